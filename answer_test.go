@@ -26,7 +26,7 @@ func TestStatus(t *testing.T) {
 	byUser := weir.ByHeader("User")
 	plain := weir.Rule{Name: "plain", Key: byUser, Limits: hourly}
 	overload := weir.Rule{Name: "overload", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)}, Status: 503}
-	forbidden := weir.Rule{Name: "forbidden", Key: byUser, Limits: hourly, Status: 403, Deny: func(key string) bool { return key == "pest" }}
+	forbidden := weir.Rule{Name: "forbidden", Key: byUser, Limits: hourly, Status: 403, ForKey: weir.When(func(key string) bool { return key == "pest" }, weir.Denied())}
 	banned := weir.Rule{Name: "banned", Key: byUser, Limits: hourly, Status: 403,
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Hour), Duration: 2 * time.Hour}}
 	for _, c := range []struct {
@@ -93,7 +93,7 @@ func TestRetryJitter(t *testing.T) {
 	costly := jittered
 	costly.Cost = func(*http.Request) int64 { return 2 }
 	denies := jittered
-	denies.Deny = func(string) bool { return true }
+	denies.ForKey = func(string) weir.Policy { return weir.Denied() }
 	for _, c := range []jitterCase{
 		{"no jitter", []weir.Rule{window("api", wait*time.Second)}, wait, 0},
 		{"jitter", []weir.Rule{jittered}, wait, jitter},

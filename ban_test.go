@@ -211,7 +211,7 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 			return weir.Rule{
 				Name: name, Key: weir.ByHeader(name), Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)},
 				Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Minute), Duration: time.Minute},
-				Deny:    func(key string) bool { return key == "denied" },
+				ForKey:  weir.When(func(key string) bool { return key == "denied" }, weir.Denied()),
 			}
 		}
 		var got weir.Event
@@ -241,11 +241,11 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 	})
 }
 
-// TestDenyBeforeErrors: if LimitsFor of one rule fails, a request that another rule denies
+// TestDenyBeforeErrors: if the Policy of one rule fails, a request that another rule denies
 // is still refused.
 func TestDenyBeforeErrors(t *testing.T) {
-	fails := weir.Rule{Name: "tier", Key: weir.Global(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{{}} }}
-	denies := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)}, Deny: func(string) bool { return true }}
+	fails := weir.Rule{Name: "tier", Key: weir.Global(), Policy: func(*http.Request) weir.Policy { return weir.Limited(weir.Limit{}) }}
+	denies := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)}, ForKey: func(string) weir.Policy { return weir.Denied() }}
 	for _, rules := range [][]weir.Rule{{fails, denies}, {denies, fails}} {
 		var events []weir.Event
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: rules, Observe: func(e weir.Event) { events = append(events, e) }}).Handler(served)

@@ -1,95 +1,71 @@
 package weir
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
-	"slices"
-	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
 
 // charge collects the charges that the request owes under each rule. A request owes nothing
-// if a rule refuses it, and after an error. charge then only asks the other rules whether
-// they refuse the request.
-func (l *Limiter) charge(v *verdict, r *http.Request, buffer time.Duration) (err error) {
-	wait := time.Duration(0) // for the limits of banned keys, as far as this process knows it
-	for i := range l.rules {
-		rule := l.rules[i]
-		guards := rule.guards()
-		if (v.refused || err != nil) && !guards {
-			continue
-		}
+// if a rule or a rider refuses it, and after an error. charge then only asks whether the other
+// rules refuse the request.
+func (l *Limiter) charge(v *verdict, riders []rider) {
+	r := v.event.Request
+	for _, rule := range l.rules {
 		whole, applies := rule.Key(r)
 		if !applies || len(whole) == 0 || whole[0] == 0 || rule.keyless.holds() {
 			whole, applies = rule.unusualKey(whole, applies)
 		}
-		if rule.passes(r, whole, applies) {
+		p, mistake := rule.own, error(nil)
+		if rule.Policy != nil || rule.ForKey != nil {
+			p, mistake = rule.policyFor(v, r, whole, applies)
+		}
+		if p == isAllowed || !applies && p != isDenied && rule.NoKey != NoKeyRefuse {
 			continue
 		}
-		key := storedkey.Of(whole)
-		shadow := rule.inShadow(key)
-		own := l.override(v, rule, whole, applies)
-		if guards && !shadow {
-			wait = max(wait, rule.guard(v, r, whole, key, own, applies))
+		key, aside := storedkey.Of(whole), false
+		for i := 0; i < len(riders) && !aside; i++ {
+			aside = riders[i].meet(v, rule, key, applies)
 		}
-		if !applies || v.refused || err != nil {
+		if reason := rule.denial(p == isDenied, applies); reason != 0 && !aside {
+			v.deny(Refusal{reason, rule.Name, quota.Never}, rule, key)
+			break // no refusal is longer
+		}
+		if !applies || v.reason != 0 || v.event.Err != nil {
 			continue
 		}
-		if err = rule.charge(v, r, key, own, shadow, buffer); err != nil {
-			v.Refusal = Refusal{Reason: ReasonError, Rule: rule.Name}
+		if mistake != nil && aside {
+			rule.log.warn(v.Context, "use a limit", rule.Name, mistake)
+			continue
+		}
+		to, items := &v.Transaction, &v.items
+		if aside {
+			to, items = &v.extras().aside.Transaction, &v.extra.aside.items
+		}
+		err := mistake
+		if err == nil {
+			err = rule.owe(v, to, items, key, p.policies)
+		}
+		if err != nil {
+			v.event.Err, v.Refusal = err, Refusal{Reason: ReasonError, Rule: rule.Name}
 		}
 	}
-	if v.refused { // the other rules charge nothing
-		v.Refusal.RetryAfter = max(v.Refusal.RetryAfter, wait)
-		v.extra.refusal = v.Refusal
+	if v.reason != 0 { // the other rules charge nothing
+		v.event.Err = nil
+		v.Refusal.RetryAfter = max(v.Refusal.RetryAfter, v.least)
+		v.extra.denial = v.Refusal
 		v.items = v.items[:0]
-		v.hideChecks()
-		return nil
+		v.trim()
 	}
-	if err == nil && l.guards {
-		v.appendBanChecks()
-	}
-	return err
 }
 
-// charge adds what the request owes the limits of a rule to the charges of v, or to the
-// charges in shadow. It fails if LimitsFor returns an invalid limit, or if a limit is
-// invalid with the buffer.
-func (rule *rule) charge(v *verdict, r *http.Request, key string, own *override, shadow bool, buffer time.Duration) (err error) {
-	policies, cost := rule.policies, rule.cost(r)
-	switch {
-	case own != nil && !own.later:
-		policies = own.policies
-	case rule.LimitsFor != nil:
-		if policies, err = rule.chosen(v, r, shadow); err != nil {
-			return err
-		}
-		if own != nil {
-			policies = rule.overridden(v, own, policies)
-		}
-	}
-	t, items := &v.Transaction, &v.items
-	if shadow {
-		t, items = &v.extras().shadow, &v.extra.items
-	}
-	n := len(t.Charges)
-	v.addCharges(t, items, policies, key, cost)
-	for i := n; i < len(t.Charges) && buffer > 0; i++ {
-		limit := &t.Charges[i].Limit
-		limit.Period += buffer
-		if err := limit.Fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, buffer, err, quota.ErrLimit)
-		}
-	}
-	return nil
-}
-
-// addCharges adds a charge to t and an item to items for each policy.
-func (v *verdict) addCharges(t *quota.Transaction, items *[]item, policies []policy, key string, cost int64) {
+// owe adds what the request of v owes the limits of a rule to the charges of t. It fails if a
+// limit is invalid with the buffer.
+func (rule *rule) owe(v *verdict, t *quota.Transaction, items *[]item, key string, policies []policy) error {
+	n, cost := len(t.Charges), rule.cost(v.event.Request)
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
 		// Mostly c and it have the values of an earlier request under the same limit.
@@ -97,35 +73,18 @@ func (v *verdict) addCharges(t *quota.Transaction, items *[]item, policies []pol
 			c.Rule, c.Limit, c.Spent, it.policy = p.rule.Name, p.limit, 0, p
 		}
 		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
-		v.flies = v.flies || p.inFlight
 	}
-}
-
-// chosen returns the limits that LimitsFor chooses for a request. In place of a limit that
-// cannot be counted exactly, it returns a lower limit that can be counted, and logs the
-// mistake. Any other mistake is an error, but only logged if the rule is in shadow.
-func (rule *rule) chosen(v *verdict, r *http.Request, shadow bool) ([]policy, error) {
-	limits := rule.LimitsFor(r.WithContext(asking{v.Context}))
-	if limits == nil && rule.unchosen.CompareAndSwap(false, true) {
-		rule.warn("LimitsFor returned nil, so a request was not limited", unchosenLikely)
+	if v.buffer == 0 {
+		return nil
 	}
-	policies, err := rule.policiesOf(limits, nil)
-	if err == nil {
-		return policies, nil
-	}
-	limits = slices.Clone(limits)
-	for i := range limits {
-		var uncountable interface{ Nearest() Limit }
-		if errors.As(limits[i].Fault(), &uncountable) {
-			limits[i] = uncountable.Nearest()
+	for i := n; i < len(t.Charges); i++ {
+		limit := &t.Charges[i].Limit
+		limit.Period += v.buffer
+		if err := limit.Fault(); err != nil {
+			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, v.buffer, err, quota.ErrLimit)
 		}
 	}
-	policies, still := rule.policiesOf(limits, nil)
-	if still != nil && !shadow {
-		return nil, fmt.Errorf("%w: %w", still, quota.ErrLimit)
-	}
-	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", err, quota.ErrLimit))
-	return policies, nil
+	return nil
 }
 
 // oneMore appends an element to a slice and returns it. The element may have the fields of
@@ -140,45 +99,16 @@ func oneMore[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// passes reports whether a rule ignores a request. It does so if Allow or AllowFrom reports
-// true, or if the request has no key and neither NoKey nor DenyFrom may refuse it.
-func (rule *rule) passes(r *http.Request, key string, applies bool) bool {
-	if applies && rule.Allow == nil && rule.AllowFrom == nil { // this check is inlined, so most rules cost no call
-		return false
+// denial returns ReasonDeny if the policy denies a request, ReasonNoKey if the request lacks the
+// key that it must have, and otherwise 0. The store is not asked.
+func (rule *rule) denial(denied, applies bool) Reason {
+	switch {
+	case denied:
+		return ReasonDeny
+	case !applies && rule.NoKey == NoKeyRefuse:
+		return ReasonNoKey
 	}
-	return rule.allows(r, key, applies)
-}
-
-func (rule *rule) allows(r *http.Request, key string, applies bool) bool {
-	return !applies && rule.DenyFrom == nil && rule.NoKey != NoKeyRefuse || applies && rule.Allow != nil && rule.Allow(key) || rule.AllowFrom != nil && rule.AllowFrom(r)
-}
-
-// guard refuses a request without a call of the store: if the rule denies it, if it lacks the
-// key that it must have, or if a ban is known. If several rules refuse it, the longest refusal
-// stands. wait is how long the limits of the rule will refuse the request, as far as this
-// process knows it. If the rule does not apply, the request has no key.
-func (rule *rule) guard(v *verdict, r *http.Request, whole, key string, own *override, applies bool) (wait time.Duration) {
-	var f Refusal
-	if own != nil && own.denied || rule.DenyFrom != nil && rule.DenyFrom(r) || applies && rule.Deny != nil && rule.Deny(whole) {
-		f = Refusal{ReasonDeny, rule.Name, quota.Never}
-	} else if !applies && rule.NoKey == NoKeyRefuse {
-		f = Refusal{ReasonNoKey, rule.Name, quota.Never}
-	} else if applies {
-		var rest time.Duration
-		if rest, wait = rule.known.rest(key, func() int64 { return rule.cost(r) }); rest > 0 {
-			f = Refusal{ReasonBan, rule.Name, rest}
-		}
-	}
-	if f.Reason != 0 && (!v.refused || f.RetryAfter > v.Refusal.RetryAfter) {
-		v.refuseFor(f, rule, key)
-	}
-	return wait
-}
-
-// refuseFor refuses the request of v because of a ban or a deny.
-func (v *verdict) refuseFor(f Refusal, by *rule, key string) {
-	v.Refusal, v.refused = f, true
-	v.extras().refusal, v.extra.by, v.extra.key = f, by, key
+	return 0
 }
 
 // cost returns how many units a request costs. If Cost returns a negative number, cost
@@ -218,33 +148,4 @@ func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
-}
-
-// A banCheck is what an inquiry asks about the ban of a key, besides the charges of the
-// request.
-type banCheck struct {
-	*bans
-	key      string
-	from, to int  // items[from:to] are the limits of the rule
-	ban      int  // index of the charge that looks up the ban
-	strikes  bool // the next charge looks up the strikes
-}
-
-// appendBanChecks adds charges of cost 0 to v, after the charges that the request owes. For
-// each rule that has a Penalty, one charge looks up the ban of the key and, if the key may
-// have strikes, another charge looks up the strikes.
-func (v *verdict) appendBanChecks() {
-	for i, n := 0, 0; i < len(v.items); i += n {
-		n = v.items[i].limits
-		b, key := v.items[i].rule.bans, v.items[i].key
-		if b == nil {
-			continue
-		}
-		c := banCheck{bans: b, key: key, from: i, to: i + n, ban: len(v.Charges), strikes: b.mayHaveStruck(key)}
-		v.checks = append(v.checks, c)
-		v.Charges = append(v.Charges, b.charge(b.ban, key, 0))
-		if c.strikes {
-			v.Charges = append(v.Charges, b.charge(b.strikes, key, 0))
-		}
-	}
 }

@@ -67,8 +67,8 @@ func TestErrorLogTask(t *testing.T) {
 		{forces, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "could not renew a request in flight"},
 		{givesBack, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "could not give units back"},
 		{strikes, weir.Rule{Limits: limits, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(9, time.Hour), Duration: time.Hour}}, "could not count a strike"},
-		{nil, weir.Rule{LimitsFor: func(*http.Request) []weir.Limit { return uncountable }}, "could not use a limit"},
-		{nil, weir.Rule{Limits: limits, Overrides: func(string) ([]weir.Limit, bool) { return uncountable, true }}, "could not use an override"},
+		{nil, weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Limited(uncountable...) }}, "could not use a limit"},
+		{nil, weir.Rule{Limits: limits, ForKey: func(string) weir.Policy { return weir.Limited(uncountable...) }}, "could not use a policy of ForKey"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer

@@ -5,14 +5,13 @@ import (
 )
 
 // KnownBans returns how many entries about bans the process remembers, for all rules.
-func (l *Limiter) KnownBans() (n int) {
-	for i := range l.rules {
-		known := &l.rules[i].known
-		known.mu.Lock()
-		n += len(known.of)
-		known.mu.Unlock()
+func (l *Limiter) KnownBans() int {
+	for _, r := range l.riders {
+		if b, ok := r.(*bans); ok {
+			return b.known.Len()
+		}
 	}
-	return n
+	return 0
 }
 
 // GateLimit and ShutGates export the gates in which pauses are kept.
@@ -21,12 +20,12 @@ var (
 	ShutGates = shutGates
 )
 
-// MaxOverrides is how many lists of Overrides a rule keeps prepared.
-const MaxOverrides = maxOverrides
+// MaxPrepared is how many lists of limits a rule keeps prepared.
+const MaxPrepared = maxPrepared
 
-// PreparedOverrides returns how many lists of Overrides the rule keeps prepared.
-func PreparedOverrides(l *Limiter) (n int) {
-	l.rules[0].prepared.Range(func(any, any) bool { n++; return true })
+// Prepared returns how many lists of limits the rule keeps prepared.
+func Prepared(l *Limiter) (n int) {
+	l.rules[0].lists.Range(func(_, p any) bool { n += 1 + p.(*prepared).depth; return true })
 	return n
 }
 
@@ -36,9 +35,3 @@ func ForgetWiring() {
 	clear(made.limiters[:])
 	made.warned = nil
 }
-
-// IsSingle reports whether serveSingle serves the requests to l.
-func IsSingle(l *Limiter) bool { return l.single }
-
-// Generalize makes serveGeneral serve the requests to l.
-func Generalize(l *Limiter) { l.single = false }

@@ -38,8 +38,10 @@ type gate struct{}
 
 func (gate) Name() string   { return "gate" }
 func (gate) String() string { return "gate" }
-func (gate) Unpayable()     {} // package credit must not pay for it
 func (gate) Opens()         {} // see quota.Transaction.Decide
+
+// Refusing implements quota.Unpayable.
+func (gate) Refusing(c quota.Charge) quota.Charge { return c }
 
 func (g gate) Take(s quota.State, l *Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	g.Step(&s, &d, l, now, cost)
@@ -80,25 +82,4 @@ local function queue(at, a, b, till, now, turn, cost)
   if cost >= 2 then at = math.max(at, turn) end
   return wait, true, at, 0, 0, at
 end`
-}
-
-// gates returns charges of the given cost for the gates that pause the keys of v, one for
-// each rule.
-func (v *verdict) gates(cost int64) (gates []quota.Charge) {
-	for i := 0; i < len(v.items); i += v.items[i].limits {
-		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
-	}
-	return gates
-}
-
-func pauseOf(rule, key string, cost int64) quota.Charge {
-	return quota.Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
-}
-
-// appendPauses adds a charge for the pause of each key of v, if the request goes out
-// through Transport. A pause then delays the request as a limit does.
-func (v *verdict) appendPauses() {
-	if v.extra != nil && v.extra.outbound {
-		v.Charges = append(v.Charges, v.gates(pass)...)
-	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -171,7 +172,9 @@ func TestGone(t *testing.T) {
 	}{
 		{"memory", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(memory()) }},
 		{"Redis", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return base(redis()) }},
-		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Hybrid(base(memory()), quota.HybridOptions{}) }},
+		{"Hybrid", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
+			return quota.Hybrid(base(memory()), quota.HybridOptions{})
+		}},
 		{"Coalesce", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return quota.Coalesce(base(memory())) }},
 		{"Lease", 5, func(t *testing.T, base wrap, redis redis) quota.Store { return leasing(t, base(memory())) }},
 		{"Breaker and Fallback", 5, func(t *testing.T, base wrap, redis redis) quota.Store {
@@ -226,13 +229,10 @@ func checkGone(t *testing.T, front, store quota.Store, limit quota.Limit, p prot
 
 // goneRequests returns how many requests TestGone sends to a store over the protocol p.
 func goneRequests(store string, p protocol) int {
-	switch {
-	case testing.Short():
-		return 50
-	case store != "memory" && p.connects: // a machine has only 28,000 ports for connections
-		return 200
+	if store != "memory" && p.connects { // a machine has only 28,000 ports for connections
+		return min(rounds.N(50, 200), 200)
 	}
-	return 1000
+	return rounds.N(50, 1000)
 }
 
 func leasing(t testing.TB, next quota.Store) *lease.Store {
@@ -274,15 +274,15 @@ func TestGoneWhileTheStoreFails(t *testing.T) {
 	}
 }
 
-// TestGoneLookup: the context that LimitsFor gets does not end when the client hangs up.
+// TestGoneLookup: the context that Policy gets does not end when the client hangs up.
 func TestGoneLookup(t *testing.T) {
 	ctx, hangUp := context.WithCancel(context.WithValue(t.Context(), quotaKey{}, "gold"))
 	hangUp()
-	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), LimitsFor: func(r *http.Request) []quota.Limit {
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Policy: func(r *http.Request) weir.Policy {
 		if r.Context().Err() != nil || r.Context().Value(quotaKey{}) != "gold" {
-			return nil
+			return weir.Unlimited()
 		}
-		return []quota.Limit{algorithms.GCRA(1, time.Hour)}
+		return weir.Limited(algorithms.GCRA(1, time.Hour))
 	}}}}).Handler(served)
 	for _, want := range []int{200, 429} {
 		if got := do(h, ask("/", "").WithContext(ctx)).StatusCode; got != want {

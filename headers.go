@@ -44,29 +44,13 @@ func (v *verdict) Room() (r *headers.Room) {
 // of outer limiters on the same request. tells says whether the next handler gets the
 // decision as its context.
 func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
-	if len(v.items) == 0 && !v.refused {
+	if len(v.items) == 0 && v.reason == 0 {
 		return
 	}
 	for i := range v.items {
 		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
 		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
-	var few [4]headers.Item
-	items := few[:0]
-	if l.o.Headers != headers.None {
-		items = l.show(items, v.items)
-	}
-	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
-		items = l.show(items, o.items)
-	}
-	r := headers.Response{Header: h, At: v.At, Refused: v.refused}
-	if tells {
-		r.Memory = v
-	}
-	if v.refused {
-		r.RetryAfter = l.retryAfter(v)
-	}
-	l.writer.Write(r, items)
 	if l.expose != nil {
 		if h[exposeField] == nil {
 			h[exposeField] = l.expose // has no room, so whoever appends to it copies it
@@ -74,6 +58,22 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 			h[exposeField] = append(h[exposeField], l.expose...)
 		}
 	}
+	if l.o.Headers == headers.None && v.reason == 0 {
+		return
+	}
+	var few [4]headers.Item
+	items := l.show(few[:0], v.items)
+	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
+		items = l.show(items, o.items)
+	}
+	r := headers.Response{Header: h, At: v.At, Refused: v.reason != 0}
+	if tells {
+		r.Memory = v
+	}
+	if v.reason != 0 {
+		r.RetryAfter = l.retryAfter(v)
+	}
+	l.writer.Write(&r, items)
 }
 
 const exposeField = "Access-Control-Expose-Headers"
@@ -81,35 +81,27 @@ const exposeField = "Access-Control-Expose-Headers"
 // show appends items in the form of package headers.
 func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 	for i := range items {
-		it := &items[i]
-		s := headers.Item{Prepared: it.fields, Allowed: it.Allowed, Remaining: it.Remaining, RetryAfter: it.RetryAfter, NextAfter: it.NextAfter, ResetAfter: it.ResetAfter}
-		if partition := it.rule.PartitionKey; partition != nil && l.o.Headers&headers.IETF != 0 {
-			if s.PartitionKey = partition(it.key); len(s.PartitionKey) > storedkey.Max {
-				s.PartitionKey = ""
+		it, partition := &items[i], ""
+		if l.o.Headers&headers.IETF != 0 && it.rule.PartitionKey != nil {
+			if partition = it.rule.PartitionKey(it.key); len(partition) > storedkey.Max {
+				partition = ""
 			}
 		}
-		shown = append(shown, s)
+		shown = append(shown, headers.Item{Prepared: it.fields, Decision: &it.Decision, PartitionKey: partition})
 	}
 	return shown
 }
 
-// retryAfter returns the Retry-After of a refusal, with jitter; 0 if no wait helps.
+// retryAfter returns the wait of a refusal, with the jitter of the rule that refuses for the
+// longest time.
 func (l *Limiter) retryAfter(v *verdict) time.Duration {
 	wait := v.RetryAfter()
-	if wait == quota.Never {
-		return 0
+	if !l.jitters || wait == quota.Never {
+		return wait
 	}
-	if l.jitters {
-		wait += rand.N(v.by().RetryJitter + 1)
-	}
-	return wait
-}
-
-// by returns the rule that refuses for the longest time.
-func (v *verdict) by() *rule {
 	if v.extra != nil && v.extra.by != nil {
-		return v.extra.by
+		return wait + rand.N(v.extra.by.RetryJitter+1)
 	}
 	longest, _ := v.longest()
-	return longest.rule
+	return wait + rand.N(longest.rule.RetryJitter+1)
 }

@@ -112,7 +112,7 @@ func TestTightest(t *testing.T) {
 		{"the longer wait", []weir.Limit{day.Named("day"), algorithms.FixedWindow(2, time.Hour).Named("hour"), second}, 3, "2 0"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: c.limits, Overrides: noOverrides}}}).Handler(served)
+			h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: c.limits, ForKey: noPolicy}}}).Handler(served)
 			var res *http.Response
 			for range c.spend {
 				res = do(h, ask("/", ""))

@@ -44,8 +44,8 @@ func transport(t *testing.T, l *weir.Limiter, o weir.TransportOptions) http.Roun
 	return rt
 }
 
-// noOverrides has no overrides. With Overrides a rule may have limits that refuse nothing.
-func noOverrides(string) ([]weir.Limit, bool) { return nil, false }
+// noPolicy says nothing of any key. With ForKey a rule may have limits that refuse nothing.
+func noPolicy(string) weir.Policy { return weir.Policy{} }
 
 // ban bans a key of the rule api for the duration d.
 func ban(t *testing.T, l *weir.Limiter, key string, d time.Duration) {

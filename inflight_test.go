@@ -26,6 +26,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -100,10 +101,7 @@ func TestInFlight(t *testing.T) {
 // TestInFlightModel: in random schedules of requests that begin and end, the store counts
 // exactly the requests in flight.
 func TestInFlightModel(t *testing.T) {
-	schedules := 100_000
-	if testing.Short() {
-		schedules = 3_000
-	}
+	schedules := rounds.N(3000, 100_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 8))
 	for schedules > 0 {

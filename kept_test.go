@@ -20,17 +20,17 @@ import (
 // key has, and also if a ban or a deny leaves out charges.
 func TestKeptCharges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		larger := []weir.Limit{algorithms.GCRA(50, time.Hour)}
-		several := []weir.Limit{algorithms.GCRA(9, time.Minute).Named("a"), algorithms.FixedWindow(30, time.Hour).Named("b")}
+		own := map[string]weir.Policy{
+			"large":   weir.Limited(algorithms.GCRA(50, time.Hour)),
+			"several": weir.Limited(algorithms.GCRA(9, time.Minute).Named("a"), algorithms.FixedWindow(30, time.Hour).Named("b")),
+		}
 		limiter := func(store weir.Store, got *[]weir.Event) http.Handler {
 			l, err := weir.New(store, weir.Options{
 				Rules: []weir.Rule{
 					{Name: "first", Key: weir.ByHeader("A"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)},
-						Overrides: func(key string) ([]weir.Limit, bool) {
-							return map[string][]weir.Limit{"large": larger, "several": several}[key], key == "large" || key == "several"
-						}},
+						ForKey: func(key string) weir.Policy { return own[key] }},
 					{Name: "second", Key: weir.ByHeader("B"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)},
-						Deny: func(key string) bool { return key == "denied" }, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Hour), Duration: time.Minute}},
+						ForKey: weir.When(func(key string) bool { return key == "denied" }, weir.Denied()), Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Hour), Duration: time.Minute}},
 					{Name: "third", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}},
 				},
 				Observe: func(e weir.Event) {

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -497,7 +497,7 @@ type pauseWorld struct {
 func pauses(t *testing.T, r *rand.Rand) int {
 	const most = 40 * time.Second
 	w := &pauseWorld{world: newWorld(t, r, exactLimits(r)...), paused: map[string]int64{}, since: map[string]int64{}, underWay: map[string]int{}}
-	l := must(t, w.plain, weir.Options{MaxWait: most, Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: w.limits, Overrides: noOverrides}}})
+	l := must(t, w.plain, weir.Options{MaxWait: most, Rules: []weir.Rule{{Name: "r", Key: weir.ByHeader("Key"), Limits: w.limits, ForKey: noPolicy}}})
 	w.client = &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: roundTrip(w.answer), MaxPause: 30 * time.Second})}
 	w.patient = r.IntN(2) == 0
 	for range 40 {
@@ -594,17 +594,10 @@ func (w *pauseWorld) send(ctx context.Context, key string) {
 
 // TestLayers does for reservations, settled costs, leases and pauses what TestOracle does
 // for algorithms: it compares the decisions of random schedules with a slow definition,
-// books of what was spent and when. The environment variable WEIR_ORACLE is the number of
-// decisions: 50,000 by default, 5000 with -short. A layer with leases goes on until a lease was
-// used, for at most five times its part of the decisions.
+// books of what was spent and when. A layer with leases goes on until a lease was used, for at
+// most five times its part of the decisions.
 func TestLayers(t *testing.T) {
-	decisions := 50_000
-	if testing.Short() {
-		decisions = 5000
-	}
-	if n, err := strconv.Atoi(os.Getenv("WEIR_ORACLE")); err == nil {
-		decisions = n
-	}
+	decisions := rounds.N(10_000, 50_000)
 	for _, layer := range []struct {
 		name string
 		run  func(*testing.T, *rand.Rand) int

@@ -9,65 +9,82 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// serve passes a request to next if the limits allow it, and refuses it otherwise.
-func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if l.single {
-		l.serveSingle(w, r, next)
-	} else {
-		l.serveGeneral(w, r, next)
-	}
+// A rider joins the way of a request. It adds charges to the one call of the store that
+// decides the request, and heeds what the store decides. A rider serves all requests of a
+// Limiter or a Transport, so it keeps nothing about a request between two of these calls. The
+// riders of a Limiter are called in the order in which New installs them.
+type rider interface {
+	// meet is called for each rule that may charge or refuse the request, before the rule does.
+	// applies says that the request has that key. meet may deny the request. If it returns true,
+	// the rule refuses nothing, its charges go aside, and the next riders do not meet it.
+	meet(v *verdict, rule *rule, key string, applies bool) (aside bool)
+
+	// board adds charges to v, behind those that the request owes.
+	board(v *verdict)
+
+	// heed is called with the decisions on all charges. It may refuse the request.
+	heed(v *verdict)
+
+	// start is called when an admitted request is about to be served or sent. If end is not
+	// nil, it is called once the request is over, even if a handler has panicked.
+	start(v *verdict) (end func())
 }
 
-// serveGeneral decides a request, waits for its turn, writes the header fields, and then
-// writes the refusal or calls next.
-func (l *Limiter) serveGeneral(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// A bystander is a rider that does nothing. Riders embed it.
+type bystander struct{}
+
+func (bystander) meet(*verdict, *rule, string, bool) bool { return false }
+func (bystander) board(*verdict)                          {}
+func (bystander) heed(*verdict)                           {}
+func (bystander) start(*verdict) func()                   { return nil }
+
+// serve is the way of a request: it is decided, it waits for its turn, and it is answered.
+func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := l.newVerdict(r)
-	e := Event{Request: r, Transaction: &v.Transaction}
-	if l.decide(v, &e, l.o.MaxWait, 0); e.Err != nil {
-		l.fail(w, next, v, e) // v is not recycled: a store that failed may still use it
+	l.decide(v, l.riders, l.o.MaxWait)
+	if v.event.Err != nil {
+		l.fail(w, next, v) // v is not recycled: a store that failed may still use it
 		return
 	}
-	if !v.refused && v.Wait > 0 {
+	if v.reason == 0 && v.Wait > 0 {
 		if err := l.wait(v); err != nil {
 			unserved(w, r, err)
 			return
 		}
 	}
-	if v.flies && !v.refused {
-		next = l.flight(v).handler(next)
-	}
-	if l.settles && !v.refused {
-		l.writeHeaders(w.Header(), v, false)
-		l.serveAndSettle(w, r, v, next)
-		return
-	}
-	l.finish(w, r, next, v)
+	l.answer(w, r, next, v)
 }
 
-// finish writes the header fields, writes the refusal or calls next, and recycles the
+// answer writes the header fields, writes the refusal or calls next, and recycles the
 // verdict.
-func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
-	h, tells := w.Header(), l.tells(v)
+func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
+	h, settles := w.Header(), l.settles && v.reason == 0
+	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 && l.expose == nil // the response will have no other fields
 	l.writeHeaders(h, v, tells)
-	if v.refused && v.outer != nil {
+	if v.reason != 0 && v.outer != nil {
 		l.checkNesting(v)
 	}
+	if v.reason == 0 && len(l.riders) > 0 {
+		next = start(l.riders, v).handler(next)
+	}
 	switch {
+	case settles:
+		l.serveAndSettle(w, r, v, next)
 	case tells:
 		told := v.tell()
 		l.recycle(v)
-		if told.refused {
+		if told.reason != 0 {
 			next = l.o.OnLimited
 		}
 		next.ServeHTTP(w, r.WithContext(told))
-	case v.refused:
-		answer := v.refusal()
+	case v.reason != 0:
+		p := v.problem()
 		l.recycle(v)
 		if fresh {
-			answer.writeFresh(w, r)
+			p.writeFresh(w, r)
 		} else {
-			answer.write(w, r)
+			p.write(w, r)
 		}
 	default:
 		l.recycle(v)
@@ -75,10 +92,40 @@ func (l *Limiter) finish(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 }
 
+// ends has what riders do once a request is over.
+type ends []func()
+
+// start has riders start an admitted request.
+func start(riders []rider, v *verdict) (all ends) {
+	for _, rider := range riders {
+		if end := rider.start(v); end != nil {
+			all = append(all, end)
+		}
+	}
+	return all
+}
+
+func (e ends) run() {
+	for _, end := range e {
+		end()
+	}
+}
+
+// handler returns next, or a handler that runs e when next returns or panics.
+func (e ends) handler(next http.Handler) http.Handler {
+	if len(e) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer e.run()
+		next.ServeHTTP(w, r)
+	})
+}
+
 // tells reports whether the handler that gets the request, next or OnLimited, gets the
 // decision in its context.
 func (l *Limiter) tells(v *verdict) bool {
-	if v.refused {
+	if v.reason != 0 {
 		return l.o.OnLimited != nil
 	}
 	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
@@ -91,7 +138,7 @@ func (v *verdict) tell() *verdict {
 	if told == nil {
 		told, _ = makeVerdict(len(v.items), false)
 	}
-	told.Context, told.extra, told.refused = v.Context, v.extra, v.refused
+	told.Context, told.extra, told.reason = v.Context, v.extra, v.reason
 	told.items = append(told.items, v.items...)
 	told.at, told.waited = v.At.UnixMicro(), v.Wait
 	return told
@@ -99,41 +146,39 @@ func (v *verdict) tell() *verdict {
 
 // fail has OnError answer a request that could not be decided. The error is observed as soon
 // as it is known whether the request passes: before next is called, or else after the answer.
-func (l *Limiter) fail(w http.ResponseWriter, next http.Handler, v *verdict, e Event) {
+func (l *Limiter) fail(w http.ResponseWriter, next http.Handler, v *verdict) {
 	var once sync.Once // OnError may call next on another goroutine
 	observe := func(passed bool) {
 		once.Do(func() {
-			e.Passed = passed
-			l.observe(v, &e)
+			v.event.Passed = passed
+			l.observe(v)
 		})
 	}
 	defer observe(false) // even if OnError panics
-	l.o.OnError(w, e.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	l.o.OnError(w, v.event.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		observe(true)
 		next.ServeHTTP(w, r)
-	}), e.Err)
+	}), v.event.Err)
 }
 
-// decide charges the rules that apply to the request of e and records the outcome in v. It
-// does not sleep: the caller waits for v.Wait, up to maxWait. buffer is added to every
-// period. The caller observes the error, because it knows whether the request passes.
-func (l *Limiter) decide(v *verdict, e *Event, maxWait, buffer time.Duration) {
-	e.Err = l.charge(v, e.Request, buffer)
+// decide charges the rules that apply to the request of v, and records the outcome in v. It
+// does not sleep: the caller waits for v.Wait, up to maxWait. The caller observes an error,
+// because it knows whether the request passes.
+func (l *Limiter) decide(v *verdict, riders []rider, maxWait time.Duration) {
+	l.charge(v, riders)
 	switch {
-	case e.Err != nil:
-		e.Refusal = v.Refusal
-	case v.refused:
-		e.Refusal, e.Key = v.Refusal, v.extra.key
-		l.observe(v, e)
+	case v.event.Err != nil:
+	case v.reason != 0:
+		l.observe(v)
 	case maxWait > 0:
-		l.askInLine(v, e, maxWait)
+		l.askInLine(v, riders, maxWait)
 	default:
-		l.ask(v, e)
+		l.ask(v, riders)
 	}
 }
 
 // askInLine does what ask does, for a request that may wait for up to maxWait.
-func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
+func (l *Limiter) askInLine(v *verdict, riders []rider, maxWait time.Duration) {
 	v.Within = l.enter(v, maxWait)
 	waits := false
 	defer func() { // even if the store panics
@@ -141,63 +186,57 @@ func (l *Limiter) askInLine(v *verdict, e *Event, maxWait time.Duration) {
 			l.leave(v)
 		}
 	}()
-	l.ask(v, e)
-	waits = e.Err == nil && !v.refused && v.Wait > 0
+	l.ask(v, riders)
+	waits = v.event.Err == nil && v.reason == 0 && v.Wait > 0
 }
 
-// ask has the store decide the charges of v and look up the bans and the pauses of their
-// keys, in one call. If the request is admitted, ask then charges the rules in shadow.
-func (l *Limiter) ask(v *verdict, e *Event) {
-	within := v.Within
-	if len(v.Charges) == 0 && (v.extra == nil || len(v.extra.shadow.Charges) == 0) {
-		l.observeUnlimited(e.Request)
+// ask has the store decide the charges of v and of its riders, in one call.
+func (l *Limiter) ask(v *verdict, riders []rider) {
+	if len(v.Charges) == 0 {
+		if v.aside() == nil {
+			l.observe(v)
+		}
 		return
 	}
-	if len(v.Charges) > 0 {
-		v.appendPauses()
-		e.Took, e.Err = l.timedTake(v, l.store, &v.Transaction)
-		e.judge()
-		v.Refusal = e.Refusal
-		if len(v.Charges) > len(v.items) {
-			l.heedChecks(v, e)
-			e.Refusal = v.Refusal
-		}
-		if e.Err != nil {
+	for _, rider := range riders {
+		rider.board(v)
+	}
+	v.event.Took, v.event.Err = l.timedTake(v, l.store, &v.Transaction)
+	v.judge()
+	if len(riders) > 0 {
+		l.heed(v, riders)
+	}
+	if v.event.Err == nil {
+		l.observe(v)
+	}
+}
+
+// judge sets the Refusal if a limit or an error refuses the request.
+func (v *verdict) judge() {
+	if v.event.Err != nil {
+		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
+		return
+	}
+	for i := range v.items {
+		if !v.Decisions[i].Allowed {
+			f, longest := refusalOf(&v.Transaction, len(v.items))
+			v.Refusal, v.reason, v.event.Key = f, f.Reason, v.Charges[longest].Key
 			return
 		}
-		l.observe(v, e)
-	}
-	v.refused = v.Refusal.Reason != 0
-	if v.extra != nil && !v.refused && len(v.extra.shadow.Charges) > 0 {
-		l.askInShadow(v, e.Request, within)
 	}
 }
 
-// heedChecks refuses the request if the store has found that one of the request's keys is
-// banned.
-func (l *Limiter) heedChecks(v *verdict, e *Event) {
-	spent := v.Refusal.Reason == 0
-	if e.Err == nil {
-		l.applyPenalties(v, e)
+// heed has riders heed the decisions of v, and then removes their charges.
+func (l *Limiter) heed(v *verdict, riders []rider) {
+	if v.event.Err == nil {
+		for _, rider := range riders {
+			rider.heed(v)
+		}
 	}
-	v.hideChecks()
-	switch {
-	case v.refused && v.Wait > 0: // a banned request does not use its turn
+	v.trim()
+	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
 		l.giveBack(v)
-	case v.refused && v.flies && spent: // a banned request is not in flight
-		l.flight(v).end()
 	}
-}
-
-// askInShadow charges rules in shadow, which refuse no request.
-func (l *Limiter) askInShadow(v *verdict, r *http.Request, within time.Duration) {
-	t := &v.extra.shadow
-	t.Within = within
-	e := Event{Request: r, Transaction: t, Shadow: true}
-	e.Took, e.Err = l.timedTake(v, l.unpaid, t)
-	e.judge()
-	v.extra.spent = e.Refusal.Reason == 0
-	l.observe(v, &e)
 }
 
 // timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
@@ -212,29 +251,6 @@ func (l *Limiter) timedTake(v *verdict, store Store, t *quota.Transaction) (took
 	start := time.Now()
 	err = store.Take(asking{v.Context}, t)
 	return time.Since(start), err
-}
-
-// judge sets the Refusal and the Key of the event if a limit or an error refuses the request.
-func (e *Event) judge() {
-	t, charge := e.Transaction, 0
-	if e.Err != nil {
-		e.Refusal = Refusal{Reason: ReasonError, Rule: t.Charges[0].Rule}
-	} else if e.Refusal, charge = refusalOf(t); e.Refusal.Reason == 0 {
-		return
-	}
-	e.Key = t.Charges[charge].Key
-}
-
-// hideChecks removes the charges that look up bans and pauses, because Observe and
-// FromContext show the transaction.
-func (v *verdict) hideChecks() {
-	n := len(v.items)
-	if len(v.Charges) == n {
-		return
-	}
-	clear(v.Charges[n:]) // they would keep keys alive
-	clear(v.checks)      // they would, too
-	v.Charges, v.Decisions, v.checks = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))], v.checks[:0]
 }
 
 // enter returns how long a request may wait: at most maxWait, and no longer than its

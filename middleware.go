@@ -41,7 +41,7 @@ type Options struct {
 	OnLimited http.Handler
 
 	// OnError answers a request that could not be decided, because the store failed or
-	// LimitsFor returned an invalid limit. nil calls next in an outage of the store (it fails
+	// a Policy had an invalid limit. nil calls next in an outage of the store (it fails
 	// open). It answers as FailClosed does if the error is ErrBusy, because a client could
 	// otherwise flood the store to remove its own limit, and if the error is ErrUnusable or
 	// a limit is invalid, because such an error does not go away by itself. The text of err
@@ -93,12 +93,11 @@ type Limiter struct {
 	store   Store
 	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow
 	rules   []*rule
-	limits  int // how many limits all rules have, without the limits of LimitsFor
+	riders  []rider
+	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
-	guards  bool // a rule can refuse requests that it does not charge
 	jitters bool // a rule has RetryJitter
-	single  bool // serveSingle serves the requests
 	writer  *headers.Writer
 	expose  []string // the names of the fields; nil without ExposeHeaders
 	log     errorLog
@@ -112,8 +111,7 @@ type Limiter struct {
 }
 
 // New returns a Limiter, or an error that says what is wrong with the arguments. It
-// validates all Limits, so that only LimitsFor and Overrides can bring an invalid limit
-// later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
+// validates all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
 // a rule in a minute, the Logger gets a warning. It also gets one if another Limiter over
 // the same store has a rule of the same name with other limits.
 func New(store Store, o Options) (*Limiter, error) {
@@ -137,24 +135,31 @@ func New(store Store, o Options) (*Limiter, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.log, r.freePreflight = &l.log, o.FreePreflight
+		r.index, r.log, r.freePreflight = i, &l.log, o.FreePreflight
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
-		l.guards = l.guards || r.guards()
 		l.jitters = l.jitters || r.RetryJitter > 0
 	}
 	if o.ExposeHeaders {
 		l.expose = []string{l.writer.Fields()}
 	}
-	l.single = l.isSingle()
+	bans, err := newBans(l)
+	if err != nil {
+		return nil, err
+	}
+	for _, rider := range []rider{newShadow(l), bans, newFlights(l)} {
+		if rider != nil {
+			l.riders = append(l.riders, rider)
+		}
+	}
 	l.checkWiring()
 	return l, nil
 }
 
-// unpaid returns the store that decides without granted units: see package credit.
+// unpaid returns the store that decides without granted units: see quota.Payer.
 func unpaid(store Store) Store {
-	if s, ok := store.(interface{ Unpaid() Store }); ok {
+	if s, ok := store.(quota.Payer); ok {
 		return s.Unpaid()
 	}
 	return store

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -192,37 +193,43 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestLimitsFor: LimitsFor chooses the limits of a request, and a request for which it
-// returns none is not limited.
-func TestLimitsFor(t *testing.T) {
-	l := must(t, memstore.New(memstore.Options{}), weir.Options{
-		OnError: weir.FailClosed,
-		Rules: []weir.Rule{{
-			Name: "api", Key: weir.ByHeader("User"),
-			LimitsFor: func(r *http.Request) []weir.Limit {
-				switch r.Header.Get("Tier") {
-				case "free":
-					return []weir.Limit{algorithms.GCRA(1, time.Hour).Named("free")}
-				case "pro":
-					return []weir.Limit{algorithms.GCRA(10, time.Hour).Named("pro"), algorithms.GCRA(5, time.Minute)}
-				case "broken":
-					return []weir.Limit{algorithms.GCRA(0, time.Hour)}
-				}
-				return nil
-			},
-		}},
-	})
-	h := l.Handler(served)
-	for _, c := range []struct {
-		tier      string
-		status    int
-		remaining string
-	}{
-		{"free", 200, "0"}, {"free", 429, "0"}, {"pro", 200, "4"}, {"staff", 200, ""}, {"broken", 503, ""},
-	} {
-		res := do(h, ask("/", "", "User", "ann", "Tier", c.tier))
-		if got := res.Header.Get("X-RateLimit-Remaining"); res.StatusCode != c.status || got != c.remaining {
-			t.Errorf("%s: got %d with %q left, want %d with %q", c.tier, res.StatusCode, got, c.status, c.remaining)
+// TestPolicy: Policy chooses the limits of a request. The zero Policy is an error of the request
+// if the rule has no Limits, and otherwise means Limits.
+func TestPolicy(t *testing.T) {
+	policy := func(r *http.Request) weir.Policy {
+		switch r.Header.Get("Tier") {
+		case "free":
+			return weir.Limited(algorithms.GCRA(1, time.Hour).Named("free"))
+		case "pro":
+			return weir.Limited(algorithms.GCRA(10, time.Hour).Named("pro"), algorithms.GCRA(5, time.Minute))
+		case "staff":
+			return weir.Unlimited()
+		case "former":
+			return weir.Denied()
+		case "broken":
+			return weir.Limited(algorithms.GCRA(0, time.Hour))
+		}
+		return weir.Limited()
+	}
+	for _, limits := range [][]weir.Limit{nil, {algorithms.GCRA(3, time.Hour)}} {
+		h := must(t, memstore.New(memstore.Options{}), weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{
+			{Name: "api", Key: weir.ByHeader("User"), Limits: limits, Policy: policy},
+		}}).Handler(served)
+		other, left := 503, ""
+		if limits != nil {
+			other, left = 200, "2"
+		}
+		for _, c := range []struct {
+			tier      string
+			status    int
+			remaining string
+		}{
+			{"free", 200, "0"}, {"free", 429, "0"}, {"pro", 200, "4"}, {"staff", 200, ""}, {"former", 429, ""}, {"broken", 503, ""}, {"glod", other, left},
+		} {
+			res := do(h, ask("/", "", "User", "ann", "Tier", c.tier))
+			if got := res.Header.Get("X-RateLimit-Remaining"); res.StatusCode != c.status || got != c.remaining {
+				t.Errorf("%s beside %v: got %d with %q left, want %d with %q", c.tier, limits, res.StatusCode, got, c.status, c.remaining)
+			}
 		}
 	}
 }
@@ -303,7 +310,7 @@ func TestPreflight(t *testing.T) {
 		limiter := func() *weir.Limiter {
 			return must(t, store, weir.Options{FreePreflight: !c.charged, Rules: []weir.Rule{
 				{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
-					Deny:    func(key string) bool { return key == "mallory" },
+					ForKey:  weir.When(func(key string) bool { return key == "mallory" }, weir.Denied()),
 					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}}})
 		}
 		here, there := limiter(), limiter()
@@ -334,7 +341,7 @@ func TestPreflightsAreCharged(t *testing.T) {
 	for _, free := range []bool{false, true} {
 		for _, rule := range []weir.Rule{
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}},
-			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}, Deny: func(string) bool { return false }},
+			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}, ForKey: noPolicy},
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}, Cost: func(*http.Request) int64 { return 1 }},
 		} {
 			guesses, remaining := 0, ""
@@ -484,7 +491,6 @@ func TestNewRefuses(t *testing.T) {
 		{`rule "a\nb": a header field`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
 		{`rule "api" has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
 		{`rule "api" has no limits`, store, weir.Options{Rules: rule()}},
-		{`rule "api" has both`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, LimitsFor: func(*http.Request) []weir.Limit { return nil }}}}},
 		{`unit "Tokens"`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
 		{`rule "api": Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
 		{`rule "api": RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},

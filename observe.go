@@ -29,7 +29,7 @@ type Event struct {
 	// data.
 	Key string
 
-	// Err is the error of the store or of LimitsFor, or nil. Cause returns its class.
+	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
 	Err error
 
 	// Passed says that OnError lets the request pass, although it could not be decided, or
@@ -76,14 +76,21 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// observe logs the error of an event and calls Observe.
-func (l *Limiter) observe(v *verdict, e *Event) {
-	if e.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
-		l.tellObserver(v, e)
+// observe calls Observe with the event of v, and logs its error.
+func (l *Limiter) observe(v *verdict) {
+	if v.event.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
+		l.complete(v)
 	}
 }
 
-func (l *Limiter) tellObserver(v *verdict, e *Event) {
+// complete completes the event of v and reports it.
+func (l *Limiter) complete(v *verdict) {
+	v.event.Transaction, v.event.Refusal = &v.Transaction, v.Refusal
+	l.report(v, &v.event)
+}
+
+// report logs the error of an event, and calls Observe.
+func (l *Limiter) report(ctx context.Context, e *Event) {
 	if e.Err != nil {
 		log, what := &l.log, []any{"passed", e.Passed}
 		switch {
@@ -92,7 +99,7 @@ func (l *Limiter) tellObserver(v *verdict, e *Event) {
 		case e.Shadow: // its rules refuse nothing
 			what = []any{"shadow", true}
 		}
-		log.warn(v.Context, "decide", e.Refusal.Rule, e.Err, what...)
+		log.warn(ctx, "decide", e.Refusal.Rule, e.Err, what...)
 	}
 	if l.o.Observe != nil {
 		l.o.Observe(*e)

@@ -33,7 +33,7 @@ func TestPassed(t *testing.T) {
 	}
 	panics := func(http.ResponseWriter, *http.Request, http.Handler, error) { panic(http.ErrAbortHandler) }
 	limits := []weir.Limit{algorithms.GCRA(1, time.Hour)}
-	uncountable := func(*http.Request) []weir.Limit { return []weir.Limit{algorithms.GCRA(0, time.Hour)} }
+	uncountable := func(*http.Request) weir.Policy { return weir.Limited(algorithms.GCRA(0, time.Hour)) }
 	for _, c := range []struct {
 		name    string
 		err     error
@@ -50,13 +50,13 @@ func TestPassed(t *testing.T) {
 		{"an answer of its own", errDown, weir.Rule{}, refuse, "error passed=false", "level=WARN, cause=error passed=false"},
 		{"a panic", errDown, weir.Rule{}, panics, "error passed=false", "level=WARN, cause=error passed=false"},
 		{"elsewhere", errDown, weir.Rule{}, elsewhere, "error passed=true, next", "level=WARN, cause=error passed=true"},
-		{"LimitsFor", nil, weir.Rule{LimitsFor: uncountable}, nil, "error passed=false", "level=WARN, cause=limit passed=false"},
+		{"Policy", nil, weir.Rule{Policy: uncountable}, nil, "error passed=false", "level=WARN, cause=limit passed=false"},
 		{"shadow", errDown, weir.Rule{Shadow: 1}, nil, "error in shadow passed=false, next", "level=WARN, cause=error shadow=true"},
 	} {
 		for _, store := range []weir.Store{failing{c.err}, &instantFailure{failing{c.err}}} {
 			var log bytes.Buffer
 			var got []string
-			if c.rule.Name, c.rule.Key = "api", weir.Global(); c.rule.LimitsFor == nil {
+			if c.rule.Name, c.rule.Key = "api", weir.Global(); c.rule.Policy == nil {
 				c.rule.Limits = limits
 			}
 			h := must(t, store, weir.Options{OnError: c.onError, Rules: []weir.Rule{c.rule}, Logger: slog.New(slog.NewTextHandler(&log, nil)), Observe: func(e weir.Event) {
@@ -91,7 +91,7 @@ func TestPassedOut(t *testing.T) {
 	}{
 		{"sent", t.Context(), func() {}, weir.Rule{Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}, "[true]"},
 		{"hung up meanwhile", gone, hangUp, weir.Rule{Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}, "[false]"},
-		{"an invalid limit", t.Context(), func() {}, weir.Rule{LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{{}} }}, "[false]"},
+		{"an invalid limit", t.Context(), func() {}, weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Limited(weir.Limit{}) }}, "[false]"},
 	} {
 		var got []bool
 		c.rule.Name, c.rule.Key = "api", weir.Global()

@@ -208,24 +208,24 @@ func weight(params string) int {
 // Status is, because no wait helps, and problem details of the type about:blank.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
-		v.refusal().write(w, r)
+		v.problem().write(w, r)
 		return
 	}
 	quotaExceeded.write(w, r)
 }
 
-// refusal returns the answer. After a refusal by limits, the answer names them. Usually one
-// limit refuses, and its answer is prepared already.
-func (v *verdict) refusal() *problem {
-	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		if v.extra.refusal.Reason == ReasonNoKey {
+// problem returns the answer to a refused request. After a refusal by limits, the answer names
+// them. Usually one limit refuses, and its answer is prepared already.
+func (v *verdict) problem() *problem {
+	if v.extra != nil && v.extra.denial.Reason != 0 {
+		if v.extra.denial.Reason == ReasonNoKey {
 			return &missingKey
 		}
 		return &v.extra.by.abnormal
 	}
 	longest, n := v.longest()
 	if n == 1 {
-		return &longest.policy.refusal
+		return &longest.policy.problem
 	}
 	exceeded, names := quotaExceeded, [][]byte(nil)
 	if n > 0 {

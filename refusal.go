@@ -83,7 +83,7 @@ type Reason uint8
 const (
 	ReasonLimit Reason = iota + 1 // a limit has no room for the request
 	ReasonBan                     // a rule has banned the key: see Penalty
-	ReasonDeny                    // a rule refuses by Deny, DenyFrom or Overrides
+	ReasonDeny                    // a rule refuses by a Policy that is Denied
 	ReasonError                   // no decision was possible: see Options.OnError
 	ReasonPause                   // Transport has paused the key, as the server has asked
 	ReasonNoKey                   // the request has no key, and the rule has NoKeyRefuse
@@ -109,16 +109,13 @@ func (r Reason) String() string {
 	return ""
 }
 
-// refusalOf returns why the limits refuse a decided transaction, and the index of the charge
-// with the longest wait.
-func refusalOf(t *quota.Transaction) (f Refusal, charge int) {
-	for i := range t.Decisions {
+// refusalOf returns why the first n charges of a decided transaction are refused, and the index
+// of the charge with the longest wait.
+func refusalOf(t *quota.Transaction, n int) (f Refusal, charge int) {
+	for i := range t.Decisions[:n] {
 		d := &t.Decisions[i]
 		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
 			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
-			if _, paused := t.Charges[i].Limit.Algorithm.(gate); paused {
-				f.Reason = ReasonPause
-			}
 		}
 	}
 	return f, charge

@@ -43,7 +43,7 @@ func tellRefusals(t *testing.T, observed bool) {
 		Rules: []weir.Rule{
 			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(9, time.Second)}},
 			{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)},
-				Deny:    func(key string) bool { return key == "pest" },
+				ForKey:  weir.When(func(key string) bool { return key == "pest" }, weir.Denied()),
 				Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(2, time.Hour), Duration: 10 * time.Minute}},
 		},
 		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -32,47 +32,43 @@ type Rule struct {
 	// with the likely reasons, whatever NoKey is.
 	NoKey NoKey
 
-	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds. A limit
-	// without a name is named by its period: "1m", "3s". Counts are stored under that name,
-	// so give a limit a name of its own if its period may change. If the only limit of a
-	// rule has no name, header fields show it under the name of the rule.
+	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds, unless
+	// Policy or ForKey says something else. A limit without a name is named by its period:
+	// "1m", "3s". Counts are stored under that name, so give a limit a name of its own if its
+	// period may change. If the only limit of a rule has no name, header fields show it under
+	// the name of the rule. A rule without Policy needs Limits.
 	Limits []Limit
 
-	// LimitsFor chooses the limits for a request, such as the limits of a tier in a
-	// database; nil means Limits. If it returns no limits, the rule does not apply. Return
-	// an empty slice for a tier without limits: the first nil is logged as a warning,
-	// because a map returns nil for a misspelt tier. A limit that cannot be counted exactly
-	// is replaced by a lower limit that can be counted, and the Logger gets a warning. Any
-	// other invalid limit is an error of the request: see Options.OnError. The context of r
-	// does not end when the client hangs up, because a lookup that fails for that reason
-	// would let the client pass. LimitsFor must therefore limit the time of its lookup
-	// itself.
-	LimitsFor func(r *http.Request) []Limit
+	// Policy says what the rule does with a request, such as the limits of a tier; nil means
+	// Limits. It is also called for a request without a key, of which only Allowed and Denied
+	// count, so that a client cannot escape a denied network by omitting its key. The zero
+	// Policy means Limits. If the rule has no Limits either, it is a mistake, such as a
+	// misspelt tier: an error of the request, as an invalid limit is (see Options.OnError).
+	// A limit that cannot be counted exactly is replaced by a lower limit that can be counted,
+	// and the Logger gets a warning. The context of r does not end when the client hangs up,
+	// because a lookup that fails for that reason would change the limits. Policy must
+	// therefore limit the time of its lookup itself.
+	Policy func(r *http.Request) Policy
 
-	// Overrides returns the limits that a key has instead of Limits, or instead of those that
-	// LimitsFor chooses for the request; ok is false for every other key. Nil overrides
-	// nothing. Overrides is called with the whole key, for each request to which the rule
-	// applies, so it must be fast. The tables of package overrides have such a function. If
-	// Overrides returns ok and no limits, the rule does not apply to the key. A single limit
-	// of Quota 0 means that the key is refused, as by Deny. In these two cases LimitsFor is
-	// not called.
+	// ForKey returns the policy of a key that has one of its own, and the zero Policy for any
+	// other key; nil means that no key has one. It is called with the whole key, as Key
+	// returns it, for each request to which the rule applies, so it must be fast. The tables
+	// of package overrides have such a function, and the method Has of a keys.List becomes one
+	// by When.
 	//
-	// A returned limit with a name replaces the limit of the rule that has the same stored
-	// name. A returned limit without a name replaces the limit of the rule that has the
-	// same Period. If no limit has the same Period, but the rule has one limit and
-	// Overrides returns one, the returned limit replaces the limit of the rule. A limit
-	// that replaces another keeps the stored name of that limit, so what the key has spent
-	// still counts. If Period or Algorithm is zero, the value of the replaced limit is
-	// used. A zero Burst also becomes the Burst of the replaced limit, if both have the
-	// same Algorithm.
+	// If Policy and ForKey both say something, Allowed beats Denied, Denied beats limits, and
+	// limits and Unlimited of ForKey beat those of Policy.
 	//
-	// If a returned limit is invalid, or is incomplete and replaces no limit, the key has
-	// the limits of the rule, and the Logger gets a warning.
-	//
-	// A Limiter keeps each returned list of limits in a prepared form, and recognizes the
-	// list by the address of its first limit. Return the same slice for a key each time,
-	// and never change it.
-	Overrides func(key string) (limits []Limit, ok bool)
+	// A limit of ForKey with a name replaces the limit of the same stored name that the
+	// request would have otherwise, by Policy or Limits. A limit without a name replaces the
+	// limit of the same Period. If no limit has the same Period, but there is one limit and
+	// ForKey returns one, it replaces that limit. A limit that replaces another keeps the
+	// stored name of that limit, so what the key has spent still counts. If Period or
+	// Algorithm is zero, the value of the replaced limit is used. A zero Burst also becomes
+	// the Burst of the replaced limit, if both have the same Algorithm. If a limit is invalid,
+	// or is incomplete and replaces no limit, the policy of the key is ignored, and the Logger
+	// gets a warning.
+	ForKey func(key string) Policy
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
@@ -92,18 +88,6 @@ type Rule struct {
 	// these rules would cause, if fewer than MaxWaiting requests wait, but the request does
 	// not wait.
 	Shadow float64
-
-	// Allow reports whether the rule ignores a key, and Deny whether the key is refused
-	// without asking the store. Allow is asked first. A nil function reports false. Both
-	// functions get the whole key, as Key returns it. The method Has of a keys.List can
-	// serve as either function.
-	Allow, Deny func(key string) bool
-
-	// AllowFrom and DenyFrom are like Allow and Deny, but judge the request, for instance
-	// by the address of the client. The method Match of a keys.AddrList returns such a
-	// function. DenyFrom refuses a request even if Key has no key for it, so that a client
-	// cannot escape by omitting its key.
-	AllowFrom, DenyFrom func(r *http.Request) bool
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
 	Penalty *Penalty
@@ -138,11 +122,11 @@ type Rule struct {
 // A rule is a Rule with everything that New prepares.
 type rule struct {
 	Rule
-	policies []policy // nil if LimitsFor decides
-	bans     *bans    // nil without a Penalty
-	exceeded problem  // the body of a refusal by its limits
-	abnormal problem  // the body of a refusal by a ban or a deny
-	known    knownBans
+	index    int             // in the rules of its Limiter
+	policies []policy        // of Limits
+	own      *prepared       // Limits; nil if there are none
+	exceeded problem         // the body of a refusal by its limits
+	abnormal problem         // the body of a refusal by a ban or a deny
 	writer   *headers.Writer // of the Limiter
 	log      *errorLog       // the same
 
@@ -150,10 +134,10 @@ type rule struct {
 	global            bool    // Key is Global, whose key is empty on purpose
 	keyless, costless silence // see wiring.go
 	unsettled         silence // the same
-	unchosen, emptied atomic.Bool
+	emptied           atomic.Bool
 
-	prepared      sync.Map // *Limit → *override
-	preparedCount atomic.Int64
+	lists     sync.Map // hash → *prepared
+	listCount atomic.Int64
 }
 
 func prepare(r Rule, w *headers.Writer) (*rule, error) {
@@ -164,10 +148,8 @@ func prepare(r Rule, w *headers.Writer) (*rule, error) {
 		return nil, fmt.Errorf("weir: rule %q: %w", r.Name, printable.Err)
 	case r.Key == nil:
 		return nil, fmt.Errorf("weir: rule %q has no key", r.Name)
-	case len(r.Limits) == 0 && r.LimitsFor == nil:
+	case len(r.Limits) == 0 && r.Policy == nil:
 		return nil, fmt.Errorf("weir: rule %q has no limits", r.Name)
-	case len(r.Limits) > 0 && r.LimitsFor != nil:
-		return nil, fmt.Errorf("weir: rule %q has both Limits and LimitsFor: choose one", r.Name)
 	case !(r.Shadow >= 0 && r.Shadow <= 1):
 		return nil, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
@@ -194,9 +176,20 @@ func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.bans, err = newBans(p)
-	return p, err
+	if len(r.Limits) > 0 {
+		p.own = &prepared{policies: p.policies}
+	}
+	return p, nil
 }
+
+// Validate returns the error that New would return for the rule alone, or nil.
+func (r Rule) Validate() error {
+	_, err := prepare(r, defaultWriter)
+	return err
+}
+
+// defaultWriter is for rules that no Limiter has.
+var defaultWriter, _ = newWriter(&Options{})
 
 // checkLimits returns an error if a limit, or a Settle, does nothing.
 func (r *rule) checkLimits() error {
@@ -208,8 +201,8 @@ func (r *rule) checkLimits() error {
 			return fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, a.limit.Name, err)
 		}
 		for j := range r.policies {
-			// A Settle or an override may exceed one limit and not the other.
-			if b := &r.policies[j]; i != j && r.Settle == nil && r.Overrides == nil && redundant(&a.limit, &b.limit) {
+			// A Settle, or a policy of a key, may exceed one limit and not the other.
+			if b := &r.policies[j]; i != j && r.Settle == nil && r.ForKey == nil && a.limit.Redundant(&b.limit) {
 				return fmt.Errorf("weir: rule %q: limit %q never refuses a request that limit %q admits: remove it or change its numbers", r.Name, a.limit.Name, b.limit.Name)
 			}
 		}
@@ -229,15 +222,8 @@ func checkBurst(l *Limit) error {
 	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
 }
 
-// redundant reports whether the algorithm knows that l never refuses a unit that other, which
-// is charged with it, admits.
-func redundant(l, other *Limit) bool {
-	r, ok := l.Algorithm.(interface{ Redundant(l, other *Limit) bool })
-	return ok && r.Redundant(l, other)
-}
-
 // policiesOf prepares limits of a rule: it names them, validates them, and builds their
-// fields. If the limits are an override, base has the limits that they replace.
+// fields. If the limits are of a key, base has the limits that they replace.
 func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
 	var policies []policy
 	for _, l := range limits {
@@ -276,31 +262,6 @@ func namesOf(policies []policy) string {
 	return strings.Join(names, ", ")
 }
 
-// guards reports whether the rule is asked about requests that it does not charge. The rule
-// may refuse such a request, or may know for how long its limits refuse a request whose key
-// another rule has banned.
-func (rule *rule) guards() bool {
-	return rule.Deny != nil || rule.DenyFrom != nil || rule.NoKey == NoKeyRefuse || rule.Overrides != nil || rule.bans != nil || rule.known.n.Load() > 0
-}
-
-// inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's
-// name and the key, as a number from 0 to 1, is below Shadow.
-func (r *rule) inShadow(key string) bool {
-	if r.Shadow == 0 {
-		return false
-	}
-	// The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
-	h := uint64(14695981039346656037)
-	for _, s := range [...]string{r.Name, "\x00", key} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-	}
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
-}
-
 // A policy is a limit with what is the same in every response, for every key.
 type policy struct {
 	rule     *rule
@@ -311,7 +272,7 @@ type policy struct {
 
 	fields  *headers.Prepared
 	json    []byte  // the name as JSON
-	refusal problem // the answer if this limit alone refuses
+	problem problem // the answer if this limit alone refuses
 }
 
 // newPolicy prepares a limit. If alone, header fields show the limit under the name of the
@@ -321,8 +282,8 @@ func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
 	if !alone {
 		p.name += "/" + l.Name
 	}
-	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Quota: l.Quota, Capacity: l.Capacity(), Window: l.Period, Concurrent: p.inFlight})
+	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
 	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
-	p.refusal = r.exceeded.violating(p.json)
+	p.problem = r.exceeded.violating(p.json)
 	return p
 }

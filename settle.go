@@ -136,10 +136,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 			o.HungUp = r.Context().Err() != nil || rec.hungUp()
 		}
 		ctx := asking{r.Context()}
-		l.settle(ctx, o, &v.Transaction, v.items)
-		if extra.spent {
-			l.settle(ctx, o, &extra.shadow, extra.items)
-		}
+		v.eachSpent(func(t *quota.Transaction, items []item) { l.settle(ctx, o, t, items) })
 	}()
 	next.ServeHTTP(rec.writer(), r2)
 	o.Panicked = false

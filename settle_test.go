@@ -60,7 +60,7 @@ func TestSettle(t *testing.T) {
 				store := memstore.New(memstore.Options{})
 				h := must(t, store, weir.Options{Rules: []weir.Rule{
 					{Name: "other", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(7, 1000*time.Hour)}},
-					{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit.Named("a"), limit.Named("b")}, Overrides: noOverrides,
+					{Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit.Named("a"), limit.Named("b")}, ForKey: noPolicy,
 						Cost: func(*http.Request) int64 { return 10 }, Settle: tt.settle},
 				}}).Handler(tt.handler)
 				ctx, cancel := context.WithCancel(t.Context())

@@ -54,18 +54,18 @@ func TestLimitJoins(t *testing.T) {
 			}
 			for step, tt := range rules {
 				limiter := must(t, store, weir.Options{Headers: headers.IETF, Rules: []weir.Rule{{
-					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits, Overrides: noOverrides,
+					Name: "r", Key: weir.ByHeader("Key"), Limits: tt.limits, ForKey: noPolicy,
 				}}})
 				if got := named(limiter, fmt.Sprint("rules ", i), "r"); got != tt.want {
 					t.Errorf("%v, step %d: got %s, want %s", l, step, got, tt.want)
 				}
 			}
 
-			// LimitsFor changes the limits to those of another tier, and back.
+			// Policy changes the limits to those of another tier, and back.
 			tiers := map[string][]weir.Limit{"free": {l}, "paid": {joins, l}}
 			limiter := must(t, store, weir.Options{Headers: headers.IETF, Rules: []weir.Rule{{
 				Name: "r", Key: weir.ByHeader("Key"),
-				LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] },
+				Policy: func(r *http.Request) weir.Policy { return weir.Limited(tiers[r.Header.Get("Tier")]...) },
 			}}})
 			for step, tt := range []struct{ tier, want string }{
 				{"free", "200 r 2"}, {"paid", "200 r/1000h 1"}, {"free", "200 r 0"}, {"paid", "429 r/1000h 0"}, {"free", "429 r 0"},

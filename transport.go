@@ -1,15 +1,13 @@
 package weir
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
-	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -19,7 +17,7 @@ type TransportOptions struct {
 	Base http.RoundTripper
 
 	// OnError is called for a request that could not be decided, because the store failed
-	// or LimitsFor returned an invalid limit. With MaxWait the store has then failed until
+	// or a Policy had an invalid limit. With MaxWait the store has then failed until
 	// MaxWait was over. If OnError returns nil, the request is sent without a limit, and the
 	// Logger gets a warning. If OnError returns an error, the request is not sent, and the
 	// error is returned. nil sends the request in an outage of the store (it fails open), and
@@ -117,13 +115,15 @@ func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(l); err != nil {
 		return nil, err
 	}
-	return &transport{l: l, o: o}, nil
+	p := &pauses{l: l, most: o.MaxPause}
+	return &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...)}, nil
 }
 
 type transport struct {
-	l   *Limiter
-	o   TransportOptions
-	cut atomic.Bool // a pause was cut to MaxPause, which is logged once
+	l      *Limiter
+	o      TransportOptions
+	pauses *pauses
+	riders []rider // pauses, and those of l
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -144,7 +144,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if asked == 0 {
 			return res, nil
 		}
-		t.pause(v, asked)
+		t.pauses.pause(v, asked)
 		if res.StatusCode != http.StatusTooManyRequests || asked > t.o.MaxPause || asked > time.Until(giveUp) {
 			return res, nil
 		}
@@ -159,22 +159,48 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// send sends the request, which is in flight until the body of its response is closed.
+// send sends the request, which is over when the body of its response is closed.
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
-	if !v.flies || v.Refusal.Reason != 0 { // no unit is in flight, or the store has failed
+	var ends ends
+	if v.event.Err == nil {
+		ends = start(t.riders, v)
+	}
+	if len(ends) == 0 {
 		return t.o.Base.RoundTrip(r)
 	}
-	f, sent := t.l.flight(v), false
-	defer func() { // even if base panics
+	sent := false
+	defer func() { // even if Base panics
 		if !sent {
-			f.end()
+			ends.run()
 		}
 	}()
 	if res, err = t.o.Base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
-		f.body(res)
+		res.Body = ends.body(res.Body)
 		sent = true
 	}
 	return res, err
+}
+
+// body returns b, but runs e when b is closed.
+func (e ends) body(b io.ReadCloser) io.ReadCloser {
+	body := &endBody{b, e}
+	if w, ok := b.(io.Writer); ok { // of a connection that was upgraded
+		return struct {
+			*endBody
+			io.Writer
+		}{body, w}
+	}
+	return body
+}
+
+type endBody struct {
+	io.ReadCloser
+	ends ends
+}
+
+func (b *endBody) Close() error {
+	defer b.ends.run()
+	return b.ReadCloser.Close()
 }
 
 // turn returns when the turn of the request has come.
@@ -185,24 +211,23 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			return nil, err
 		}
 		v := l.newVerdict(r)
-		v.extras().outbound = true
+		v.buffer = t.o.Buffer
 		left := time.Until(giveUp)
 		if l.o.MaxWait > 0 {
 			left = max(left, noPlace) // with 0 a queue would let a burst pass
 		}
-		e := Event{Request: r, Transaction: &v.Transaction}
-		l.decide(v, &e, left, t.o.Buffer)
+		l.decide(v, t.riders, left)
 		switch {
-		case e.Err != nil:
-			if failures++; mayRecover(e.Err) && l.sitOut(v, min(pauseAfter(failures), time.Until(giveUp))) {
-				l.observe(v, &e)
+		case v.event.Err != nil:
+			if failures++; mayRecover(v.event.Err) && l.sitOut(v, min(pauseAfter(failures), time.Until(giveUp))) {
+				l.observe(v)
 				continue
 			}
-			err := t.undecided(r, e.Err)
-			e.Passed = err == nil
-			l.observe(v, &e)
+			err := t.undecided(r, v.event.Err)
+			v.event.Passed = err == nil
+			l.observe(v)
 			return v, err
-		case v.refused:
+		case v.reason != 0:
 			// A queue counts a pause like requests ahead, so the queue may have no room.
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &RefusedError{Admission: &v.Admission}
@@ -214,7 +239,7 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		if err := l.wait(v); err != nil {
 			return nil, err
 		}
-		if !t.paused(v) {
+		if !t.pauses.paused(v) {
 			return v, nil
 		}
 		l.giveBack(v) // the next iteration takes a later turn
@@ -258,63 +283,6 @@ func (l *Limiter) sitOut(v *verdict, d time.Duration) bool {
 	case <-v.Done():
 	}
 	return true
-}
-
-// asksToPause returns how long the server asks to pause; 0 if it does not.
-func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
-	limits, retryAfter := headers.Parse(res.Header, now)
-	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
-		pause = retryAfter
-	}
-	for _, a := range limits {
-		if a.Remaining == 0 {
-			pause = max(pause, a.ResetAfter)
-		}
-	}
-	return pause
-}
-
-// pause stops the use of the keys of v for as long as the server has asked, but at most for
-// MaxPause. New requests queue behind the pause. Requests that already wait learn of the
-// pause from the method paused. If a longer pause is in force, nothing changes.
-func (t *transport) pause(v *verdict, asked time.Duration) {
-	d := min(asked, t.o.MaxPause)
-	if d < asked && t.cut.CompareAndSwap(false, true) {
-		loggerOr(t.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
-	}
-	ctx := asking{v.Context}
-	for _, gate := range v.gates(0) {
-		if _, err := shutGates(ctx, t.l.store, d, gate); err != nil {
-			t.l.log.warn(ctx, "pause a key", gate.Rule, err)
-		}
-	}
-}
-
-// paused reports whether one of the keys of v is paused.
-func (t *transport) paused(v *verdict) bool {
-	look := quota.Transaction{Charges: v.gates(0)}
-	if err := t.l.store.Take(asking{v.Context}, &look); err != nil {
-		t.l.log.warn(v, "look for a pause", v.Charges[0].Rule, err)
-		return false // the request has its turn, so it exceeds no limit
-	}
-	for i := range look.Decisions {
-		if look.Decisions[i].NextAfter > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// Unpause ends a pause that Transport made for a key of a rule, in all processes that share
-// the store. A process whose store is a HybridStore may notice up to 10 seconds later.
-// Requests that already wait keep their turns, and later requests do not overtake them.
-func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
-	for i := range l.rules {
-		if l.rules[i].Name == rule {
-			return l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{pauseOf(rule, key, 0)}, Forget: true})
-		}
-	}
-	return fmt.Errorf("weir: there is no rule %q", rule)
 }
 
 // rewound returns the request to send again, if its body can be sent again.

@@ -208,7 +208,7 @@ func TestTransportSlowRedis(t *testing.T) {
 		{"by default", 0, nil, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			q := sharedQuota{limit: 50, period: time.Second, replicas: 3, requests: 180}
+			q := sharedQuota{limit: 50, period: 250 * time.Millisecond, replicas: 3, requests: 180}
 			server := redistest.Server(t)
 			server.Pause()
 			var failures, unlimited, busy atomic.Int64
@@ -286,7 +286,9 @@ func TestTransportPausesEverywhere(t *testing.T) {
 			{"Hybrid", func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{MaxKeys: 100}) }},
 			{"Coalesce", quota.Coalesce},
 			{"Breaker", func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) }},
-			{"Fallback", func(s weir.Store) weir.Store { return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{}) }},
+			{"Fallback", func(s weir.Store) weir.Store {
+				return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{})
+			}},
 			{"Share", func(s weir.Store) weir.Store { return quota.Share(s, 3) }},
 			{"Lease", func(s weir.Store) weir.Store {
 				leases := lease.New(s, lease.Options{})

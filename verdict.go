@@ -17,47 +17,45 @@ import (
 type verdict struct {
 	context.Context
 	*inquiry
-	items   []item // the first charges of the inquiry, in order
-	extra   *extra
-	at      int64 // µs since 1970, of the transaction
-	waited  time.Duration
-	refused bool
+	items  []item // the first charges of the inquiry, in order
+	extra  *extra
+	at     int64 // µs since 1970, of the transaction
+	waited time.Duration
+	reason Reason // why the request is refused; 0 if it is not
 }
 
 // An inquiry is what a store is asked about a request: first the charges that the request
-// owes, and then charges that look up the bans and the pauses of its keys.
+// owes, and then the charges of riders.
 type inquiry struct {
 	Admission
-	checks  []banCheck
-	outer   *verdict // of the Limiter around this one
-	told    *verdict // the context of the next handler; nil until tell or Room makes it
-	entered bool     // the request is one of the MaxWaiting that may wait
-	flies   bool     // some of the charges count requests in flight
+	event   Event         // for Observe; its Transaction and Refusal are those of the Admission
+	buffer  time.Duration // is added to every period
+	least   time.Duration // the limits of some rule refuse for at least this long, as far as a rider knows
+	outer   *verdict      // of the Limiter around this one
+	told    *verdict      // the context of the next handler; nil until tell or Room makes it
+	entered bool          // the request is one of the MaxWaiting that may wait
 }
 
 // extra holds what few requests need.
 type extra struct {
-	refusal  Refusal           // a ban or a deny
-	by       *rule             // the rule of refusal
-	key      string            // the key that was banned or denied
-	outbound bool              // the request goes out, and waits for pauses
-	shadow   quota.Transaction // charges that refuse nothing
-	items    []item            // of shadow
-	spent    bool              // shadow was allowed
-	used     atomic.Int64      // see ReportUsage
+	denial Refusal      // that is not by limits: a ban, a deny, or a missing key
+	by     *rule        // the rule of the denial
+	aside  book         // charges that refuse nothing
+	used   atomic.Int64 // see ReportUsage
+}
+
+// A book has charges of a request that are spent in a call of their own, in place of its other
+// charges.
+type book struct {
+	quota.Transaction
+	items []item
+	spent bool
 }
 
 // newVerdict returns an empty verdict of r, recycled or new, with room for the limits of all
-// rules.
+// rules. A recycled verdict keeps its memory, its plans, and beyond their length the charges and
+// items of an earlier request.
 func (l *Limiter) newVerdict(r *http.Request) *verdict {
-	v := l.anyVerdict(r)
-	v.empty()
-	return v
-}
-
-// anyVerdict is newVerdict for callers that use the charges and items of a recycled verdict
-// again. They lack only their keys.
-func (l *Limiter) anyVerdict(r *http.Request) *verdict {
 	v, _ := l.pool.Get().(*verdict)
 	if v == nil {
 		v, _ = makeVerdict(l.limits, false)
@@ -65,6 +63,11 @@ func (l *Limiter) anyVerdict(r *http.Request) *verdict {
 	}
 	v.Context = r.Context()
 	v.outer = verdictOf(v.Context)
+	v.event.Request = r
+	v.items = v.items[:0]
+	t := &v.Transaction
+	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
+	t.Within, t.Delay, t.Wait, t.Forget, t.At = 0, 0, 0, false, time.Time{}
 	return v
 }
 
@@ -114,17 +117,9 @@ func (l *Limiter) recycle(v *verdict) {
 			v.items[i].policy = nil
 		}
 	}
-	v.Context, v.outer, v.told, v.extra, v.refused, v.Refusal = nil, nil, nil, nil, false, Refusal{}
+	v.Context, v.outer, v.told, v.extra, v.event, v.reason, v.Refusal = nil, nil, nil, nil, Event{}, 0, Refusal{}
+	v.buffer, v.least, v.entered = 0, 0, false
 	l.pool.Put(v)
-}
-
-// empty empties a recycled verdict, but keeps its memory and its plans.
-func (v *verdict) empty() {
-	v.items = v.items[:0]
-	v.entered, v.flies = false, false
-	t := &v.Transaction
-	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
-	t.Within, t.Delay, t.Wait, t.Forget, t.At = 0, 0, 0, false, time.Time{}
 }
 
 type verdictKey struct{}
@@ -137,13 +132,9 @@ func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, fal
 func (asking) Done() <-chan struct{}                   { return nil }
 func (asking) Err() error                              { return nil }
 
-// An instant is a store that decides in memory, without waiting, and needs no context.
-// Instant returns the store itself, so isInstant is false for a store that only embeds an
-// instant.
-type instant interface{ Instant() Store }
-
+// isInstant reports whether s decides in memory: see quota.Instant.
 func isInstant(s Store) bool {
-	i, ok := s.(instant)
+	i, ok := s.(quota.Instant)
 	return ok && i.Instant() == s
 }
 
@@ -159,10 +150,10 @@ func (v *verdict) admission() *Admission {
 		t.Charges = append(t.Charges, quota.Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
 		t.Decisions = append(t.Decisions, it.Decision)
 	}
-	if v.extra != nil && v.extra.refusal.Reason != 0 {
-		t.Refusal = v.extra.refusal
+	if v.extra != nil && v.extra.denial.Reason != 0 {
+		t.Refusal = v.extra.denial
 	} else {
-		t.Refusal, _ = refusalOf(&t.Transaction)
+		t.Refusal, _ = refusalOf(&t.Transaction, len(v.items))
 	}
 	return t
 }
@@ -185,6 +176,37 @@ func (v *verdict) extras() *extra {
 		v.extra = new(extra)
 	}
 	return v.extra
+}
+
+// deny refuses the request of v for another reason than a limit.
+func (v *verdict) deny(f Refusal, by *rule, key string) {
+	v.Refusal, v.reason, v.event.Key = f, f.Reason, key
+	v.extras().denial, v.extra.by = f, by
+}
+
+// aside returns the charges that refuse nothing, or nil if there are none.
+func (v *verdict) aside() *book {
+	if v.extra == nil || len(v.extra.aside.Charges) == 0 {
+		return nil
+	}
+	return &v.extra.aside
+}
+
+// eachSpent calls f with each transaction that the request has spent, and with its items.
+func (v *verdict) eachSpent(f func(t *quota.Transaction, items []item)) {
+	f(&v.Transaction, v.items)
+	if b := v.aside(); b != nil && b.spent {
+		f(&b.Transaction, b.items)
+	}
+}
+
+// trim removes the charges of riders, because Observe and FromContext show the transaction.
+func (v *verdict) trim() {
+	n := len(v.items)
+	if len(v.Charges) > n {
+		clear(v.Charges[n:]) // they would keep keys alive
+		v.Charges, v.Decisions = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))]
+	}
 }
 
 // FromContext returns the decision on the request with that context, or nil if no Limiter

@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/remade"
-	"github.com/seed83679106/weir/quota"
 )
 
 // A NoKey says what a rule does with a request for which its Key returns no key.
@@ -24,8 +22,7 @@ const (
 	// client can have: a key that begins with "\x00" gets one more "\x00" in front.
 	NoKeyShare
 
-	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless AllowFrom reports
-	// true.
+	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless Rule.Policy allows it.
 	NoKeyRefuse
 )
 
@@ -58,7 +55,6 @@ const (
 	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
 	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
-	unchosenLikely = "a map lacks the tier of the request; for a tier without limits return an empty slice, []weir.Limit{}"
 )
 
 // warn logs that a rule is probably wired wrong. Each such line comes once for a rule of a
@@ -104,13 +100,6 @@ func (l *Limiter) checkNesting(v *verdict) {
 				loggerOr(l.o.Logger).Warn("weir: a request that a Limiter refuses has spent a quota of the Limiter around it that all clients share, so one client can use it up; unless that quota bounds what runs between the two, put the rules into one Limiter", "rule", l.rules[0].Name, "shared", r.Name)
 			}
 		}
-	}
-}
-
-// observeUnlimited calls Observe for a request that no rule charges or refuses.
-func (l *Limiter) observeUnlimited(r *http.Request) {
-	if l.o.Observe != nil {
-		l.o.Observe(Event{Request: r, Transaction: new(quota.Transaction)})
 	}
 }
 

@@ -33,56 +33,52 @@ func TestNoKey(t *testing.T) {
 		{weir.NoKeyShare, "200 429 200 429 200 429 200 429 200 429", "limit limit limit limit limit"},
 		{weir.NoKeyRefuse, "200 429 200 429 200 429 200 429 400 400", "limit limit limit limit no-key no-key"},
 	} {
-		for _, single := range []bool{true, false} {
-			var reasons, statuses []string
-			rule := weir.Rule{Name: "api", Key: key, NoKey: c.noKey, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
-			if !single {
-				rule.Allow = func(string) bool { return false }
+		var reasons, statuses []string
+		rule := weir.Rule{Name: "api", Key: key, NoKey: c.noKey, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
+		l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
+			if e.Refusal.Reason != 0 {
+				reasons = append(reasons, e.Refusal.Reason.String())
 			}
-			l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
-				if e.Refusal.Reason != 0 {
-					reasons = append(reasons, e.Refusal.Reason.String())
+		}})
+		h := l.Handler(served)
+		for _, k := range []string{"", "\x00", "\x00\x00", "ann", "no key"} {
+			for range 2 {
+				r := ask("/", "192.0.2.1:4")
+				if k != "no key" {
+					r.Header["Key"] = []string{k}
 				}
-			}})
-			if weir.IsSingle(l) != (single && c.noKey != weir.NoKeyRefuse) {
-				t.Errorf("NoKey %d: the Limiter is single: %v", c.noKey, !single)
-			}
-			h := l.Handler(served)
-			for _, k := range []string{"", "\x00", "\x00\x00", "ann", "no key"} {
-				for range 2 {
-					r := ask("/", "192.0.2.1:4")
-					if k != "no key" {
-						r.Header["Key"] = []string{k}
-					}
-					res := do(h, r)
-					statuses = append(statuses, fmt.Sprint(res.StatusCode))
-					if body, _ := io.ReadAll(res.Body); res.StatusCode == 400 &&
-						(res.Header.Get("Retry-After") != "" || !strings.Contains(string(body), `"type":"about:blank"`)) {
-						t.Errorf("NoKey %d: got Retry-After %q and %s", c.noKey, res.Header.Get("Retry-After"), body)
-					}
+				res := do(h, r)
+				statuses = append(statuses, fmt.Sprint(res.StatusCode))
+				if body, _ := io.ReadAll(res.Body); res.StatusCode == 400 &&
+					(res.Header.Get("Retry-After") != "" || !strings.Contains(string(body), `"type":"about:blank"`)) {
+					t.Errorf("NoKey %d: got Retry-After %q and %s", c.noKey, res.Header.Get("Retry-After"), body)
 				}
 			}
-			if got := strings.Join(statuses, " "); got != c.statuses {
-				t.Errorf("NoKey %d: got %s, want %s", c.noKey, got, c.statuses)
-			}
-			if got := strings.Join(reasons, " "); got != c.reasons {
-				t.Errorf("NoKey %d: got the reasons %s, want %s", c.noKey, got, c.reasons)
-			}
+		}
+		if got := strings.Join(statuses, " "); got != c.statuses {
+			t.Errorf("NoKey %d: got %s, want %s", c.noKey, got, c.statuses)
+		}
+		if got := strings.Join(reasons, " "); got != c.reasons {
+			t.Errorf("NoKey %d: got the reasons %s, want %s", c.noKey, got, c.reasons)
 		}
 	}
 }
 
-// TestNoKeyRefuseBeside: AllowFrom exempts a request without a key, a longer refusal of
+// TestNoKeyRefuseBeside: Allowed exempts a request without a key, a longer refusal of
 // another rule is told instead, and in shadow nothing is refused.
 func TestNoKeyRefuseBeside(t *testing.T) {
-	yes := func(*http.Request) bool { return true }
+	says := func(p weir.Policy) func(*http.Request) weir.Policy {
+		return func(*http.Request) weir.Policy { return p }
+	}
 	for name, c := range map[string]struct {
 		change func(r *weir.Rule)
 		want   int
 	}{
 		"plain":     {func(r *weir.Rule) {}, 400},
-		"AllowFrom": {func(r *weir.Rule) { r.AllowFrom = yes }, 200},
-		"DenyFrom":  {func(r *weir.Rule) { r.DenyFrom = yes }, 429},
+		"Allowed":   {func(r *weir.Rule) { r.Policy = says(weir.Allowed()) }, 200},
+		"Denied":    {func(r *weir.Rule) { r.Policy = says(weir.Denied()) }, 429},
+		"Unlimited": {func(r *weir.Rule) { r.Policy = says(weir.Unlimited()) }, 400},
+		"Limited":   {func(r *weir.Rule) { r.Policy = says(weir.Limited(r.Limits...)) }, 400},
 		"Shadow":    {func(r *weir.Rule) { r.Shadow = 1 }, 200},
 		"Status":    {func(r *weir.Rule) { r.Status = 503 }, 400},
 	} {
@@ -105,8 +101,8 @@ func TestNoKeyRefuseBeside(t *testing.T) {
 func TestSilence(t *testing.T) {
 	type account struct{}
 	limit := []weir.Limit{algorithms.GCRA(10_000, time.Hour)}
-	tiers := map[string][]weir.Limit{"free": limit, "gold": limit}
-	tier := func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] }
+	tiers := map[string]weir.Policy{"free": weir.Limited(limit...), "gold": weir.Limited(limit...), "staff": weir.Unlimited()}
+	tier := func(r *http.Request) weir.Policy { return tiers[r.Header.Get("Tier")] }
 	zero := func(*http.Request) int64 { return 0 }
 	first := func(n int) func(*http.Request) int64 {
 		return func(*http.Request) int64 { n--; return int64(max(0, -n)) }
@@ -121,12 +117,11 @@ func TestSilence(t *testing.T) {
 		"a path value outside of the mux":         {weir.Rule{Key: keys.ByPathValue("room"), Limits: limit}, nil, "key was missing"},
 		"shared":                                  {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key was missing"},
 		"refused":                                 {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key was missing"},
-		"among other rules":                       {weir.Rule{Key: keys.ByContext(account{}), Limits: limit, Allow: func(string) bool { return false }}, nil, "key was missing"},
+		"among other rules":                       {weir.Rule{Key: keys.ByContext(account{}), Limits: limit, ForKey: noPolicy}, nil, "key was missing"},
 		"a key in the last of the first requests": {weir.Rule{Key: after(199), Limits: limit}, nil, ""},
 		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key was missing"},
-		"a misspelt tier":                         {weir.Rule{Key: weir.ByIP(), LimitsFor: tier}, ask("/", "192.0.2.1:4", "Tier", "glod"), "LimitsFor returned nil"},
-		"a tier":                                  {weir.Rule{Key: weir.ByIP(), LimitsFor: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
-		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{} }}, nil, ""},
+		"a tier":                                  {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
+		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
 		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key was empty"},
 		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
 		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost was 0"},
@@ -161,7 +156,7 @@ func after(n int) weir.KeyFunc {
 func TestUnlimitedIsObserved(t *testing.T) {
 	for _, rules := range [][]weir.Rule{
 		{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
-		{{Name: "api", Key: weir.ByHeader("Key"), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{} }}},
+		{{Name: "api", Key: weir.ByHeader("Key"), Policy: func(*http.Request) weir.Policy { return weir.Unlimited() }}},
 		{{Name: "api", Key: weir.ByHeader("Key"), Shadow: 1, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
 	} {
 		var charges []int
@@ -296,7 +291,7 @@ func TestNewIsStrict(t *testing.T) {
 		"a limit that never refuses":      {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}}, `weir: rule "api": limit "1h" never refuses a request that limit "1m" admits: remove it or change its numbers`},
 		"the same limit twice":            {weir.Rule{Limits: []weir.Limit{minute, minute.Named("again")}}, `weir: rule "api": limit "1m" never refuses a request that limit "again" admits: remove it or change its numbers`},
 		"both limits can refuse":          {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(100, time.Hour)}}, ""},
-		"an override may raise one limit": {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Overrides: noOverrides}, ""},
+		"an override may raise one limit": {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, ForKey: noPolicy}, ""},
 		"a debt may exceed one limit":     {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Settle: settle}, ""},
 		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": Settle changes nothing, because requests in flight give their units back`},
 		"Settle beside them":              {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Hour), minute}, Settle: settle}, ""},

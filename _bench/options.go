@@ -68,10 +68,10 @@ func dialect(d headers.Dialect) func(*weir.Options, weir.Limit) {
 	return func(o *weir.Options, _ weir.Limit) { o.Headers = d }
 }
 
-// tiers returns a LimitsFor that chooses limits by a header field.
-func tiers(limits ...weir.Limit) func(*http.Request) []weir.Limit {
-	byTier := map[string][]weir.Limit{"": limits, "gold": {algorithms.GCRA(1000, time.Minute)}}
-	return func(r *http.Request) []weir.Limit { return byTier[r.Header.Get("Tier")] }
+// tiers returns a Policy that chooses limits by a header field.
+func tiers(limits ...weir.Limit) func(*http.Request) weir.Policy {
+	byTier := map[string]weir.Policy{"": weir.Limited(limits...), "gold": weir.Limited(algorithms.GCRA(1000, time.Minute))}
+	return func(r *http.Request) weir.Policy { return byTier[r.Header.Get("Tier")] }
 }
 
 // periods returns n limits with periods and quotas of their own: none of them is redundant.
@@ -135,7 +135,7 @@ func penalty(strikes int64) func(*weir.Options, weir.Limit) {
 func overridden(key string) func(*weir.Options, weir.Limit) {
 	return rule(func(r *weir.Rule, l weir.Limit) {
 		l.Quota /= 2
-		r.Overrides = must(overrides.New(overrides.Entry{Key: key, Limits: []weir.Limit{l}})).Limits
+		r.ForKey = must(overrides.New(overrides.Entry{Key: key, Limits: []weir.Limit{l}})).ForKey
 	})
 }
 
@@ -180,16 +180,16 @@ var variants = []variant{
 	{name: "`headers.None`", change: dialect(headers.None)},
 	{name: "`headers.IETF`, refused", why: "the texts of the fields; an allowed request keeps them in the copy of its decision", refused: true, change: dialect(headers.IETF)},
 
-	{name: "`LimitsFor`, one limit", why: "prepares the limit for each request", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.LimitsFor = nil, tiers(l) })},
-	{name: "`LimitsFor`, two limits", why: "the same", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.LimitsFor = nil, tiers(periods(l, 2)...) })},
-	{name: "`Overrides`, another key", why: "the general path; the table is read for each request", change: overridden("198.51.100.7")},
-	{name: "`Overrides`, the key", why: "the same, and the prepared limits of the key are looked up", change: overridden(client)},
-	{name: "`Allow` and `Deny`, another key", why: "the general path; each list parses the address in the key, once", change: rule(func(r *weir.Rule, _ weir.Limit) {
-		r.Allow, r.Deny = must(keys.NewList("198.51.100.7")).Has, must(keys.NewList("198.51.100.8")).Has
+	{name: "`Policy`, one limit", why: "the request is copied for a context that does not end when the client hangs up, and the limit is looked up by its value", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(l) })},
+	{name: "`Policy`, two limits", why: "the same, and two states", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(periods(l, 2)...) })},
+	{name: "`ForKey`, another key", why: "the general path; the table is read for each request", change: overridden("198.51.100.7")},
+	{name: "`ForKey`, the key", why: "the same, and the prepared limits of the key are looked up", change: overridden(client)},
+	{name: "lists of `Allowed` and `Denied`, another key", why: "the general path; each list parses the address in the key, once", change: rule(func(r *weir.Rule, _ weir.Limit) {
+		r.ForKey = weir.When(must(keys.NewList("198.51.100.7")).Has, weir.Allowed(), weir.When(must(keys.NewList("198.51.100.8")).Has, weir.Denied()))
 	})},
-	{name: "`Deny`, the key", why: "allocates what few requests need, such as the reason of a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.Deny = must(keys.NewList(client)).Has })},
-	{name: "`DenyFrom`, another address", why: "the general path; the address of the client is found and parsed again", change: rule(func(r *weir.Rule, _ weir.Limit) {
-		r.DenyFrom = must(keys.NewAddrList("198.51.100.0/24")).Match(keys.ClientAddr())
+	{name: "`Denied`, the key", why: "allocates what few requests need, such as the reason of a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(keys.NewList(client)).Has, weir.Denied()) })},
+	{name: "`Denied` networks, another address", why: "the general path; the request is copied, and the address of the client is found and parsed again", change: rule(func(r *weir.Rule, _ weir.Limit) {
+		r.Policy = weir.When(must(keys.NewAddrList("198.51.100.0/24")).Match(keys.ClientAddr()), weir.Denied())
 	})},
 	{name: "`Cost`", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Cost = func(*http.Request) int64 { return 2 } })},
 	{name: "`Settle`, the cost stays", why: "the ResponseWriter is wrapped, and the decision is kept until the handler has returned, so its memory serves no other request", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.RefundErrors })},
@@ -197,7 +197,7 @@ var variants = []variant{
 	{name: "`Shadow: 1`", why: "keeps the charges in shadow apart, in memory of their own", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Shadow = 1 })},
 	{name: "`Penalty`", why: "the general path; the store looks up a second limit, the ban, which is decided by slower code than GCRA", change: penalty(10)},
 	{name: "`Penalty`, a strike", why: "a second call of the store, which counts the strike", refused: true, change: penalty(1 << 24)},
-	{name: "`Penalty`, banned", why: "as `Deny`", refused: true, change: penalty(1)},
+	{name: "`Penalty`, banned", why: "as `Denied`", refused: true, change: penalty(1)},
 	{name: "`RetryJitter`, refused", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.RetryJitter = time.Second })},
 
 	{name: "requests in flight", why: "a second call of the store gives the unit back, and a timer renews it; the decision is kept meanwhile", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Limits = []weir.Limit{algorithms.InFlight(1000, time.Minute)} })},

@@ -28,10 +28,10 @@ type Options struct {
 	// of rules, set it to config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
-	// LimitsFor returns the limits of a key under a rule that chooses its limits for each
-	// request. It takes the place of weir.Rule.LimitsFor, which needs a request. If LimitsFor
-	// returns an error, the answer is 503. nil means that the limits of such rules are unknown.
-	LimitsFor func(ctx context.Context, rule, key string) ([]weir.Limit, error)
+	// Policy returns the policy of a key under a rule with a weir.Rule.Policy, which needs a
+	// request. The zero Policy means the Limits of the rule. If Policy returns an error, the
+	// answer is 503. If Policy is nil, the limits of a rule without Limits are unknown.
+	Policy func(ctx context.Context, rule, key string) (weir.Policy, error)
 
 	// Overrides are the overrides that /overrides lists and /override changes. The rules must
 	// use the same overrides: see overrides.Live.Of and config.Options. If Overrides is nil,
@@ -184,7 +184,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	case problem != nil:
 		return nil, problem
 	case isNetwork:
-		t.noNetwork = refuse(http.StatusConflict, "%q is a network, and rule %q refuses no networks: set Options.Overrides, and the DenyFrom of the rule to a function of overrides.Live.DenyFrom", key, t.Name)
+		t.noNetwork = refuse(http.StatusConflict, "%q is a network, and rule %q refuses no networks: set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom", key, t.Name)
 	}
 	var body bytes.Buffer
 	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, maxBody), &body))
@@ -196,7 +196,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	}
 	if t.network != nil || r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // the key stands for many keys, which have no common state
 		body := h.overridesOf(t.Name)
-		if t.network == nil && r.Method == http.MethodPost && t.LimitsFor != nil {
+		if t.network == nil && r.Method == http.MethodPost && len(t.Limits) == 0 {
 			body.Unchecked = unchecked
 		}
 		return body, nil
@@ -209,8 +209,8 @@ func (h *Handler) overridesKeys(r *rule) error {
 	switch {
 	case h.o.Overrides == nil:
 		return errNoOverrides
-	case r.Overrides == nil || !h.o.Overrides.OverridesKeys(r.Name):
-		return refuse(http.StatusConflict, "rule %q does not use Options.Overrides, so the override would have no effect: set the Overrides of the rule to a function of overrides.Live.Of", r.Name)
+	case r.ForKey == nil || !h.o.Overrides.OverridesKeys(r.Name):
+		return refuse(http.StatusConflict, "rule %q does not use Options.Overrides, so the override would have no effect: set the ForKey of the rule to a function of overrides.Live.Of", r.Name)
 	}
 	return nil
 }
@@ -363,7 +363,7 @@ func (h *Handler) chargesToChange(ctx context.Context, t *target) ([]quota.Charg
 	case err != nil:
 		return nil, err
 	case !known:
-		return nil, refuse(http.StatusConflict, "the limits of rule %q depend on the request, and Options.LimitsFor is not set", t.Name)
+		return nil, refuse(http.StatusConflict, "the limits of rule %q depend on the request, and Options.Policy does not say which they are", t.Name)
 	}
 	return charges(&t.rule, t.key, limits), nil
 }

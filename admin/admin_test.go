@@ -92,10 +92,11 @@ func TestAnswers(t *testing.T) {
 			Limits: []weir.Limit{algorithms.GCRA(60, time.Minute).WithBurst(5), algorithms.AnchoredWindow(10, time.Hour)},
 		}
 		login := hourly("login", 3)
-		login.Allow = func(key string) bool { return key == "root" }
-		login.Deny = func(key string) bool { return key == "mallory" }
+		login.ForKey = func(key string) weir.Policy {
+			return map[string]weir.Policy{"root": weir.Allowed(), "mallory": weir.Denied()}[key]
+		}
 		login.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
-		tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
+		tiers := weir.Rule{Name: "tiers", Key: byUser, Policy: func(*http.Request) weir.Policy { return weir.Policy{} }}
 		h := newAdmin(t, store, must(t, store, api, login), must(t, store, tiers))
 		for range 3 {
 			tx := quota.Transaction{}
@@ -118,7 +119,7 @@ func TestAnswers(t *testing.T) {
 				`{"rule":"login","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]},` +
 				`{"rule":"tiers","banned_for":0,"limits":null}]}`},
 			{"GET", "/state?key=root&rule=login", "", `{"key":"root","rules":[{"rule":"login","listed":"allow","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
-			{"GET", "/state?key=mallory&rule=login", "", `{"key":"mallory","rules":[{"rule":"login","listed":"deny","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]}]}`},
+			{"GET", "/state?key=mallory&rule=login", "", `{"key":"mallory","rules":[{"rule":"login","listed":"deny","overridden":true,"banned_for":0,"limits":[]}]}`},
 			{"POST", "/grant?rule=api&key=anna", `{"units": 2}`, `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
 				fmt.Sprintf(apiLimits, `,"remaining":4,"next_after":1,"reset_after":1`, `,"remaining":9,"next_after":3600,"reset_after":3600`) + `]}]}`},
 			{"POST", "/grant?rule=api&key=anna", `{"units": 9000000000000000000}`, `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
@@ -138,7 +139,7 @@ func TestAnswers(t *testing.T) {
 // TestMistakes: a request with a mistake gets problem details that name the mistake.
 func TestMistakes(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(*http.Request) []weir.Limit { return nil }}
+	tiers := weir.Rule{Name: "tiers", Key: byUser, Policy: func(*http.Request) weir.Policy { return weir.Policy{} }}
 	h := newAdmin(t, store, must(t, store, hourly("api", 3), tiers))
 	const units = `{"units": 1}`
 	for _, tt := range []struct {
@@ -159,8 +160,8 @@ func TestMistakes(t *testing.T) {
 		{"POST", "/reset?key=a", "", "", 400, "the query has no rule"},
 		{"POST", "/reset?rule=api", "", "", 400, "the query has no key"},
 		{"POST", "/reset?rule=&key=a", "", "", 404, `there is no rule ""; known are api, tiers`},
-		{"POST", "/reset?rule=tiers&key=a", "", "", 409, `the limits of rule "tiers" depend on the request, and Options.LimitsFor is not set`},
-		{"POST", "/grant?rule=tiers&key=a", units, "application/json", 409, `the limits of rule "tiers" depend on the request, and Options.LimitsFor is not set`},
+		{"POST", "/reset?rule=tiers&key=a", "", "", 409, `the limits of rule "tiers" depend on the request, and Options.Policy does not say which they are`},
+		{"POST", "/grant?rule=tiers&key=a", units, "application/json", 409, `the limits of rule "tiers" depend on the request, and Options.Policy does not say which they are`},
 		{"POST", "/grant?rule=api&key=a", units, "application/x-www-form-urlencoded", 415, `the content type is "application/x-www-form-urlencoded"; want application/json`},
 		{"POST", "/grant?rule=api&key=a", units, "", 415, `the content type is ""; want application/json`},
 		{"POST", "/grant?rule=api&key=a", "", "application/json", 400, "the body can't be read: EOF"},
@@ -348,22 +349,25 @@ func TestSeveralLimiters(t *testing.T) {
 	}
 }
 
-// TestLimitsFor: for a rule whose limits depend on the request, the limits of a key are those
-// that Options.LimitsFor returns.
-func TestLimitsFor(t *testing.T) {
+// TestPolicy: for a rule whose limits depend on the request, the limits of a key are those
+// that Options.Policy returns.
+func TestPolicy(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	tiers := map[string][]weir.Limit{
 		"anna": {algorithms.AnchoredWindow(5, time.Hour), algorithms.AnchoredWindow(3, time.Minute)},
 		"bad":  {{}},
 	}
-	l := must(t, store, weir.Rule{Name: "api", Key: byUser, LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("X-User")] }})
+	l := must(t, store, weir.Rule{Name: "api", Key: byUser, Policy: func(r *http.Request) weir.Policy { return weir.Limited(tiers[r.Header.Get("X-User")]...) }})
 	h, err := admin.New(store, admin.Options{
 		Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} },
-		LimitsFor: func(ctx context.Context, rule, key string) ([]weir.Limit, error) {
+		Policy: func(ctx context.Context, rule, key string) (weir.Policy, error) {
 			if key == "unlucky" {
-				return nil, errors.New("no database")
+				return weir.Policy{}, errors.New("no database")
 			}
-			return tiers[key], nil
+			if key == "stranger" {
+				return weir.Unlimited(), nil
+			}
+			return weir.Limited(tiers[key]...), nil
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -382,6 +386,8 @@ func TestLimitsFor(t *testing.T) {
 		{"GET", "/state?key=stranger", "", 200, `"limits":[]`},
 		{"POST", "/grant?rule=api&key=stranger", `{"units": 1}`, 200, `"limits":[]`},
 		{"POST", "/reset?rule=api&key=stranger", "", 200, `"limits":[]`},
+		{"GET", "/state?key=unknown", "", 200, `"limits":null`},
+		{"POST", "/reset?rule=api&key=unknown", "", 409, "Options.Policy does not say which they are"},
 		{"GET", "/state?key=unlucky", "", 503, "the store failed"},
 		{"GET", "/state?key=bad", "", 503, "the store failed"},
 	} {

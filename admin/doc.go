@@ -42,7 +42,7 @@
 // not K: if K is an address, that is the key of a request from this address.
 //
 // In an explanation "refused" is null if the answer depends on something that cannot be known, and
-// "unknown" names it: a list of addresses for a K that is no address, the limits of LimitsFor, or
+// "unknown" names it: what Policy says for a K that is no address, the limits of Policy, or
 // whether K is a key of the rule at all. "past" has what is remembered of earlier refusals.
 //
 // Each change is logged with its operator ([Options].Who), rule, key and body, even if the change
@@ -54,7 +54,7 @@
 // what this process has seen, so ask each replica. A store cannot list its bans. /try replays
 // recent requests, with full quotas at the beginning: see [watch.Traffic.Try].
 //
-// To ban networks, set Options.Overrides, and set the DenyFrom of the rule to a function from
+// To ban networks, set Options.Overrides, and set the Policy of the rule to one of [weir.When] and
 // [overrides.Live.DenyFrom]. Package config does that for the rules of a file. The rule needs no
 // Penalty. A ban of a network applies in all replicas within a second. The bits of a network after
 // its prefix must be 0: 192.0.2.0/24, not 192.0.2.7/24. A single address is the network
@@ -67,7 +67,7 @@
 // with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
 // one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that
 // a key has spent still count. An override that can have no effect is refused with 409: the rule
-// needs the Overrides of [overrides.Live.Of] and, for a network, the DenyFrom of
+// needs the ForKey of [overrides.Live.Of] and, for a network, a Policy with
 // [overrides.Live.DenyFrom].
 //
 // # Keys
@@ -85,8 +85,8 @@
 //
 // # What to expect
 //
-// The limits of a rule that chooses its limits for each request (LimitsFor) are known here only if
-// Options.LimitsFor is set. Otherwise "limits" is null, and /reset and /grant of the key are
+// The limits of a rule that has none, because its Policy chooses them for each request, are known
+// here only if Options.Policy is set. Otherwise "limits" is null, and /reset and /grant of the key are
 // refused with 409. Bans work. An override is then kept as it was given, without a comparison with
 // the limits that it replaces, and the answer says so in "unchecked".
 //

@@ -78,7 +78,7 @@ func (s *ruleState) explain(r *rule) {
 	refused := len(s.Because) > 0
 	s.Unknown = s.unknown
 	if s.Limits == nil && s.Listed == "" {
-		s.Unknown = append(s.Unknown, "the limits depend on the request, and Options.LimitsFor is not set")
+		s.Unknown = append(s.Unknown, "the limits depend on the request, and Options.Policy does not say which they are")
 	}
 	switch {
 	case s.Listed == "allow":
@@ -309,12 +309,7 @@ func (h *Handler) trial(r *rule, bodies []ownLimitBody) (*trialBody, error) {
 	if len(limits) == 0 {
 		return nil, refuse(http.StatusBadRequest, "there are no limits to try")
 	}
-	for _, l := range limits {
-		if l.Quota < 1 {
-			return nil, refuse(http.StatusBadRequest, "quota is %d; want at least 1", l.Quota)
-		}
-	}
-	if limits, err = h.complete(r.Name, r.Limits, limits); err != nil {
+	if limits, err = complete(r.Name, r.Limits, limits); err != nil {
 		return nil, err
 	}
 	t, err := h.o.Traffic.Try(r.Name, limits...)

@@ -37,7 +37,7 @@ func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
 	}
 	hint := ""
 	if strings.Contains(key, "/") {
-		hint = "; to refuse a network, put it in a list of the rule: deny in a file, or DenyFrom, which overrides.Live.DenyFrom makes for operators"
+		hint = "; to refuse a network, put it in a list of the rule: deny in a file, or a Policy, which overrides.Live.DenyFrom makes for operators"
 	}
 	return isNetwork, refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s", r.Name, key, from, known, hint)
 }
@@ -119,16 +119,16 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	return l
 }
 
-// lists reports whether the function list returns true for a request from an address. A nil list
-// has no addresses. known is false if the address is invalid, or if list needs more of a request.
-func lists(list func(r *http.Request) bool, from netip.Addr) (listed, known bool) {
-	if list == nil || !from.IsValid() {
-		return false, list == nil
+// ask returns what the Policy of a rule says of a request from an address. known is false if the
+// address is invalid, or if the function needs more of the request.
+func ask(policy func(r *http.Request) weir.Policy, from netip.Addr) (p weir.Policy, known bool) {
+	if policy == nil || !from.IsValid() {
+		return p, policy == nil
 	}
 	defer func() {
 		if recover() != nil {
-			listed, known = false, false
+			p, known = weir.Policy{}, false
 		}
 	}()
-	return list(requestFrom(from)), true
+	return policy(requestFrom(from)), true
 }

@@ -67,8 +67,8 @@ func TestExplainLooksUp(t *testing.T) {
 			l := must(t, s,
 				weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: one},
 				weir.Rule{Name: "hash", Key: keys.Hashed(secret, weir.ByIP()), Limits: one},
-				weir.Rule{Name: "user", Key: byUser, Limits: one, Overrides: live.Of("user", nil), DenyFrom: live.DenyFrom("user", keys.ClientAddr())},
-				weir.Rule{Name: "office", Key: byUser, Limits: one, AllowFrom: func(r *http.Request) bool { return r.Header["X-Never"][0] == "set" }},
+				weir.Rule{Name: "user", Key: byUser, Limits: one, ForKey: live.Of("user", nil), Policy: weir.When(live.DenyFrom("user", keys.ClientAddr()), weir.Denied())},
+				weir.Rule{Name: "office", Key: byUser, Limits: one, Policy: weir.When(func(r *http.Request) bool { return r.Header["X-Never"][0] == "set" }, weir.Allowed())},
 			)
 			h, err := admin.New(s, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
@@ -87,7 +87,7 @@ func TestExplainLooksUp(t *testing.T) {
 			hashed, _ := keys.Hashed(secret, weir.ByIP())(&http.Request{RemoteAddr: "192.0.2.1:1"})
 			digest := (&quota.Charge{Key: long}).StoredKey()
 			const yes, no, unknown = "refused", "passes", "not known"
-			const list, shape, whole = "a list of addresses (AllowFrom, DenyFrom) may have the client", "this may be no key of the rule", "the key is a digest"
+			const list, shape, whole = "the Policy of the rule may allow or deny the client", "this may be no key of the rule", "the key is a digest"
 			for _, tt := range []struct {
 				rule, key, from string
 				lookedUp        string
@@ -183,25 +183,31 @@ func TestExplainPast(t *testing.T) {
 	})
 }
 
-// TestOverrideOfTiers: a customer of a rule with LimitsFor gets a larger quota by its quota alone.
-// If Options.LimitsFor is not set, the answer says what was not checked.
+// TestOverrideOfTiers: a customer in a tier gets a larger quota by its quota alone.
+// If Options.Policy is not set, the answer says what was not checked.
 func TestOverrideOfTiers(t *testing.T) {
 	tiers := map[string][]weir.Limit{
 		"alice": {algorithms.AnchoredWindow(1, time.Hour)},
 		"pro":   {algorithms.AnchoredWindow(1, time.Hour), algorithms.GCRA(9, time.Minute)},
 	}
+	tier := func(key string) weir.Policy {
+		if limits, ok := tiers[key]; ok {
+			return weir.Limited(limits...)
+		}
+		return weir.Unlimited()
+	}
 	for _, known := range []bool{true, false} {
 		store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
 		l, err := weir.New(store, weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{{
-			Name: "api", Key: byUser, Overrides: live.Of("api", nil),
-			LimitsFor: func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("X-User")] },
+			Name: "api", Key: byUser, ForKey: live.Of("api", nil),
+			Policy: func(r *http.Request) weir.Policy { return tier(r.Header.Get("X-User")) },
 		}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)}
 		if known {
-			o.LimitsFor = func(_ context.Context, _, key string) ([]weir.Limit, error) { return tiers[key], nil }
+			o.Policy = func(_ context.Context, _, key string) (weir.Policy, error) { return tier(key), nil }
 		}
 		h, err := admin.New(store, o)
 		if err != nil {
@@ -212,7 +218,7 @@ func TestOverrideOfTiers(t *testing.T) {
 		}
 		for _, tt := range []struct {
 			key, body   string
-			code        int // if Options.LimitsFor is set
+			code        int // if Options.Policy is set
 			codeUnknown int
 			detail      string
 		}{
@@ -232,11 +238,11 @@ func TestOverrideOfTiers(t *testing.T) {
 				want = tt.codeUnknown
 			}
 			if code != want || known && !strings.Contains(a.Detail, tt.detail) {
-				t.Errorf("Options.LimitsFor %v: %s %s: got %d, %s; want %d, %s", known, tt.key, tt.body, code, a.Detail, want, tt.detail)
+				t.Errorf("Options.Policy %v: %s %s: got %d, %s; want %d, %s", known, tt.key, tt.body, code, a.Detail, want, tt.detail)
 			}
 			unchecked := !known && !strings.Contains(tt.body, "denied")
 			if code == 200 && len(a.Rules) > 0 && (a.Rules[0].Unchecked != "") != unchecked {
-				t.Errorf("Options.LimitsFor %v: %s %s: got %q", known, tt.key, tt.body, a.Rules[0].Unchecked)
+				t.Errorf("Options.Policy %v: %s %s: got %q", known, tt.key, tt.body, a.Rules[0].Unchecked)
 			}
 		}
 		if got := send(h, "POST", "/override?rule=api&key=x*", `{"limits": [{"quota": 3}]}`).Body.String(); !strings.Contains(got, `"unchecked":"the override was not compared`) {
@@ -262,14 +268,14 @@ func TestOverrideWithoutEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	without, other, with, penal := hourly("without", 2), hourly("other", 2), hourly("with", 2), hourly("penal", 2)
-	other.Overrides, with.Overrides = table.Limits, live.Of("with", table.Limits)
+	other.ForKey, with.ForKey = table.ForKey, live.Of("with", table.ForKey)
 	penal.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: time.Minute}
 	l := must(t, store, without, other, with, penal)
 	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const hook, network = "set the Overrides of the rule to a function of overrides.Live.Of", "set Options.Overrides, and the DenyFrom of the rule to a function of overrides.Live.DenyFrom"
+	const hook, network = "set the ForKey of the rule to a function of overrides.Live.Of", "set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom"
 	for _, tt := range []struct {
 		path, rule, key, body string
 		code                  int

@@ -14,20 +14,16 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// overridden returns what the limits of a rule become if they are replaced by own, the override of
-// a key. The returned limits have the names under which they are stored. If base is empty, the
-// rule applies only to keys that have an override.
-func (h *Handler) overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
-	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: base, Overrides: func(string) ([]weir.Limit, bool) { return own, true }}
-	if len(base) == 0 {
-		r.Limits, r.Overrides = own, nil
+// overridden returns what the limits of a rule become if they are replaced by own, the limits of a
+// key. The returned limits have the names under which they are stored. If base is empty, own
+// replaces nothing.
+func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
+	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: own}
+	if len(base) > 0 {
+		r.Limits, r.ForKey = base, func(string) weir.Policy { return weir.Limited(own...) }
 	}
-	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{r}})
-	if err != nil {
-		return nil, err
-	}
-	limits, _, err := l.LimitsOf(rule, "")
-	return limits, err
+	p, err := r.PolicyOf("")
+	return p.Limits(), err
 }
 
 // most is the longest period or duration in a body, in seconds.
@@ -151,6 +147,9 @@ func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds
 func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 	for _, b := range bodies {
 		l := weir.Limit{Name: b.Name, Quota: b.Quota, Burst: b.Burst}
+		if l.Quota < 1 {
+			return nil, refuse(http.StatusBadRequest, "quota %d is below 1; to refuse a key, set denied", l.Quota)
+		}
 		if !(b.Period >= 0 && b.Period <= most) {
 			return nil, refuse(http.StatusBadRequest, "period is %v; want 0 to %.0f seconds", b.Period, math.Floor(most))
 		}
@@ -167,8 +166,8 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 
 // complete returns the limits that would be in force if the given limits replaced those of a
 // rule: fields that are zero get the values of the limit that is replaced.
-func (h *Handler) complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
-	all, err := h.overridden(rule, base, limits)
+func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
+	all, err := overridden(rule, base, limits)
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "weir: "))
 	}
@@ -183,7 +182,7 @@ func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) err
 		return err
 	}
 	if known {
-		_, err = h.complete(t.Name, base, limits)
+		_, err = complete(t.Name, base, limits)
 		return err
 	}
 	for i := range limits {
@@ -192,7 +191,7 @@ func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) err
 			return refuse(http.StatusBadRequest, "each of several limits needs a name or a period, which says what limit it replaces")
 		}
 		if l.Algorithm != nil && l.Period != 0 {
-			if _, err := h.complete(t.Name, nil, limits[i:i+1]); err != nil {
+			if _, err := complete(t.Name, nil, limits[i:i+1]); err != nil {
 				return err
 			}
 		}

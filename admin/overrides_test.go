@@ -36,8 +36,8 @@ func newOverridden(t *testing.T, more ...weir.Limit) (*weir.Limiter, http.Handle
 	live := overrides.NewLive(overrides.LiveOptions{})
 	rule := hourly("api", 2)
 	rule.Limits = append(rule.Limits, more...)
-	rule.Overrides = live.Of("api", func(key string) ([]weir.Limit, bool) {
-		return []weir.Limit{{Quota: 3, Period: time.Hour}}, key == "filed"
+	rule.ForKey = live.Of("api", func(key string) weir.Policy {
+		return map[string]weir.Policy{"filed": weir.Limited(weir.Limit{Quota: 3, Period: time.Hour})}[key]
 	})
 	l := must(t, store, rule)
 	var log bytes.Buffer
@@ -112,7 +112,7 @@ func TestOverrideMistakes(t *testing.T) {
 		{one, "POST", "/override?rule=api&key=a", `{}`, 400, "has no limits"},
 		{one, "POST", "/override?rule=api&key=", `{"denied": true}`, 400, "empty key"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"limit": 5}]}`, 400, `unknown field`},
-		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 0}]}`, 400, "set Denied"},
+		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 0}]}`, 400, "to refuse a key, set denied"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": -1}]}`, 400, "below 1"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5}], "denied": true}`, 400, "more than one of"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5}, {"quota": 6}]}`, 400, "it has no algorithm"},
@@ -152,7 +152,7 @@ func TestOverrideMistakes(t *testing.T) {
 func ExampleHandler_overrides() {
 	store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, Overrides: live.Of("api", nil),
+		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, ForKey: live.Of("api", nil),
 	}}})
 	if err != nil {
 		panic(err)

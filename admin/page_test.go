@@ -40,7 +40,7 @@ func newSite(t *testing.T) *site {
 	top, bans, traffic := watch.NewTop(100), watch.NewBans(100), watch.NewTraffic(1000)
 	rule := hourly("api", 2)
 	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: 10 * time.Minute}
-	rule.Overrides, rule.DenyFrom = live.Of("api", nil), live.DenyFrom("api", keys.ClientAddr())
+	rule.ForKey, rule.Policy = live.Of("api", nil), weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied())
 	addresses := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)}, Shadow: 1}
 	var err error
 	s.limiter, err = weir.New(store, weir.Options{Rules: []weir.Rule{rule, addresses}, Observe: func(e weir.Event) {
@@ -202,7 +202,7 @@ func TestTryLimits(t *testing.T) {
 		`"requests":7,"were_refused":2,"refused":4,"keys":3,"refused_keys":2,"top":[{"rule":"api","key":"alice","count":3,"error":0},{"rule":"api","key":"carol","count":1,"error":0}]}`)
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 3, "period": 60, "algorithm": "gcra"}, {"name": "1h", "quota": 5}]}`, 200, `"refused":1,`)
 	s.json("POST", "/try?rule=api", `{"limits": []}`, 400, `there are no limits to try`)
-	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 0}]}`, 400, `quota is 0; want at least 1`)
+	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 0}]}`, 400, `quota 0 is below 1`)
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 1, "algorithm": "gccra"}]}`, 400, `unknown algorithm`)
 	s.json("POST", "/try", `{"limits": [{"quota": 1}]}`, 400, `the query has no rule`)
 	s.json("GET", "/try?rule=api", ``, 405, `/try accepts only POST`)
@@ -238,7 +238,7 @@ func TestPage(t *testing.T) {
 	expect("", nil, 200, "<h1>Weir <small>rules v7</small></h1>", "was not reloaded: rules.yaml:3:7: a mistake", `<td><a href="./?rule=api&amp;key=alice">alice</a><td>1`,
 		"&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`, "api<td>1h: 2 per 1h (anchored-window)", "ip<td>1h: 1000 per 1h (gcra) <td>100 % of the keys")
 	expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "the limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`)
-	expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: a list of addresses")
+	expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: the Policy of the rule may allow or deny the client")
 	expect("?key=2001:db8::9", nil, 200, "Looked up: 2001:db8::/64")
 	expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
 	expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)

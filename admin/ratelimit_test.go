@@ -22,17 +22,17 @@ func TestRateLimit(t *testing.T) {
 	priced := hourly("priced", 10)
 	priced.Cost = func(*http.Request) int64 { return 3 }
 	listed := hourly("listed", 5)
-	listed.Allow = func(key string) bool { return key == "anna" }
+	listed.ForKey = weir.When(func(key string) bool { return key == "anna" }, weir.Allowed())
 	shadow := hourly("shadow", 5)
 	shadow.Shadow = 1
 	banning := hourly("banning", 1)
 	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: 2 * time.Hour}
 	denying := hourly("denying", 5)
-	denying.Deny = func(string) bool { return true }
+	denying.ForKey = func(string) weir.Policy { return weir.Denied() }
 	settled := hourly("settled", 5)
 	settled.Settle = func(weir.Outcome) int64 { return 5 }
-	tiers := weir.Rule{Name: "tiers", Key: byUser, LimitsFor: func(r *http.Request) []weir.Limit {
-		return map[string][]weir.Limit{"anna": {algorithms.AnchoredWindow(7, time.Hour)}, "bad": {{}}}[r.Header.Get("X-User")]
+	tiers := weir.Rule{Name: "tiers", Key: byUser, Policy: func(r *http.Request) weir.Policy {
+		return map[string]weir.Policy{"anna": weir.Limited(algorithms.AnchoredWindow(7, time.Hour)), "bad": weir.Limited(weir.Limit{}), "ben": weir.Unlimited()}[r.Header.Get("X-User")]
 	}}
 	for _, tt := range []struct {
 		name   string

@@ -63,64 +63,60 @@ func (r *rule) merge(other *weir.Rule) {
 			r.Limits = append(r.Limits, l)
 		}
 	}
-	if r.LimitsFor == nil {
-		r.LimitsFor = other.LimitsFor
+	if r.Policy == nil {
+		r.Policy = other.Policy
 	}
 	if r.Penalty == nil {
 		r.Penalty = other.Penalty
 	}
-	if r.Overrides == nil {
-		r.Overrides = other.Overrides
+	if r.ForKey == nil {
+		r.ForKey = other.ForKey
 	}
-	for _, f := range [...]struct{ mine, others *func(string) bool }{{&r.Allow, &other.Allow}, {&r.Deny, &other.Deny}} {
-		if *f.mine == nil {
-			*f.mine = *f.others
-		}
+}
+
+// own returns what ForKey says of a key.
+func (r *rule) own(key string) weir.Policy {
+	if r.ForKey == nil {
+		return weir.Policy{}
 	}
-	for _, f := range [...]struct{ mine, others *func(*http.Request) bool }{{&r.AllowFrom, &other.AllowFrom}, {&r.DenyFrom, &other.DenyFrom}} {
-		if *f.mine == nil {
-			*f.mine = *f.others
-		}
-	}
+	return r.ForKey(key)
 }
 
 // limits returns the limits of a key, with the names under which they are stored. known is false
-// if the limits depend on the request and Options.LimitsFor is nil.
+// if the limits depend on the request and Options.Policy does not say which they are.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
-	var own []weir.Limit
-	has := false
-	if r.Overrides != nil {
-		own, has = r.Overrides(key)
-	}
-	if has && (len(own) == 0 || own[0].Quota == 0) { // not limited, or denied
+	own := r.own(key)
+	if own.Is(weir.Unlimited()) || own.Is(weir.Denied()) {
 		return nil, true, nil
 	}
 	base, known, err := h.base(ctx, r, key)
-	if err != nil || !known || !has {
+	if err != nil || !known || own.Limits() == nil {
 		return base, known, err
 	}
-	if limits, err := h.overridden(r.Name, base, own); err == nil {
+	if limits, err := overridden(r.Name, base, own.Limits()); err == nil {
 		return limits, true, nil
 	}
-	return base, true, nil // an override with a mistake is ignored
+	return base, true, nil // a policy with a mistake is ignored
 }
 
-// base returns the limits that a key has without an override.
+// base returns the limits that a key has without a policy of its own.
 func (h *Handler) base(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
-	if r.LimitsFor == nil {
-		return r.Limits, true, nil
+	if r.Policy != nil && h.o.Policy != nil && !strings.HasSuffix(key, "*") { // keys with the same beginning may have different limits
+		p, err := h.o.Policy(ctx, r.Name, key)
+		if err != nil {
+			return nil, true, err
+		}
+		if len(p.Limits()) > 0 {
+			if limits, err = overridden(r.Name, nil, p.Limits()); err != nil {
+				err = fmt.Errorf("Options.Policy: %w", err)
+			}
+			return limits, true, err
+		}
+		if !p.Is(weir.Policy{}) {
+			return nil, true, nil
+		}
 	}
-	if h.o.LimitsFor == nil || strings.HasSuffix(key, "*") { // keys with the same beginning may have different limits
-		return nil, false, nil
-	}
-	if limits, err = h.o.LimitsFor(ctx, r.Name, key); err != nil || len(limits) == 0 {
-		return nil, true, err
-	}
-	l, err := weir.New(h.store, weir.Options{Rules: []weir.Rule{{Name: r.Name, Key: weir.Global(), Limits: limits}}})
-	if err != nil {
-		return nil, true, fmt.Errorf("Options.LimitsFor: %w", err)
-	}
-	return l.Rules()[0].Limits, true, nil
+	return r.Limits, len(r.Limits) > 0, nil
 }
 
 // charges returns a charge of 0 units for each limit.
@@ -156,7 +152,7 @@ type ruleState struct {
 	Rule      string       `json:"rule"`
 	LookedUp  *string      `json:"looked_up,omitempty"` // the key of the rule, if it is not the key of the answer
 	Listed    string       `json:"listed,omitempty"`
-	Own       bool         `json:"overridden,omitempty"` // the key has an override
+	Own       bool         `json:"overridden,omitempty"` // the key has a policy of its own
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if the limits depend on the request and are unknown
 	Unchecked string       `json:"unchecked,omitempty"`
@@ -174,9 +170,9 @@ func (s *ruleState) KeyOr(typed string) string {
 	return typed
 }
 
-// unchecked is said of an override whose limits could not be compared with those that LimitsFor
+// unchecked is said of an override whose limits could not be compared with those that Policy
 // chooses.
-const unchecked = "the override was not compared with the limits that LimitsFor chooses for a request. If it fits none of them, a request logs that, and the override has no effect"
+const unchecked = "the override was not compared with the limits that Policy chooses for a request. If it fits none of them, a request logs that, and the override has no effect"
 
 type stateBody struct {
 	Key   string      `json:"key"`
@@ -249,34 +245,26 @@ func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 // state returns the ruleState of what was looked up, without Limits.
 func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 	s = ruleState{Rule: r.Name, lookup: l}
-	allowed, allowKnown := lists(r.AllowFrom, l.from)
-	denied, denyKnown := lists(r.DenyFrom, l.from)
+	own := r.own(l.key)
+	asked, known := ask(r.Policy, l.from)
+	s.Own = !own.Is(weir.Policy{}) && !own.Is(weir.Allowed())
+	exempt := own.Is(weir.Allowed()) || asked.Is(weir.Allowed()) // Unlimited is not, because it does not beat Denied
 	switch {
-	case r.Allow != nil && r.Allow(l.key), allowed:
+	case exempt:
 		s.Listed = "allow"
-	case r.Deny != nil && r.Deny(l.key), denied:
+	case own.Is(weir.Denied()) || asked.Is(weir.Denied()):
 		s.Listed = "deny"
-	}
-	exempt := s.Listed == "allow" // an override that allows a key does not
-	if r.Overrides != nil {
-		var limits []weir.Limit
-		limits, s.Own = r.Overrides(l.key)
-		switch {
-		case s.Listed != "" || !s.Own:
-		case len(limits) == 0:
-			s.Listed = "allow"
-		case limits[0].Quota == 0:
-			s.Listed = "deny"
-		}
+	case own.Is(weir.Unlimited()):
+		s.Listed = "allow"
 	}
 	switch {
 	case exempt || s.Listed == "deny":
 		s.unknown = nil
-	case !allowKnown || !denyKnown:
-		s.unknown = append(s.unknown, "a list of addresses (AllowFrom, DenyFrom) may have the client; the parameter from takes its address")
+	case !known:
+		s.unknown = append(s.unknown, "the Policy of the rule may allow or deny the client by its address, which the parameter from takes")
 	}
-	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && (r.Allow != nil || r.Deny != nil || r.Overrides != nil) {
-		s.unknown = append(s.unknown, "the key is a digest, so lists and overrides that need the whole key were not found")
+	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && r.ForKey != nil {
+		s.unknown = append(s.unknown, "the key is a digest, so a policy that needs the whole key was not found")
 	}
 	if len(r.penalizers) == 0 {
 		return s, nil

@@ -28,7 +28,7 @@ func (a anchoredWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ 
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (anchoredWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	if at < s.Until && s.Until > s.B+period && s.A > 0 {

@@ -39,7 +39,7 @@ func (u Unit) String() string {
 // 2·n, like FixedWindow. In a longer span it may admit 3·n, for example in 24 hours
 // around a day of 23 hours, or in 30 days around a February.
 //
-// The location may differ from user to user (Rule.LimitsFor), but users must not be able
+// The location may differ from user to user (Rule.Policy), but users must not be able
 // to change their location at will. A unit counts in the day in which it was spent, so a
 // user who moves has the quota again at the next midnight of the new location. A user who
 // moves once gains at most the quota of one day. A user who moves to and fro between two
@@ -77,7 +77,7 @@ func (c calendar) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (c calendar) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // the year 2255: a later At is broken

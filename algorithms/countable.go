@@ -19,7 +19,7 @@ func (e *uncountable) Error() string {
 	}
 	text := fmt.Sprintf("%s %d in a period of %v cannot be counted exactly: their product in µs exceeds 2^50, and no common divisor makes it small enough", name, n, l.Period)
 	switch {
-	case !e.isMeter():
+	case !isMeter(&e.limit):
 		text = fmt.Sprintf("quota %d exceeds 2^50", l.Quota)
 	case l.Quota > rateOf(l):
 		text = fmt.Sprintf("quota %d in a period of %v cannot be counted exactly: a burst of %d is less than what becomes free in each µs", l.Quota, l.Period, l.Burst)
@@ -33,21 +33,19 @@ func (e *uncountable) Error() string {
 	return text
 }
 
-func (e *uncountable) isMeter() bool {
-	_, ok := e.limit.Algorithm.(interface {
-		Meter(*quota.Limit) (unit, rate, full int64)
-	})
+func isMeter(l *quota.Limit) bool {
+	_, ok := l.Algorithm.(quota.Metered)
 	return ok
 }
 
-// Nearest returns the limit that a Limiter counts instead if LimitsFor has returned the
+// Nearest implements quota.Uncountable. It returns the limit that a Limiter counts instead if a Policy has the
 // uncountable limit. Nearest lowers the quota, as little as it can, until the limit can
 // be counted. If the burst is too large for every quota, Nearest lowers the burst and
 // keeps the quota. If a lower burst does not help either, Nearest returns the limit
 // unchanged.
 func (e *uncountable) Nearest() quota.Limit {
 	l, near := &e.limit, e.limit
-	if !e.isMeter() {
+	if !isMeter(&e.limit) {
 		near.Quota = min(l.Quota, quota.MaxTicks)
 		return near
 	}

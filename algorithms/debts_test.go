@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -209,16 +208,9 @@ type payment struct {
 
 // TestDebts compares meters with their definition, through random sequences of charges, forced
 // charges, reservations, refunds of the newest units and of those of one instant, cancellations,
-// resets, changes of quota and burst, and steps of the clock. The environment variable
-// WEIR_ORACLE sets the number of decisions.
+// resets, changes of quota and burst, and steps of the clock.
 func TestDebts(t *testing.T) {
-	decisions := 500_000
-	if testing.Short() {
-		decisions = 50_000
-	}
-	if n, err := strconv.Atoi(os.Getenv("WEIR_ORACLE")); err == nil {
-		decisions = n
-	}
+	decisions := rounds.N(50_000, 500_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 16))
 	const length = 40

@@ -25,7 +25,7 @@ func (f fixedWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quo
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (fixedWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -15,13 +16,9 @@ import (
 // of windows and logs change, and units are given back or forgotten. TestDebts does that with
 // meters.
 func TestForce(t *testing.T) {
-	histories := 20_000
-	if testing.Short() {
-		histories = 2_000
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 5))
-	for range histories {
+	for range rounds.N(2000, 20_000) {
 		k := newKey(randomLimit(r))
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e12)
 		states := make([]quota.State, 1)

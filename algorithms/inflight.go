@@ -34,7 +34,7 @@ func (g inFlight) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (g inFlight) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	ahead := time.Duration(max(0, s.At-now) * microsecond) // > 0 if the clock has stepped back
 	g.slidingLog.Step(s, d, l, now, cost)
@@ -45,6 +45,3 @@ func (g inFlight) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 
 // InFlight tells a weir.Limiter to give the units back when the request has ended.
 func (inFlight) InFlight() {}
-
-// Unpayable says that units granted by package credit cannot pay for a request in flight.
-func (inFlight) Unpayable() {}

@@ -20,24 +20,11 @@ import (
 // capacity + leak − 1 units. If all callers wait and charge one unit each, LeakyBucket
 // admits at most leak units, whatever the capacity.
 func LeakyBucket(capacity, leak int64, every time.Duration) quota.Limit {
-	return quota.Limit{Algorithm: leakyBucket{}, Quota: leak, Period: every, Burst: capacity}
+	return quota.Limit{Algorithm: leakyBucket{"leaky-bucket"}, Quota: leak, Period: every, Burst: capacity}
 }
 
-type leakyBucket struct{}
-
-func (leakyBucket) Name() string                  { return "leaky-bucket" }
-func (leakyBucket) String() string                { return "leaky-bucket" }
-func (leakyBucket) Validate(l *quota.Limit) error { return meterOf(l).validate(l) }
-
-func (b leakyBucket) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
-	b.Step(&s, &d, l, now, cost)
-	return s, d
-}
-
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
-func (leakyBucket) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
-	meterOf(l).step(s, d, now, cost)
-}
+// A leakyBucket is a bucket whose charges can wait in a queue.
+type leakyBucket struct{ bucket }
 
 // Queue implements quota.Queuer.
 func (leakyBucket) Queue(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, time.Duration, bool) {
@@ -48,16 +35,4 @@ func (leakyBucket) Queue(s quota.State, l *quota.Limit, now, at, cost int64) (qu
 	return next, time.Duration(wait * microsecond), ok
 }
 
-// Meter implements redisstore.Metered. It returns numbers of ticks: how many a unit adds to
-// the debt, how many drain from the debt in a µs, and how many the debt may have.
-func (leakyBucket) Meter(l *quota.Limit) (unit, rate, full int64) { return meterOf(l).ticks() }
-
-// Cancel implements quota.Canceler.
-func (leakyBucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
-	return meterOf(l).cancel(s, now, at, n)
-}
-
-// Force implements quota.Forcer.
-func (leakyBucket) Force(s quota.State, l *quota.Limit, at, cost int64) quota.State {
-	return meterOf(l).force(s, at, cost)
-}
+func (leakyBucket) Lua() string { return meterLua + queueLua }

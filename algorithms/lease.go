@@ -44,25 +44,10 @@ func (slidingWindow) Usable(l *quota.Limit, _ quota.Decision, at, now, n int64) 
 	return n
 }
 
-func (gcra) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
-	return meterOf(l).held(d, at, now, n)
-}
-
-func (tokenBucket) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
-	return meterOf(l).held(d, at, now, n)
-}
-
-func (leakyBucket) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
-	return meterOf(l).held(d, at, now, n)
-}
-
 func (fixedWindow) Drains() bool    { return false }
 func (anchoredWindow) Drains() bool { return false }
 func (calendar) Drains() bool       { return false }
 func (slidingWindow) Drains() bool  { return false }
-func (gcra) Drains() bool           { return true }
-func (tokenBucket) Drains() bool    { return true }
-func (leakyBucket) Drains() bool    { return true }
 
 // heldInWindow returns how many of n units are usable in a window: all of them until the
 // window ends, and then none. NextAfter of d is the time until the window ends.

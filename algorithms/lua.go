@@ -26,9 +26,6 @@ var (
 	inFlightLua string
 )
 
-func (gcra) Lua() string           { return meterLua }
-func (tokenBucket) Lua() string    { return meterLua }
-func (leakyBucket) Lua() string    { return meterLua + queueLua }
 func (fixedWindow) Lua() string    { return windowLua + fixedLua }
 func (anchoredWindow) Lua() string { return windowLua + anchoredLua }
 func (calendar) Lua() string       { return windowLua + calendarLua }
@@ -38,9 +35,7 @@ func (inFlight) Lua() string       { return logLua + inFlightLua }
 
 // All algorithms of this package are additive: if several charges come at one instant, the
 // state after them depends only on the sum of their costs. See redisstore.Additive.
-func (gcra) Additive()           {}
-func (tokenBucket) Additive()    {}
-func (leakyBucket) Additive()    {}
+func (bucket) Additive()         {}
 func (fixedWindow) Additive()    {}
 func (anchoredWindow) Additive() {}
 func (calendar) Additive()       {}

@@ -37,10 +37,6 @@ func meterOf(l *quota.Limit) meter {
 	return m
 }
 
-// ticks returns how many ticks a unit is worth, how many drain in a µs, and how many the debt
-// may have.
-func (m meter) ticks() (unit, rate, full int64) { return m.unit, m.rate, m.full() }
-
 // full returns the most ticks that may be owed. A unit is free in the whole µs in which it
 // becomes free, so a charge may exceed size units by less than what drains in a µs, and by
 // less than a unit. The excess stays in the state and delays the units that follow. A meter

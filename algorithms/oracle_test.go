@@ -3,12 +3,11 @@ package algorithms_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -332,18 +331,11 @@ func randomStep(r *rand.Rand, k *key, d *quota.Decision) int64 {
 	return steps[r.IntN(len(steps))]
 }
 
-// TestOracle makes a million decisions and compares them with the definitions of the
-// algorithms. Some charges may wait, and in some histories the quota or the burst
-// changes. The test finds a bound or a rounding that is off by one unit or one
-// microsecond. The environment variable WEIR_ORACLE sets the number of decisions.
+// TestOracle compares decisions with the definitions of the algorithms. Some charges may
+// wait, and in some histories the quota or the burst changes. The test finds a bound or a
+// rounding that is off by one unit or one microsecond.
 func TestOracle(t *testing.T) {
-	decisions := 1_000_000
-	if testing.Short() {
-		decisions = 50_000
-	}
-	if n, err := strconv.Atoi(os.Getenv("WEIR_ORACLE")); err == nil {
-		decisions = n
-	}
+	decisions := rounds.N(100_000, 1_000_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
 	kinds := map[string]int{}

@@ -10,10 +10,6 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-type stepper interface {
-	Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64)
-}
-
 // TestPurity takes from one state several times, as a store does to explain a refusal or to
 // reserve. Each Take returns the same as for a copy of the state, and leaves the state
 // unchanged, even if the log of the returned state shares memory with the log of the old
@@ -52,7 +48,7 @@ func checkPure(t *testing.T, seed uint64, l quota.Limit, s quota.State, now, cos
 		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: got %+v, %+v; of a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
 	}
 	stepped, d := s, quota.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
-	if l.Algorithm.(stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
+	if l.Algorithm.(quota.Stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
 		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: Step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
 	}
 	if !same(s, was) {

@@ -8,16 +8,17 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Redundant reports whether the limit l never refuses a unit that another limit of the same
-// rule admits. The two limits are charged together under one key, so each counts only units
-// that both have admitted. weir.New refuses a redundant limit.
-//
-// These methods find plain cases only. They may return false for a redundant limit, but must
-// not return true for any other limit. A leaky bucket is never redundant, because it spaces
-// requests that wait, and neither are requests in flight.
+// These methods implement quota.Comparer. They find plain cases only. A leaky bucket is never
+// redundant, because it spaces requests that wait, and neither are requests in flight.
 
-func (gcra) Redundant(l, other *quota.Limit) bool        { return slackens(l, other) }
-func (tokenBucket) Redundant(l, other *quota.Limit) bool { return slackens(l, other) }
+func (leakyBucket) Redundant(_, _ *quota.Limit) bool { return false }
+func (inFlight) Redundant(_, _ *quota.Limit) bool    { return false }
+
+// Redundant reports whether other is a meter that is no larger than the meter l, and is
+// refilled no faster.
+func (bucket) Redundant(l, other *quota.Limit) bool {
+	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
+}
 
 func (fixedWindow) Redundant(l, other *quota.Limit) bool {
 	_, aligned := other.Algorithm.(fixedWindow)
@@ -28,8 +29,6 @@ func (fixedWindow) Redundant(l, other *quota.Limit) bool {
 func (slidingLog) Redundant(l, other *quota.Limit) bool {
 	return most(other, l.Period, false) <= l.Quota
 }
-
-func (inFlight) Redundant(_, _ *quota.Limit) bool { return false }
 
 func (anchoredWindow) Redundant(l, other *quota.Limit) bool {
 	return smaller(l, other) || most(other, l.Period, false) <= l.Quota // windows of the same period begin together
@@ -49,20 +48,6 @@ func smaller(l, other *quota.Limit) bool {
 	return l.Algorithm == other.Algorithm && l.Period == other.Period && other.Quota <= l.Quota
 }
 
-// slackens reports whether other is a meter that is no larger than the meter l, and is
-// refilled no faster.
-func slackens(l, other *quota.Limit) bool {
-	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
-}
-
-func isMeter(l *quota.Limit) bool {
-	switch l.Algorithm.(type) {
-	case gcra, tokenBucket, leakyBucket:
-		return true
-	}
-	return false
-}
-
 // rate returns how many units the limit admits per nanosecond in the long run.
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
@@ -76,7 +61,7 @@ func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 		return math.MaxInt64 // the product could overflow
 	}
 	switch l.Algorithm.(type) {
-	case gcra, tokenBucket, leakyBucket:
+	case bucket, leakyBucket:
 		return periods*l.Quota + l.Capacity() - 1
 	case slidingLog:
 		return periods * l.Quota

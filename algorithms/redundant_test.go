@@ -10,28 +10,21 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-func redundant(a, b quota.Limit) bool {
-	r, ok := a.Algorithm.(interface {
-		Redundant(l, other *quota.Limit) bool
-	})
-	return ok && r.Redundant(&a, &b)
-}
-
 // TestRedundantRefusesNothing compares pairs of small limits of every algorithm except
-// calendar. If redundant(a, b) is true, the limit a refuses no unit that the limit b admits,
+// calendar. If a.Redundant(&b) is true, the limit a refuses no unit that the limit b admits,
 // in 30 random sequences of units.
 func TestRedundantRefusesNothing(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	found := map[string]int{}
 	for range 20_000 {
 		a, b := smallLimit(rnd), smallLimit(rnd)
-		if !redundant(a, b) {
+		if !a.Redundant(&b) {
 			continue
 		}
 		found[a.Algorithm.Name()]++
 		for range 30 {
 			if refused(rnd, a, b) {
-				t.Errorf("redundant(%v, %v) is true, but the first limit refused a unit that the second admitted", a, b)
+				t.Errorf("Redundant(%v, %v) is true, but the first limit refused a unit that the second admitted", a, b)
 				break
 			}
 		}
@@ -49,9 +42,7 @@ func smallLimit(rnd *rand.Rand) quota.Limit {
 	l.Period = time.Duration(period) * time.Microsecond
 	l.Quota = 1 + rnd.Int64N(min(4, period)) // at most one unit per µs
 	l.Burst = 0
-	if _, meter := l.Algorithm.(interface {
-		Meter(*quota.Limit) (unit, rate, full int64)
-	}); meter && rnd.IntN(2) == 0 {
+	if _, meter := l.Algorithm.(quota.Metered); meter && rnd.IntN(2) == 0 {
 		l.Burst = 1 + rnd.Int64N(5)
 	}
 	return l
@@ -130,8 +121,8 @@ func TestRedundant(t *testing.T) {
 		{log(1<<50, time.Hour), log(1<<50, time.Second), false}, // the numbers do not overflow
 		{log(1<<50, 2*time.Second), log(1<<49, time.Second), true},
 	} {
-		if got := redundant(tt.a, tt.b); got != tt.want {
-			t.Errorf("redundant(%v, %v) is %v, want %v", tt.a, tt.b, got, tt.want)
+		if got := tt.a.Redundant(&tt.b); got != tt.want {
+			t.Errorf("Redundant(%v, %v) is %v, want %v", tt.a, tt.b, got, tt.want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -18,12 +19,8 @@ import (
 func TestSwitchedRetryAfter(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 13))
-	histories := 20_000
-	if testing.Short() {
-		histories = 4000
-	}
 	told := map[string]int{}
-	for n := range histories {
+	for n := range rounds.N(4000, 20_000) {
 		limits := switchedNumbers(r, n%8)
 		now := int64(1_700_000_000_000_000) + r.Int64N(1e9)
 		states := make([]quota.State, 1)

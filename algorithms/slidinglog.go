@@ -30,7 +30,7 @@ func (g slidingLog) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quot
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	var g spentLog

@@ -36,7 +36,7 @@ func (w slidingWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ q
 	return s, d
 }
 
-// Step is Take in place: it changes *s and fills in *d. weir calls it instead of Take.
+// Step implements quota.Stepper.
 func (slidingWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}

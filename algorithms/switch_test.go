@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -260,11 +261,7 @@ func switchedPeriods(r *rand.Rand, kind int) (limits []quota.Limit) {
 func TestSwitchedPeriods(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 11))
-	histories := 6000
-	if testing.Short() {
-		histories = 1500
-	}
-	for n := range histories {
+	for n := range rounds.N(1500, 6000) {
 		kind := 4 + n%3
 		s := &periodSwitcher{switcher: newSwitcher(switchedPeriods(r, kind)...), kind: kind}
 		s.now += r.Int64N(1e9)
@@ -384,11 +381,7 @@ func TestSwitchedNear(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 14))
-	histories := 40_000
-	if testing.Short() {
-		histories = 5000
-	}
-	for n := range histories {
+	for n := range rounds.N(5000, 40_000) {
 		runNear(t, r, seed, 2+n%2)
 	}
 }

@@ -94,15 +94,6 @@ func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) 
 	}
 }
 
-// redundant reports whether the limit never refuses a unit that another limit admits. weir.New
-// refuses such limits too, but knows no lines.
-func (l *limit) redundant(other *limit) bool {
-	r, ok := l.Algorithm.(interface {
-		Redundant(l, other *weir.Limit) bool
-	})
-	return ok && r.Redundant(&l.Limit, &other.Limit)
-}
-
 // checkPairs adds a mistake for two limits of the same name, and for each redundant limit.
 func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i := range limits {
@@ -116,7 +107,7 @@ func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i, a := range limits {
 		for j, b := range limits {
 			// If two limits are the same, the second is the mistake.
-			if i != j && a.redundant(&b) && (i > j || !b.redundant(&a)) {
+			if i != j && a.Redundant(&b.Limit) && (i > j || !b.Redundant(&a.Limit)) {
 				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(), b.describe())
 				break
 			}

@@ -144,7 +144,7 @@ func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[strin
 }
 
 // ownLimit reads a limit of an override. A missing field has the value of the replaced
-// limit, as weir.Rule.Overrides describes. If single is true, the override has no other
+// limit, as weir.Rule.ForKey describes. If single is true, the override has no other
 // limit.
 func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, single bool) (l limit) {
 	before := len(d.errs)
@@ -228,24 +228,12 @@ func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *l
 	return l
 }
 
-// either returns a function that reports whether one of two functions returns true. The
-// first may be nil.
-func either(a, b func(r *http.Request) bool) func(r *http.Request) bool {
-	if a == nil {
-		return b
-	}
-	return func(r *http.Request) bool { return a(r) || b(r) }
-}
-
-// setOverrides reads the field overrides of a rule, whose limits are valid.
-func (d *decoder) setOverrides(r *rule, f map[string]ast.Node, s settings) {
-	if d.o.Overrides != nil {
-		defer func() { r.Overrides = d.o.Overrides.Of(r.Name, r.Overrides) }()
-		r.DenyFrom = either(r.DenyFrom, d.o.Overrides.DenyFrom(r.Name, d.clientAddr()))
-	}
+// table reads the field overrides of a rule, whose limits are valid. It returns nil if the rule
+// has no such field.
+func (d *decoder) table(r *rule, f map[string]ast.Node, s settings) func(string) weir.Policy {
 	n := f["overrides"]
 	if n == nil {
-		return
+		return nil
 	}
 	before := len(d.errs)
 	keys, newTable := []key{r.key}, overrides.New
@@ -254,12 +242,12 @@ func (d *decoder) setOverrides(r *rule, f map[string]ast.Node, s settings) {
 	}
 	entries := d.overrides(n, r, f, s, keys, "")
 	if len(d.errs) > before {
-		return
+		return nil
 	}
 	table, err := newTable(entries...)
 	if err != nil {
 		d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
-		return
+		return nil
 	}
-	r.Overrides = table.Limits
+	return table.ForKey
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/overrides"
 )
 
@@ -18,7 +20,7 @@ var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{limit: 7, burst: 9}]}]", "alice", "1m=7", ""},
 	{"user", "[{value: alice, config: [{name: 1m, limit: 7}, {limit: 5, period: 1s}]}]", "alice", "1m=7,1s=5", ""},
 	{"user", "[{value: alice, config: [{limit: 7, period: day}]}]", "alice", "1m=7", ""},
-	{"user", "[{value: alice, config: unlimited}, {value: mallory, config: denied}]", "alice mallory", " =0", ""},
+	{"user", "[{value: alice, config: unlimited}, {value: mallory, config: denied}]", "alice mallory", " denied", ""},
 	{"user", "[{value: a*, config: [{limit: 7}]}, {value: ali*, config: [{limit: 8}]}, {value: alice, config: [{limit: 9}]}]", "alf alic alice", "1m=7 1m=8 1m=9", ""},
 	{"user", "[{value: '*', config: [{limit: 7}]}]", "alice", "1m=7", ""},
 	{"ip", "[{value: 192.0.2.1, config: [{limit: 7}]}, {value: 198.51.*, config: [{limit: 8}]}, {value: '2001:db8:1:2::/64', config: [{limit: 9}]}]", "192.0.2.1 198.51.100.7 2001:db8:1:2::/64", "1m=7 1m=8 1m=9", ""},
@@ -64,12 +66,15 @@ func TestOverrides(t *testing.T) {
 		f.Handler("a")
 		var got []string
 		for _, key := range strings.Fields(tt.keys) {
-			limits, _, err := f.Limiters()[0].LimitsOf("a", key)
+			policy, err := f.Limiters()[0].PolicyOf("a", key)
 			if err != nil {
 				t.Errorf("%s: %v", tt.overrides, err)
 			}
 			var texts []string
-			for _, l := range limits {
+			if policy.Is(weir.Denied()) {
+				texts = append(texts, "denied")
+			}
+			for _, l := range policy.Limits() {
 				texts = append(texts, fmt.Sprintf("%s=%d", l.Name, l.Quota))
 			}
 			got = append(got, strings.Join(texts, ","))
@@ -116,11 +121,12 @@ func TestReloadOfOverrides(t *testing.T) {
 	}
 }
 
-// TestManyOverrides: a file with a megabyte of overrides is loaded.
+// TestManyOverrides: a file with a megabyte of overrides is loaded, or with a quarter of it
+// without WEIR_LONG.
 func TestManyOverrides(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("limits:\n- name: a\n  key: user\n  config: [{limit: 2, period: 60}]\n  overrides:\n")
-	for i := 0; b.Len() < 1<<20; i++ {
+	for i, size := 0, min(rounds.N(1<<18, 1<<20), 1<<20); b.Len() < size; i++ {
 		fmt.Fprintf(&b, "  - {value: customer-%d, config: [{limit: %d}]}\n", i, 10+i%5)
 	}
 	start := time.Now()

@@ -153,8 +153,6 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 		r.Shadow = d.share(n, "shadow")
 	}
 	r.allow, r.deny = d.keyList(f["allow"], "allow", &s.key), d.keyList(f["deny"], "deny", &s.key)
-	r.Allow, r.AllowFrom = r.allow.hasKey, r.allow.hasAddr
-	r.Deny, r.DenyFrom = r.deny.hasKey, r.deny.hasAddr
 	if n := f["penalty"]; n != nil {
 		r.penalty = d.penalty(n, s)
 		r.Penalty = &r.penalty.Penalty
@@ -178,8 +176,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 		d.validate(n, r.Rule)
 	}
 	if len(d.errs) == before {
-		d.setOverrides(&r, f, s)
-		r.Overrides = orWord(r.Overrides, r.word)
+		d.setPolicies(&r, d.table(&r, f, s))
 	}
 	return r
 }
@@ -189,7 +186,7 @@ func (d *decoder) rule(n ast.Node, s settings) (r rule) {
 func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
 	if _, ok := n.(*ast.StringNode); ok {
 		r.word = d.word(n)
-		r.LimitsFor = func(*http.Request) []weir.Limit { return []weir.Limit{} }
+		r.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
 		return nil
 	}
 	nodes := d.list(n, "config")
@@ -201,21 +198,18 @@ func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
 	return nodes
 }
 
-// orWord returns own, the Overrides of a rule, unless the config of the rule is the word
-// denied. It then returns Overrides that also deny every key for which own has no limits.
-func orWord(own func(string) ([]weir.Limit, bool), word string) func(string) ([]weir.Limit, bool) {
-	if word != denied {
-		return own
+// setPolicies sets ForKey and Policy of a rule, which has the given table of overrides.
+func (d *decoder) setPolicies(r *rule, table func(string) weir.Policy) {
+	var all func(string) weir.Policy
+	if r.word == denied { // every key for which the table has nothing
+		all = func(string) weir.Policy { return weir.Denied() }
 	}
-	zero := []weir.Limit{{}}
-	return func(key string) ([]weir.Limit, bool) {
-		if own != nil {
-			if limits, ok := own(key); ok {
-				return limits, true
-			}
-		}
-		return zero, true
+	var network func(*http.Request) bool
+	if live := d.o.Overrides; live != nil {
+		table, network = live.Of(r.Name, table), live.DenyFrom(r.Name, d.clientAddr())
 	}
+	r.ForKey = weir.When(r.allow.hasKey, weir.Allowed(), weir.When(r.deny.hasKey, weir.Denied(), table, all))
+	r.Policy = weir.When(r.allow.hasAddr, weir.Allowed(), weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
 // ruleCost reads the cost of a rule and its unit.

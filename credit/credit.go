@@ -38,7 +38,7 @@ import (
 // Transaction.AtMost spend the units of the limits first, and then granted units, each in a
 // call of its own.
 //
-// In the Decision of a paid charge, At is 1 and Remaining is that of the limit that
+// In the Decision of a paid charge, At is Paid and Remaining is that of the limit that
 // refused. If Settle of the rule gives back units of a paid charge, these units become
 // granted units again, unless their time is over. If the last granted unit of the key was
 // spent an hour ago or earlier, they are lost as well.
@@ -92,13 +92,12 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// paid is the Decision.At of a charge that was paid with granted units. No limit has spent
+// Paid is the Decision.At of a charge that was paid with granted units. No limit has spent
 // units at that instant, so a store that New did not return gives the units of such a
 // charge back to no limit.
-const paid = 1
+const Paid = 1
 
-// Unpaid returns the store that New has got, which spends no granted units. A weir.Limiter
-// uses it for rules in shadow, strikes and bans.
+// Unpaid returns the store that New has got, which spends no granted units. See quota.Payer.
 func (s *Store) Unpaid() quota.Store { return s.next }
 
 // Take implements quota.Store.
@@ -215,10 +214,8 @@ func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transact
 				return nil, nil
 			}
 			c = charge(c.Rule, c.Key, c.Cost, forever)
-		} else if ban, ok := c.Limit.Algorithm.(interface {
-			Refusing(quota.Charge) quota.Charge
-		}); ok {
-			c = ban.Refusing(c)
+		} else if u, ok := c.Limit.Algorithm.(quota.Unpayable); ok {
+			c = u.Refusing(c)
 		}
 		where = append(where, add(p, c))
 	}
@@ -233,7 +230,7 @@ func fill(t, p *quota.Transaction, where []int, refused []bool) {
 		case !refused[i]:
 			*d = p.Decisions[where[i]]
 		case !d.Allowed:
-			d.Allowed, d.RetryAfter, d.At = true, 0, paid
+			d.Allowed, d.RetryAfter, d.At = true, 0, Paid
 		}
 	}
 }
@@ -255,12 +252,10 @@ func add(t *quota.Transaction, c quota.Charge) int {
 	return i
 }
 
-// payable reports whether granted units can pay for a charge. The method Unpayable marks
-// the algorithms for which granted units cannot pay: those of pauses, bans and requests in
-// flight, and the one that keeps a Peek from spending.
+// payable reports whether granted units can pay for a charge.
 func (s *Store) payable(c *quota.Charge) bool {
-	_, never := c.Limit.Algorithm.(interface{ Unpayable() })
-	return slices.Contains(s.rules, c.Rule) && !never
+	_, never := c.Limit.Algorithm.(quota.Unpayable)
+	return slices.Contains(s.rules, c.Rule) && !never && !c.Limit.InFlight()
 }
 
 // peeks reports whether a charge is the one by which quota.Peek keeps its transaction from
@@ -270,7 +265,7 @@ func peeks(c quota.Charge) bool {
 	return ok
 }
 
-func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == paid }
+func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == Paid }
 
 // giveBack gives units back. Units of paid charges become granted units again, and other
 // units go back to their limits.
@@ -279,7 +274,7 @@ func (s *Store) giveBack(ctx context.Context, t *quota.Transaction) error {
 	for _, c := range t.Charges {
 		if isPaid(c) {
 			c = charge(c.Rule, c.Key, c.Cost, forever)
-			c.Spent = paid
+			c.Spent = Paid
 		}
 		add(&p, c)
 	}

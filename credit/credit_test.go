@@ -224,7 +224,9 @@ func TestBannedPaysNothing(t *testing.T) {
 	for name, open := range map[string]func() quota.Store{
 		"memory": weirtest.Memory,
 		"hybrid": func() quota.Store { return quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}) },
-		"redis":  func() quota.Store { return quota.Hybrid(weirtest.Redis(t, redis, 5*time.Second), quota.HybridOptions{}) },
+		"redis": func() quota.Store {
+			return quota.Hybrid(weirtest.Redis(t, redis, 5*time.Second), quota.HybridOptions{})
+		},
 	} {
 		next := open()
 		store := New(next, "api")

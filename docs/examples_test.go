@@ -19,6 +19,8 @@ var public = []string{".", "admin", "algorithms", "config", "credit", "headers",
 var withoutExample = map[string]string{
 	"weir.RefusedError.Unwrap":       "errors.As calls it",
 	"quota.ErrLimit":                 "a Limiter uses it",
+	"quota.Limit.Redundant":          "a Limiter calls it",
+	"credit.Paid":                    "stores set it",
 	"quota.Limit.Fault":              "a Limiter calls it",
 	"quota.Transaction.Release":      "a Limiter calls it",
 	"memstore.Store.Instant":         "a Limiter calls it",

@@ -38,8 +38,8 @@ var (
 )
 
 // measureSizes starts a Redis server and measures the cost of keys: their bytes by MEMORY
-// USAGE, and the time of checks by INFO commandstats. inAll is the growth of used_memory
-// for each key.
+// USAGE, and the time of checks by INFO commandstats. inAll, only with -update, is the growth of
+// used_memory for each key.
 func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string) {
 	rdb := redis.NewClient(redisstore.ClientOptions(time.Minute, redistest.Server(t).Addr()).Simple())
 	t.Cleanup(func() { rdb.Close() })
@@ -68,7 +68,10 @@ func measureSizes(t *testing.T) (sizes []size, inAll int64, redisVersion string)
 	} {
 		sizes = append(sizes, m.size(c.name, c.limits))
 	}
-	return sizes, m.perKey(50_000), version.FindStringSubmatch(m.info("server"))[1]
+	if *update {
+		inAll = m.perKey(50_000)
+	}
+	return sizes, inAll, version.FindStringSubmatch(m.info("server"))[1]
 }
 
 // A meter measures a Redis server that nothing else uses.
@@ -99,11 +102,14 @@ func (m *meter) size(name string, limits []quota.Limit) size {
 	return s
 }
 
-// perCheck returns how many µs a check takes the server. It measures several keys and
-// returns the least time, because interruptions lengthen the others.
+// perCheck returns how many µs a check takes the server. With -update it measures several
+// keys and returns the least time, because interruptions lengthen the others.
 func (m *meter) perCheck(limits []quota.Limit, allowed bool) float64 {
-	units, best := limits[0].Quota, math.Inf(1)
-	for key := range max(10, 2000/units) {
+	units, keys, best := limits[0].Quota, int64(1), math.Inf(1)
+	if *update {
+		keys = max(10, 2000/units)
+	}
+	for key := range keys {
 		m.rdb.ConfigResetStat(m.Context())
 		m.takeTimes(limits, key, units, allowed)
 		s := redistest.CommandStats(m.info("commandstats"))["evalsha"]

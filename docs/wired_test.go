@@ -94,7 +94,7 @@ func outgoing(err error, o weir.TransportOptions) wired {
 // TestReadiness, TestCheck).
 func TestWiredWrong(t *testing.T) {
 	tiers := map[string][]weir.Limit{"free": {algorithms.GCRA(100, time.Minute)}}
-	tier := func(r *http.Request) []weir.Limit { return tiers[r.Header.Get("Tier")] }
+	tier := func(r *http.Request) weir.Policy { return weir.Limited(tiers[r.Header.Get("Tier")]...) }
 	login := func(change func(*weir.Rule)) wired {
 		r := weir.Rule{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}, Settle: weir.ChargeOnly(http.StatusUnauthorized)}
 		change(&r)
@@ -183,13 +183,13 @@ func TestWiredWrong(t *testing.T) {
 		{"Redis", "nobody listens at the address", shared(func(*testing.T) *redis.UniversalOptions { return at(unused(t)) }),
 			`connection refused`},
 
-		{"tiers", "a misspelt tier", limited(weir.Rule{Name: "api", Key: weir.ByIP(), LimitsFor: tier}),
-			`LimitsFor returned nil, so a request was not limited" rule=api`},
-		{"tiers", "a tier without a quota", limited(weir.Rule{Name: "api", Key: weir.ByIP(), LimitsFor: func(*http.Request) []weir.Limit { return []weir.Limit{algorithms.GCRA(0, time.Minute)} }}),
+		{"tiers", "a misspelt tier", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: tier}),
+			`the policy is zero, and the rule has no Limits`},
+		{"tiers", "a tier without a quota", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: func(*http.Request) weir.Policy { return weir.Limited(algorithms.GCRA(0, time.Minute)) }}),
 			`quota 0 is below 1`},
 		{"tiers", "an override that replaces nothing", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(1000, time.Hour)},
-			Overrides: func(string) ([]weir.Limit, bool) { return []weir.Limit{{Name: "dayly", Quota: 9}}, true }}),
-			`could not use an override" rule=api`},
+			ForKey: func(string) weir.Policy { return weir.Limited(weir.Limit{Name: "dayly", Quota: 9}) }}),
+			`could not use a policy of ForKey" rule=api`},
 
 		{"login", "a cost that is not known yet", login(func(r *weir.Rule) { r.Cost = func(*http.Request) int64 { return 0 } }),
 			`cost was 0 in each of its first 200 requests, so it limited none of them" rule=login`},
@@ -203,7 +203,7 @@ func TestWiredWrong(t *testing.T) {
 		{"override", "Run is not called", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			live := overrides.NewLive(overrides.LiveOptions{Keeper: kept{}, Interval: 1, Logger: log})
 			r := perMinute("api")
-			r.Overrides = live.Of("api", nil)
+			r.ForKey = live.Of("api", nil)
 			return limited(r)(nil, log)
 		}, `overrides: requests are decided without overrides`},
 

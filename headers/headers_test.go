@@ -405,9 +405,9 @@ func (c roundTripCase) run(t *testing.T, seed uint64) {
 	if burst := 1 + rnd.Int64N(3); takesBurst(y) {
 		y.Burst = burst
 	}
-	overrides := func(string) ([]weir.Limit, bool) { return nil, false } // a rule that has them may have redundant limits
+	none := func(string) weir.Policy { return weir.Policy{} } // a rule that has ForKey may have redundant limits
 	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Headers: c.dialect, OnLimited: spy, Rules: []weir.Rule{
-		{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), y}, Overrides: overrides},
+		{Name: `a"\`, Key: weir.Global(), Limits: []weir.Limit{limit().Named("x"), y}, ForKey: none},
 		{Name: "b", Key: weir.Global(), Limits: []weir.Limit{limit()}, Unit: "tokens", Cost: func(*http.Request) int64 { return rnd.Int64N(4) }},
 	}}).Handler(spy)
 	for range 12 {

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/seed83679106/weir/internal/sfv"
 )
 
 // A Limit is what a server says about one of its limits.
@@ -104,7 +102,7 @@ type reader struct {
 type known struct {
 	limit        Limit
 	ietf         bool // the limit is of the IETF fields, not of drafts 06 and 07
-	partition    sfv.ByteSequence
+	partition    byteSequence
 	hasRemaining bool // the limit is a policy whose Remaining is known
 }
 
@@ -115,20 +113,20 @@ func (r *reader) readPolicies() {
 	for _, m := range policies {
 		k := known{limit: Limit{Unit: Requests, Remaining: -1}}
 		l := &k.limit
-		switch v := m.Value.(type) {
+		switch v := m.value.(type) {
 		case string:
-			k.ietf, l.Name, l.Limit = true, v, count(m.Params[quotaParam])
-			if unit, ok := m.Params[unitParam].(string); ok {
+			k.ietf, l.Name, l.Limit = true, v, count(m.param(quotaParam))
+			if unit, ok := m.param(unitParam).(string); ok {
 				l.Unit = unit
 			}
-			k.partition, _ = m.Params[partitionParam].(sfv.ByteSequence)
+			k.partition, _ = m.param(partitionParam).(byteSequence)
 		case int64:
 			l.Limit = count(v)
 		default:
 			continue
 		}
 		const longest = math.MaxInt64 / int64(time.Second)
-		l.Window = time.Duration(min(max(0, count(m.Params[windowParam])), longest)) * time.Second
+		l.Window = time.Duration(min(max(0, count(m.param(windowParam))), longest)) * time.Second
 		if l.Limit >= 0 {
 			r.add(k)
 		}
@@ -141,14 +139,14 @@ func (r *reader) readPolicies() {
 func (r *reader) readRateLimit() {
 	items, list := r.members(rateLimitField, false)
 	for _, m := range items {
-		name, named := m.Value.(string)
-		l := Limit{Name: name, Unit: Requests, Limit: -1, Remaining: count(m.Params[remainingParam])}
+		name, named := m.value.(string)
+		l := Limit{Name: name, Unit: Requests, Limit: -1, Remaining: count(m.param(remainingParam))}
 		if !named || l.Remaining < 0 {
 			continue
 		}
-		l.ResetAfter = r.after(count(m.Params[timeParam]), 0)
+		l.ResetAfter = r.after(count(m.param(timeParam)), 0)
 		k := known{limit: l, ietf: true}
-		k.partition, _ = m.Params[partitionParam].(sfv.ByteSequence)
+		k.partition, _ = m.param(partitionParam).(byteSequence)
 		r.join(k)
 	}
 	if list {
@@ -157,13 +155,13 @@ func (r *reader) readRateLimit() {
 	items, _ = r.members(rateLimitField, true)
 	l := Limit{Unit: Requests, Limit: -1, Remaining: -1}
 	for _, m := range items {
-		switch m.Key {
+		switch m.key {
 		case limitMember:
-			l.Limit = count(m.Value)
+			l.Limit = count(m.value)
 		case remainingMember:
-			l.Remaining = count(m.Value)
+			l.Remaining = count(m.value)
 		case resetMember:
-			l.ResetAfter = r.after(count(m.Value), 0)
+			l.ResetAfter = r.after(count(m.value), 0)
 		}
 	}
 	if l.Limit >= 0 || l.Remaining >= 0 {
@@ -172,7 +170,7 @@ func (r *reader) readRateLimit() {
 }
 
 // members parses all lines of a structured field.
-func (r *reader) members(name string, dictionary bool) (members []sfv.Member, ok bool) {
+func (r *reader) members(name string, dictionary bool) (members []member, ok bool) {
 	size := 0
 	for _, line := range r.h[name] {
 		size += len(line) + 2
@@ -180,7 +178,7 @@ func (r *reader) members(name string, dictionary bool) (members []sfv.Member, ok
 	if size > maxField {
 		return nil, false
 	}
-	return sfv.Parse(strings.Join(r.h[name], ", "), dictionary)
+	return parseMembers(strings.Join(r.h[name], ", "), dictionary)
 }
 
 // count returns v if it is a number of units, and otherwise -1.

@@ -2,168 +2,21 @@ package headers
 
 import (
 	"encoding/base64"
-	"fmt"
 	"math/bits"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
-	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/seed83679106/weir/quota"
 )
 
-// A Writer writes the fields of a Dialect. It is safe for concurrent use. Responses share
-// the values that it sets: a value may be replaced by another, but must not be changed.
-type Writer struct {
-	dialect Dialect
-	triples []triple            // those that show the tightest limit of all
-	named   map[string][]triple // those that show the tightest limit of a unit, by unit
-	fields  string
-	recent  integers
-}
-
-// NewWriter returns a Writer for limits of some units; no unit means Requests. It returns
-// an error if d is not one of the constants, or combines dialects that use the same fields.
-func NewWriter(d Dialect, units ...string) (*Writer, error) {
-	if d == 0 {
-		d = XRateLimit
-	}
-	if len(units) == 0 {
-		units = []string{Requests}
-	}
-	if err := d.Validate(); err != nil {
-		return nil, err
-	}
-	w := &Writer{dialect: d, named: map[string][]triple{}}
-	for _, t := range triples {
-		if d&t.dialect != 0 && !t.perUnit() {
-			w.triples = append(w.triples, t)
-		}
-	}
-	units = slices.Clone(units)
-	units = slices.DeleteFunc(units, func(unit string) bool {
-		_, again := w.named[unit]
-		w.named[unit] = d.namedTriples(unit)
-		return again
-	})
-	w.fields = strings.Join(d.fields(units), ", ")
-	return w, nil
-}
-
-// namedTriples returns the triples of d in which each unit has fields of its own.
-func (d Dialect) namedTriples(unit string) (named []triple) {
-	for _, t := range triples {
-		if d&t.dialect != 0 && t.perUnit() {
-			named = append(named, t.named(unit))
-		}
-	}
-	return named
-}
-
-// Fields lists the names of the fields that w may set, separated by commas, as
-// Access-Control-Expose-Headers needs them.
-func (w *Writer) Fields() string { return w.fields }
-
-// A Policy is what fields say about a limit in every response.
-type Policy struct {
-	// Name is printable ASCII. It tells the limits of a response apart in the IETF fields.
-	Name string
-
-	// Resource is what GitHub's fields call the limit, which may share the name with others.
-	Resource string
-
-	// Unit is what the limit counts, in lower-case letters, digits and hyphens; "" means
-	// Requests.
-	Unit string
-
-	// Quota is the number of units in a Window. Capacity is the most that can be spent at
-	// once, which is more or less than Quota if the limit has a burst.
-	Quota, Capacity int64
-
-	// Window is the period of the limit. Fields leave it out if it is not in whole seconds.
-	Window time.Duration
-
-	// Concurrent says that it is a concurrency limit, whose Window fields leave out.
-	Concurrent bool
-}
-
-// A Prepared policy has those parts of its fields that are the same in every response.
-type Prepared struct {
-	unit      string
-	capacity  int64
-	limit     []string // the capacity
-	resource  []string
-	policy    []string // "api";q=100;w=60, or 100;w=60 in the drafts 06 and 07
-	remaining string   // "api";r=
-	named     []triple
-	together  atomic.Pointer[together]
-}
-
-// together is the value of RateLimit-Policy for several policies.
-type together struct {
-	policies []*Prepared
-	value    []string
-}
-
-// Prepare prepares a policy for Write. Prepare it once, and not for each response.
-func (w *Writer) Prepare(p Policy) *Prepared {
-	if p.Unit == "" {
-		p.Unit = Requests
-	}
-	named, ok := w.named[p.Unit]
-	if !ok {
-		named = w.dialect.namedTriples(p.Unit)
-	}
-	return &Prepared{
-		unit: p.Unit, capacity: p.Capacity, named: named,
-		limit: []string{strconv.FormatInt(p.Capacity, 10)}, resource: []string{p.Resource},
-		policy: []string{w.dialect.policy(&p)}, remaining: quoted(p.Name) + ";" + remainingParam + "=",
-	}
-}
-
-// policy returns the item of a policy in RateLimit-Policy.
-func (d Dialect) policy(p *Policy) string {
-	window := ""
-	if p.Window > 0 && p.Window%time.Second == 0 && !p.Concurrent {
-		window = fmt.Sprintf(";"+windowParam+"=%d", min(p.Window/time.Second, maxInteger))
-	}
-	if d&IETF == 0 {
-		return fmt.Sprintf("%d%s", p.Quota, window)
-	}
-	unit := p.Unit
-	if p.Concurrent && unit == Requests {
-		unit = concurrentRequests
-	}
-	if unit = ";" + unitParam + "=" + quoted(unit); p.Unit == Requests && !p.Concurrent {
-		unit = "" // the default
-	}
-	return fmt.Sprintf("%s;"+quotaParam+"=%d%s%s", quoted(p.Name), min(p.Quota, maxInteger), unit, window)
-}
-
-// maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
-const maxInteger = 999_999_999_999_999
-
-// quoted returns printable ASCII as a String of a structured field.
-func quoted(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
-}
-
-// An Item is the decision on one limit of a request.
+// An Item is the decision on one limit of a request. Fields leave out a limit whose Remaining
+// is unknown (-1).
 type Item struct {
 	*Prepared
-
-	// Allowed says that the limit does not refuse the request.
-	Allowed bool
-
-	// Remaining is the number of units left. Fields leave out a limit whose Remaining is
-	// unknown (-1).
-	Remaining int64
-
-	// RetryAfter is the wait until the request would be allowed, NextAfter the wait until
-	// at least one more unit is available, and ResetAfter the wait until all units are.
-	RetryAfter, NextAfter, ResetAfter time.Duration
+	*quota.Decision
 
 	// PartitionKey is the parameter pk of the IETF fields; "" sends none.
 	PartitionKey string
@@ -213,8 +66,8 @@ type Response struct {
 	// Refused says that the request was refused, by one of the limits or for another reason.
 	Refused bool
 
-	// RetryAfter is the wait that a refusal asks for, rounded up to whole seconds; 0 asks
-	// for none, because no wait helps.
+	// RetryAfter is the wait that a refusal asks for, and is rounded up to whole seconds. 0 and
+	// quota.Never ask for none.
 	RetryAfter time.Duration
 
 	// Memory has Room for values that other responses don't share. nil means that Write
@@ -231,12 +84,12 @@ type Room struct {
 
 // Write sets the fields of a response that say what was decided about items, which are in
 // the order of the limits.
-func (w *Writer) Write(r Response, items []Item) {
-	x := writing{Response: r, recent: &w.recent}
+func (w *Writer) Write(r *Response, items []Item) {
+	x := writing{header: r.Header, memory: r.Memory, recent: &w.recent}
 	if len(items) > 0 {
-		x.write(w, items)
+		x.write(w, r, items)
 	}
-	if r.Refused && r.RetryAfter > 0 {
+	if r.Refused && r.RetryAfter > 0 && r.RetryAfter != quota.Never {
 		x.setInt(RetryAfter, ceilSeconds(r.RetryAfter))
 		if w.dialect&OpenAI != 0 {
 			x.setInt(retryAfterMSField, ceil(r.RetryAfter, time.Millisecond).Milliseconds())
@@ -244,10 +97,11 @@ func (w *Writer) Write(r Response, items []Item) {
 	}
 }
 
-// writing is a response whose fields are being set. What is in it escapes to the heap, so it
-// must not have the items.
+// writing is a header whose fields are being set. What is in it escapes to the heap, so
+// neither the Response nor its items are.
 type writing struct {
-	Response
+	header http.Header
+	memory interface{ Room() *Room }
 	recent *integers
 	values []string // in the Room of the response, as buf
 	buf    []byte
@@ -259,10 +113,10 @@ func (x *writing) room() {
 		return
 	}
 	var r *Room
-	if x.Memory == nil {
+	if x.memory == nil {
 		r = new(Room)
 	} else {
-		r = x.Memory.Room()
+		r = x.memory.Room()
 	}
 	x.values, x.buf = r.values[:0], r.text[:0]
 }
@@ -273,12 +127,12 @@ func (x *writing) set(name string, start int) {
 	text := x.buf[start:]
 	x.values = append(x.values, unsafe.String(unsafe.SliceData(text), len(text)))
 	n := len(x.values)
-	x.Header[name] = x.values[n-1 : n : n]
+	x.header[name] = x.values[n-1 : n : n]
 }
 
 func (x *writing) setInt(name string, n int64) {
 	if value := x.recent.find(n); value != nil {
-		x.Header[name] = value
+		x.header[name] = value
 		return
 	}
 	x.setNew(name, n)
@@ -289,8 +143,8 @@ func (x *writing) setInt(name string, n int64) {
 // eight, because the Room holds the others without an allocation, and because no later
 // response finds them if all integers differ.
 func (x *writing) setNew(name string, n int64) {
-	if x.Memory == nil || rand.Uint32()%8 == 0 {
-		x.Header[name] = x.recent.add(n)
+	if x.memory == nil || rand.Uint32()%8 == 0 {
+		x.header[name] = x.recent.add(n)
 		return
 	}
 	x.room()
@@ -299,45 +153,45 @@ func (x *writing) setNew(name string, n int64) {
 	x.set(name, start)
 }
 
-func (x *writing) write(w *Writer, items []Item) {
+func (x *writing) write(w *Writer, r *Response, items []Item) {
 	d := w.dialect
 	if tight := tightest(items, ""); tight != nil {
 		for i := range w.triples {
-			x.writeTriple(&w.triples[i], tight)
+			x.writeTriple(&w.triples[i], tight, r.At)
 		}
 		if d&(GitHub|Draft07|Draft06) != 0 {
 			x.writeRest(d, tight)
 		}
 	}
 	if d&(OpenAI|Anthropic) != 0 {
-		x.writeUnits(items)
+		x.writeUnits(items, r.At)
 	}
 	if d&IETF != 0 {
 		x.writePolicies(items)
-		x.writeLimits(items)
+		x.writeLimits(items, r.Refused)
 	}
 }
 
 // writeUnits writes the tightest limit of each unit.
-func (x *writing) writeUnits(items []Item) {
+func (x *writing) writeUnits(items []Item, at time.Time) {
 	for i := range items {
 		if !firstOfUnit(items, i) {
 			continue
 		}
 		if tight := tightest(items, items[i].unit); tight != nil {
 			for j := range tight.named {
-				x.writeTriple(&tight.named[j], tight)
+				x.writeTriple(&tight.named[j], tight, at)
 			}
 		}
 	}
 }
 
-func (x *writing) writeTriple(t *triple, it *Item) {
-	x.Header[t.limit] = it.limit
+func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
+	x.header[t.limit] = it.limit
 	x.setInt(t.remaining, it.Remaining)
 	switch t.format {
 	case unixSeconds:
-		x.setInt(t.reset, ceilSeconds(time.Duration(x.At.UnixMicro())*time.Microsecond+it.ResetAfter))
+		x.setInt(t.reset, ceilSeconds(time.Duration(at.UnixMicro())*time.Microsecond+it.ResetAfter))
 	case deltaSeconds:
 		x.setInt(t.reset, ceilSeconds(it.ResetAfter))
 	case goDuration:
@@ -348,7 +202,7 @@ func (x *writing) writeTriple(t *triple, it *Item) {
 	case rfc3339:
 		x.room()
 		start := len(x.buf)
-		x.buf = x.At.Add(it.ResetAfter+time.Second-1).UTC().Truncate(time.Second).AppendFormat(x.buf, time.RFC3339)
+		x.buf = at.Add(it.ResetAfter+time.Second-1).UTC().Truncate(time.Second).AppendFormat(x.buf, time.RFC3339)
 		x.set(t.reset, start)
 	}
 }
@@ -357,10 +211,10 @@ func (x *writing) writeTriple(t *triple, it *Item) {
 func (x *writing) writeRest(d Dialect, it *Item) {
 	if d&GitHub != 0 {
 		x.setInt(usedField, max(0, it.capacity-it.Remaining))
-		x.Header[resourceField] = it.resource
+		x.header[resourceField] = it.resource
 	}
 	if d&(Draft07|Draft06) != 0 {
-		x.Header[policyField] = it.policy
+		x.header[policyField] = it.policy
 	}
 	if d&Draft07 != 0 {
 		x.room()
@@ -386,16 +240,16 @@ func (x *writing) writePolicies(items []Item) {
 		x.buf = appendPolicies(x.buf, items)
 		x.set(policyField, start)
 	case len(items) == 1:
-		x.Header[policyField] = first.policy
+		x.header[policyField] = first.policy
 	case known != nil && known.are(items):
-		x.Header[policyField] = known.value
+		x.header[policyField] = known.value
 	default:
 		known = &together{value: []string{string(appendPolicies(nil, items))}}
 		for i := range items {
 			known.policies = append(known.policies, items[i].Prepared)
 		}
 		first.together.Store(known)
-		x.Header[policyField] = known.value
+		x.header[policyField] = known.value
 	}
 }
 
@@ -424,12 +278,12 @@ func appendPolicies(buf []byte, items []Item) []byte {
 
 // writeLimits writes to RateLimit of the dialect IETF the limits whose Remaining is known,
 // and after a refusal only those that refuse.
-func (x *writing) writeLimits(items []Item) {
+func (x *writing) writeLimits(items []Item, refused bool) {
 	x.room()
 	start := len(x.buf)
 	for i := range items {
 		it := &items[i]
-		if it.Remaining < 0 || x.Refused && it.Allowed {
+		if it.Remaining < 0 || refused && it.Allowed {
 			continue
 		}
 		if len(x.buf) > start {
@@ -444,7 +298,7 @@ func (x *writing) writeLimits(items []Item) {
 	if len(x.buf) > start {
 		x.set(rateLimitField, start)
 	} else {
-		delete(x.Header, rateLimitField) // an outer Limiter set it, and the items include its limits
+		delete(x.header, rateLimitField) // an outer Limiter set it, and the items include its limits
 	}
 }
 

@@ -1,12 +1,16 @@
 package headers_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // A writer is a dialect with prepared items: an allowed and a refused limit of requests, and
@@ -23,8 +27,8 @@ func newWriter(tb testing.TB, d headers.Dialect) writer {
 		tb.Fatal(err)
 	}
 	item := func(name, unit string, remaining int64, wait time.Duration) headers.Item {
-		p := w.Prepare(headers.Policy{Name: name, Resource: "api", Unit: unit, Quota: 100, Capacity: 100, Window: time.Minute})
-		return headers.Item{Prepared: p, Allowed: wait == 0, Remaining: remaining, RetryAfter: wait, NextAfter: 600 * time.Millisecond, ResetAfter: time.Minute - 1}
+		p := w.Prepare(headers.Policy{Name: name, Resource: "api", Unit: unit, Limit: algorithms.GCRA(100, time.Minute)})
+		return headers.Item{Prepared: p, Decision: &quota.Decision{Allowed: wait == 0, Remaining: remaining, RetryAfter: wait, NextAfter: 600 * time.Millisecond, ResetAfter: time.Minute - 1}}
 	}
 	return writer{w, []headers.Item{item(`a"\`, "", 99, 0), item("b", "requests", 0, 1500*time.Millisecond), item("c", "tokens", 7, 0)}}
 }
@@ -43,12 +47,12 @@ func TestWriteAllocates(t *testing.T) {
 	for _, d := range all {
 		w := newWriter(t, d)
 		r := headers.Response{Header: http.Header{}, At: noon}
-		one := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:1]) })
+		one := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items[:1]) })
 		r.Memory = new(memory)
-		roomy := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:1]) })
-		several := testing.AllocsPerRun(1000, func() { w.Write(r, w.items[:2]) })
+		roomy := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items[:1]) })
+		several := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items[:2]) })
 		r.Refused, r.RetryAfter = true, 1500*time.Millisecond
-		refused := testing.AllocsPerRun(1000, func() { w.Write(r, w.items) })
+		refused := testing.AllocsPerRun(1000, func() { w.Write(&r, w.items) })
 		if got := fmt.Sprint(one <= 1, roomy, several, refused); got != "true 0 0 0" {
 			t.Errorf("%#x: got %v allocations without Memory, and with it %v of one limit, %v of two, %v of a refusal", d, one, roomy, several, refused)
 		}
@@ -70,7 +74,7 @@ func TestWriteTogether(t *testing.T) {
 			{w.items[:1], `"a\"\\";q=100;w=60`},
 		} {
 			h := http.Header{}
-			w.Write(headers.Response{Header: h, At: noon}, c.items)
+			w.Write(&headers.Response{Header: h, At: noon}, c.items)
 			if got := h.Get("RateLimit-Policy"); got != c.want {
 				t.Errorf("%d limits: got %s, want %s", len(c.items), got, c.want)
 			}
@@ -84,12 +88,17 @@ func ExampleWriter() {
 		fmt.Println(err)
 		return
 	}
-	policy := w.Prepare(headers.Policy{Name: "search", Quota: 10, Capacity: 10, Window: time.Minute})
+	limit := algorithms.GCRA(10, time.Minute)
+	policy := w.Prepare(headers.Policy{Name: "search", Limit: limit})
 
+	store := memstore.New(memstore.Options{})
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "search", Key: "alice", Limit: limit, Cost: 1}}}
+	if err := store.Take(context.Background(), &t); err != nil {
+		fmt.Println(err)
+		return
+	}
 	h := http.Header{}
-	w.Write(headers.Response{Header: h, At: time.Unix(1767355200, 0)}, []headers.Item{
-		{Prepared: policy, Allowed: true, Remaining: 9, NextAfter: 6 * time.Second, ResetAfter: 6 * time.Second},
-	})
+	w.Write(&headers.Response{Header: h, At: t.At, Refused: !t.Allowed(), RetryAfter: t.RetryAfter()}, []headers.Item{{Prepared: policy, Decision: &t.Decisions[0]}})
 	fmt.Println(h.Get("RateLimit-Policy"))
 	fmt.Println(h.Get("RateLimit"))
 	fmt.Println("Access-Control-Expose-Headers:", w.Fields())
@@ -107,7 +116,7 @@ func BenchmarkWrite(b *testing.B) {
 			r := headers.Response{Header: http.Header{}, At: noon, Memory: new(memory)}
 			b.ReportAllocs()
 			for b.Loop() {
-				w.Write(r, w.items[:1])
+				w.Write(&r, w.items[:1])
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A List is a set of keys, networks and prefixes of keys, for Rule.Allow and Rule.Deny.
-// To list addresses, prefer an [AddrList].
+// A List is a set of keys, networks and prefixes of keys. Its Has becomes a function for
+// Rule.ForKey by [weir.When]. To list addresses, prefer an [AddrList].
 type List struct {
 	keys     map[string]bool
 	networks networks
@@ -25,7 +25,7 @@ type List struct {
 //
 // The list is compared with the whole key of the rule. The key of an IPv6 client is a
 // network, with weir.ByIP a /64: the entry "2001:db8::1" matches keys of ByIPPrefix(32, 128),
-// but no key of ByIP, so a Deny with that entry refuses nobody. Keys of Join, FirstOf and
+// but no key of ByIP, so denying that entry refuses nobody. Keys of Join, FirstOf and
 // Global are never addresses. To list clients by their addresses, whatever the key is, use
 // an [AddrList].
 //
@@ -75,8 +75,8 @@ func (l *List) Has(key string) bool {
 	return ok && l.networks.hold(network)
 }
 
-// An AddrList is a set of addresses and networks, for Rule.AllowFrom and Rule.DenyFrom.
-// The set is compared with the address that a request comes from, not with the key of the
+// An AddrList is a set of addresses and networks. Its Match becomes a function for Rule.Policy
+// by [weir.When]. The set is compared with the address that a request comes from, not with the key of the
 // rule.
 type AddrList struct{ networks networks }
 
@@ -104,8 +104,7 @@ func (l *AddrList) Has(a netip.Addr) bool {
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function for Rule.AllowFrom or Rule.DenyFrom. The function reports
-// whether the list has the address that find returns. It returns false if find knows no
+// Match returns a function that reports whether the list has the address that find returns. It returns false if find knows no
 // address. Use ClientAddr for find, with the proxies that weir.ByIP trusts.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {

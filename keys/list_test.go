@@ -187,7 +187,7 @@ func TestListsOfAddresses(t *testing.T) {
 		h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { asked++; return errors.New("asked") }), weir.Options{
 			Rules: []weir.Rule{{
 				Name: "api", Key: key, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)},
-				AllowFrom: friends.Match(client), DenyFrom: pests.Match(client),
+				Policy: weir.When(friends.Match(client), weir.Allowed(), weir.When(pests.Match(client), weir.Denied())),
 			}},
 			OnError: weir.FailClosed,
 		}).Handler(served)
@@ -213,7 +213,7 @@ func TestListsOfAddresses(t *testing.T) {
 	}
 	// The list also refuses preflight requests.
 	h := weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, DenyFrom: pests.Match(client),
+		Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Policy: weir.When(pests.Match(client), weir.Denied()),
 	}}}).Handler(served)
 	preflight := weirtest.Ask("/", "192.0.2.2:4", "Origin", "https://example.com", "Access-Control-Request-Method", "PUT")
 	preflight.Method = "OPTIONS"
@@ -222,7 +222,7 @@ func TestListsOfAddresses(t *testing.T) {
 	}
 	// A rule in shadow refuses no request.
 	h = weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Shadow: 1, DenyFrom: pests.Match(client),
+		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Shadow: 1, Policy: weir.When(pests.Match(client), weir.Denied()),
 	}}}).Handler(served)
 	if got := weirtest.Do(h, weirtest.Ask("/", "192.0.2.2:4")).StatusCode; got != 200 {
 		t.Errorf("in shadow: got %d, want 200", got)
@@ -238,17 +238,20 @@ func ExampleNewAddrList() {
 	proxies := netip.MustParsePrefix("10.0.0.0/8")
 	rule := weir.Rule{
 		Name: "api", Key: weir.Join(weir.ByIP(proxies), keys.ByMethod()), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
-		DenyFrom: pests.Match(keys.ClientAddr(proxies)),
+		Policy: weir.When(pests.Match(keys.ClientAddr(proxies)), weir.Denied()),
 	}
-	fmt.Println(rule.DenyFrom(weirtest.From("10.0.0.1:443", "203.0.113.9")), rule.DenyFrom(weirtest.From("10.0.0.1:443", "192.0.2.1")))
+	for _, client := range []string{"203.0.113.9", "192.0.2.1"} {
+		fmt.Println(client, rule.Policy(weirtest.From("10.0.0.1:443", client)).Is(weir.Denied()))
+	}
 	_, err = keys.NewAddrList("203.0.113.9:443")
 	fmt.Println(err)
 	// Output:
-	// true false
+	// 203.0.113.9 true
+	// 192.0.2.1 false
 	// keys: list: entry "203.0.113.9:443" has a port, brackets, a zone, spaces or leading zeros: list 203.0.113.9
 }
 
-// TestLists: neither Allow nor Deny asks the store, and Allow comes before Deny.
+// TestLists: neither Allowed nor Denied asks the store.
 func TestLists(t *testing.T) {
 	admins, err := keys.NewList("192.0.2.0/24")
 	if err != nil {
@@ -262,8 +265,8 @@ func TestLists(t *testing.T) {
 	var denied string
 	h := weirtest.New(t, weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return asked }), weir.Options{
 		Rules: []weir.Rule{
-			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: func(string) bool { return true }},
-			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Allow: admins.Has, Deny: pests.Has},
+			{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, ForKey: func(string) weir.Policy { return weir.Allowed() }},
+			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, ForKey: weir.When(admins.Has, weir.Allowed(), weir.When(pests.Has, weir.Denied()))},
 		},
 		OnError: weir.FailClosed,
 		Observe: func(e weir.Event) {
@@ -300,7 +303,7 @@ func ExampleNewList() {
 		fmt.Println(err)
 		return
 	}
-	rule := weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, Allow: offices.Has}
-	fmt.Println(rule.Allow("192.0.2.9"), rule.Allow("198.51.100.9"))
+	rule := weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, ForKey: weir.When(offices.Has, weir.Allowed())}
+	fmt.Println(rule.ForKey("192.0.2.9").Is(weir.Allowed()), rule.ForKey("198.51.100.9").Is(weir.Allowed()))
 	// Output: true false
 }

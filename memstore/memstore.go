@@ -301,6 +301,5 @@ func index(h uint64, n int) int {
 	return int(hi)
 }
 
-// Instant returns the store itself. The method tells a weir.Limiter that Take decides at once,
-// in memory, and asks its context only whether the context has ended.
+// Instant implements quota.Instant.
 func (s *Store) Instant() quota.Store { return s }

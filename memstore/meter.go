@@ -11,6 +11,7 @@ import (
 
 // Most transactions have only charges of meters, such as GCRA, and do not wait. This file
 // decides such transactions as the algorithms do, but faster, because it needs no quota.State.
+// It knows what A and B of a quota.Metered mean, and TestMetersAlike proves it right.
 
 // atOnce reports whether t has no wait, and does not use Forget, AtMost or Force.
 func atOnce(t *quota.Transaction) bool {

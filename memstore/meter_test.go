@@ -3,15 +3,14 @@ package memstore
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -30,9 +29,7 @@ type plainQueue struct {
 
 // hidden hides that a limit is a meter. It returns other limits as they are.
 func hidden(l quota.Limit) quota.Limit {
-	if _, ok := l.Algorithm.(interface {
-		Meter(l *quota.Limit) (unit, rate, full int64)
-	}); !ok {
+	if _, ok := l.Algorithm.(quota.Metered); !ok {
 		return l
 	}
 	p := plain{l.Algorithm, l.Algorithm.(quota.Validator), l.Algorithm.(quota.Canceler)}
@@ -190,16 +187,9 @@ func (p *pair) mode() {
 
 // TestMetersAlike: the code of meter.go decides as the algorithms of the meters do, in
 // every field, and stores the same states. A store decides as Transaction.Decide does with
-// the same states, under every algorithm, while the numbers of limits change. The environment
-// variable WEIR_DECISIONS sets how many decisions the test compares.
+// the same states, under every algorithm, while the numbers of limits change.
 func TestMetersAlike(t *testing.T) {
-	want := 250_000
-	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
-		want = n
-	} else if testing.Short() {
-		want = 10_000
-	}
-	decided := 0
+	want, decided := rounds.N(25_000, 250_000), 0
 	for seed := uint64(0); decided < want; seed++ {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPair(seed)

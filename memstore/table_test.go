@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -28,15 +27,8 @@ func (s *Store) ask(t testing.TB, key string, l quota.Limit, cost int64) *quota.
 	return tx
 }
 
-// many returns how many keys a flood in tests has: 1,000,000, or 100,000 with -short or
-// -race.
-func many() int {
-	info, _ := debug.ReadBuildInfo()
-	if testing.Short() || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		return 100_000
-	}
-	return 1_000_000
-}
+// many returns how many keys a flood in tests has.
+func many() int { return min(rounds.N(100_000, 1<<20), 1<<20) }
 
 // memory returns the bytes of all tables, the number of logs, and how many entries (marks) all
 // logs together have room for.
@@ -299,13 +291,9 @@ func TestLogAndB(t *testing.T) {
 	})
 }
 
-// TestBytesPerKey: in a store of a million keys a key takes at most 48 bytes, and no key is
-// lost.
+// TestBytesPerKey: in a full store a key takes at most 48 bytes, and no key is lost.
 func TestBytesPerKey(t *testing.T) {
-	if many() < 1_000_000 {
-		t.Skip("a million keys")
-	}
-	const keys = 1 << 20
+	keys := min(rounds.N(1<<17, 1<<20), 1<<20)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -330,7 +318,7 @@ func TestBytesPerKey(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	got := float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / keys
+	got := float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)) / float64(keys)
 	t.Logf("%.1f bytes for each of %d keys", got, keys)
 	if got > 48 {
 		t.Errorf("got %.1f bytes for each of %d keys, want at most 48", got, keys)

@@ -1,14 +1,14 @@
 // Package overrides gives single keys limits of their own. For example, a customer that
 // has paid gets more, all keys with a prefix get less, and a monitor is not limited.
 //
-// A [Table] is fixed. A rule uses its Limits:
+// A [Table] is fixed. A rule uses its ForKey:
 //
 //	table, err := overrides.New(
 //		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},
 //		overrides.Entry{Key: "tenant-a/*", Limits: []quota.Limit{algorithms.GCRA(50, time.Second)}},
 //		overrides.Entry{Key: "monitor", Unlimited: true},
 //	)
-//	rule.Overrides = table.Limits
+//	rule.ForKey = table.ForKey
 //
 // [Live] is a table that changes while the program runs, in all processes that share a
 // Redis. Package admin has an HTTP API that changes it. In a file of package config, the
@@ -16,5 +16,5 @@
 //
 // If several entries match a key, the entry for exactly that key decides, and otherwise the
 // one with the longest beginning. Units that a key has spent still count if its limits
-// change: see [weir.Rule.Overrides].
+// change: see [weir.Rule.ForKey].
 package overrides

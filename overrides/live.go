@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
@@ -85,7 +86,6 @@ type Live struct {
 
 	mu      sync.Mutex // guards the fields below
 	version string
-	read    map[string][]quota.Limit // the limits of each text that was decoded
 	all     []Override
 	rules   map[string]*atomic.Pointer[Table]
 	denied  map[string]*atomic.Pointer[networks]
@@ -124,10 +124,10 @@ func (l *Live) unread(rule string) {
 	}
 }
 
-// Of returns a function for weir.Rule.Overrides of a rule. The function returns the limits
-// that Live has for a key. For any other key it calls file, for example the method Limits
-// of a Table; a nil file stands for an empty table.
-func (l *Live) Of(rule string, file func(key string) ([]quota.Limit, bool)) func(key string) ([]quota.Limit, bool) {
+// Of returns a function for weir.Rule.ForKey of a rule. The function returns the policy that
+// Live has for a key. For any other key it calls file, for example the method ForKey of a
+// Table; a nil file stands for an empty table.
+func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	table := l.rules[rule]
@@ -136,17 +136,17 @@ func (l *Live) Of(rule string, file func(key string) ([]quota.Limit, bool)) func
 		l.rules[rule] = table
 		l.build()
 	}
-	return func(key string) ([]quota.Limit, bool) {
+	return func(key string) weir.Policy {
 		if !l.ready.Load() {
 			l.unread(rule)
 		}
 		if t := table.Load(); t != nil {
-			if limits, ok := t.Limits(key); ok {
-				return limits, ok
+			if p := t.ForKey(key); !p.Is(weir.Policy{}) {
+				return p
 			}
 		}
 		if file == nil {
-			return nil, false
+			return weir.Policy{}
 		}
 		return file(key)
 	}
@@ -210,7 +210,6 @@ func (l *Live) Refresh(ctx context.Context) error {
 // of the Keeper.
 func (l *Live) take(kept map[string]string, now time.Time) {
 	here := time.Now() // with a monotonic reading, so that a step of this clock moves no end
-	read := make(map[string][]quota.Limit, len(kept))
 	l.all = l.all[:0:0]
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		micros, text, _ := strings.Cut(kept[name], " ")
@@ -223,15 +222,8 @@ func (l *Live) take(kept map[string]string, now time.Time) {
 		if end != 0 {
 			o.End = here.Add(time.UnixMicro(end).Sub(now))
 		}
-		if limits, ok := l.read[text]; ok {
-			o.Limits = limits
-		} else if limits, ok := read[text]; ok {
-			o.Limits = limits
-		}
-		read[text] = o.Limits
 		l.all = append(l.all, o)
 	}
-	l.read = read
 	l.build()
 }
 
@@ -249,9 +241,7 @@ func (l *Live) build() {
 			t = &Table{exact: map[string]*node{}}
 			tables[o.Rule] = t
 		}
-		n := &node{until: o.End}
-		n.limits, n.has = o.limits()
-		t.add(o.Key, n)
+		t.add(o.Key, &node{policy: o.policy(), until: o.End})
 	}
 	for rule, table := range l.rules {
 		t := tables[rule]

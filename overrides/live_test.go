@@ -40,12 +40,12 @@ type replica struct {
 	ended chan struct{}
 }
 
-func newReplica(t *testing.T, store quota.Store, keeper overrides.Keeper, file func(string) ([]quota.Limit, bool)) *replica {
+func newReplica(t *testing.T, store quota.Store, keeper overrides.Keeper, file func(string) weir.Policy) *replica {
 	t.Helper()
 	r := &replica{t: t, log: new(weirtest.Log)}
 	r.Live = overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(r.log, nil))})
 	l, err := weir.New(store, weir.Options{OnError: weir.FailClosed, Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByHeader("X-User"), Limits: []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Overrides: r.Of("api", file),
+		Name: "api", Key: weir.ByHeader("X-User"), Limits: []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, ForKey: r.Of("api", file),
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +112,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // spent count throughout.
 func TestLiveLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReplica(t, memstore.New(memstore.Options{}), nil, func(key string) ([]quota.Limit, bool) {
-			return []quota.Limit{{Quota: 3}}, key == "carol"
+		r := newReplica(t, memstore.New(memstore.Options{}), nil, func(key string) weir.Policy {
+			return map[string]weir.Policy{"carol": weir.Limited(limits(3)...)}[key]
 		})
 		r.ask("alice", 200, 200, 429)
 		r.set("alice", overrides.Entry{Limits: limits(4)}, 0)
@@ -401,12 +401,12 @@ func ExampleNew() {
 	}
 	rule := weir.Rule{
 		Name: "api", Key: weir.ByHeader("X-User"),
-		Limits:    []quota.Limit{algorithms.GCRA(100, time.Minute)},
-		Overrides: table.Limits,
+		Limits: []quota.Limit{algorithms.GCRA(100, time.Minute)},
+		ForKey: table.ForKey,
 	}
-	limits, _ := rule.Overrides("tenant-a/7")
-	fmt.Println(table.Len(), limits[0].Quota)
-	// Output: 3 50
+	policy, err := rule.PolicyOf("tenant-a/7")
+	fmt.Println(table.Len(), policy.Limits()[0], err)
+	// Output: 3 1m: 50 per 1m0s (gcra) <nil>
 }
 
 func ExampleNewJoined() {
@@ -418,8 +418,7 @@ func ExampleNewJoined() {
 		panic(err)
 	}
 	for _, key := range []string{"5:alice,3:GET,", "5:alice,4:POST,"} { // keys of weir.Join
-		limits, _ := table.Limits(key)
-		fmt.Println(limits[0].Quota)
+		fmt.Println(table.ForKey(key).Limits()[0].Quota)
 	}
 	// Output:
 	// 1000
@@ -431,11 +430,10 @@ func ExampleNewLive() {
 	ctx := context.Background()
 	live := overrides.NewLive(overrides.LiveOptions{}) // Keeper: a *redisstore.Store
 	go live.Run(ctx)
-	rule := weir.Rule{Name: "api", Overrides: live.Of("api", nil)}
+	rule := weir.Rule{Name: "api", ForKey: live.Of("api", nil)}
 
 	err := live.Set(ctx, "api", overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}}, 24*time.Hour, "ticket 7")
-	limits, _ := rule.Overrides("alice")
-	fmt.Println(limits[0].Quota, err, live.Err())
+	fmt.Println(rule.ForKey("alice").Limits()[0].Quota, err, live.Err())
 	for _, o := range live.All() {
 		fmt.Println(o.Rule, o.Key, o.Note)
 	}
@@ -455,14 +453,14 @@ func ExampleNewLive() {
 func ExampleLive_DenyFrom() {
 	ctx := context.Background()
 	live := overrides.NewLive(overrides.LiveOptions{})
-	rule := weir.Rule{Name: "api", DenyFrom: live.DenyFrom("api", keys.ClientAddr())}
+	rule := weir.Rule{Name: "api", Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied())}
 
 	err := live.Set(ctx, "api", overrides.Entry{Key: "192.0.2.0/24", Denied: true}, time.Hour, "a scan")
 	if errors.Is(err, overrides.ErrFull) {
 		panic("remove some overrides first")
 	}
 	for _, addr := range []string{"192.0.2.7:1234", "198.51.100.7:1234"} {
-		fmt.Println(addr, rule.DenyFrom(&http.Request{RemoteAddr: addr}))
+		fmt.Println(addr, rule.Policy(&http.Request{RemoteAddr: addr}).Is(weir.Denied()))
 	}
 	network, ok := overrides.Network("192.0.2.0/24")
 	fmt.Println(network, ok, live.DeniesNetworks("api"))
@@ -493,7 +491,7 @@ func TestUnread(t *testing.T) {
 	live := overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.FixedWindow(100, time.Hour)},
-		Overrides: live.Of("api", nil), DenyFrom: live.DenyFrom("api", keys.ClientAddr()),
+		ForKey: live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
 	}}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	unread := live.Err()
 	check := func(when string, ready bool, err error, status, lines int) {

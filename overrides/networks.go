@@ -56,10 +56,13 @@ func Network(key string) (p netip.Prefix, ok bool) {
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
 }
 
-// DenyFrom returns a function for weir.Rule.DenyFrom of a rule. The function reports
-// whether the address of a request lies in a denied network. A network such as
-// "192.0.2.0/24" is denied if it is the key of an override with Denied. find returns the
-// address of a request; use keys.ClientAddr with the proxies that the rule trusts.
+// DenyFrom returns a function that reports whether the address of a request lies in a network
+// that is denied under a rule. It is for weir.Rule.Policy:
+//
+//	Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
+//
+// A network such as "192.0.2.0/24" is denied if it is the key of an override with Denied. find
+// returns the address of a request; use keys.ClientAddr with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
@@ -22,22 +23,16 @@ type Entry struct {
 	// Key is compared with the first part of keys.
 	Key string
 
-	// Limits replace those of the rule: see weir.Rule.Overrides for what a limit may
-	// leave out.
+	// Limits replace those of the rule: see weir.Rule.ForKey for what a limit may leave
+	// out.
 	Limits []quota.Limit
 
-	Unlimited bool // the rule does not apply to the key
+	Unlimited bool // the rule limits the key in nothing
 	Denied    bool // the rule refuses every request of the key
 
 	// Nested are entries for the second part of joined keys, for NewJoined only.
 	Nested []Entry
 }
-
-// The lists that stand for Unlimited and Denied, as weir.Rule.Overrides describes them.
-var (
-	unlimited = []quota.Limit{}
-	denied    = []quota.Limit{{}}
-)
 
 const (
 	maxLimits = 16  // limits of an entry
@@ -76,16 +71,15 @@ func (e *Entry) check(mayNest bool) error {
 	return nil
 }
 
-// limits returns what weir.Rule.Overrides returns for the entry; ok is false if the entry
-// only has Nested.
-func (e *Entry) limits() (limits []quota.Limit, ok bool) {
+// policy returns the policy of the entry. It is zero if the entry only has Nested.
+func (e *Entry) policy() weir.Policy {
 	switch {
 	case e.Unlimited:
-		return unlimited, true
+		return weir.Unlimited()
 	case e.Denied:
-		return denied, true
+		return weir.Denied()
 	}
-	return e.Limits, len(e.Limits) > 0
+	return weir.Limited(slices.Clone(e.Limits)...)
 }
 
 // A Table finds the entry of a key: the entry for exactly that key, or else the one with the
@@ -101,8 +95,7 @@ type Table struct {
 }
 
 type node struct {
-	limits []quota.Limit
-	has    bool      // whether limits is set; an empty list means unlimited
+	policy weir.Policy
 	until  time.Time // for Live: when the node ends; zero means never
 	nested *Table
 }
@@ -127,15 +120,12 @@ func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true
 
 func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 	t := &Table{exact: make(map[string]*node), joined: joined}
-	same := map[quota.Limit][]quota.Limit{}
 	for i := range entries {
 		e := &entries[i]
 		if err := e.check(joined && !nested); err != nil {
 			return nil, fmt.Errorf("overrides: %w", err)
 		}
-		n := &node{}
-		n.limits, n.has = e.limits()
-		n.limits = intern(same, n.limits)
+		n := &node{policy: e.policy()}
 		if len(e.Nested) > 0 {
 			var err error
 			if n.nested, err = newTable(e.Nested, false, true); err != nil {
@@ -147,23 +137,6 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 		}
 	}
 	return t, t.finish()
-}
-
-// intern returns a copy of limits. Lists of one limit that are equal share a copy: a Limiter
-// prepares each list once, and thousands of customers have the same few lists.
-func intern(same map[quota.Limit][]quota.Limit, limits []quota.Limit) []quota.Limit {
-	switch {
-	case len(limits) == 0:
-		return limits
-	case len(limits) > 1 || limits[0].Quota == 0:
-		return slices.Clone(limits)
-	}
-	first, ok := same[limits[0]]
-	if !ok {
-		first = slices.Clone(limits)
-		same[limits[0]] = first
-	}
-	return first
 }
 
 // add adds the node of a key and returns true, unless exact already has a node for the
@@ -217,17 +190,18 @@ func (t *Table) finish() error {
 // Len returns the number of entries, without nested ones.
 func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
-// Limits returns the limits of a key, for weir.Rule.Overrides.
-func (t *Table) Limits(key string) (limits []quota.Limit, ok bool) {
+// ForKey returns the policy of a key, for weir.Rule.ForKey. It is zero for a key that no entry
+// matches.
+func (t *Table) ForKey(key string) weir.Policy {
 	if !t.joined && !t.mayHave(key) { // for most keys, two lookups show that there is no entry
-		return nil, false
+		return weir.Policy{}
 	}
 	if !t.joined {
 		return t.find(key, "")
 	}
 	first, rest, ok := cutPart(key)
 	if !ok {
-		return nil, false
+		return weir.Policy{}
 	}
 	second, _, _ := cutPart(rest)
 	return t.find(first, second)
@@ -243,25 +217,25 @@ func (t *Table) mayHave(key string) bool {
 	return t.all || len(key) > maxStart && t.digests || t.exact[key] != nil
 }
 
-// find returns the limits of the most specific entry for a key. For a table of joined
+// find returns the policy of the most specific entry for a key. For a table of joined
 // keys, the argument key is the first part, and second is the second part.
-func (t *Table) find(key, second string) (limits []quota.Limit, ok bool) {
+func (t *Table) find(key, second string) weir.Policy {
 	if len(t.exact) > 0 && (len(key) <= maxStart || t.digests) {
 		if n := t.exact[storedkey.Of(key)]; n != nil {
-			if limits, ok := n.find(second); ok {
-				return limits, ok
+			if p := n.find(second); !p.Is(weir.Policy{}) {
+				return p
 			}
 		}
 	}
 	for i := t.last(key); i >= 0; i = t.starts[i].shorter {
 		s := &t.starts[i]
 		if strings.HasPrefix(key, s.text) {
-			if limits, ok := s.node.find(second); ok {
-				return limits, ok
+			if p := s.node.find(second); !p.Is(weir.Policy{}) {
+				return p
 			}
 		}
 	}
-	return nil, false
+	return weir.Policy{}
 }
 
 // last returns the index of a start, or -1 if key begins with none of the starts. From
@@ -285,16 +259,16 @@ func (t *Table) last(key string) int {
 	return -1
 }
 
-func (n *node) find(second string) (limits []quota.Limit, ok bool) {
+func (n *node) find(second string) weir.Policy {
 	if !n.until.IsZero() && !time.Now().Before(n.until) {
-		return nil, false
+		return weir.Policy{}
 	}
 	if n.nested != nil {
-		if limits, ok := n.nested.find(second, ""); ok {
-			return limits, ok
+		if p := n.nested.find(second, ""); !p.Is(weir.Policy{}) {
+			return p
 		}
 	}
-	return n.limits, n.has
+	return n.policy
 }
 
 // cutPart returns the first part of a joined key, and what follows it.

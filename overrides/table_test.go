@@ -20,17 +20,17 @@ import (
 // limits returns a list with one limit, whose quota is n.
 func limits(n int64) []quota.Limit { return []quota.Limit{{Quota: n}} }
 
-// text describes the results of Table.Limits.
-func text(limits []quota.Limit, ok bool) string {
+// text describes a policy.
+func text(p weir.Policy) string {
 	switch {
-	case !ok:
+	case p.Is(weir.Policy{}):
 		return "-"
-	case len(limits) == 0:
+	case p.Is(weir.Unlimited()):
 		return "unlimited"
-	case limits[0].Quota == 0:
+	case p.Is(weir.Denied()):
 		return "denied"
 	}
-	return fmt.Sprint(limits[0].Quota)
+	return fmt.Sprint(p.Limits()[0].Quota)
 }
 
 func TestTable(t *testing.T) {
@@ -71,7 +71,7 @@ func TestTable(t *testing.T) {
 		{long + "3", "-"},
 		{"tenant-a/" + long, "3"},
 	} {
-		if got := text(table.Limits(tt.key)); got != tt.want {
+		if got := text(table.ForKey(tt.key)); got != tt.want {
 			t.Errorf("%.20q: got %s, want %s", tt.key, got, tt.want)
 		}
 	}
@@ -128,12 +128,12 @@ func TestJoined(t *testing.T) {
 	} {
 		part := func(s string) weir.KeyFunc { return func(*http.Request) (string, bool) { return s, true } }
 		key, _ := weir.Join(part(tt.first), part(tt.second))(httptest.NewRequest("GET", "/", nil))
-		if got := text(table.Limits(key)); got != tt.want {
+		if got := text(table.ForKey(key)); got != tt.want {
 			t.Errorf("%s: got %s, want %s", key, got, tt.want)
 		}
 	}
 	for _, key := range []string{"", "alice", "5:alice", "5:alice;", "9:alice,", "-1:a,", "99999999999999999999:a,", ":,"} {
-		if got := text(table.Limits(key)); got != "-" {
+		if got := text(table.ForKey(key)); got != "-" {
 			t.Errorf("%q, which is no joined key: got %s", key, got)
 		}
 	}
@@ -166,7 +166,7 @@ func TestTableModel(t *testing.T) {
 		}
 		for range 20 {
 			key := word()
-			if got, want := text(table.Limits(key)), search(entries, key); got != want {
+			if got, want := text(table.ForKey(key)), search(entries, key); got != want {
 				t.Fatalf("seed %d: %q in %v: got %s, want %s", seed, key, entries, got, want)
 			}
 		}
@@ -188,12 +188,12 @@ func search(entries map[string]int64, key string) string {
 	return want
 }
 
-// TestLimitsAllocates: Table.Limits does not allocate.
-func TestLimitsAllocates(t *testing.T) {
+// TestForKeyAllocates: Table.ForKey does not allocate.
+func TestForKeyAllocates(t *testing.T) {
 	for _, b := range tables {
 		table := b.table(t)
 		for _, key := range []string{"192.0.2.1", "customer-77", "9:192.0.2.1,3:GET,"} {
-			if n := testing.AllocsPerRun(100, func() { table.Limits(key) }); n > 0 {
+			if n := testing.AllocsPerRun(100, func() { table.ForKey(key) }); n > 0 {
 				t.Errorf("%s: %s: %v allocations", b.name, key, n)
 			}
 		}
@@ -231,10 +231,10 @@ func (b *tableCase) table(tb testing.TB) *overrides.Table {
 // BenchmarkHandler compares a rule without overrides with a rule that has 10,000
 // overrides, for a client whose key has no override.
 func BenchmarkHandler(b *testing.B) {
-	run := func(name string, f func(string) ([]quota.Limit, bool)) {
+	run := func(name string, f func(string) weir.Policy) {
 		b.Run(name, func(b *testing.B) {
 			l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
-				Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.GCRA(1<<30, time.Second)}, Overrides: f,
+				Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.GCRA(1<<30, time.Second)}, ForKey: f,
 			}}})
 			if err != nil {
 				b.Fatal(err)
@@ -251,7 +251,7 @@ func BenchmarkHandler(b *testing.B) {
 	}
 	run("none", nil)
 	for _, bb := range tables {
-		run(bb.name, bb.table(b).Limits)
+		run(bb.name, bb.table(b).ForKey)
 	}
 }
 
@@ -261,12 +261,12 @@ func (w *nullWriter) Header() http.Header         { return w.h }
 func (w *nullWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (w *nullWriter) WriteHeader(int)             {}
 
-func BenchmarkLimits(b *testing.B) {
+func BenchmarkForKey(b *testing.B) {
 	for _, bb := range tables {
 		b.Run(bb.name, func(b *testing.B) {
 			table := bb.table(b)
 			for b.Loop() {
-				table.Limits("192.0.2.1")
+				table.ForKey("192.0.2.1")
 			}
 		})
 	}

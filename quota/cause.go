@@ -24,7 +24,7 @@ var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error",
 //	busy      any other ErrBusy
 //	open      ErrOpen
 //	timeout   the error has a method Timeout that returns true, such as redisstore.ErrTimeout
-//	limit     LimitsFor or Overrides returned an invalid limit
+//	limit     a weir.Policy has an invalid limit
 //	error     any other error
 //
 // An error that wraps several of these is in the first of their classes: the error of a

@@ -13,14 +13,6 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Batcher is a Store that decides many transactions in one round trip.
-type Batcher interface {
-	// TakeEach decides the transactions as if Take were called for each of them in turn:
-	// each transaction spends all of its charges or none. TakeEach returns nil, or one
-	// error for each transaction. The error of a transaction that was decided is nil.
-	TakeEach(ctx context.Context, ts []*Transaction) []error
-}
-
 // Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
 // at once, on the caller's goroutine, unless another call of the key is under way. Calls
 // that come in the meantime are sent together when that call returns, in the order in which

@@ -6,61 +6,8 @@ import (
 	"time"
 )
 
-// A Validator is an Algorithm that cannot count every limit. The error of Validate says
-// which number of the limit is too large. Validate is called only for limits whose Quota
-// and Period are positive and whose Burst is not negative.
-type Validator interface {
-	Validate(l *Limit) error
-}
-
-// A Queuer is an Algorithm whose charges form a queue and leave it one after the other, if
-// the caller is willing to wait.
-type Queuer interface {
-	// Queue lets a charge of cost > 0 join the queue at the instant now. The charge leaves
-	// the queue when its turn comes, or at the instant that at holds if that is later. Both
-	// instants are in µs since 1970. next is the state with the charge in it, and wait is
-	// the time from now until the turn. If there is no room, ok is false, next is s, and
-	// wait is the time until there is room, or Never.
-	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
-}
-
-// A Canceler is an Algorithm that can give back the units of one reservation. Other
-// algorithms give back their newest units, which may belong to another caller.
-type Canceler interface {
-	// Cancel gives back units that were spent at one instant: n > 0 of them, or fewer if
-	// fewer still count. The argument at holds that instant, which may be before or after
-	// now. Both are in µs since 1970. Units that Cancel cannot identify stay spent.
-	Cancel(s State, l *Limit, now, at, n int64) State
-}
-
-// A Forcer is an Algorithm that has its own way to spend units that do not fit. Other
-// algorithms count such units as they would under a larger Quota: the real Quota then refuses
-// until enough of them no longer count, as it does after a Quota was lowered.
-type Forcer interface {
-	// Force spends cost > 0 units at the instant at, in µs since 1970, even if they do not
-	// fit. The argument at is not before s.At.
-	Force(s State, l *Limit, at, cost int64) State
-}
-
-// A Concurrent is an Algorithm whose units are given back when the request has ended. The
-// Period of its limits is a lease: a unit that is not given back counts until its lease is over.
-type Concurrent interface{ InFlight() }
-
-// A stepper is an Algorithm that decides in place: Step stores in *s and *d what Take would
-// return. This saves copies that take longer than the arithmetic.
-type stepper interface {
-	Step(s *State, d *Decision, l *Limit, now, cost int64)
-}
-
 // An opener is a Queuer in whose queue nothing waits: it delays or refuses until it opens.
 type opener interface{ Opens() }
-
-// A reserver is an Algorithm whose Take at a future instant would drop what a cancellation
-// needs. Reserve decides as Take does, but keeps what a cancellation needs. The argument at
-// holds the future instant, and now the instant at which the charge was asked for.
-type reserver interface {
-	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
-}
 
 // Decide decides t, for code that implements a Store. It fills Decisions, At and the other
 // results from the state of each charge. If everything fits, Decide overwrites states with
@@ -87,7 +34,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
 		c := &t.Charges[0]
 		t.Decisions[0].At = now
-		if a, ok := c.Limit.Algorithm.(stepper); ok {
+		if a, ok := c.Limit.Algorithm.(Stepper); ok {
 			a.Step(&states[0], &t.Decisions[0], &c.Limit, now, c.Cost)
 			return t.Decisions[0].Allowed
 		}
@@ -200,7 +147,7 @@ func (t *Transaction) forget(now int64, states []State) {
 func (t *Transaction) take(i int, now, cost int64, s *State) {
 	c := &t.Charges[i]
 	t.next[i].set(s)
-	if a, ok := c.Limit.Algorithm.(stepper); ok {
+	if a, ok := c.Limit.Algorithm.(Stepper); ok {
 		a.Step(&t.next[i], &t.Decisions[i], &c.Limit, now, cost)
 	} else {
 		t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(*s, &c.Limit, now, cost)
@@ -287,7 +234,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 // takeAt decides a charge for an instant (at) that may be later than the instant at which
 // the charge was asked for (now).
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
-	if r, ok := l.Algorithm.(reserver); ok {
+	if r, ok := l.Algorithm.(Reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
 	}
 	return l.Algorithm.Take(s, l, at, cost)

@@ -12,8 +12,6 @@ type (
 	distant   = weirtest.Distant
 )
 
-const race = weirtest.Race
-
 var (
 	errDown    = weirtest.ErrDown
 	once       = weirtest.Once

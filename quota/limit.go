@@ -82,6 +82,13 @@ func (l *Limit) InFlight() bool {
 	return ok
 }
 
+// Redundant reports whether the limit never refuses a unit that another limit admits, which is
+// charged with it: see Comparer. Both limits must be valid.
+func (l *Limit) Redundant(other *Limit) bool {
+	c, ok := l.Algorithm.(Comparer)
+	return ok && c.Redundant(l, other)
+}
+
 // String says what the limit allows: "100 per 1m0s, 20 at once (gcra)".
 func (l Limit) String() string {
 	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)

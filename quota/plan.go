@@ -12,14 +12,6 @@ import (
 	"github.com/seed83679106/weir/internal/printable"
 )
 
-// A meter is an Algorithm whose debt drains at a constant rate: GCRA and the buckets. Meter
-// returns three numbers in ticks, so that stores can do the arithmetic themselves: unit is
-// what one unit adds to the debt, rate is how much of the debt drains in a microsecond, and
-// full is the largest debt that fits.
-type meter interface {
-	Meter(l *Limit) (unit, rate, full int64)
-}
-
 // Plan returns what the i-th charge has in common with all charges of its rule and limit: a
 // hash of its names, and the numbers of its algorithm if that is a meter. The charge must
 // be valid: Validate has returned nil, and only keys and costs have changed since. t keeps
@@ -95,7 +87,7 @@ func (p *plan) make(c *Charge) error {
 		return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
 	}
 	p.Plan = plans.Plan{Names: c.names()}
-	if m, ok := l.Algorithm.(meter); ok {
+	if m, ok := l.Algorithm.(Metered); ok {
 		p.Unit, p.Rate, p.Full = m.Meter(l)
 		p.Size = p.Full / p.Unit
 	}

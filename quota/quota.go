@@ -332,7 +332,7 @@ var (
 
 	// ErrLimit marks an invalid limit that a function returned for a request, so that no
 	// constructor could find it. The store has not failed.
-	ErrLimit = errors.New("LimitsFor or Overrides returned it")
+	ErrLimit = errors.New("a Policy or ForKey returned it")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
 	// the store. The store was not asked, and nothing was spent.

@@ -115,7 +115,7 @@ func TestHangUpFreesTheKey(t *testing.T) {
 	for _, limit := range tens {
 		synctest.Test(t, func(t *testing.T) {
 			h := must(t, memstore.New(memstore.Options{}), weir.Options{MaxWait: 10_000 * time.Hour, Rules: []weir.Rule{
-				{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit.Named("a"), limit.Named("b")}, Overrides: func(string) ([]quota.Limit, bool) { return nil, false }, Cost: costOf},
+				{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit.Named("a"), limit.Named("b")}, ForKey: func(string) weir.Policy { return weir.Policy{} }, Cost: costOf},
 				{Name: "host", Key: weir.ByHeader("Host"), Limits: []quota.Limit{algorithms.SlidingLog(50, 1000*time.Hour)}, Cost: costOf},
 			}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 			begin := time.Now()

@@ -225,8 +225,10 @@ type none struct{}
 
 func (none) Name() string   { return "none" }
 func (none) String() string { return "none" }
-func (none) Unpayable()     {} // package credit must not pay for it
 func (none) Peeks()         {} // package credit counts granted units as available
+
+// Refusing implements Unpayable: package credit must not pay for it.
+func (none) Refusing(c Charge) Charge { return c }
 
 func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
 	if cost > 0 {
@@ -248,7 +250,7 @@ end
 // Cost of the charges is ignored. Turns that are already reserved keep their instants, and
 // callers that come afterwards get later turns. To give back only some units, Take a charge
 // of negative Cost. To allow more than the limit, raise the limit, for instance by
-// Rule.LimitsFor.
+// Rule.Policy.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

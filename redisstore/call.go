@@ -221,7 +221,7 @@ func unpack(b string) (numbers []int64, ok bool) {
 
 // numbersOf returns the three numbers of l that the Lua of its algorithm gets.
 func numbersOf(l *quota.Limit) []int64 {
-	if m, ok := l.Algorithm.(Metered); ok {
+	if m, ok := l.Algorithm.(quota.Metered); ok {
 		unit, rate, full := m.Meter(l)
 		return []int64{unit, rate, full}
 	}

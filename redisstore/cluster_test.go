@@ -27,6 +27,7 @@ func TestCluster(t *testing.T) {
 // TestReshard: while a key is charged, its slot moves to another node and back. No call
 // fails, and no unit is lost.
 func TestReshard(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	c := redistest.Cluster(t, 3, 0)
 	store, err := redisstore.New(client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))), redisstore.Options{Timeout: patience})
 	if err != nil {

@@ -52,6 +52,7 @@ func TestConformance(t *testing.T) {
 // slots are decided at several instants, which the suite does not expect. multislot_test.go
 // tests such keys.
 func TestConformanceCluster(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	c := redistest.Cluster(t, 3, 0)
 	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))
 	t.Run("one slot", func(t *testing.T) { conform(t, rdb, oneSlot) })

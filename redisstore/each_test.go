@@ -86,9 +86,13 @@ func TestTakeEachOnce(t *testing.T) {
 	if got := look.Decisions[0].Remaining; err != nil || got != 1000-3*34-1 {
 		t.Errorf("got %d left, %v, want %d", got, err, 1000-3*34-1)
 	}
+	brief, err := redisstore.New(rdb, redisstore.Options{Timeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
 	proxy.Swallow.Store(true)
 	start := time.Now()
-	errs := store.TakeEach(t.Context(), batch())
+	errs := brief.TakeEach(t.Context(), batch())
 	if took := time.Since(start); took > patience+time.Second || len(errs) != 200 || !errors.Is(errs[0], redisstore.ErrTimeout) {
 		t.Errorf("got %d errors after %v, want 200 of ErrTimeout in its time", len(errs), took)
 	}
@@ -97,6 +101,7 @@ func TestTakeEachOnce(t *testing.T) {
 // TestTakeEachCluster: a batch in a cluster decides keys on all nodes, and spends each unit
 // of a key once.
 func TestTakeEachCluster(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	c := redistest.Cluster(t, 3, 0)
 	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))))
 	var ts []*quota.Transaction

@@ -56,14 +56,6 @@ type Scripted interface {
 	Lua() string
 }
 
-// Metered is a Scripted algorithm that is a meter, such as GCRA. Meter returns three
-// numbers: how many ticks each unit of cost adds to a debt (unit), how many ticks of the
-// debt drain in each µs (rate), and how many ticks the debt may have (full). The Lua gets
-// these numbers in place of quota, period and burst.
-type Metered interface {
-	Meter(l *quota.Limit) (unit, rate, full int64)
-}
-
 // Edged is a Scripted algorithm whose windows a script cannot compute, such as months. Edges
 // returns instants at which windows begin, in µs since 1970 and in order: from one before the
 // given instant to one well after it. The functions of the Lua get these edges as one more

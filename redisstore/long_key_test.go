@@ -62,6 +62,7 @@ func usedMemory(t *testing.T, rdb redis.UniversalClient) int64 {
 // TestLongKeyIsItsDigest: a long key and its digest share a state, on a single server and in
 // a cluster, in Take and in TakeEach.
 func TestLongKeyIsItsDigest(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	long := strings.Repeat("x", 900)
 	charge := func(key string) quota.Charge {
 		return quota.Charge{Rule: "api", Key: key, Limit: algorithms.GCRA(3, time.Hour), Cost: 1}

@@ -64,6 +64,7 @@ func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*quota
 // TestSpread: a transaction on keys in different slots spends all of its charges or none,
 // and each charge gets a decision.
 func TestSpread(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		keys := apart(store, 6)
 		charge := func(i int, cost int64) quota.Charge {
@@ -110,6 +111,7 @@ func TestSpread(t *testing.T) {
 // TestSpreadRace: concurrent transactions on keys of different slots never get more units than
 // the limits allow. Few units are lost, that is, spent by a transaction that was not admitted.
 func TestSpreadRace(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
 	spreads(t, func(t *testing.T, store *redisstore.Store) {
 		const units, each, keys = 100, 40, 6
 		names := apart(store, keys)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +68,7 @@ func TestProbeCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster takes seconds to begin")
 	}
+	t.Parallel() // it mostly waits for its servers to start
 	cluster := redistest.Cluster(t, 3, 0)
 	for _, node := range cluster.Nodes {
 		node.Do("ACL", "SETUSER", "weir", "on", ">p", "~*", "+@all")
@@ -91,6 +93,7 @@ func TestProbeSentinel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("Sentinels take seconds to begin")
 	}
+	t.Parallel() // it mostly waits for its servers to start
 	set := redistest.Sentinel(t)
 	store := storeOf(t, optionsOf(set.Addrs()[0], func(o *redis.UniversalOptions) { o.MasterName = redistest.MasterName }))
 	if err := store.Probe(t.Context(), everyLimit...); err != nil {
@@ -259,6 +262,33 @@ func TestOutages(t *testing.T) {
 	}
 	if err := storeOf(t, optionsOf("127.0.0.1:1", nil)).Probe(t.Context()); err == nil || errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("refused: got error %v, want one that is no ErrUnusable", err)
+	}
+}
+
+// TestTryAgain: while Redis answers TRYAGAIN, Take asks it again until the Timeout has passed,
+// with a pause of a millisecond each time.
+func TestTryAgain(t *testing.T) {
+	var asked atomic.Int64
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Fake(t, func(args []string) string {
+		if args[0] != "evalsha" {
+			return "-ERR unknown command\r\n"
+		}
+		asked.Add(1)
+		return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+	})})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		asked.Store(0)
+		if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err == nil || errors.Is(err, quota.ErrUnusable) {
+			t.Errorf("got error %v, want one that is no ErrUnusable", err)
+		}
+		if n := asked.Load(); n > 21 {
+			t.Errorf("Redis was asked %d times in 20 ms, want 21 times at most", n)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -24,6 +25,7 @@ import (
 // clientOf returns a client whose Redis has the same reply to all commands but TIME and HELLO.
 func clientOf(reply []byte) *redis.Client {
 	return redis.NewClient(&redis.Options{
+		Addr:     "127.0.0.1:1", // in a bubble of testing/synctest no name can be looked up
 		Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MaxRetries: -1, DialerRetries: 1, ReadTimeout: 20 * time.Millisecond, ContextTimeoutEnabled: true, PoolSize: 1,
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
@@ -67,6 +69,7 @@ func replyTo(conn net.Conn, reply []byte) {
 		case "time":
 			answer = []byte("*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n")
 		}
+		time.Sleep(100 * time.Microsecond) // the clock of a bubble goes on only while all sleep
 		if _, err := conn.Write(answer); err != nil {
 			return
 		}
@@ -236,35 +239,37 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 // TestReplies: whatever Redis replies, each method of a store returns, and none panics.
 func TestReplies(t *testing.T) {
 	for _, reply := range replies() {
-		rdb := clientOf(reply)
-		defer rdb.Close()
-		store, err := New(rdb, Options{Timeout: 20 * time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, tx := range asked() {
-			if testing.Short() && tx.Charges[0].Limit.Algorithm.Name() != "sliding-log" {
-				continue
-			}
-			checkAnswer(t, string(reply), "Take", tx, store.Take(t.Context(), tx))
-		}
-		batch := []*quota.Transaction{asked()[0], asked()[1], asked()[0]}
-		errs := store.TakeEach(t.Context(), batch)
-		for i, tx := range batch {
-			if errs == nil {
-				checkAnswer(t, string(reply), "TakeEach", tx, nil)
-			} else {
-				checkAnswer(t, string(reply), "TakeEach", tx, errs[i])
-			}
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if err := store.Probe(ctx, asked()[0].Charges[0].Limit); err == nil {
-			t.Errorf("%q: Probe returns no error", reply)
-		}
-		store.LoadOverrides(ctx, "")
-		store.SaveOverride(ctx, "a", "b", 0, 1)
+		synctest.Test(t, func(t *testing.T) { askAll(t, reply) })
 	}
+}
+
+// askAll calls every method of a store whose Redis has the same reply to all commands.
+func askAll(t *testing.T, reply []byte) {
+	rdb := clientOf(reply)
+	defer rdb.Close()
+	store, err := New(rdb, Options{Timeout: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tx := range asked() {
+		checkAnswer(t, string(reply), "Take", tx, store.Take(t.Context(), tx))
+	}
+	batch := []*quota.Transaction{asked()[0], asked()[1], asked()[0]}
+	errs := store.TakeEach(t.Context(), batch)
+	for i, tx := range batch {
+		if errs == nil {
+			checkAnswer(t, string(reply), "TakeEach", tx, nil)
+		} else {
+			checkAnswer(t, string(reply), "TakeEach", tx, errs[i])
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := store.Probe(ctx, asked()[0].Charges[0].Limit); err == nil {
+		t.Errorf("%q: Probe returns no error", reply)
+	}
+	store.LoadOverrides(ctx, "")
+	store.SaveOverride(ctx, "a", "b", 0, 1)
 }
 
 // TestReplyStates: the same as FuzzReply, for replies with random states.

@@ -46,7 +46,9 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 			case redis.HasErrorPrefix(err, "TRYAGAIN"):
 				// While a slot moves, a node may lack some keys of a call. The node then
 				// runs no script.
-				time.Sleep(time.Millisecond)
+				const pause = time.Millisecond
+				time.Sleep(pause)
+				spend(ctx, leftOf(ctx)-pause)
 				cmds[i] = c.command(ctx, "evalsha", c.sha)
 			default:
 				continue

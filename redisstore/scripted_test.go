@@ -58,7 +58,7 @@ func (d double) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 }
 
 func (d double) Meter(l *quota.Limit) (unit, rate, full int64) {
-	return d.Algorithm.(redisstore.Metered).Meter(l)
+	return d.Algorithm.(quota.Metered).Meter(l)
 }
 
 // TestScriptedLayout: the Lua of an algorithm need not be indented, so a function that take

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -43,7 +44,11 @@ func TestSentinelPlanned(t *testing.T) {
 		{"all replicas needed", []string{"CONFIG", "SET", "min-replicas-to-write", "2"}, true},
 		{"writes paused", []string{"CLIENT", "PAUSE", "5000", "WRITE"}, true},
 	} {
+		if c.prepare == nil && !rounds.Long() {
+			continue // this one only measures
+		}
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			planFailover(t, c.prepare, c.bounded)
 		})
 	}

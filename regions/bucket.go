@@ -43,8 +43,7 @@ const (
 	// mostDebt is the most ticks that a debt may have. bucket.lua has the same number.
 	mostDebt = 2 * quota.MaxTicks
 
-	// forced is the quota of a charge that is spent even if it does not fit: see force.go of
-	// package weir.
+	// forced is the quota of a charge that is spent even if it does not fit: see quota.Forcer.
 	forced = quota.MaxTicks
 )
 

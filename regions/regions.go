@@ -157,9 +157,7 @@ func (s *Store) share(charges []quota.Charge) {
 // Other limits get an even share of the quota and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := s.o.Regions
-	_, moves = l.Algorithm.(interface {
-		Meter(l *quota.Limit) (unit, rate, full int64)
-	})
+	_, moves = l.Algorithm.(quota.Metered)
 	_, queue := l.Algorithm.(quota.Queuer)
 	switch moves = moves && !queue; {
 	case n == 1:

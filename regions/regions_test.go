@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
@@ -143,15 +144,16 @@ func (o *outcome) far() (n int) {
 
 // TestRegions: all regions together admit no more than one store would, with each way and
 // demand. With package regions no request waits, and at least 90 % of the units are admitted
-// that one store would admit. The log has the figures of docs/regions.md.
+// that one store would admit. With WEIR_LONG the log has the figures of docs/regions.md, of
+// the other ways as well.
 func TestRegions(t *testing.T) {
 	l := algorithms.GCRA(100, time.Second).WithBurst(150)
-	long := 5 * time.Minute
-	if testing.Short() {
-		long = time.Minute
-	}
+	const long = 5 * time.Minute
 	for _, d := range demands {
 		for _, w := range ways {
+			if w.name != "regions" && !rounds.Long() {
+				continue
+			}
 			synctest.Test(t, func(t *testing.T) {
 				o := simulate(t, l, d, w, long)
 				far, could := o.far(), min(o.asked, int(100*long.Seconds()))
@@ -160,7 +162,7 @@ func TestRegions(t *testing.T) {
 				if worst > float64(l.Burst)+1e-3 {
 					t.Errorf("%s, %s: got %.1f more than the rate allows, want the burst at most", d.name, w.name, worst)
 				}
-				if w.name == "regions" && (used < 90 && !testing.Short() || far > 0) {
+				if w.name == "regions" && (used < 90 || far > 0) {
 					t.Errorf("%s: %.1f %% of the units are admitted and %d requests wait, want 90 %% or more and 0", d.name, used, far)
 				}
 			})

@@ -2,7 +2,6 @@ package regions_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/regions"
@@ -184,24 +184,20 @@ func (w world) run(t *testing.T, r *rand.Rand) *ledger {
 	return g
 }
 
-var worlds = flag.Uint64("worlds", 300, "how many worlds TestRegionsNeverExceed runs")
-
 // TestRegionsNeverExceed: regions of several processes never admit more of a key than one store
 // would, in any window of time. Calls of the central store are slow or lost, its clock differs
 // from the clocks of the regions, demand jumps, and keys are idle for a while and then get
-// requests again. The command for many worlds:
+// requests again. The command for 100,000 worlds:
 //
-//	go test -run TestRegionsNeverExceed -worlds 100000 -timeout 1h ./regions
+//	WEIR_LONG=100 go test -run TestRegionsNeverExceed -timeout 1h ./regions
 func TestRegionsNeverExceed(t *testing.T) {
 	first := rand.Uint64()
-	n := *worlds
-	if testing.Short() {
-		n = min(n, 100)
-	}
+	n := rounds.N(100, 1000)
 	total, failed := int64(0), 0
 	for i := range n {
-		r := rand.New(rand.NewPCG(first+i, 0))
-		w := makeWorld(first+i, r)
+		seed := first + uint64(i)
+		r := rand.New(rand.NewPCG(seed, 0))
+		w := makeWorld(seed, r)
 		var worst float64
 		synctest.Test(t, func(t *testing.T) {
 			g := w.run(t, r)

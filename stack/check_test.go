@@ -56,6 +56,7 @@ func TestCheck(t *testing.T) {
 		return strings.Contains(log.String(), `level=ERROR msg="weir: Redis cannot decide`) && strings.Contains(log.String(), "Redis can decide now")
 	})
 	server.Do("ACL", "SETUSER", "weir", "-psetex")
+	store.Age(10 * time.Second) // TestChecksPause tests that no check begins earlier
 	until(t, "Err names the right again", func() bool {
 		granted(t, store, "c")
 		return errors.Is(store.Err(), quota.ErrUnusable)

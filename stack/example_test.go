@@ -56,7 +56,7 @@ func ExampleStore() {
 	}
 	live := overrides.NewLive(overrides.LiveOptions{Keeper: store.Redis()})
 	api, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, Overrides: live.Of("api", nil),
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, ForKey: live.Of("api", nil),
 	}}})
 	if err != nil {
 		fmt.Println(err)

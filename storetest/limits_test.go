@@ -2,6 +2,7 @@ package storetest_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -129,4 +130,13 @@ func TestLimitsPage(t *testing.T) {
 			t.Errorf("the code of the page from %q on differs from the code of this test", begin)
 		}
 	}
+}
+
+func ExampleTests() {
+	for _, test := range storetest.Tests()[:2] {
+		fmt.Println(test.Name)
+	}
+	// Output:
+	// Clock
+	// Random
 }

@@ -117,7 +117,7 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 		if err := l.Validate(); err != nil {
 			return trial, err
 		}
-		if _, ok := l.Algorithm.(interface{ InFlight() }); ok {
+		if l.InFlight() {
 			return trial, fmt.Errorf("watch: Try: %s counts requests in flight, but the ends of requests are not recorded", l.Algorithm.Name())
 		}
 	}

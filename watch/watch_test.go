@@ -123,7 +123,7 @@ func TestTopCounts(t *testing.T) {
 	shadow := rule("shadow", weir.Global(), 1)
 	shadow.Shadow = 1
 	two := rule("two", weir.ByHeader("Key"), 1)
-	two.Overrides = func(string) ([]weir.Limit, bool) { return nil, false } // a rule that has them may have redundant limits
+	two.ForKey = func(string) weir.Policy { return weir.Policy{} } // a rule that has it may have redundant limits
 	two.Limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)}
 	h := limiter(t, memstore.New(memstore.Options{}), top.Observe, two, rule("one", weir.ByIP(), 2), shadow).Handler(http.NotFoundHandler())
 	for _, key := range []string{"a", "b", "a", "c"} {
@@ -173,7 +173,7 @@ func TestLog(t *testing.T) {
 		out, l := logger()
 		pests, _ := keys.NewList("pest")
 		api := rule("api", weir.ByHeader("Key"), 1)
-		api.Deny, api.Penalty = pests.Has, &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
+		api.ForKey, api.Penalty = weir.When(pests.Has, weir.Denied()), &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
 		mem, gone := memstore.New(memstore.Options{}), false
 		h := limiter(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			if gone {

@@ -22,7 +22,7 @@ import (
 // A Collector counts events, and is a prometheus.Collector of the counts. One Collector
 // may observe several Limiters.
 //
-// It counts at most 1,000 limits separately, because LimitsFor may return any number of
+// It counts at most 1,000 limits separately, because Rule.Policy may return any number of
 // different limits. All other limits are counted together, with rule="" and limit="other".
 type Collector struct {
 	collector

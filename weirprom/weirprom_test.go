@@ -66,7 +66,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 		t.Fatal(err)
 	}
 	l, err := weir.New(hybrid, weir.Options{Observe: metrics.Observe, Rules: []weir.Rule{
-		{Name: "api", Key: weir.ByHeader("Key"), Deny: deny.Has,
+		{Name: "api", Key: weir.ByHeader("Key"), ForKey: weir.When(deny.Has, weir.Denied()),
 			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(10, 9000*time.Hour).Named("many")},
 			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), Duration: time.Hour}},
@@ -287,7 +287,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestBounded: the number of time series is bounded, however many limits LimitsFor returns.
+// TestBounded: the number of time series is bounded, however many limits a Policy returns.
 func TestBounded(t *testing.T) {
 	metrics := weirprom.New()
 	e := weir.Event{Transaction: &quota.Transaction{Charges: make([]quota.Charge, 1), Decisions: []quota.Decision{{Allowed: true}}}}

@@ -21,12 +21,14 @@ import (
 
 type tier string
 
-// tiers are built once, not with each request. Limits without names are counted under their
-// period, so the units that an account has spent still count after it changes its tier.
-var tiers = map[tier][]weir.Limit{
-	"":     {algorithms.GCRA(1, 10*time.Second)}, // strangers
-	"free": {algorithms.GCRA(2, 10*time.Second)},
-	"pro":  {algorithms.GCRA(5, 10*time.Second)},
+// strangers, and requests of a tier that is not in tiers, have these limits. Limits without names
+// are counted under their period, so the units that an account has spent still count after it
+// changes its tier.
+var strangers = []weir.Limit{algorithms.GCRA(1, 10*time.Second)}
+
+var tiers = map[tier]weir.Policy{
+	"free": weir.Limited(algorithms.GCRA(2, 10*time.Second)),
+	"pro":  weir.Limited(algorithms.GCRA(5, 10*time.Second)),
 }
 
 type account struct {
@@ -44,9 +46,10 @@ func main() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Headers: headers.GitHub,
 		Rules: []weir.Rule{{
-			Name:      "api",
-			Key:       weir.FirstOf(keys.ByContext(idKey{}), weir.ByIP()),
-			LimitsFor: limitsFor,
+			Name:   "api",
+			Key:    weir.FirstOf(keys.ByContext(idKey{}), weir.ByIP()),
+			Limits: strangers,
+			Policy: func(r *http.Request) weir.Policy { return tiers[tierOf(r)] },
 		}},
 	})
 	if err != nil {
@@ -88,15 +91,6 @@ func authenticate(next http.Handler) http.Handler {
 func tierOf(r *http.Request) tier {
 	t, _ := r.Context().Value(tierKey{}).(tier)
 	return t
-}
-
-// limitsFor returns the limits of the request's tier. An unknown tier gets the limits of
-// strangers, because a rule without limits would let every request pass.
-func limitsFor(r *http.Request) []weir.Limit {
-	if limits, ok := tiers[tierOf(r)]; ok {
-		return limits
-	}
-	return tiers[""]
 }
 
 func serve(w http.ResponseWriter, r *http.Request) {

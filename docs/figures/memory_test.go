@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -78,7 +79,7 @@ func TestMemory(t *testing.T) {
 	if err != nil && !*update {
 		t.Fatal(err)
 	}
-	if !testing.Short() || *update { // measure makes a million keys
+	if rounds.Long() || *update { // measure makes a million keys
 		now := measure(t)
 		last := len(now.Keys) - 1
 		off := len(m.Keys) != len(now.Keys) ||

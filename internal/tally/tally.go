@@ -48,7 +48,7 @@ type Tally struct {
 // that Metrics reads.
 func New(stores ...quota.Store) *Tally { return &Tally{stores: storesOf(stores)} }
 
-// Most is the largest number of limits, because LimitsFor may return any number of
+// Most is the largest number of limits, because Rule.Policy may return any number of
 // different limits. Further limits are counted together, as the limit Other.
 const (
 	Most  = 1000

@@ -29,6 +29,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
@@ -243,8 +244,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // TestEveryAlertFires: no alert fires while all is well, and each alert fires when its
 // condition occurs.
 func TestEveryAlertFires(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
+	if !rounds.Long() {
+		t.Skip("takes half a minute: WEIR_LONG is not set")
 	}
 	server := redistest.Server(t)
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, server.Addr()))

@@ -7,6 +7,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"
@@ -36,7 +37,12 @@ func take(t *testing.T, store quota.Store, charges ...quota.Charge) *quota.Trans
 	return tx
 }
 
+// TestConformanceMini: a store passes the tests of package storetest on miniredis, too.
+// TestConformance of package redisstore runs them on a redis-server, in a tenth of the time.
 func TestConformanceMini(t *testing.T) {
+	if !rounds.Long() {
+		t.Skip("miniredis takes ten times as long as a redis-server: WEIR_LONG is not set")
+	}
 	t.Parallel()
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))
 	storetest.Run(t, func(t *testing.T) quota.Store { return newStore(t, rdb) })

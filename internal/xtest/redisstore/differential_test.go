@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
@@ -43,23 +42,9 @@ func TestDifferentialOnServer(t *testing.T) {
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
-// decisionsOr returns how many decisions a test makes. The environment variable WEIR_DECISIONS
-// sets the number. Without it, the number is the argument short with the flag -short, and the
-// argument usual without the flag.
-func decisionsOr(usual, short int) int {
-	if n, err := strconv.Atoi(os.Getenv("WEIR_DECISIONS")); err == nil {
-		return n
-	}
-	if testing.Short() {
-		return short
-	}
-	return usual
-}
-
-// differential runs random histories until they have made as many decisions as decisionsOr
-// says.
+// differential runs random histories.
 func differential(t *testing.T, rdb *redis.Client, server world) {
-	decisions := decisionsOr(30_000, 5_000)
+	decisions := rounds.N(5000, 30_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
 	defer rdb.Close()
@@ -90,7 +75,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 			t.Fatal(err)
 		}
 	}
-	if len(done) != 8 && !testing.Short() { // the few histories of -short may miss an algorithm
+	if len(done) != 8 && decisions >= 30_000 { // few histories may miss an algorithm
 		t.Errorf("histories by algorithm are %v, want all 8 algorithms", done)
 	}
 }
@@ -1002,16 +987,13 @@ func (h *history) again() {
 // share a log.
 func TestLongLogs(t *testing.T) {
 	t.Parallel()
-	histories := 12
-	if testing.Short() {
-		histories = 4
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	for n := range histories {
+	for n := range rounds.N(1, 12) {
+		n += r.IntN(12)
 		h := newHistory(r, server, newStore(t, rdb))
 		h.limits, h.keys, h.long, h.tiers = nil, h.keys[:1], true, false
 		for i := range 1 + r.IntN(3) {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -26,7 +27,7 @@ func TestTakeEach(t *testing.T) {
 	defer rdb.Close()
 	now := time.Now().Truncate(time.Microsecond) // the real time, because TakeEach sends only the windows of a calendar that are around it
 	merged := 0
-	for round := range 100 {
+	for round := range rounds.N(30, 100) {
 		open := func(prefix string) *redisstore.Store {
 			s, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second, Prefix: prefix})
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -117,7 +118,7 @@ func someKeys(r *rand.Rand) (keys []string) {
 // are those that were spent at the given instants.
 func TestSlotsOracle(t *testing.T) {
 	t.Parallel()
-	decisions := decisionsOr(8_000, 1_000)
+	decisions := rounds.N(1000, 8000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 9))
 	ring := newRing(t)
@@ -241,14 +242,10 @@ func (o *slotsOracle) record(c *quota.Charge, at int64, after quota.State) {
 // spent or none. The limits are sliding logs, so the test counts the units of the last period.
 func TestSlotsRace(t *testing.T) {
 	t.Parallel()
-	histories := 100
-	if testing.Short() {
-		histories = 20
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 10))
 	ring := newRing(t)
-	refused, late := 0, 0
+	histories, refused, late := rounds.N(20, 100), 0, 0
 	for range histories {
 		limit := algorithms.SlidingLog(1+r.Int64N(6), time.Second)
 		units := unitsOf{}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
@@ -146,16 +147,12 @@ func TestSwitchedBatch(t *testing.T) {
 // the Go code.
 func TestSwitchedPeriods(t *testing.T) {
 	t.Parallel()
-	histories := 120
-	if testing.Short() {
-		histories = 75
-	}
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 4))
 	server := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
-	for n := range histories {
+	for n := range rounds.N(25, 120) {
 		store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
 		if err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,12 +15,12 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestLimitsForNeverFailsOpen: by default, a mistake of LimitsFor lets no request pass
+// TestPolicyNeverFailsOpen: by default, a mistake of Policy lets no request pass
 // unlimited. A limit that cannot be counted exactly is charged as the nearest limit that can
 // be counted. Any other mistake is an error: Transport returns it, and the default of
 // OnError answers 503. A rule in shadow refuses no request. Each mistake is logged without
 // the key.
-func TestLimitsForNeverFailsOpen(t *testing.T) {
+func TestPolicyNeverFailsOpen(t *testing.T) {
 	const gib = 1 << 30
 	uncountable := algorithms.GCRA(gib, time.Hour)
 	passes := func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) { next.ServeHTTP(w, r) }
@@ -40,13 +41,16 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 		{[]weir.Limit{uncountable}, 1, nil, 200, "", true, "quota 1073741250 can"},
 		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota 0 is below 1"},
 		{[]weir.Limit{uncountable, algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota 0 is below 1"},
+		{nil, 0, nil, 503, "", false, "the policy is zero, and the rule has no Limits"},
+		{nil, 0, passes, 200, "", false, "the policy is zero, and the rule has no Limits"},
+		{nil, 1, nil, 200, "", true, "the policy is zero, and the rule has no Limits"},
 		{[]weir.Limit{{}}, 0, nil, 503, "", false, "it has no algorithm"},
 		{[]weir.Limit{algorithms.GCRA(1, math.MaxInt64/1000*1000)}, 0, nil, 503, "", false, "no common divisor"},
 		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, passes, 200, "", false, "quota 0 is below 1"},
 		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 1, nil, 200, "", true, "quota 0 is below 1"},
 	} {
 		given := append([]weir.Limit(nil), c.limits...)
-		rule := weir.Rule{Name: "api", Key: weir.ByHeader("User"), Shadow: c.shadow, LimitsFor: func(*http.Request) []weir.Limit { return given }}
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("User"), Shadow: c.shadow, Policy: func(*http.Request) weir.Policy { return weir.Limited(given...) }}
 		var log bytes.Buffer
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, OnError: c.onError, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		res := do(l.Handler(served), ask("/", "", "User", "ann@example.com"))
@@ -68,8 +72,8 @@ func TestLimitsForNeverFailsOpen(t *testing.T) {
 			}
 			given[0] = c.limits[0]
 		}
-		if given[0] != c.limits[0] {
-			t.Errorf("%v: the Limiter has changed what LimitsFor returned", c.limits)
+		if !slices.Equal(given, c.limits) {
+			t.Errorf("%v: the Limiter has changed what Policy returned", c.limits)
 		}
 	}
 }

@@ -1,4 +1,6 @@
-package weir
+// Package ban has the bans of keys: the algorithm with which a store keeps them, and what a
+// process remembers of them.
+package ban
 
 import (
 	"fmt"
@@ -7,55 +9,55 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A ban is an algorithm that keeps the bans of a key. In its state, At is when the last ban
+// Algorithm keeps the bans of a key. In its state, At is when the last ban
 // began, A is when it ends, and B is how many bans strikes have begun, up to 32. A charge
 // begins a ban. The cost of the charge is the length of a first ban in µs. Each ban lasts
 // twice as long as the one before, and at most the period of the limit. During a ban no
 // other ban begins, so concurrent strikes begin only one ban. A charge of cost 0 gets the
 // rest of the ban as NextAfter.
-type ban struct{}
+type Algorithm struct{}
 
 const (
-	// A ban is remembered for 32 periods, and its length doubles at most 32 times.
-	repeats = 32
+	// Repeats is for how many periods a ban is remembered, and how often its length doubles at
+	// most.
+	Repeats = 32
 
-	// byHand is the Burst of the limit if an operator bans a key. The cost is then the
+	// Manual is the Burst of the limit if an operator bans a key. The cost is then the
 	// length of the ban, and B does not change.
-	byHand = 1
+	Manual = 1
 
 	// asked is the Burst of the limit if a charge only asks whether the key is banned. A
 	// ban then refuses the charge, and the charge changes nothing.
 	asked = 2
 )
 
-func banLimit(most time.Duration) Limit {
-	return Limit{Name: banName, Algorithm: ban{}, Quota: 1, Period: most}
+// Limit returns the limit of bans that last at most that long.
+func Limit(most time.Duration) quota.Limit {
+	return quota.Limit{Name: "penalty ban", Algorithm: Algorithm{}, Quota: 1, Period: most}
 }
 
-func (ban) Name() string   { return "ban" }
-func (ban) String() string { return "ban" }
-func (ban) Unpayable()     {} // package credit must not pay for it
+func (Algorithm) Name() string   { return "ban" }
+func (Algorithm) String() string { return "ban" }
 
-// Refusing returns a charge that looks up a ban as a charge that a ban refuses. Package credit
-// calls it, so that granted units do not pay for a banned key.
-func (ban) Refusing(c quota.Charge) quota.Charge {
+// Refusing implements quota.Unpayable.
+func (Algorithm) Refusing(c quota.Charge) quota.Charge {
 	c.Cost, c.Limit.Burst = 1, asked
 	return c
 }
 
-func (b ban) Take(s quota.State, l *Limit, now, cost int64) (_ quota.State, d quota.Decision) {
+func (b Algorithm) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	b.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
-func (ban) Step(s *quota.State, d *quota.Decision, l *Limit, now, cost int64) {
+func (Algorithm) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, most := max(now, s.At), l.Period.Microseconds()
 	end, n := s.A, s.B
-	if end+repeats*most <= at {
+	if end+Repeats*most <= at {
 		end, n = 0, 0
 	}
 	wait := at - now
-	if l.Burst != byHand {
+	if l.Burst != Manual {
 		wait = max(end, at) - now
 	}
 	*d = quota.Decision{Allowed: cost <= 0 || wait == 0}
@@ -63,7 +65,7 @@ func (ban) Step(s *quota.State, d *quota.Decision, l *Limit, now, cost int64) {
 	case !d.Allowed:
 		d.RetryAfter = time.Duration(wait) * time.Microsecond
 	case l.Burst == asked:
-	case cost > 0 && l.Burst == byHand:
+	case cost > 0 && l.Burst == Manual:
 		end = max(end, at+cost)
 		*s = quota.State{At: at, A: end, B: n}
 	case cost > 0:
@@ -71,7 +73,7 @@ func (ban) Step(s *quota.State, d *quota.Decision, l *Limit, now, cost int64) {
 			cost = min(2*cost, most)
 		}
 		end = at + cost
-		*s = quota.State{At: at, A: end, B: min(n+1, repeats)}
+		*s = quota.State{At: at, A: end, B: min(n+1, Repeats)}
 	}
 	if end > now {
 		d.NextAfter = time.Duration(end-now) * time.Microsecond
@@ -79,12 +81,12 @@ func (ban) Step(s *quota.State, d *quota.Decision, l *Limit, now, cost int64) {
 		d.Remaining = 1
 	}
 	if end > 0 {
-		d.ResetAfter = time.Duration(max(0, end+repeats*most-now)) * time.Microsecond
+		d.ResetAfter = time.Duration(max(0, end+Repeats*most-now)) * time.Microsecond
 	}
 }
 
 // Lua returns Take as a script for package redisstore: see redisstore.Scripted.
-func (ban) Lua() string {
+func (Algorithm) Lua() string {
 	return fmt.Sprintf(`local function take(at, stop, n, till, now, cost, _, most, burst)
   if stop + %[1]d * most <= now then stop, n = 0, 0 end
   if cost < 0 then
@@ -101,5 +103,5 @@ func (ban) Lua() string {
   end
   if burst == %[3]d then return 0, at, stop, n, till end
   return 0, now, stop, n, stop + %[1]d * most
-end`, repeats, byHand, asked)
+end`, Repeats, Manual, asked)
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
@@ -47,21 +48,22 @@ type Penalty struct {
 	MaxDuration time.Duration
 }
 
-// The names of the limits in which a store keeps strikes and bans. Clients do not see
-// these limits.
-const (
-	strikesName = "penalty strikes"
-	banName     = "penalty ban"
-)
+// strikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
+const strikesName = "penalty strikes"
 
-// bans has the bans of a rule: the limits that keep them in the store, and what this
-// process knows of them.
+// bans is the rider of rules with a Penalty. Rules are known by their index.
 type bans struct {
-	of           *rule
-	rule         string
+	bystander
+	l     *Limiter
+	of    []*penalties // of each rule; nil without a Penalty
+	known ban.Known
+}
+
+// penalties has the limits that keep the bans of a rule in the store.
+type penalties struct {
+	rule         *rule
 	first        int64 // µs
 	strikes, ban Limit
-	known        *knownBans
 
 	// struck says until when the strikes of a key may count, in µs since 1970. The place in
 	// struck is a hash of the key. If two keys share a place, the strikes of both keys are
@@ -70,35 +72,51 @@ type bans struct {
 	struck [256]atomic.Int64
 }
 
-func newBans(r *rule) (*bans, error) {
-	p := r.Penalty
-	if p == nil {
+// newBans returns nil if no rule has a Penalty.
+func newBans(l *Limiter) (rider, error) {
+	b, found := &bans{l: l, of: make([]*penalties, len(l.rules))}, false
+	for i, r := range l.rules {
+		if r.Penalty == nil {
+			continue
+		}
+		p, err := newPenalties(r)
+		if err != nil {
+			return nil, fmt.Errorf("weir: rule %q: %w", r.Name, err)
+		}
+		b.of[i], found = p, true
+	}
+	if !found {
 		return nil, nil
 	}
+	return b, nil
+}
+
+func newPenalties(r *rule) (*penalties, error) {
+	p := r.Penalty
 	most := p.MaxDuration
 	if most == 0 {
 		most = max(24*time.Hour, p.Duration)
 	}
 	switch {
 	case p.Duration < time.Microsecond || p.Duration%time.Microsecond != 0:
-		return nil, fmt.Errorf("weir: rule %q: penalty: Duration %v is not in whole microseconds above 0", r.Name, p.Duration)
+		return nil, fmt.Errorf("penalty: Duration %v is not in whole microseconds above 0", p.Duration)
 	case most < p.Duration || most%time.Microsecond != 0:
-		return nil, fmt.Errorf("weir: rule %q: penalty: MaxDuration %v is below Duration, or not in whole microseconds", r.Name, most)
-	case most > quota.MaxTicks/repeats*time.Microsecond:
-		return nil, fmt.Errorf("weir: rule %q: penalty: a ban of %v is too long, the longest is %v", r.Name, most, quota.MaxTicks/repeats*time.Microsecond)
+		return nil, fmt.Errorf("penalty: MaxDuration %v is below Duration, or not in whole microseconds", most)
+	case most > quota.MaxTicks/ban.Repeats*time.Microsecond:
+		return nil, fmt.Errorf("penalty: a ban of %v is too long, the longest is %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
 	}
-	b := &bans{of: r, rule: r.Name, first: p.Duration.Microseconds(), strikes: p.Strikes.Named(strikesName), ban: banLimit(most), known: &r.known, seed: maphash.MakeSeed()}
-	err := b.strikes.Fault()
+	strikes := p.Strikes.Named(strikesName)
+	err := strikes.Fault()
 	if err == nil {
-		err = checkBurst(&b.strikes)
+		err = checkBurst(&strikes)
 	}
 	if err == nil {
-		err = checkStrikes(&b.strikes)
+		err = checkStrikes(&strikes)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("weir: rule %q: %s: %w", r.Name, strikesName, err)
+		return nil, fmt.Errorf("%s: %w", strikesName, err)
 	}
-	return b, nil
+	return &penalties{rule: r, first: p.Duration.Microseconds(), strikes: strikes, ban: ban.Limit(most), seed: maphash.MakeSeed()}, nil
 }
 
 // checkStrikes returns an error if the algorithm counts what strikes are not: requests that
@@ -110,113 +128,139 @@ func checkStrikes(l *Limit) error {
 	return nil
 }
 
-func (b *bans) charge(l Limit, key string, cost int64) quota.Charge {
-	return quota.Charge{Rule: b.rule, Key: key, Limit: l, Cost: cost}
+func (p *penalties) charge(l Limit, key string, cost int64) quota.Charge {
+	return quota.Charge{Rule: p.rule.Name, Key: key, Limit: l, Cost: cost}
 }
 
 // place returns the place of a key in struck.
-func (b *bans) place(key string) *atomic.Int64 {
-	return &b.struck[maphash.String(b.seed, key)%uint64(len(b.struck))]
+func (p *penalties) place(key string) *atomic.Int64 {
+	return &p.struck[maphash.String(p.seed, key)%uint64(len(p.struck))]
 }
 
-// applyPenalties refuses the request of v if one of the request's keys is banned. A key is
-// banned if the store says so, or if a limit has just refused the request and this strike
-// begins a ban.
-func (l *Limiter) applyPenalties(v *verdict, e *Event) {
+// meet denies a request whose key this process knows to be banned. If several rules have banned
+// its keys, the longest ban stands.
+func (b *bans) meet(v *verdict, rule *rule, key string, applies bool) bool {
+	if !applies {
+		return false
+	}
+	rest, wait := b.known.Rest(rule.index, key, func() int64 { return rule.cost(v.event.Request) })
+	if v.least = max(v.least, wait); rest > v.Refusal.RetryAfter {
+		v.deny(Refusal{ReasonBan, rule.Name, rest}, rule, key)
+	}
+	return false
+}
+
+// board adds charges of cost 0 to v. For each rule that has a Penalty, one charge looks up the
+// ban of the key and, if the key may have strikes, another charge looks up the strikes.
+func (b *bans) board(v *verdict) {
+	for i := 0; i < len(v.items); i += v.items[i].limits {
+		p, key := b.of[v.items[i].rule.index], v.items[i].key
+		if p == nil {
+			continue
+		}
+		v.Charges = append(v.Charges, p.charge(p.ban, key, 0))
+		if p.mayHaveStruck(key) {
+			v.Charges = append(v.Charges, p.charge(p.strikes, key, 0))
+		}
+	}
+}
+
+// heed denies the request if one of its keys is banned. A key is banned if the store says so,
+// or if a limit has just refused the request and this strike begins a ban.
+func (b *bans) heed(v *verdict) {
 	ctx := asking{v.Context} // a refusal counts even if the client has hung up
 	f, longest, by, key := v.Refusal, time.Duration(0), (*rule)(nil), ""
-	for i := range v.checks {
-		c := &v.checks[i]
-		o := c.offense(v)
-		rest := o.banned
-		if rest == 0 && o.refused {
+	next := len(v.items) // the first charge of a rider
+	for i, n := 0, 0; i < len(v.items); i += n {
+		n = v.items[i].limits
+		p, k := b.of[v.items[i].rule.index], v.items[i].key
+		if p == nil {
+			continue
+		}
+		for v.Charges[next].Limit.Name != p.ban.Name { // of another rider
+			next++
+		}
+		rest, last := v.Decisions[next].NextAfter, false
+		if next++; next < len(v.Charges) && v.Charges[next].Limit.Name == strikesName {
+			left := v.Decisions[next].Remaining
+			last = left == 0 || left == 1
+			next++
+		}
+		if rest == 0 && v.refusedBy(i, i+n) {
 			var err error
-			if rest, err = c.strike(ctx, l.unpaid, &o); err != nil {
-				l.log.warn(ctx, "count a strike", c.rule, err)
+			if rest, err = p.strike(ctx, b.l.unpaid, k, last); err != nil {
+				b.l.log.warn(ctx, "count a strike", p.rule.Name, err)
 			}
-			e.BanBegan = e.BanBegan || rest > 0
+			v.event.BanBegan = v.event.BanBegan || rest > 0
 		}
 		if rest == 0 {
 			continue
 		}
-		c.known.learn(o.key, rest)
+		b.known.Learn(p.rule.index, k, rest)
 		f.RetryAfter = max(f.RetryAfter, rest)
 		if rest > longest {
-			f.Reason, f.Rule, longest, by, key = ReasonBan, c.rule, rest, c.of, o.key
+			f.Reason, f.Rule, longest, by, key = ReasonBan, p.rule.Name, rest, p.rule, k
 		}
 	}
 	if longest > 0 {
-		v.learnWaits()
-		v.refuseFor(f, by, key)
-		e.Key = key
+		b.learnWaits(v)
+		v.deny(f, by, key)
 	}
 }
 
-// An offense is what a decision says about a key under a rule that has a Penalty.
-type offense struct {
-	key     string
-	banned  time.Duration // the rest of its ban
-	last    bool          // the next strike begins a ban
-	refused bool
-}
-
-func (c *banCheck) offense(v *verdict) offense {
-	o := offense{key: c.key, banned: v.Decisions[c.ban].NextAfter}
-	for i := c.from; i < c.to; i++ {
-		if d := &v.Decisions[i]; !d.Allowed {
-			// A limit with room before Within is over would only delay the request. The
-			// RetryAfter of a queue is the time until it admits the charge, so a queue
-			// that is not Allowed refuses.
-			_, queue := v.Charges[i].Limit.Algorithm.(quota.Queuer)
-			o.refused = o.refused || queue || d.RetryAfter > v.Within
+// refusedBy reports whether one of the limits from..to−1 refuses the request. A limit with room
+// before Within is over would only delay the request. The RetryAfter of a queue is the time
+// until it admits the charge, so a queue that is not Allowed refuses.
+func (v *verdict) refusedBy(from, to int) bool {
+	for i := from; i < to; i++ {
+		_, queue := v.Charges[i].Limit.Algorithm.(quota.Queuer)
+		if d := &v.Decisions[i]; !d.Allowed && (queue || d.RetryAfter > v.Within) {
+			return true
 		}
 	}
-	if c.strikes {
-		rest := v.Decisions[c.ban+1].Remaining
-		o.last = rest == 0 || rest == 1
-	}
-	return o
+	return false
 }
 
 // learnWaits remembers for how long the limits of each rule refuse the request of v. The
 // Retry-After of later requests includes that wait if a known ban refuses them, because the
 // store is then not asked about the limits.
-func (v *verdict) learnWaits() {
+func (b *bans) learnWaits(v *verdict) {
 	for i, n := 0, 0; i < len(v.items); i += n {
-		n = v.items[i].limits
+		it := &v.items[i]
+		n = it.limits
 		wait := time.Duration(0)
 		for _, d := range v.Decisions[i : i+n] {
 			wait = max(wait, d.RetryAfter)
 		}
-		v.items[i].rule.known.learnWait(v.items[i].key, wait, v.items[i].cost)
+		b.known.LearnWait(it.rule.index, it.key, wait, it.cost)
 	}
 }
 
 // mayHaveStruck reports whether the strikes of a key must be looked up. They must if this
 // process has refused the key within the period of Strikes, or if one strike begins a ban.
-func (b *bans) mayHaveStruck(key string) bool {
-	until := b.place(key).Load()
-	return b.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until
+func (p *penalties) mayHaveStruck(key string) bool {
+	until := p.place(key).Load()
+	return p.strikes.Quota == 1 || until != 0 && time.Now().UnixMicro() < until
 }
 
 // strike counts a refusal, and returns for how long the key is then banned: 0 if it is not
-// banned. The strike that exhausts Strikes begins a ban.
-func (b *bans) strike(ctx context.Context, store Store, o *offense) (time.Duration, error) {
-	b.place(o.key).Store(time.Now().UnixMicro() + b.strikes.Period.Microseconds())
-	if !o.last {
+// banned. The strike that exhausts Strikes begins a ban. last says that this strike does.
+func (p *penalties) strike(ctx context.Context, store Store, key string, last bool) (time.Duration, error) {
+	p.place(key).Store(time.Now().UnixMicro() + p.strikes.Period.Microseconds())
+	if !last {
 		// The second charge makes package lease pass the transaction to the store.
-		t := quota.Transaction{Charges: []quota.Charge{b.charge(b.strikes, o.key, 1), b.charge(b.ban, o.key, 0)}}
+		t := quota.Transaction{Charges: []quota.Charge{p.charge(p.strikes, key, 1), p.charge(p.ban, key, 0)}}
 		if err := store.Take(ctx, &t); err != nil || t.Allowed() && t.Decisions[0].Remaining != 0 {
 			return 0, err
 		}
 	}
-	return b.begin(ctx, store, o.key)
+	return p.begin(ctx, store, key)
 }
 
 // begin bans a key and forgets its strikes, unless another request has just done
 // so, and returns how long the ban lasts.
-func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duration, error) {
-	t := quota.Transaction{Charges: []quota.Charge{b.charge(b.ban, key, b.first), b.charge(b.strikes, key, -2*quota.MaxTicks)}}
+func (p *penalties) begin(ctx context.Context, store Store, key string) (time.Duration, error) {
+	t := quota.Transaction{Charges: []quota.Charge{p.charge(p.ban, key, p.first), p.charge(p.strikes, key, -2*quota.MaxTicks)}}
 	if err := store.Take(ctx, &t); err != nil {
 		return 0, err
 	}
@@ -227,47 +271,47 @@ func (b *bans) begin(ctx context.Context, store Store, key string) (time.Duratio
 // The rule must have a Penalty. If the key is already banned for longer, Ban changes
 // nothing.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
-	b, err := l.bansOf(rule)
+	b, p, err := l.bansOf(rule)
 	if err != nil {
 		return err
 	}
 	if d < time.Microsecond || d > quota.MaxTicks*time.Microsecond {
 		return fmt.Errorf("weir: a ban of %v is not from 1 µs to 2^50 µs", d)
 	}
-	c := b.charge(b.ban, storedkey.Of(key), d.Microseconds())
-	c.Limit.Burst = byHand
+	c := p.charge(p.ban, storedkey.Of(key), d.Microseconds())
+	c.Limit.Burst = ban.Manual
 	t := quota.Transaction{Charges: []quota.Charge{c}}
 	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}
-	b.known.learn(c.Key, t.Decisions[0].NextAfter)
+	b.known.Learn(p.rule.index, c.Key, t.Decisions[0].NextAfter)
 	return nil
 }
 
 // Unban lifts the ban of a key of a rule, and forgets its strikes and earlier bans. The
 // rule must have a Penalty. Other processes notice within 10 seconds.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
-	b, err := l.bansOf(rule)
+	b, p, err := l.bansOf(rule)
 	if err != nil {
 		return err
 	}
 	key = storedkey.Of(key)
-	t := quota.Transaction{Charges: []quota.Charge{b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0)}, Forget: true}
+	t := quota.Transaction{Charges: []quota.Charge{p.charge(p.ban, key, 0), p.charge(p.strikes, key, 0)}, Forget: true}
 	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}
-	b.known.forget(key)
+	b.known.Forget(p.rule.index, key)
 	return nil
 }
 
 // Banned returns for how much longer a key of a rule is banned. It returns 0 if the key
 // is not banned, or if there is no rule of that name with a Penalty.
 func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, error) {
-	b, err := l.bansOf(rule)
+	_, p, err := l.bansOf(rule)
 	if err != nil {
 		return 0, nil
 	}
-	t, err := quota.Peek(ctx, l.unpaid, b.charge(b.ban, storedkey.Of(key), 0))
+	t, err := quota.Peek(ctx, l.unpaid, p.charge(p.ban, storedkey.Of(key), 0))
 	if err != nil {
 		return 0, err
 	}
@@ -284,31 +328,35 @@ type Offenses struct {
 // Offenses returns the offenses of a key of a rule, or the error of the store. They are zero if
 // there is no rule of that name with a Penalty.
 func (l *Limiter) Offenses(ctx context.Context, rule, key string) (o Offenses, err error) {
-	b, err := l.bansOf(rule)
+	_, p, err := l.bansOf(rule)
 	if err != nil {
 		return o, nil
 	}
 	key = storedkey.Of(key)
-	t, err := quota.Peek(ctx, l.unpaid, b.charge(b.ban, key, 0), b.charge(b.strikes, key, 0))
+	t, err := quota.Peek(ctx, l.unpaid, p.charge(p.ban, key, 0), p.charge(p.strikes, key, 0))
 	if err != nil {
 		return o, err
 	}
-	ban, strikes := &t.Decisions[0], &t.Decisions[1]
-	o.Banned = ban.NextAfter
-	if ban.NextAfter == 0 && ban.ResetAfter > 0 {
-		o.SinceBan = repeats*b.ban.Period - ban.ResetAfter
+	last, strikes := &t.Decisions[0], &t.Decisions[1]
+	o.Banned = last.NextAfter
+	if last.NextAfter == 0 && last.ResetAfter > 0 {
+		o.SinceBan = ban.Repeats*p.ban.Period - last.ResetAfter
 	}
 	if strikes.Remaining >= 0 {
-		o.Strikes = b.strikes.Capacity() - strikes.Remaining
+		o.Strikes = p.strikes.Capacity() - strikes.Remaining
 	}
 	return o, nil
 }
 
-func (l *Limiter) bansOf(name string) (*bans, error) {
-	for i := range l.rules {
-		if r := l.rules[i]; r.Name == name && r.bans != nil {
-			return r.bans, nil
+func (l *Limiter) bansOf(name string) (*bans, *penalties, error) {
+	for _, rider := range l.riders {
+		if b, ok := rider.(*bans); ok {
+			for _, p := range b.of {
+				if p != nil && p.rule.Name == name {
+					return b, p, nil
+				}
+			}
 		}
 	}
-	return nil, fmt.Errorf("weir: there is no rule %q with a penalty", name)
+	return nil, nil, fmt.Errorf("weir: there is no rule %q with a penalty", name)
 }

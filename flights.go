@@ -2,14 +2,63 @@ package weir
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/panics"
 	"github.com/seed83679106/weir/quota"
 )
+
+// flights is the rider of requests that hold units while they are in flight.
+type flights struct {
+	bystander
+	l *Limiter
+}
+
+// newFlights returns nil if no limit of l can count requests in flight.
+func newFlights(l *Limiter) rider {
+	for _, r := range l.rules {
+		counts := r.Policy != nil || r.ForKey != nil
+		for i := range r.policies {
+			counts = counts || r.policies[i].inFlight
+		}
+		if counts {
+			return &flights{l: l}
+		}
+	}
+	return nil
+}
+
+// heed ends the flight of a request that the limits have admitted and another rider refuses.
+func (f *flights) heed(v *verdict) {
+	if v.reason != 0 && v.Transaction.Allowed() {
+		if end := f.start(v); end != nil {
+			end()
+		}
+	}
+}
+
+// start begins the flight of a request that has spent its charges.
+func (f *flights) start(v *verdict) (end func()) {
+	var charges []quota.Charge // that give the units back
+	lease := quota.MaxTicks * time.Microsecond
+	v.eachSpent(func(t *quota.Transaction, items []item) {
+		for i := range items {
+			if c := t.Charges[i]; c.Cost > 0 && items[i].inFlight {
+				c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
+				charges, lease = append(charges, c), min(lease, c.Limit.Period)
+			}
+		}
+	})
+	if len(charges) == 0 {
+		return nil
+	}
+	flying := &flight{l: f.l, ctx: asking{v.Context}, charges: charges, lease: lease}
+	flying.mu.Lock() // renew may begin before AfterFunc returns
+	defer flying.mu.Unlock()
+	flying.timer = time.AfterFunc(lease/2, flying.renew)
+	return flying.end
+}
 
 // A flight has the units that one request holds while it is in flight.
 type flight struct {
@@ -20,30 +69,6 @@ type flight struct {
 	charges []quota.Charge // the charges that give the units back, with negative costs
 	lease   time.Duration
 	timer   *time.Timer
-}
-
-// flight returns the flight of a request that has spent its charges. The caller must call
-// end.
-func (l *Limiter) flight(v *verdict) *flight {
-	f := &flight{l: l, ctx: asking{v.Context}, lease: quota.MaxTicks * time.Microsecond}
-	f.add(&v.Transaction, v.items)
-	if v.extra != nil && v.extra.spent {
-		f.add(&v.extra.shadow, v.extra.items)
-	}
-	f.mu.Lock() // renew may begin before AfterFunc returns
-	defer f.mu.Unlock()
-	f.timer = time.AfterFunc(f.lease/2, f.renew)
-	return f
-}
-
-func (f *flight) add(t *quota.Transaction, items []item) {
-	for i := range items {
-		if c := t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
-			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
-			f.charges = append(f.charges, c)
-			f.lease = min(f.lease, c.Limit.Period)
-		}
-	}
 }
 
 // end gives the units back. A second call does nothing.
@@ -92,35 +117,4 @@ func (f *flight) renew() {
 func (l *Limiter) takeSafely(ctx context.Context, t *quota.Transaction) error {
 	_, err := panics.Call("weir: the store panicked", func() error { return l.store.Take(ctx, t) })
 	return err
-}
-
-// handler ends the flight when next returns or panics.
-func (f *flight) handler(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer f.end()
-		next.ServeHTTP(w, r)
-	})
-}
-
-// body ends the flight when the body of a response is closed.
-func (f *flight) body(res *http.Response) {
-	b := &flightBody{res.Body, f}
-	if w, ok := res.Body.(io.Writer); ok { // of a connection that was upgraded
-		res.Body = struct {
-			*flightBody
-			io.Writer
-		}{b, w}
-		return
-	}
-	res.Body = b
-}
-
-type flightBody struct {
-	io.ReadCloser
-	f *flight
-}
-
-func (b *flightBody) Close() error {
-	defer b.f.end()
-	return b.ReadCloser.Close()
 }

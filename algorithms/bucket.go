@@ -1,0 +1,50 @@
+package algorithms
+
+import "github.com/seed83679106/weir/quota"
+
+// A bucket is the algorithm of GCRA, TokenBucket and LeakyBucket, which differ in the name
+// under which stores keep their states. Its arithmetic is that of a meter. The bucket is its
+// stored name.
+type bucket string
+
+const (
+	gcra        bucket = "gcra"
+	tokenBucket bucket = "token-bucket"
+)
+
+func (b bucket) Name() string                { return string(b) }
+func (b bucket) String() string              { return string(b) }
+func (bucket) Validate(l *quota.Limit) error { return meterOf(l).validate(l) }
+func (bucket) Lua() string                   { return meterLua }
+
+func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
+	b.Step(&s, &d, l, now, cost)
+	return s, d
+}
+
+// Step implements quota.Stepper.
+func (bucket) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
+	meterOf(l).step(s, d, now, cost)
+}
+
+// Meter implements quota.Metered.
+func (bucket) Meter(l *quota.Limit) (unit, rate, full int64) {
+	m := meterOf(l)
+	return m.unit, m.rate, m.full()
+}
+
+// Cancel implements quota.Canceler.
+func (bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
+	return meterOf(l).cancel(s, now, at, n)
+}
+
+// Force implements quota.Forcer.
+func (bucket) Force(s quota.State, l *quota.Limit, at, cost int64) quota.State {
+	return meterOf(l).force(s, at, cost)
+}
+
+// Usable and Drains implement lease.Leaser: see lease.go.
+func (bucket) Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64 {
+	return meterOf(l).held(d, at, now, n)
+}
+func (bucket) Drains() bool { return true }

@@ -1,0 +1,140 @@
+package headers
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// A Writer writes the fields of a Dialect. It is safe for concurrent use. Responses share
+// the values that it sets: a value may be replaced by another, but must not be changed.
+type Writer struct {
+	dialect Dialect
+	triples []triple            // those that show the tightest limit of all
+	named   map[string][]triple // those that show the tightest limit of a unit, by unit
+	fields  string
+	recent  integers
+}
+
+// NewWriter returns a Writer for limits of some units; no unit means Requests. It returns
+// an error if d is not one of the constants, or combines dialects that use the same fields.
+func NewWriter(d Dialect, units ...string) (*Writer, error) {
+	if d == 0 {
+		d = XRateLimit
+	}
+	if len(units) == 0 {
+		units = []string{Requests}
+	}
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	w := &Writer{dialect: d, named: map[string][]triple{}}
+	for _, t := range triples {
+		if d&t.dialect != 0 && !t.perUnit() {
+			w.triples = append(w.triples, t)
+		}
+	}
+	units = slices.Clone(units)
+	units = slices.DeleteFunc(units, func(unit string) bool {
+		_, again := w.named[unit]
+		w.named[unit] = d.namedTriples(unit)
+		return again
+	})
+	w.fields = strings.Join(d.fields(units), ", ")
+	return w, nil
+}
+
+// namedTriples returns the triples of d in which each unit has fields of its own.
+func (d Dialect) namedTriples(unit string) (named []triple) {
+	for _, t := range triples {
+		if d&t.dialect != 0 && t.perUnit() {
+			named = append(named, t.named(unit))
+		}
+	}
+	return named
+}
+
+// Fields lists the names of the fields that w may set, separated by commas, as
+// Access-Control-Expose-Headers needs them.
+func (w *Writer) Fields() string { return w.fields }
+
+// A Policy is a limit as fields show it.
+type Policy struct {
+	// Name is printable ASCII. It tells the limits of a response apart in the IETF fields.
+	Name string
+
+	// Resource is what GitHub's fields call the limit. Several limits may share it.
+	Resource string
+
+	// Unit is what the limit counts, in lower-case letters, digits and hyphens; "" means
+	// Requests.
+	Unit string
+
+	Limit quota.Limit
+}
+
+// A Prepared policy has those parts of its fields that are the same in every response.
+type Prepared struct {
+	unit      string
+	capacity  int64
+	limit     []string // the capacity
+	resource  []string
+	policy    []string // "api";q=100;w=60, or 100;w=60 in the drafts 06 and 07
+	remaining string   // "api";r=
+	named     []triple
+	together  atomic.Pointer[together]
+}
+
+// together is the value of RateLimit-Policy for several policies.
+type together struct {
+	policies []*Prepared
+	value    []string
+}
+
+// Prepare prepares a policy for Write. Prepare it once, and not for each response.
+func (w *Writer) Prepare(p Policy) *Prepared {
+	if p.Unit == "" {
+		p.Unit = Requests
+	}
+	named, ok := w.named[p.Unit]
+	if !ok {
+		named = w.dialect.namedTriples(p.Unit)
+	}
+	capacity := p.Limit.Capacity()
+	return &Prepared{
+		unit: p.Unit, capacity: capacity, named: named,
+		limit: []string{strconv.FormatInt(capacity, 10)}, resource: []string{p.Resource},
+		policy: []string{w.dialect.policy(&p)}, remaining: quoted(p.Name) + ";" + remainingParam + "=",
+	}
+}
+
+// policy returns the item of a policy in RateLimit-Policy.
+func (d Dialect) policy(p *Policy) string {
+	window, unit, inFlight := "", "", p.Limit.InFlight()
+	if p.Limit.Period%time.Second == 0 && !inFlight {
+		window = fmt.Sprintf(";"+windowParam+"=%d", min(p.Limit.Period/time.Second, maxInteger))
+	}
+	if d&IETF == 0 {
+		return fmt.Sprintf("%d%s", p.Limit.Quota, window)
+	}
+	switch {
+	case p.Unit != Requests:
+		unit = ";" + unitParam + "=" + quoted(p.Unit)
+	case inFlight:
+		unit = ";" + unitParam + "=" + quoted(concurrentRequests)
+	}
+	return fmt.Sprintf("%s;"+quotaParam+"=%d%s%s", quoted(p.Name), min(p.Limit.Quota, maxInteger), unit, window)
+}
+
+// maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
+const maxInteger = 999_999_999_999_999
+
+// quoted returns printable ASCII as a String of a structured field.
+func quoted(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}

@@ -1,0 +1,103 @@
+package weir
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/quota"
+)
+
+// pauses is the rider of a Transport. A pause of a key delays its requests as a limit does.
+type pauses struct {
+	bystander
+	l    *Limiter
+	most time.Duration // MaxPause
+	cut  atomic.Bool   // a pause was cut to MaxPause, which is logged once
+}
+
+// board adds a charge for the pause of each key of v.
+func (p *pauses) board(v *verdict) { v.Charges = append(v.Charges, v.gates(pass)...) }
+
+// heed refuses the request because of a pause that lasts longer than its limits refuse.
+func (p *pauses) heed(v *verdict) {
+	for i := len(v.items); i < len(v.Charges); i++ {
+		c, d := &v.Charges[i], &v.Decisions[i]
+		if _, ok := c.Limit.Algorithm.(gate); ok && !d.Allowed && (v.reason == 0 || d.RetryAfter > v.Refusal.RetryAfter) {
+			v.Refusal, v.reason, v.event.Key = Refusal{ReasonPause, c.Rule, d.RetryAfter}, ReasonPause, c.Key
+		}
+	}
+}
+
+// gates returns charges of the given cost for the gates that pause the keys of v, one for
+// each rule.
+func (v *verdict) gates(cost int64) (gates []quota.Charge) {
+	for i := 0; i < len(v.items); i += v.items[i].limits {
+		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
+	}
+	return gates
+}
+
+func pauseOf(rule, key string, cost int64) quota.Charge {
+	return quota.Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
+}
+
+// asksToPause returns how long the server asks to pause; 0 if it does not.
+func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
+	limits, retryAfter := headers.Parse(res.Header, now)
+	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+		pause = retryAfter
+	}
+	for _, a := range limits {
+		if a.Remaining == 0 {
+			pause = max(pause, a.ResetAfter)
+		}
+	}
+	return pause
+}
+
+// pause stops the use of the keys of v for as long as the server has asked, but at most for
+// MaxPause. New requests queue behind the pause. Requests that already wait learn of the
+// pause from the method paused. If a longer pause is in force, nothing changes.
+func (p *pauses) pause(v *verdict, asked time.Duration) {
+	d := min(asked, p.most)
+	if d < asked && p.cut.CompareAndSwap(false, true) {
+		loggerOr(p.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
+	}
+	ctx := asking{v.Context}
+	for _, gate := range v.gates(0) {
+		if _, err := shutGates(ctx, p.l.store, d, gate); err != nil {
+			p.l.log.warn(ctx, "pause a key", gate.Rule, err)
+		}
+	}
+}
+
+// paused reports whether one of the keys of v is paused.
+func (p *pauses) paused(v *verdict) bool {
+	look := quota.Transaction{Charges: v.gates(0)}
+	if err := p.l.store.Take(asking{v.Context}, &look); err != nil {
+		p.l.log.warn(v, "look for a pause", v.Charges[0].Rule, err)
+		return false // the request has its turn, so it exceeds no limit
+	}
+	for i := range look.Decisions {
+		if look.Decisions[i].NextAfter > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Unpause ends a pause that Transport made for a key of a rule, in all processes that share
+// the store. A process whose store is a HybridStore may notice up to 10 seconds later.
+// Requests that already wait keep their turns, and later requests do not overtake them.
+func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
+	for i := range l.rules {
+		if l.rules[i].Name == rule {
+			return l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{pauseOf(rule, key, 0)}, Forget: true})
+		}
+	}
+	return fmt.Errorf("weir: there is no rule %q", rule)
+}

@@ -1,0 +1,304 @@
+package weir
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+
+	"github.com/seed83679106/weir/internal/mix"
+	"github.com/seed83679106/weir/quota"
+)
+
+// A Policy says what a rule does with a request: limit it, limit it in nothing, refuse it or
+// ignore it. The zero Policy says nothing, so a map of policies returns it for a key that the
+// map lacks: see Rule.Policy and Rule.ForKey. A Policy is found again by the values of its
+// limits, so it does not matter whether a program keeps policies or makes one for each request.
+type Policy struct {
+	kind   kind
+	limits []Limit
+}
+
+type kind uint8
+
+const (
+	limited kind = iota + 1
+	unlimited
+	denied
+	allowed
+)
+
+// Limited returns the policy of these limits. Without limits it returns the zero Policy.
+func Limited(limits ...Limit) Policy {
+	if len(limits) == 0 {
+		return Policy{}
+	}
+	return Policy{limited, limits}
+}
+
+// Unlimited returns the policy without limits, such as that of a tier. If the key or the
+// request is denied by the other of Rule.Policy and Rule.ForKey, it is refused all the same.
+func Unlimited() Policy { return Policy{kind: unlimited} }
+
+// Denied returns the policy that refuses every request, without asking the store. It is for
+// lists of keys and networks that are not served.
+func Denied() Policy { return Policy{kind: denied} }
+
+// Allowed returns the policy for which the rule ignores the request, even if it is denied as
+// well or lacks a key. It is for lists of keys and networks to which the rule does not apply.
+func Allowed() Policy { return Policy{kind: allowed} }
+
+// Limits returns the limits of Limited, and nil for any other policy.
+func (p Policy) Limits() []Limit { return p.limits }
+
+// Is reports whether both policies are Limited, by whatever limits, or both are Unlimited,
+// Denied, Allowed or zero.
+func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
+
+// When returns a function for Rule.ForKey or Rule.Policy. It returns p if is reports true, and
+// otherwise the first policy of the other functions that is not zero:
+//
+//	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
+//	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
+//
+// Functions that are nil are left out. If all are nil, When returns nil.
+func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func(T) Policy) func(T) Policy {
+	otherwise = slices.DeleteFunc(slices.Clone(otherwise), func(f func(T) Policy) bool { return f == nil })
+	if is == nil && len(otherwise) == 0 {
+		return nil
+	}
+	return func(of T) Policy {
+		if is != nil && is(of) {
+			return p
+		}
+		for _, f := range otherwise {
+			if p := f(of); p.kind != 0 {
+				return p
+			}
+		}
+		return Policy{}
+	}
+}
+
+// prepared is limits in the form in which a rule charges them.
+type prepared struct {
+	policies []policy // empty if the request is not charged
+	err      error    // not nil if a limit is invalid
+
+	of    []Limit   // what was prepared
+	base  *prepared // what it replaces, or nil
+	hash  uint64
+	next  *prepared // of the same hash
+	depth int       // how many follow
+	loose bool      // it is not kept
+}
+
+// What a rule says of a request if it has no limits for it.
+var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
+
+const (
+	// maxPrepared is how many lists of limits a rule keeps prepared. When one more comes, the
+	// rule drops the others, and prepares a list again when the list is used.
+	maxPrepared = 1 << 14
+
+	maxDepth = 64 // lists that differ only in the values of their algorithms
+)
+
+// policyFor returns the limits of a request under a rule that has Policy or ForKey, or what the
+// rule says instead. It returns nil if the rule has no key of the request and says nothing.
+func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies bool) (p *prepared, err error) {
+	var own, asked Policy
+	if rule.ForKey != nil && applies {
+		own = rule.ForKey(key)
+	}
+	if rule.Policy != nil && own.kind != allowed {
+		asked = rule.Policy(r.WithContext(asking{v.Context}))
+	}
+	switch {
+	case own.kind == allowed || asked.kind == allowed:
+		return isAllowed, nil
+	case own.kind == denied || asked.kind == denied:
+		return isDenied, nil
+	case !applies:
+		return nil, nil
+	case own.kind == unlimited:
+		return isUnlimited, nil
+	}
+	base := rule.own
+	switch asked.kind {
+	case limited:
+		if base, err = rule.countable(v, asked.limits); err != nil {
+			return nil, err
+		}
+	case unlimited:
+		base = isUnlimited
+	}
+	if own.kind == limited {
+		p := rule.prepare(own.limits, base)
+		if p.err == nil {
+			return p, nil
+		}
+		rule.log.warn(v.Context, "use a policy of ForKey", rule.Name, fmt.Errorf("%w: the policy of a key is ignored", p.err))
+	}
+	if base == nil {
+		return nil, fmt.Errorf("weir: rule %q: the policy is zero, and the rule has no Limits: %w", rule.Name, quota.ErrLimit)
+	}
+	return base, nil
+}
+
+// countable prepares limits that Policy has returned. In place of a limit that cannot be counted
+// exactly, it prepares a lower limit that can be counted, and logs the mistake.
+func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
+	p := rule.prepare(limits, nil)
+	if p.err == nil {
+		return p, nil
+	}
+	limits = slices.Clone(limits)
+	for i := range limits {
+		var uncountable interface{ Nearest() Limit }
+		if errors.As(limits[i].Fault(), &uncountable) {
+			limits[i] = uncountable.Nearest()
+		}
+	}
+	nearest := rule.prepare(limits, nil)
+	if nearest.err != nil {
+		return nil, fmt.Errorf("%w: %w", nearest.err, quota.ErrLimit)
+	}
+	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", p.err, quota.ErrLimit))
+	return nearest, nil
+}
+
+// prepare returns limits in prepared form. They replace limits of base, which may be nil. It
+// keeps each form, and finds it by the values of the limits, which the caller may change later.
+func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
+	hash := hashOf(limits, base)
+	first, _ := rule.lists.Load(hash)
+	same, _ := first.(*prepared)
+	for p := same; p != nil; p = p.next {
+		if p.base == base && slices.Equal(p.of, limits) {
+			return p
+		}
+	}
+	p := &prepared{of: slices.Clone(limits), base: base, hash: hash}
+	var replaced []policy
+	if base != nil {
+		replaced = base.policies
+	}
+	p.policies, p.err = rule.policiesOf(p.of, replaced)
+	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
+		return l.Algorithm != nil && !reflect.ValueOf(l.Algorithm).Comparable()
+	})
+	if p.loose {
+		return p
+	}
+	if same != nil && same.depth < maxDepth {
+		p.next, p.depth = same, same.depth+1
+	}
+	if rule.listCount.Add(1) > maxPrepared {
+		rule.lists.Clear()
+		rule.listCount.Store(1)
+	}
+	rule.lists.Store(hash, p)
+	return p
+}
+
+// hashOf hashes limits, and those that they replace, without the values of algorithms, which may
+// not be hashable.
+func hashOf(limits []Limit, base *prepared) (h uint64) {
+	if base != nil {
+		h = base.hash
+	}
+	for i := range limits {
+		l := &limits[i]
+		h = mix.String(h, l.Name)
+		for _, n := range [...]int64{l.Quota, int64(l.Period), l.Burst} {
+			h = mix.Number(h, uint64(n))
+		}
+		if l.Algorithm != nil {
+			h = mix.String(h, l.Algorithm.Name())
+		}
+	}
+	return h
+}
+
+// replaced returns the one of the policies that l, one of n limits, replaces, or nil if l
+// replaces none. A limit with a name replaces the policy of the same name. A limit without a
+// name replaces the policy of the same period. If no policy has the same period, but n is 1
+// and there is one policy, l replaces that policy.
+func replaced(l *Limit, policies []policy, n int) *policy {
+	var same *policy
+	for i := range policies {
+		p := &policies[i]
+		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
+			same = p
+		}
+	}
+	if same == nil && n == 1 && len(policies) == 1 && l.Name == "" {
+		same = &policies[0]
+	}
+	return same
+}
+
+// inherit sets the Name of l, and fields of l that are zero, to the values of the limit
+// that l replaces.
+func inherit(l, from *Limit) {
+	l.Name = from.Name
+	if l.Period == 0 {
+		l.Period = from.Period
+	}
+	switch {
+	case l.Algorithm == nil:
+		l.Algorithm = from.Algorithm
+	case l.Algorithm.Name() != from.Algorithm.Name():
+		return
+	}
+	if l.Burst == 0 {
+		l.Burst = from.Burst
+	}
+}
+
+// PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
+// Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
+// the rule has no Limits, the limits of a key that has none of its own, or that are to replace
+// limits of the request, are the zero Policy. The error is not nil if there is no such rule, or if
+// the key has a limit that is invalid.
+func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
+	for _, r := range l.rules {
+		if r.Name == rule {
+			return r.policyOf(key)
+		}
+	}
+	return Policy{}, fmt.Errorf("weir: there is no rule %q", rule)
+}
+
+// PolicyOf returns the policy of a key, as Limiter.PolicyOf does, or the error of Validate.
+func (r Rule) PolicyOf(key string) (Policy, error) {
+	rule, err := prepare(r, defaultWriter)
+	if err != nil {
+		return Policy{}, err
+	}
+	return rule.policyOf(key)
+}
+
+func (rule *rule) policyOf(key string) (Policy, error) {
+	own, p := Policy{}, rule.own
+	if rule.ForKey != nil {
+		own = rule.ForKey(key)
+	}
+	switch {
+	case own.kind > limited:
+		return own, nil
+	case p == nil:
+		return Policy{}, nil
+	case own.kind == limited:
+		if p = rule.prepare(own.limits, p); p.err != nil {
+			return Policy{}, p.err
+		}
+	}
+	limits := make([]Limit, len(p.policies))
+	for i := range limits {
+		limits[i] = p.policies[i].limit
+	}
+	return Limited(limits...), nil
+}

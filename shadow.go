@@ -1,0 +1,62 @@
+package weir
+
+// shadow is the rider of rules in shadow. It has the store decide their charges in a call of
+// its own, once the other rules have admitted the request, and lets the request pass.
+type shadow struct {
+	bystander
+	l *Limiter
+}
+
+// newShadow returns nil if no rule is in shadow.
+func newShadow(l *Limiter) rider {
+	for _, r := range l.rules {
+		if r.Shadow > 0 {
+			return &shadow{l: l}
+		}
+	}
+	return nil
+}
+
+func (s *shadow) meet(_ *verdict, rule *rule, key string, _ bool) (aside bool) {
+	return rule.inShadow(key)
+}
+
+// start charges the rules in shadow. Their wait counts from the turn of the request, which has
+// come.
+func (s *shadow) start(v *verdict) func() {
+	b := v.aside()
+	if b == nil {
+		return nil
+	}
+	if v.Within > 0 {
+		b.Within = max(v.Within-v.Wait, noPlace)
+	}
+	e := Event{Request: v.event.Request, Transaction: &b.Transaction, Shadow: true}
+	if e.Took, e.Err = s.l.timedTake(v, s.l.unpaid, &b.Transaction); e.Err != nil {
+		e.Refusal, e.Key = Refusal{Reason: ReasonError, Rule: b.Charges[0].Rule}, b.Charges[0].Key
+	} else if f, i := refusalOf(&b.Transaction, len(b.items)); f.Reason != 0 {
+		e.Refusal, e.Key = f, b.Charges[i].Key
+	} else {
+		b.spent = true
+	}
+	s.l.report(v, &e)
+	return nil
+}
+
+// inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's
+// name and the key, as a number from 0 to 1, is below Shadow.
+func (r *rule) inShadow(key string) bool {
+	if r.Shadow == 0 {
+		return false
+	}
+	// The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+	h := uint64(14695981039346656037)
+	for _, s := range [...]string{r.Name, "\x00", key} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
+}
