@@ -116,7 +116,7 @@ func newPenalties(r *rule) (*penalties, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", strikesName, err)
 	}
-	return &penalties{rule: r, first: p.Duration.Microseconds(), strikes: strikes, ban: ban.Limit(most), seed: maphash.MakeSeed()}, nil
+	return &penalties{rule: r, first: ban.Cost(p.Duration), strikes: strikes, ban: ban.Limit(most), seed: maphash.MakeSeed()}, nil
 }
 
 // checkStrikes returns an error if the algorithm counts what strikes are not: requests that
@@ -278,7 +278,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	if d < time.Microsecond || d > quota.MaxTicks*time.Microsecond {
 		return fmt.Errorf("weir: a ban of %v is not from 1 µs to 2^50 µs", d)
 	}
-	c := p.charge(p.ban, storedkey.Of(key), d.Microseconds())
+	c := p.charge(p.ban, storedkey.Of(key), ban.Cost(d))
 	c.Limit.Burst = ban.Manual
 	t := quota.Transaction{Charges: []quota.Charge{c}}
 	if err := l.unpaid.Take(ctx, &t); err != nil {
@@ -296,7 +296,7 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 		return err
 	}
 	key = storedkey.Of(key)
-	t := quota.Transaction{Charges: []quota.Charge{p.charge(p.ban, key, 0), p.charge(p.strikes, key, 0)}, Forget: true}
+	t := quota.Transaction{Charges: []quota.Charge{p.charge(p.ban, key, 0), p.charge(p.strikes, key, 0)}, Mode: quota.ModeForget}
 	if err := l.unpaid.Take(ctx, &t); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func TestErrorLogTask(t *testing.T) {
 	givesBack := func(tx *quota.Transaction) bool {
 		return slices.ContainsFunc(tx.Charges, func(c quota.Charge) bool { return c.Cost < 0 })
 	}
-	forces := func(tx *quota.Transaction) bool { return tx.Force }
+	forces := func(tx *quota.Transaction) bool { return tx.Mode == quota.ModeForce }
 	strikes := func(tx *quota.Transaction) bool {
 		return slices.ContainsFunc(tx.Charges, func(c quota.Charge) bool { return c.Limit.Name == "penalty strikes" && c.Cost > 0 })
 	}
@@ -82,8 +82,8 @@ func TestErrorLogTask(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		delays := func(tx *quota.Transaction) bool { return tx.Delay > 0 }
-		l := must(t, failingAt(delays), errorLogOptions(&out, weir.Rule{Limits: limits}))
+		pauses := func(tx *quota.Transaction) bool { return tx.Charges[0].Limit.Name == "pause" }
+		l := must(t, failingAt(pauses), errorLogOptions(&out, weir.Rule{Limits: limits}))
 		client := http.Client{Transport: transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response { return response(503, "Retry-After", "9") }}})}
 		client.Get("http://example.com/")
 		checkTask(t, out.String(), "could not pause a key")

@@ -14,10 +14,10 @@ func (l *Limiter) KnownBans() int {
 	return 0
 }
 
-// GateLimit and ShutGates export the gates in which pauses are kept.
+// PauseOf and BeginPause export the charges of pauses.
 var (
-	GateLimit = gateLimit
-	ShutGates = shutGates
+	PauseOf    = pauseOf
+	BeginPause = beginPause
 )
 
 // MaxPrepared is how many lists of limits a rule keeps prepared.

@@ -90,7 +90,7 @@ func (f *flight) renew() {
 	if len(f.charges) == 0 {
 		return
 	}
-	fresh := quota.Transaction{Force: true}
+	fresh := quota.Transaction{Mode: quota.ModeForce}
 	for _, c := range f.charges {
 		c.Cost, c.Spent = -c.Cost, 0
 		fresh.Charges = append(fresh.Charges, c)

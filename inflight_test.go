@@ -377,7 +377,7 @@ func TestInFlightPanics(t *testing.T) {
 		next := memstore.New(memstore.Options{})
 		var log bytes.Buffer
 		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			if tx.Force {
+			if tx.Mode == quota.ModeForce {
 				panic("a mistake")
 			}
 			return next.Take(ctx, tx)

@@ -34,7 +34,7 @@ func TestKeptCharges(t *testing.T) {
 					{Name: "third", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}},
 				},
 				Observe: func(e weir.Event) {
-					e.Transaction = &quota.Transaction{Charges: append([]quota.Charge{}, e.Transaction.Charges...), Decisions: append([]quota.Decision{}, e.Transaction.Decisions...)}
+					e.Transaction = &quota.Transaction{Charges: append([]quota.Charge{}, e.Transaction.Charges...), Result: quota.Result{Decisions: append([]quota.Decision{}, e.Transaction.Decisions...)}}
 					e.Request = nil
 					*got = append(*got, e)
 				},

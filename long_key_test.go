@@ -74,7 +74,7 @@ func TestLongKeys(t *testing.T) {
 			if len(e.Transaction.Charges) == 1 {
 				long := e.Transaction.Charges[0].Key + strings.Repeat("x", size)
 				top.Observe(weir.Event{Transaction: &quota.Transaction{
-					Charges: []quota.Charge{{Rule: "api", Key: long, Limit: limit, Cost: 1}}, Decisions: []quota.Decision{{}},
+					Charges: []quota.Charge{{Rule: "api", Key: long, Limit: limit, Cost: 1}}, Result: quota.Result{Decisions: []quota.Decision{{}}},
 				}})
 			}
 		}}},

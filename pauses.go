@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -20,29 +21,40 @@ type pauses struct {
 }
 
 // board adds a charge for the pause of each key of v.
-func (p *pauses) board(v *verdict) { v.Charges = append(v.Charges, v.gates(pass)...) }
+func (p *pauses) board(v *verdict) { v.Charges = append(v.Charges, v.pauses()...) }
 
 // heed refuses the request because of a pause that lasts longer than its limits refuse.
 func (p *pauses) heed(v *verdict) {
 	for i := len(v.items); i < len(v.Charges); i++ {
 		c, d := &v.Charges[i], &v.Decisions[i]
-		if _, ok := c.Limit.Algorithm.(gate); ok && !d.Allowed && (v.reason == 0 || d.RetryAfter > v.Refusal.RetryAfter) {
+		if c.Limit == pauseLimit && !d.Allowed && (v.reason == 0 || d.RetryAfter > v.Refusal.RetryAfter) {
 			v.Refusal, v.reason, v.event.Key = Refusal{ReasonPause, c.Rule, d.RetryAfter}, ReasonPause, c.Key
 		}
 	}
 }
 
-// gates returns charges of the given cost for the gates that pause the keys of v, one for
-// each rule.
-func (v *verdict) gates(cost int64) (gates []quota.Charge) {
-	for i := 0; i < len(v.items); i += v.items[i].limits {
-		gates = append(gates, pauseOf(v.items[i].rule.Name, v.items[i].key, cost))
-	}
-	return gates
+// A pause of a key is a ban of the key, under a limit of its own.
+var pauseLimit = Limit{Name: "pause", Algorithm: ban.Algorithm{}, Quota: 1, Period: time.Microsecond, Burst: ban.Manual}
+
+// pauseOf returns a charge that a pause of a key refuses until the pause is over. The charge
+// changes nothing.
+func pauseOf(rule, key string) quota.Charge {
+	return quota.Charge{Rule: rule, Key: key, Limit: pauseLimit, Cost: ban.Ask}
 }
 
-func pauseOf(rule, key string, cost int64) quota.Charge {
-	return quota.Charge{Rule: rule, Key: key, Limit: gateLimit("pause"), Cost: cost}
+// beginPause returns the charge that pauses the key of the charge pause for d. It changes nothing
+// if the key is already paused for longer.
+func beginPause(pause quota.Charge, d time.Duration) quota.Charge {
+	pause.Cost = ban.Cost(d)
+	return pause
+}
+
+// pauses returns a charge for the pause of each key of v, one for each rule: see pauseOf.
+func (v *verdict) pauses() (pauses []quota.Charge) {
+	for i := 0; i < len(v.items); i += v.items[i].limits {
+		pauses = append(pauses, pauseOf(v.items[i].rule.Name, v.items[i].key))
+	}
+	return pauses
 }
 
 // asksToPause returns how long the server asks to pause; 0 if it does not.
@@ -68,26 +80,21 @@ func (p *pauses) pause(v *verdict, asked time.Duration) {
 		loggerOr(p.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
 	}
 	ctx := asking{v.Context}
-	for _, gate := range v.gates(0) {
-		if _, err := shutGates(ctx, p.l.store, d, gate); err != nil {
-			p.l.log.warn(ctx, "pause a key", gate.Rule, err)
+	for _, c := range v.pauses() {
+		if err := p.l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{beginPause(c, d)}}); err != nil {
+			p.l.log.warn(ctx, "pause a key", c.Rule, err)
 		}
 	}
 }
 
 // paused reports whether one of the keys of v is paused.
 func (p *pauses) paused(v *verdict) bool {
-	look := quota.Transaction{Charges: v.gates(0)}
+	look := quota.Transaction{Charges: v.pauses(), Mode: quota.ModePeek}
 	if err := p.l.store.Take(asking{v.Context}, &look); err != nil {
 		p.l.log.warn(v, "look for a pause", v.Charges[0].Rule, err)
 		return false // the request has its turn, so it exceeds no limit
 	}
-	for i := range look.Decisions {
-		if look.Decisions[i].NextAfter > 0 {
-			return true
-		}
-	}
-	return false
+	return !look.Allowed()
 }
 
 // Unpause ends a pause that Transport made for a key of a rule, in all processes that share
@@ -96,7 +103,7 @@ func (p *pauses) paused(v *verdict) bool {
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {
-			return l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{pauseOf(rule, key, 0)}, Forget: true})
+			return l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{pauseOf(rule, key)}, Mode: quota.ModeForget})
 		}
 	}
 	return fmt.Errorf("weir: there is no rule %q", rule)

@@ -16,7 +16,7 @@ import (
 // count, such as units of a window that is over. If the final cost is higher, the
 // difference is charged even if it does not fit. The key then owes the difference, and
 // later requests are refused until the debt has drained or its window is over (see
-// Transaction.Force). A Settle that must leave no debt returns at most Cost. Settle is
+// quota.ModeForce). A Settle that must leave no debt returns at most Cost. Settle is
 // called once for each request that has reserved units under the rule, after the handler
 // has returned or panicked. For a request with HungUp, Settle should return Cost or Used:
 // if hanging up gave units back, a client could always hang up and never pay. The response
@@ -171,7 +171,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *quota.Transaction, i
 		l.settleUp(ctx, &quota.Transaction{Charges: back})
 	}
 	if len(more) > 0 {
-		l.settleUp(ctx, &quota.Transaction{Charges: more, Force: true})
+		l.settleUp(ctx, &quota.Transaction{Charges: more, Mode: quota.ModeForce})
 	}
 }
 
@@ -182,7 +182,7 @@ func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction) {
 	}
 	if err := l.store.Take(ctx, t); err != nil {
 		task := "give units back"
-		if t.Force {
+		if t.Mode == quota.ModeForce {
 			task = "charge the final cost"
 		}
 		l.log.warn(ctx, task, t.Charges[0].Rule, err)

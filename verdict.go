@@ -66,8 +66,8 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	v.event.Request = r
 	v.items = v.items[:0]
 	t := &v.Transaction
-	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
-	t.Within, t.Delay, t.Wait, t.Forget, t.At = 0, 0, 0, false, time.Time{}
+	t.Charges, t.Within = t.Charges[:0], 0
+	t.SetResult(&quota.Result{})
 	return v
 }
 
@@ -144,7 +144,7 @@ func (v *verdict) admission() *Admission {
 	if v.inquiry != nil {
 		return &v.Admission
 	}
-	t := &Admission{Transaction: quota.Transaction{At: time.UnixMicro(v.at), Wait: v.waited}}
+	t := &Admission{Transaction: quota.Transaction{Result: quota.Result{At: time.UnixMicro(v.at), Wait: v.waited}}}
 	for i := range v.items {
 		it := &v.items[i]
 		t.Charges = append(t.Charges, quota.Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})

@@ -168,6 +168,6 @@ type transactionKey struct{}
 func keepTransaction(e weir.Event) {
 	if e.Err == nil && !e.Shadow {
 		t := e.Request.Context().Value(transactionKey{}).(*quota.Transaction)
-		*t = quota.Transaction{Charges: slices.Clone(e.Transaction.Charges), Decisions: slices.Clone(e.Transaction.Decisions), At: e.Transaction.At}
+		*t = quota.Transaction{Charges: slices.Clone(e.Transaction.Charges), Result: quota.Result{Decisions: slices.Clone(e.Transaction.Decisions), At: e.Transaction.At}}
 	}
 }

@@ -230,11 +230,11 @@ func (b *debtTest) step() error {
 	tx, undone := b.transaction()
 	c, before, state := &tx.Charges[0], b.debtor, b.states[0]
 	before.spent = slices.Clone(before.spent)
-	within, undo := tx.Within, tx.Undo
+	within, undo := tx.Within, tx.Cancels
 	tx.Decide(b.now, b.states)
 	d := &tx.Decisions[0]
-	b.log = append(b.log, fmt.Sprintf("%d: %v cost %d of %d, within %v, force %v, forget %v: %+v, wait %v\n%+v -> %+v\n",
-		b.now, c.Limit, c.Cost, c.Spent, within, tx.Force, tx.Forget, *d, tx.Wait, state, b.states[0]))
+	b.log = append(b.log, fmt.Sprintf("%d: %v cost %d of %d, within %v, mode %d: %+v, wait %v\n%+v -> %+v\n",
+		b.now, c.Limit, c.Cost, c.Spent, within, tx.Mode, *d, tx.Wait, state, b.states[0]))
 	switch {
 	case undone == nil:
 		if err := b.follow(&tx); err != nil {
@@ -248,7 +248,7 @@ func (b *debtTest) step() error {
 	if err := b.check(&c.Limit, b.now, c.Cost, d); err != nil {
 		return err
 	}
-	if c.Cost > 0 && d.Allowed && !tx.Forget && c.Cost < 1<<50 {
+	if c.Cost > 0 && d.Allowed && tx.Mode != quota.ModeForget && c.Cost < 1<<50 {
 		b.paid = append(b.paid, payment{tx, before})
 	}
 	unit := b.period/c.Limit.Quota + 1
@@ -269,14 +269,16 @@ func (b *debtTest) transaction() (tx quota.Transaction, undone *payment) {
 	tx.Charges = []quota.Charge{{Limit: l, Cost: []int64{1, 1 + b.Int64N(l.Burst), l.Burst, l.Burst + 1}[b.IntN(4)]}}
 	switch c := &tx.Charges[0]; b.IntN(10) {
 	case 0, 1:
-		tx.Force = true
+		tx.Mode = quota.ModeForce
 		if b.IntN(2) == 0 {
 			c.Cost = []int64{1 + b.Int64N(3*l.Burst), 1 + b.Int64N(5000), 1 + b.Int64N(5000), math.MaxInt64}[b.IntN(4)]
 		}
 	case 2:
 		c.Cost = []int64{0, -c.Cost, -1 - b.Int64N(5000), math.MinInt64}[b.IntN(4)]
 	case 3:
-		tx.Forget = b.IntN(8) == 0
+		if b.IntN(8) == 0 {
+			tx.Mode = quota.ModeForget
+		}
 	case 4, 5:
 		if n := len(b.paid); n > 0 {
 			i := b.IntN(n)
@@ -284,7 +286,7 @@ func (b *debtTest) transaction() (tx quota.Transaction, undone *payment) {
 			b.paid = slices.Delete(b.paid, i, i+1)
 			c.Cost, c.Spent = -was.Charges[0].Cost, was.Decisions[0].At
 			if b.IntN(3) > 0 {
-				tx.Undo = slices.Clone(was.Undo)
+				tx.Cancels = slices.Clone(was.Undo)
 			}
 			return tx, &was
 		}
@@ -301,9 +303,9 @@ func (b *debtTest) follow(tx *quota.Transaction) error {
 	c, d, at := &tx.Charges[0], &tx.Decisions[0], b.now+tx.Wait.Microseconds()
 	l := &c.Limit
 	switch {
-	case tx.Forget:
+	case tx.Mode == quota.ModeForget:
 		b.debtor = debtor{period: b.period}
-	case tx.Force:
+	case tx.Mode == quota.ModeForce:
 		at = max(b.now, b.last)
 		b.force(l, at, c.Cost)
 	case c.Cost < 0:

@@ -27,8 +27,9 @@ func TestForce(t *testing.T) {
 				k.disturb(r, now, states)
 			}
 			tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}}
-			if tx.Force = r.IntN(4) == 0; tx.Force {
-				tx.Charges[0].Cost = 1 + r.Int64N(3*k.burst)
+			forced := r.IntN(4) == 0
+			if forced {
+				tx.Mode, tx.Charges[0].Cost = quota.ModeForce, 1+r.Int64N(3*k.burst)
 			}
 			cost := tx.Charges[0].Cost
 			fits := func(at int64) bool { return k.fits(k.spent, k.quota, k.burst, k.period, at, cost) }
@@ -36,11 +37,11 @@ func TestForce(t *testing.T) {
 			d := &tx.Decisions[0]
 			retry := now + d.RetryAfter.Microseconds()
 			switch {
-			case d.Allowed && !tx.Force && !fits(now), !d.Allowed && (tx.Force || fits(now) || !fits(retry) || fits(retry-1)):
-				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, tx.Force, *d, k.spent)
+			case d.Allowed && !forced && !fits(now), !d.Allowed && (forced || fits(now) || !fits(retry) || fits(retry-1)):
+				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, forced, *d, k.spent)
 			case d.Allowed:
 				if k.spent = append(k.spent, spending{now, cost}); d.At != now {
-					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: At is %d\nspent %v", seed, k.limit, i, now, cost, tx.Force, d.At, k.spent)
+					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: At is %d\nspent %v", seed, k.limit, i, now, cost, forced, d.At, k.spent)
 				}
 			}
 			now += max(0, randomStep(r, k, d))
@@ -58,7 +59,7 @@ func (k *key) disturb(r *rand.Rand, now int64, states []quota.State) {
 		tx.Decide(now, states)
 		k.giveBack(now, -tx.Charges[0].Cost)
 	case 4:
-		tx.Forget = true
+		tx.Mode = quota.ModeForget
 		tx.Decide(now, states)
 		k.spent = nil
 	}
@@ -72,7 +73,7 @@ func TestForceKeepsTheRate(t *testing.T) {
 		for range 1000 { // for 100 s; a forced charge of 7 follows each charge of 1 that fits
 			tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: 1}}}
 			if tx.Decide(now, states) {
-				tx.Charges[0].Cost, tx.Force = 7, true
+				tx.Charges[0].Cost, tx.Mode = 7, quota.ModeForce
 				tx.Decide(now, states)
 				spent += 8
 			}
@@ -92,7 +93,7 @@ func TestForceAfterReservation(t *testing.T) {
 	one := quota.Charge{Limit: l, Cost: 1}
 	reservation := quota.Transaction{Charges: []quota.Charge{one}, Within: time.Second}
 	for _, tx := range []*quota.Transaction{
-		{Charges: []quota.Charge{one}}, &reservation, {Charges: []quota.Charge{one}, Force: true},
+		{Charges: []quota.Charge{one}}, &reservation, {Charges: []quota.Charge{one}, Mode: quota.ModeForce},
 	} {
 		if !tx.Decide(now, states) {
 			t.Fatalf("got %+v, want it allowed", tx.Decisions)
@@ -100,7 +101,7 @@ func TestForceAfterReservation(t *testing.T) {
 	}
 	back := one
 	back.Cost, back.Spent = -2, reservation.Decisions[0].At
-	(&quota.Transaction{Charges: []quota.Charge{back}, Undo: reservation.Undo}).Decide(now, states)
+	(&quota.Transaction{Charges: []quota.Charge{back}, Cancels: reservation.Undo}).Decide(now, states)
 	again := quota.Transaction{Charges: []quota.Charge{one}}
 	if again.Decide(now, states) || again.Decisions[0].RetryAfter != time.Second {
 		t.Errorf("got %+v, want the first unit to count for a second", again.Decisions[0])
@@ -140,7 +141,10 @@ func TestDebtIsALevel(t *testing.T) {
 		states := make([]quota.State, 1)
 		var d quota.Decision
 		for _, s := range test.steps {
-			tx := quota.Transaction{Charges: []quota.Charge{{Limit: s.limit.Named("l"), Cost: s.cost, Spent: s.spent}}, Force: s.cost > 1}
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: s.limit.Named("l"), Cost: s.cost, Spent: s.spent}}}
+			if s.cost > 1 {
+				tx.Mode = quota.ModeForce
+			}
 			tx.Decide(now+s.at, states)
 			d = tx.Decisions[0]
 		}

@@ -64,15 +64,42 @@ func newBooking(t *testing.T, r *rand.Rand, seed uint64) *booking {
 // cancel cancels the i-th charge, and reports whether the state changes.
 func (b *booking) cancel(i int) (freed bool) {
 	gone := b.active[i]
-	tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: -gone.n, Spent: gone.at}}, Undo: b.turns[i].Undo}
+	tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: -gone.n, Spent: gone.at}}, Cancels: b.turns[i].Undo}
 	if b.r.IntN(4) == 0 {
-		tx.Undo = nil // the algorithm must cancel without the earlier state
+		tx.Cancels = nil // the algorithm must cancel without the earlier state
 	}
 	before := fmt.Sprint(b.states[0])
 	tx.Decide(b.now, b.states)
 	b.active, b.turns = slices.Delete(b.active, i, i+1), slices.Delete(b.turns, i, i+1)
 	b.log = append(b.log, fmt.Sprintf("%d: cancel %v", b.now, gone))
 	return before != fmt.Sprint(b.states[0])
+}
+
+// later is an algorithm that allows charges from the instant Burst on, in µs since 1970. It
+// has no states.
+type later struct{}
+
+func (later) Name() string { return "later" }
+
+func (later) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
+	wait := time.Duration(max(0, l.Burst-now)) * time.Microsecond
+	if cost <= 0 {
+		wait = 0
+	}
+	return s, quota.Decision{Allowed: wait == 0, RetryAfter: wait}
+}
+
+// decideLater decides the one charge of t. The charge must wait for delay, because another
+// charge of the same transaction does.
+func decideLater(t *quota.Transaction, now int64, delay time.Duration, states []quota.State) bool {
+	if delay == 0 {
+		return t.Decide(now, states)
+	}
+	t.Charges = append(t.Charges, quota.Charge{Limit: quota.Limit{Algorithm: later{}, Burst: now + delay.Microseconds()}, Cost: 1})
+	both := []quota.State{states[0], {}}
+	spent := t.Decide(now, both)
+	states[0], t.Charges, t.Decisions, t.Undo = both[0], t.Charges[:1], t.Decisions[:1], t.Undo[:min(1, len(t.Undo))]
+	return spent
 }
 
 // charge makes a charge that may wait, or must wait, and checks its instant.
@@ -83,15 +110,16 @@ func (b *booking) charge() {
 		cost += r.Int64N(b.burst)
 	}
 	tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: cost}}, Within: time.Duration(r.Int64N(4*b.period)) * time.Microsecond}
+	delay := time.Duration(0)
 	if r.IntN(5) == 0 {
-		tx.Delay = time.Duration(r.Int64N(1 + int64(tx.Within)))
+		delay = time.Duration(r.Int64N(1 + int64(tx.Within))).Truncate(time.Microsecond)
 	}
-	if !tx.Decide(b.now, b.states) {
+	if !decideLater(&tx, b.now, delay, b.states) {
 		return
 	}
 	at := b.now + tx.Wait.Microseconds()
-	if tx.Wait < tx.Delay.Truncate(time.Microsecond) || tx.Wait > tx.Within {
-		b.Fatalf("seed %d: %v waits %v, want %v to %v", b.seed, b.limit, tx.Wait, tx.Delay, tx.Within)
+	if tx.Wait < delay || tx.Wait > tx.Within {
+		b.Fatalf("seed %d: %v waits %v, want %v to %v", b.seed, b.limit, tx.Wait, delay, tx.Within)
 	}
 	if n := len(b.active); !b.cancels && n > 0 && at < b.active[n-1].at {
 		b.Fatalf("seed %d: %v: a charge goes at %d, before an earlier charge, which goes at %d", b.seed, b.limit, at, b.active[n-1].at)
@@ -183,10 +211,9 @@ func TestCancelRestores(t *testing.T) {
 		var before []quota.State
 		for range 1 + r.IntN(6) {
 			tx := quota.Transaction{Charges: []quota.Charge{{Limit: k.limit, Cost: 1 + r.Int64N(k.burst)}}, Within: time.Duration(8*k.period) * time.Microsecond}
-			tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
 			s := states[0]
 			switch {
-			case !tx.Decide(now, states):
+			case !decideLater(&tx, now, tx.Within/16*time.Duration(r.IntN(3)), states):
 			case tx.Wait == 0:
 				line, before = nil, nil // nothing waits
 			default:
@@ -195,7 +222,7 @@ func TestCancelRestores(t *testing.T) {
 			now += r.Int64N(3)
 		}
 		for i := len(line) - 1; i >= 0; i-- {
-			back := quota.Transaction{Charges: line[i].Charges, Undo: line[i].Undo}
+			back := quota.Transaction{Charges: line[i].Charges, Cancels: line[i].Undo}
 			back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, line[i].Decisions[0].At
 			now += r.Int64N(3)
 			back.Decide(now, states)
@@ -256,10 +283,11 @@ func (b *booking) line() (line []quota.Transaction) {
 	r := b.r
 	for range 1 + r.IntN(6) {
 		tx := quota.Transaction{Charges: []quota.Charge{{Limit: b.limit, Cost: 1 + r.Int64N(b.burst)}}, Within: time.Duration(8*b.period) * time.Microsecond}
+		delay := time.Duration(0)
 		if r.IntN(3) == 0 {
-			tx.Delay = tx.Within / 16 * time.Duration(r.IntN(3))
+			delay = tx.Within / 16 * time.Duration(r.IntN(3))
 		}
-		if tx.Decide(b.now, b.states) && tx.Wait > 0 {
+		if decideLater(&tx, b.now, delay, b.states) && tx.Wait > 0 {
 			line = append(line, tx)
 			b.log = append(b.log, fmt.Sprintf("%d: %d at %d: %+v", b.now, tx.Charges[0].Cost, tx.Decisions[0].At, b.states[0]))
 		}
@@ -270,7 +298,7 @@ func (b *booking) line() (line []quota.Transaction) {
 
 // giveBack cancels a reserved charge.
 func (b *booking) giveBack(tx *quota.Transaction) {
-	back := quota.Transaction{Charges: []quota.Charge{tx.Charges[0]}, Undo: tx.Undo}
+	back := quota.Transaction{Charges: []quota.Charge{tx.Charges[0]}, Cancels: tx.Undo}
 	back.Charges[0].Cost, back.Charges[0].Spent = -back.Charges[0].Cost, tx.Decisions[0].At
 	before := b.states[0]
 	back.Decide(b.now, b.states)

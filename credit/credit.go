@@ -33,10 +33,9 @@ import (
 // therefore report refusals that granted units would have paid for. If next fails when it is
 // asked again, the refusal stands.
 //
-// quota.Peek adds granted units to Remaining, if one of its charges has a cost, and a charge is
-// Allowed if the limit or the granted units can pay for all of it. quota.AllowAtMost and
-// Transaction.AtMost spend the units of the limits first, and then granted units, each in a
-// call of its own.
+// quota.Peek adds granted units to Remaining, and a charge is Allowed if the limit or the
+// granted units can pay for all of it. quota.AllowAtMost and quota.ModeAtMost spend the units
+// of the limits first, and then granted units, each in a call of its own.
 //
 // In the Decision of a paid charge, At is Paid and Remaining is that of the limit that
 // refused. If Settle of the rule gives back units of a paid charge, these units become
@@ -83,7 +82,7 @@ func Left(ctx context.Context, store quota.Store, rule, key string) (units int64
 
 // Revoke removes all granted units of a key of a rule.
 func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
-	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Forget: true})
+	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
 }
 
 const forever = quota.MaxTicks * time.Microsecond
@@ -109,9 +108,9 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		return err
 	}
 	switch {
-	case slices.ContainsFunc(t.Charges, peeks):
+	case t.Mode == quota.ModePeek:
 		s.count(ctx, t)
-	case t.AtMost > 0:
+	case t.Mode == quota.ModeAtMost:
 		s.payMore(ctx, t)
 	case !t.Allowed():
 		s.pay(ctx, t)
@@ -146,21 +145,18 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payMore pays for what t.AtMost asks for beyond what the limits have granted.
+// payMore pays for what t.Most asks for beyond what the limits have granted.
 func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
-	if !t.Allowed() {
-		t.Granted = 0
-	}
 	for range t.Charges { // each time, one limit more has no units left
 		for i, d := range t.Decisions {
 			refused[i] = refused[i] || !d.Allowed || d.Remaining >= 0 && d.Remaining < t.Charges[i].Cost
 		}
 		p, where := s.payment(t, refused)
-		if p == nil || t.Granted >= t.AtMost || !slices.Contains(refused, true) {
+		if p == nil || t.Granted >= t.Most || !slices.Contains(refused, true) {
 			return
 		}
-		p.AtMost = t.AtMost - t.Granted
+		p.Mode, p.Most = quota.ModeAtMost, t.Most-t.Granted
 		if s.next.Take(ctx, p) != nil {
 			return
 		}
@@ -258,13 +254,6 @@ func (s *Store) payable(c *quota.Charge) bool {
 	return slices.Contains(s.rules, c.Rule) && !never && !c.Limit.InFlight()
 }
 
-// peeks reports whether a charge is the one by which quota.Peek keeps its transaction from
-// spending.
-func peeks(c quota.Charge) bool {
-	_, ok := c.Limit.Algorithm.(interface{ Peeks() })
-	return ok
-}
-
 func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == Paid }
 
 // giveBack gives units back. Units of paid charges become granted units again, and other
@@ -279,7 +268,7 @@ func (s *Store) giveBack(ctx context.Context, t *quota.Transaction) error {
 		add(&p, c)
 	}
 	err := s.next.Take(ctx, &p)
-	t.Decisions, t.At, t.Wait, t.Undo = make([]quota.Decision, len(t.Charges)), p.At, 0, nil
+	t.Result = quota.Result{Decisions: make([]quota.Decision, len(t.Charges)), At: p.At}
 	for i := range t.Decisions {
 		t.Decisions[i] = quota.Decision{Allowed: true, Remaining: -1, At: p.At.UnixMicro()}
 	}

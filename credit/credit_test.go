@@ -322,7 +322,7 @@ func TestGrantedAreAvailable(t *testing.T) {
 	peek(1, true, 15)
 	peek(10, true, 15)
 	peek(11, false, 15) // limits and granted units do not share the cost of a request
-	tx := &quota.Transaction{Charges: []quota.Charge{charge(minute, 1), charge(day, 1)}, AtMost: 12}
+	tx := &quota.Transaction{Charges: []quota.Charge{charge(minute, 1), charge(day, 1)}, Mode: quota.ModeAtMost, Most: 12}
 	if err := store.Take(t.Context(), tx); err != nil || !tx.Allowed() || tx.Granted != 12 || left(t, store, "ann") != 3 {
 		t.Errorf("got %+v, %v, granted %d, %d left, want 12 and 3", tx.Decisions, err, tx.Granted, left(t, store, "ann"))
 	}

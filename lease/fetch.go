@@ -97,8 +97,7 @@ func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.T
 // answer copies the decisions of the fetch to t, the transaction for which the fetch was
 // begun, and adds the units of the lease to Remaining.
 func (f *fetch) answer(t *quota.Transaction) {
-	t.Decisions = append(t.Decisions[:0], f.t.Decisions...)
-	t.At, t.Wait, t.Undo = f.t.At, f.t.Wait, t.Undo[:0]
+	t.SetResult(&f.t.Result)
 	for i := range t.Decisions {
 		if d := &t.Decisions[i]; d.Remaining >= 0 {
 			d.Remaining += f.more * t.Charges[i].Cost

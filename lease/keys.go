@@ -172,9 +172,8 @@ func (e *lease) serve(t *quota.Transaction, now int64) bool {
 	e.held = n - 1
 	e.unused--
 
-	t.Decisions = append(t.Decisions[:0], e.decisions...)
 	gone := time.Duration(now - e.answered).Truncate(time.Microsecond)
-	t.At, t.Wait, t.Undo = e.at.Add(gone), 0, t.Undo[:0]
+	t.SetResult(&quota.Result{Decisions: e.decisions, At: e.at.Add(gone)})
 	for i := range t.Decisions {
 		d := &t.Decisions[i]
 		if d.Remaining >= 0 {

@@ -79,7 +79,7 @@ type Options struct {
 // next. The Store assumes that the clock of next shows the At of the answer plus the time
 // since the call. The clock shows that time or less, so the Store uses no unit too late.
 // If units are given back or forgotten while they are leased (a negative cost, Reset,
-// Forget), the same number may be admitted once more.
+// ModeForget), the same number may be admitted once more.
 //
 // Units that are unused at the end of the TTL are given back by another call of next, or
 // drain within another TTL. Leaser.Drains says which of the two happens. Until then, other
@@ -88,8 +88,8 @@ type Options struct {
 // Fraction of the units that remained.
 //
 // A lease belongs to all charges of a transaction together, each with its cost and limit.
-// A call always goes to next if it has Within, Delay, Forget, Force or AtMost, a cost of
-// 0 or less, a key of more than 128 bytes, or an algorithm that is no Leaser, such as
+// A call always goes to next if it has a Mode other than ModeSpend, Within, a cost of 0 or
+// less, a key of more than 128 bytes, or an algorithm that is no Leaser, such as
 // SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
 // which takes less time than a call of its own. If the fetch fails, the waiting call gets
 // the error of the fetch.
@@ -253,7 +253,7 @@ func (l *Store) Close(ctx context.Context) error {
 
 // id returns the fingerprint of the charges of t. ok is false if only next may decide t.
 func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
-	if t.Within > 0 || t.Delay > 0 || t.Forget || t.Force || t.AtMost > 0 || len(t.Charges) == 0 {
+	if t.Mode != quota.ModeSpend || t.Within > 0 || len(t.Charges) == 0 {
 		return 0, false
 	}
 	for i := range t.Charges {

@@ -150,7 +150,7 @@ func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64)
 		sl.rankRefusal(&t.Decisions[0], now)
 		return nil
 	}
-	if t.Forget {
+	if t.Mode == quota.ModeForget {
 		sh.forget(sl)
 		return nil
 	}
@@ -239,7 +239,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 		}
 		return nil
 	}
-	if t.Forget {
+	if t.Mode == quota.ModeForget {
 		for i := range lanes {
 			s.shards[lanes[i].shard].forget(lanes[i].slot)
 		}

@@ -13,10 +13,8 @@ import (
 // decides such transactions as the algorithms do, but faster, because it needs no quota.State.
 // It knows what A and B of a quota.Metered mean, and TestMetersAlike proves it right.
 
-// atOnce reports whether t has no wait, and does not use Forget, AtMost or Force.
-func atOnce(t *quota.Transaction) bool {
-	return t.Within <= 0 && !t.Forget && t.AtMost <= 0 && !t.Force
-}
+// atOnce reports whether t spends its charges now or not at all.
+func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && t.Within <= 0 }
 
 // meters reports whether the limit of c is a meter and the cost of c is from 0 to the
 // capacity of that meter.
@@ -180,10 +178,10 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 	return nil
 }
 
-// prepare makes room for the decisions of t, sets At and Wait, and empties Undo.
+// prepare fills in the Result of t, and makes room for the decisions.
 func prepare(t *quota.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}
-	t.Undo, t.At, t.Wait = t.Undo[:0], time.UnixMicro(now), 0
+	t.At, t.Wait, t.Granted, t.Undo = time.UnixMicro(now), 0, 0, t.Undo[:0]
 }

@@ -133,16 +133,14 @@ func (p *pair) change() {
 
 // ask fills p.a with the next random transaction.
 func (p *pair) ask() {
-	p.a.Charges, p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = p.a.Charges[:0], 0, 0, nil, p.IntN(100) == 0
-	p.a.AtMost, p.a.Force = 0, false
+	p.a.Charges, p.a.Mode, p.a.Within, p.a.Most, p.a.Cancels = p.a.Charges[:0], quota.ModeSpend, 0, 0, nil
 	if p.IntN(8) == 0 {
 		p.a.Within = time.Duration(p.number()) * time.Microsecond
-		p.a.Delay = p.a.Within * time.Duration(p.IntN(3)/2)
 	}
 	key := fmt.Sprint(p.IntN(p.keys))
 	if old, ok := p.spent[key]; ok && p.IntN(2) == 0 {
 		delete(p.spent, key)
-		p.a.Within, p.a.Delay, p.a.Undo, p.a.Forget = 0, 0, old.Undo, false
+		p.a.Within, p.a.Cancels = 0, old.Undo
 		for i, c := range old.Charges {
 			c.Cost, c.Spent = -max(0, c.Cost), old.Decisions[i].At
 			p.a.Charges = append(p.a.Charges, c)
@@ -172,16 +170,16 @@ func (p *pair) ask() {
 	p.mode()
 }
 
-// mode sometimes sets AtMost or Force, if they are valid.
+// mode sometimes sets another Mode than ModeSpend, if that is valid.
 func (p *pair) mode() {
-	switch p.IntN(20) {
-	case 0:
-		p.a.AtMost = p.number()
-	case 1:
-		p.a.Force = true
+	if p.IntN(6) > 0 {
+		return
+	}
+	if p.a.Mode = quota.Mode(p.IntN(5)); p.a.Mode == quota.ModeAtMost {
+		p.a.Most = p.number()
 	}
 	if p.a.Validate() != nil {
-		p.a.AtMost, p.a.Force = 0, false
+		p.a.Mode, p.a.Most = quota.ModeSpend, 0
 	}
 }
 
@@ -238,13 +236,13 @@ func (p *pair) compareKept(t *testing.T, seed uint64) {
 	}
 	before := fmt.Sprintf("%+v", states)
 	spent := want.Decide(now, states)
-	if !slices.Equal(got.Decisions, want.Decisions) || got.Wait != want.Wait || got.AtMost > 0 && got.Granted != want.Granted {
+	if !slices.Equal(got.Decisions, want.Decisions) || got.Wait != want.Wait || got.Granted != want.Granted {
 		t.Fatalf("seed %d: %+v of states %s:\ngot  %+v, wait %v, granted %d\nwant %+v, wait %v, granted %d", seed, got.Charges, before,
 			got.Decisions, got.Wait, got.Granted, want.Decisions, want.Wait, want.Granted)
 	}
 	for i := range states {
 		switch {
-		case want.Forget:
+		case want.Mode == quota.ModeForget:
 			delete(p.kept, names[i])
 		case want.Charges[i].Cost < 0 && len(states[i].Log) == 0 && reflect.DeepEqual(states[i], p.kept[names[i]].State):
 			// there were no units to give back, so the end of the state stays
@@ -256,15 +254,13 @@ func (p *pair) compareKept(t *testing.T, seed uint64) {
 
 func (p *pair) compare(t *testing.T, seed uint64) {
 	a, b := &p.a, &p.b
-	b.Charges, b.Within, b.Delay, b.Forget, b.Undo = b.Charges[:0], a.Within, a.Delay, a.Forget, slices.Clone(a.Undo)
-	for _, c := range a.Charges {
-		if !a.Force { // with Force, Decide itself needs to know that a limit is a meter
-			c.Limit = hidden(c.Limit)
+	b.SetQuestion(a)
+	p.want.SetQuestion(a)
+	for i := range b.Charges {
+		if a.Mode != quota.ModeForce { // then Decide itself needs to know that a limit is a meter
+			b.Charges[i].Limit = hidden(b.Charges[i].Limit)
 		}
-		b.Charges = append(b.Charges, c)
 	}
-	b.AtMost, b.Force = a.AtMost, a.Force
-	p.want = quota.Transaction{Charges: a.Charges, Within: a.Within, Delay: a.Delay, Forget: a.Forget, AtMost: a.AtMost, Force: a.Force, Undo: slices.Clone(a.Undo)}
 	errA, errB := p.mine.Take(t.Context(), a), p.theirs.Take(t.Context(), b)
 	if fmt.Sprint(errA) != fmt.Sprint(errB) {
 		t.Fatalf("seed %d: %+v: got error %v, want %v", seed, a.Charges, errA, errB)
@@ -277,7 +273,7 @@ func (p *pair) compare(t *testing.T, seed uint64) {
 	}
 	p.compareTables(t, seed)
 	if errA == nil && a.Allowed() && (a.Wait > 0 || p.IntN(4) == 0) {
-		p.spent[a.Charges[0].Key] = quota.Transaction{Charges: slices.Clone(a.Charges), Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}
+		p.spent[a.Charges[0].Key] = quota.Transaction{Charges: slices.Clone(a.Charges), Result: quota.Result{Decisions: slices.Clone(a.Decisions), Undo: slices.Clone(a.Undo)}}
 	}
 }
 

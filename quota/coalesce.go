@@ -172,30 +172,25 @@ func (c *CoalescedStore) join(ctx context.Context, l *lane, t *Transaction) erro
 	}
 	err := k.err
 	if err == nil {
-		t.Decisions = append(t.Decisions[:0], k.t.Decisions...)
-		t.At, t.Wait, t.Undo = k.t.At, k.t.Wait, append(t.Undo[:0], k.t.Undo...)
-		t.Granted = k.t.Granted
+		t.SetResult(&k.t.Result)
 	}
 	c.release(k)
 	return err
 }
 
-// copy copies the fields of t that say what to decide. If the caller can give up early,
+// copy copies the question of t. If the caller can give up early,
 // keys are cloned, because the caller may then reuse the memory of its keys.
 func (k *call) copy(t *Transaction, mayGiveUp bool) {
-	k.t.Charges = append(k.t.Charges, t.Charges...)
+	k.t.SetQuestion(t)
 	if mayGiveUp {
 		for i := range k.t.Charges {
 			k.t.Charges[i].Key = strings.Clone(storedkey.Of(k.t.Charges[i].Key))
 		}
 	}
-	k.t.Undo = append(k.t.Undo[:0], t.Undo...)
-	k.t.Within, k.t.Delay, k.t.Forget, k.t.AtMost, k.t.Force = t.Within, t.Delay, t.Forget, t.AtMost, t.Force
 }
 
 func (c *CoalescedStore) release(k *call) {
 	clear(k.t.Charges) // they hold keys
-	k.t.Charges = k.t.Charges[:0]
 	k.err = nil
 	k.state.Store(pending)
 	c.pool.Put(k)

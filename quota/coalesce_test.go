@@ -326,24 +326,24 @@ type wrongBatcher struct{ quota.Store }
 
 func (wrongBatcher) TakeEach(context.Context, []*quota.Transaction) []error { return make([]error, 2) }
 
-// TestCoalesceWhole: a shared call passes on Charges, Within, Delay and Forget of a
-// transaction, and returns Decisions, At and Wait.
+// TestCoalesceWhole: a shared call passes on the whole question of a transaction, and returns the
+// whole Result.
 func TestCoalesceWhole(t *testing.T) {
 	tx := once(algorithms.GCRA(1, time.Second))
-	tx.Within, tx.Delay, tx.Forget, tx.Charges[0].Spent = 3*time.Second, 2*time.Second, true, 1
+	tx.Mode, tx.Most, tx.Cancels, tx.Charges[0].Spent = quota.ModeAtMost, 7, []quota.Undo{{Until: 3}}, 1
 	if err := tx.Validate(); err != nil { // makes the plan, which is compared below too
 		t.Fatal(err)
 	}
 	want := *tx
-	want.Decisions, want.At, want.Wait = []quota.Decision{{Remaining: 5}}, time.Unix(2, 0), time.Second
+	want.Result = quota.Result{Decisions: []quota.Decision{{Remaining: 5}}, At: time.Unix(2, 0), Wait: time.Second, Granted: 4, Undo: []quota.Undo{{Until: 9}}}
 	store := quota.Joined(quota.Coalesce(struct {
 		quota.Store
 		eachFunc
 	}{nil, func(got *quota.Transaction) {
-		if !slices.Equal(got.Charges, tx.Charges) || got.Within != tx.Within || got.Delay != tx.Delay || !got.Forget {
+		if !slices.Equal(got.Charges, tx.Charges) || got.Mode != tx.Mode || got.Most != 7 || len(got.Cancels) != 1 || got.Cancels[0].Until != 3 {
 			t.Errorf("the store is asked %+v, want %+v", got, tx)
 		}
-		got.Decisions, got.At, got.Wait = want.Decisions, want.At, want.Wait
+		got.Result = want.Result
 	}}))
 	if err := store.Take(t.Context(), tx); err != nil || !reflect.DeepEqual(*tx, want) {
 		t.Errorf("got %+v, %v; want %+v", *tx, err, want)

@@ -6,48 +6,43 @@ import (
 	"time"
 )
 
-// An opener is a Queuer in whose queue nothing waits: it delays or refuses until it opens.
-type opener interface{ Opens() }
-
-// Decide decides t, for code that implements a Store. It fills Decisions, At and the other
-// results from the state of each charge. If everything fits, Decide overwrites states with
-// the states to be stored, and returns true. Otherwise it leaves states unchanged and
-// returns false. The transaction must be valid, and states must be as long as Charges. now
-// is the store's clock in microseconds since 1970.
+// Decide decides t, for code that implements a Store. It fills in the Result from the state
+// of each charge. If everything fits, Decide overwrites states with the states to be stored,
+// and returns true. Otherwise, and in ModePeek, it leaves states unchanged and returns false.
+// The transaction must be valid, and states must be as long as Charges. now is the store's
+// clock in microseconds since 1970.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait = time.UnixMicro(now), 0
-	undos := t.Undo
-	t.Undo = t.Undo[:0]
-	if t.Forget {
+	t.At, t.Wait, t.Granted, t.Undo = time.UnixMicro(now), 0, 0, t.Undo[:0]
+	within := time.Duration(0)
+	switch t.Mode {
+	case ModeSpend:
+		if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
+			c := &t.Charges[0]
+			t.Decisions[0].At = now
+			if a, ok := c.Limit.Algorithm.(Stepper); ok {
+				a.Step(&states[0], &t.Decisions[0], &c.Limit, now, c.Cost)
+				return t.Decisions[0].Allowed
+			}
+		}
+		within = min(t.Within, MaxTicks*time.Microsecond).Truncate(time.Microsecond)
+	case ModeAtMost:
+		return t.decideAtMost(now, states)
+	case ModeForce:
+		t.force(now, states)
+		return true
+	case ModeForget:
 		t.forget(now, states)
 		return true
 	}
-	switch {
-	case t.AtMost > 0:
-		return t.decideAtMost(now, states)
-	case t.Force:
-		t.force(now, states)
-		return true
-	}
-	if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
-		c := &t.Charges[0]
-		t.Decisions[0].At = now
-		if a, ok := c.Limit.Algorithm.(Stepper); ok {
-			a.Step(&states[0], &t.Decisions[0], &c.Limit, now, c.Cost)
-			return t.Decisions[0].Allowed
-		}
-	}
 	t.next = slices.Grow(t.next[:0], n)[:n]
 
-	within := min(t.Within, MaxTicks*time.Microsecond).Truncate(time.Microsecond)
-	fits := true
-	wait := min(t.Delay, within).Truncate(time.Microsecond)
+	fits, wait := t.Mode == ModeSpend, time.Duration(0)
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		if c.Cost < 0 && c.Spent > 0 {
-			t.cancel(i, now, states[i], undos)
+			t.cancel(i, now, states[i])
 			continue
 		}
 		t.take(i, now, c.Cost, &states[i])
@@ -56,7 +51,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 		}
 		wait = max(wait, d.RetryAfter)
 	}
-	if wait > 0 && (!fits || wait > within || !t.reserve(now, wait, states)) {
+	if !fits || wait > 0 && (wait > within || !t.reserve(now, wait, states)) {
 		t.explainRefusal(now, within, states)
 		return false
 	}
@@ -64,14 +59,14 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
-// decideAtMost searches, by halving, how many times all charges fit, up to AtMost, and
+// decideAtMost searches, by halving, how many times all charges fit, up to Most, and
 // spends them that often. If they do not fit once, it refuses them. general.lua of package
 // redisstore makes the same search.
 func (t *Transaction) decideAtMost(now int64, states []State) bool {
-	most, whole := t.AtMost, t.Charges
+	whole := t.Charges
 	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
-	t.AtMost, t.Charges, t.Granted = 0, slices.Clone(whole), 0
-	times, high := int64(1), min(most, MaxTicks)
+	t.Mode, t.Charges = ModeSpend, slices.Clone(whole)
+	times, high := int64(1), min(t.Most, MaxTicks)
 	for try := high; times < high; try = times + (high-times+1)/2 {
 		t.costTimes(whole, try)
 		fits := true
@@ -90,7 +85,7 @@ func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	if fits {
 		t.Granted = times
 	}
-	t.AtMost, t.Charges = most, whole
+	t.Mode, t.Charges = ModeAtMost, whole
 	return fits
 }
 
@@ -175,11 +170,11 @@ func (to *State) set(s *State) {
 }
 
 // cancel gives back a reservation, or the newest units if the algorithm is no Canceler.
-func (t *Transaction) cancel(i int, now int64, s State, undos []undo) {
+func (t *Transaction) cancel(i int, now int64, s State) {
 	c, cost := &t.Charges[i], t.Charges[i].Cost
-	var u undo
-	if len(undos) == len(t.Charges) {
-		u = undos[i]
+	var u Undo
+	if len(t.Cancels) == len(t.Charges) {
+		u = t.Cancels[i]
 	}
 	if u.undoes(&s) {
 		t.take(i, now, 0, &u.Before)
@@ -240,17 +235,16 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	return l.Algorithm.Take(s, l, at, cost)
 }
 
-// explainRefusal makes the decisions of a refused transaction describe the states as they
+// explainRefusal makes the decisions of a transaction that spends nothing describe the states as they
 // are. Otherwise the decision on a charge that fits would describe the state as if the
 // charge had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
-		if c.Cost != 0 && (d.Allowed || t.Within > 0) {
+		if c.Cost != 0 && (d.Allowed || within > 0) {
 			allowed, retry := d.Allowed, d.RetryAfter
 			t.take(i, now, 0, &states[i])
-			_, shut := c.Limit.Algorithm.(opener) // its RetryAfter is the wait until it opens
-			if q, ok := c.Limit.Algorithm.(Queuer); ok && !shut && within > 0 && c.Cost > 0 {
+			if q, ok := c.Limit.Algorithm.(Queuer); ok && within > 0 && c.Cost > 0 {
 				retry = queueRetry(q, &states[i], &c.Limit, now, c.Cost, within)
 				allowed = retry == 0
 			}
@@ -275,11 +269,11 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 	return retry + max(0, turn-within)
 }
 
-// An undo has the state of a charge before and after the reservation of the charge. If no
-// other charge has changed the state since, a cancellation restores the state before the
-// reservation. Canceler.Cancel is not enough for that: it gives the units back, but no other
-// charge can be spent before the instant of the reservation.
-type undo struct {
+// An Undo has the state of a charge before and after the reservation of the charge. Only
+// stores look into it. If no other charge has changed the state since, a cancellation restores
+// the state before the reservation. Canceler.Cancel is not enough for that: it gives the units
+// back, but no other charge can be spent before the instant of the reservation.
+type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before decides as the zero State does, in µs since 1970
 
@@ -289,10 +283,10 @@ type undo struct {
 	Log bool
 }
 
-// undoOf returns the undo of a reservation made at now.
-func undoOf(c *Charge, now int64, before, after State) undo {
+// undoOf returns the Undo of a reservation made at now.
+func undoOf(c *Charge, now int64, before, after State) Undo {
 	_, d := c.Limit.Algorithm.Take(before, &c.Limit, now, 0)
-	u := undo{Before: before, After: after, Until: now + int64(d.ResetAfter/time.Microsecond), Log: len(after.Log) > 0}
+	u := Undo{Before: before, After: after, Until: now + int64(d.ResetAfter/time.Microsecond), Log: len(after.Log) > 0}
 	u.Before.Log, u.After.Log = nil, nil
 	if d.ResetAfter > 0 {
 		u.Before.Until = u.Until
@@ -301,7 +295,7 @@ func undoOf(c *Charge, now int64, before, after State) undo {
 }
 
 // undoes reports whether Before may replace s, because no other charge has changed s since.
-func (u *undo) undoes(s *State) bool {
+func (u *Undo) undoes(s *State) bool {
 	a := &u.After
 	return !u.Log && a.At != 0 && s.At == a.At && s.A == a.A && s.B == a.B
 }

@@ -172,3 +172,28 @@ func ExampleRefund() {
 	// left: 40
 	// left: 100 <nil>
 }
+
+// A store around another store may change a copy of the question, and copies the answer back.
+func ExampleTransaction_SetQuestion() {
+	next := memstore.New(memstore.Options{})
+	sale := storeFunc(func(ctx context.Context, t *quota.Transaction) error {
+		var doubled quota.Transaction
+		doubled.SetQuestion(t)
+		for i := range doubled.Charges {
+			doubled.Charges[i].Limit.Quota *= 2
+		}
+		err := next.Take(ctx, &doubled)
+		if err == nil {
+			t.SetResult(&doubled.Result)
+		}
+		return err
+	})
+	t := quota.Transaction{
+		Charges: []quota.Charge{{Rule: "api", Key: "acme", Limit: algorithms.FixedWindow(5, 1000*time.Hour), Cost: 1}},
+		Mode:    quota.ModeAtMost,
+		Most:    100,
+	}
+	err := sale.Take(context.Background(), &t)
+	fmt.Println(t.Granted, err)
+	// Output: 10 <nil>
+}

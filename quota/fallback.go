@@ -44,7 +44,7 @@ type FallbackOptions struct {
 // then counts in both stores, or in primary alone if secondary refuses it: less is admitted
 // later, never more. Negative costs, such as the costs of Reset, go to the store that
 // answers, or to both if only the answer of primary was lost. If the units had been spent
-// in the other store, that number of units may be admitted beyond the limit. Forget also
+// in the other store, that number of units may be admitted beyond the limit. ModeForget also
 // goes to the store that answers.
 //
 // A line is logged when secondary begins to decide, with the Cause, and another when primary
@@ -155,8 +155,7 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	cause := causeOf(err)
 	f.degraded(ctx, cause, err)
-	clear(t.Decisions) // primary may have filled some
-	t.At, t.Wait = time.Time{}, 0
+	t.SetResult(&Result{}) // primary may have filled in some of it
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)
 	}

@@ -130,21 +130,16 @@ func TestFallbackHook(t *testing.T) {
 // transaction.
 func TestFallbackClean(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
-	tx.Decisions = make([]quota.Decision, 3)
+	tx.Result = quota.Result{Decisions: make([]quota.Decision, 3), At: time.Unix(2, 0), Wait: time.Second, Granted: 4, Undo: make([]quota.Undo, 3)}
 	mine := &tx.Decisions[0]
 	store := quota.Fallback(down, storeFunc(func(_ context.Context, tx *quota.Transaction) error {
-		for _, d := range tx.Decisions {
-			if d != (quota.Decision{}) {
-				t.Errorf("the second store finds %+v, want nothing", d)
-			}
-		}
-		if !tx.At.IsZero() || tx.Wait != 0 {
-			t.Errorf("the second store finds At %v, Wait %v; want none", tx.At, tx.Wait)
+		if len(tx.Decisions) > 0 || !tx.At.IsZero() || tx.Wait != 0 || tx.Granted != 0 || len(tx.Undo) > 0 {
+			t.Errorf("the second store finds %+v, want nothing", tx.Result)
 		}
 		return nil
 	}), quota.FallbackOptions{})
-	if err := store.Take(t.Context(), tx); err != nil || &tx.Decisions[0] != mine {
-		t.Errorf("got %v, %p; want no error, and decisions in the memory they had: %p", err, &tx.Decisions[0], mine)
+	if err := store.Take(t.Context(), tx); err != nil || &tx.Decisions[:1][0] != mine {
+		t.Errorf("got %v, %+v; want no error, and the memory of the decisions kept", err, tx.Result)
 	}
 }
 
@@ -330,27 +325,26 @@ func TestShareIsValid(t *testing.T) {
 	}
 }
 
-// TestShareAsks: the next store gets every field of the transaction unchanged, except the
-// limits.
+// TestShareAsks: the next store gets the question of the transaction unchanged, except the
+// limits, and the transaction gets the Result of the next store.
 func TestShareAsks(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
-	tx.Within, tx.Delay, tx.Forget, tx.Wait = time.Hour, time.Minute, true, time.Second
-	tx.Charges[0].Spent = 1
-	tx.Decisions = make([]quota.Decision, 1)
-	if err := tx.Validate(); err != nil { // makes the plan, which is compared below too
-		t.Fatal(err)
-	}
+	tx.Mode, tx.Most, tx.Cancels, tx.Charges[0].Spent = quota.ModeAtMost, 7, []quota.Undo{{Until: 3}}, 1
 	asked := *tx
-	store := quota.Share(storeFunc(func(_ context.Context, tx *quota.Transaction) error {
-		got := *tx
-		got.Charges = asked.Charges
-		if !reflect.DeepEqual(got, asked) {
+	result := quota.Result{Decisions: []quota.Decision{{Remaining: 5}}, At: time.Unix(2, 0), Wait: time.Second, Granted: 4, Undo: []quota.Undo{{Until: 9}}}
+	store := quota.Share(storeFunc(func(_ context.Context, got *quota.Transaction) error {
+		if got.Charges[0].Limit.Quota != 5 {
+			t.Errorf("next is asked for %v, want a quota of 5", got.Charges[0].Limit)
+		}
+		got.Charges[0].Limit.Quota = 10
+		if !slices.Equal(got.Charges, asked.Charges) || got.Mode != asked.Mode || got.Most != 7 || !reflect.DeepEqual(got.Cancels, asked.Cancels) {
 			t.Errorf("next is asked %+v, want %+v", got, asked)
 		}
+		got.Result = result
 		return nil
 	}), 2)
-	if err := store.Take(t.Context(), tx); err != nil || !reflect.DeepEqual(*tx, asked) {
-		t.Errorf("got %v and %+v, want nil and %+v", err, *tx, asked)
+	if err := store.Take(t.Context(), tx); err != nil || !reflect.DeepEqual(tx.Result, result) || tx.Charges[0].Limit.Quota != 10 {
+		t.Errorf("got %v and %+v, want nil and %+v", err, *tx, result)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// TestForget: every decorator passes Forget on to its store, and forgets what it remembers
+// TestForget: every decorator passes ModeForget on to its store, and forgets what it remembers
 // itself.
 func TestForget(t *testing.T) {
 	for name, decorated := range map[string]func(quota.Store) quota.Store{
@@ -37,8 +37,8 @@ func TestForget(t *testing.T) {
 			if want := map[bool]int{true: 5, false: 10}[name == "Share"]; admitted != want {
 				t.Errorf("%s: got %d admitted in round %d, want %d", name, admitted, round, want)
 			}
-			forget := quota.Transaction{Charges: slices.Clone(charges), Forget: true}
-			forget.Charges[0].Cost, forget.Charges[1].Cost = int64(round)-1, int64(round)-1 // Forget ignores costs
+			forget := quota.Transaction{Charges: slices.Clone(charges), Mode: quota.ModeForget}
+			forget.Charges[0].Cost, forget.Charges[1].Cost = int64(round)-1, int64(round)-1 // which ModeForget ignores
 			if err := store.Take(t.Context(), &forget); err != nil {
 				t.Fatal(err)
 			}

@@ -95,7 +95,7 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	if !t.Forget && !t.Force && h.serve(t) {
+	if t.Mode != ModeForce && t.Mode != ModeForget && h.serve(t) {
 		return nil
 	}
 	h.asked.Add(1)
@@ -116,11 +116,11 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 		return err
 	}
 	done := h.now()
-	allowed := t.Allowed()
+	changed := t.Allowed() && t.Mode != ModePeek
 	for i := range t.Charges {
 		c, d, p := &t.Charges[i], &t.Decisions[i], &places[i]
 		switch {
-		case allowed && (c.Cost != 0 || t.Forget):
+		case changed && (c.Cost != 0 || t.Mode == ModeForget):
 			p.shard.drop(p.id)
 		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && t.plan(i).known:
 			if b, ok := newBlock(d, t.At, sent, done, t.Within > 0); ok {
@@ -168,7 +168,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 // unknown (-1).
 func (t *Transaction) unknown(at int64) {
 	n := len(t.Charges)
-	t.Decisions, t.At, t.Wait, t.Undo, t.Granted = slices.Grow(t.Decisions[:0], n)[:n], time.UnixMicro(at), 0, t.Undo[:0], 0
+	t.Decisions, t.At, t.Wait, t.Granted, t.Undo = slices.Grow(t.Decisions[:0], n)[:n], time.UnixMicro(at), 0, 0, t.Undo[:0]
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: at}
 	}

@@ -121,64 +121,68 @@ type Decision struct {
 	At int64
 }
 
-// A Transaction is decided at one instant: all of its Charges are spent, or none. A
-// Transaction may be passed to Take again, which overwrites its results, such as Decisions.
-// Copies of a Transaction share memory, so use only one of them from then on.
+// A Mode says what Take does with the charges of a Transaction.
+type Mode uint8
+
+const (
+	// ModeSpend spends all charges if all of them fit, now or within Transaction.Within,
+	// and otherwise none.
+	ModeSpend Mode = iota
+
+	// ModePeek spends nothing. Allowed and RetryAfter of each Decision say whether and when
+	// the Cost of the charge fits, and a Cost of 0 or below is always allowed. The other
+	// fields of the Decision describe the key as it is.
+	ModePeek
+
+	// ModeAtMost spends the charges as many times as all of them fit now, but at most
+	// Transaction.Most times: of a charge of Cost 1 it spends up to Most units. Granted says
+	// how many times. If the charges do not fit even once, they are refused as in ModeSpend.
+	// No Cost may be negative, and at least one Cost must be above 0.
+	ModeAtMost
+
+	// ModeForce spends the charges even if they do not fit, whatever they cost, and is
+	// always allowed. A key that has spent more than its limits hold is then refused until
+	// enough of the units have drained, or their windows are over. A debt drains at the rate
+	// of the limit that decides, also after the limit has changed. Units that are given back
+	// reduce the debt. No Cost may be negative. ModeForce does not spend units beyond these
+	// bounds: a window or a log holds at most 2^50 units, and one charge forces at most 2^49
+	// of them. A GCRA or a bucket owes at most what drains in 2^50 µs, 35 years. It may owe
+	// less if its Quota is above 3, but at least four times its capacity.
+	ModeForce
+
+	// ModeForget spends nothing and deletes the states of the charges, with all units that
+	// are spent or reserved. It is always allowed. Costs are ignored, and Decisions describe
+	// keys that were never seen.
+	ModeForget
+)
+
+// A Transaction asks a Store to decide all of its Charges at one instant: all are spent, or
+// none. Take fills in its Result. A Transaction may be passed to Take again, which overwrites
+// the Result. Copies of a Transaction share memory, so use only one of them from then on.
 type Transaction struct {
 	// Charges are decided together. It is an error if two charges have the same rule, key,
 	// algorithm and Limit.StoredName.
 	Charges []Charge
 
+	// Mode says what to do with the charges; the zero Mode is ModeSpend.
+	Mode Mode
+
 	// Within is the longest wait that the caller accepts; 0 means that the charges must fit
-	// now. It is capped at 2^50 µs, 35 years.
+	// now. It is capped at 2^50 µs, 35 years. In modes other than ModeSpend it must be 0.
 	Within time.Duration
 
-	// Delay is the shortest wait: the charges are spent no sooner, and charges that come
-	// later are spent no sooner either. Delay must not exceed Within.
-	Delay time.Duration
+	// Most is how many times ModeAtMost spends the charges at most, from 1. In other modes it
+	// must be 0.
+	Most int64
 
-	// If Forget is set, Take spends nothing and deletes the states of the charges, with all
-	// units that are spent or reserved. Forget is always allowed. Costs, Within and Delay
-	// are ignored, and Decisions describe keys that were never seen.
-	Forget bool
+	// Cancels is nil, or a copy of the Undo of the transaction whose units the charges give
+	// back, for Charges that have a negative Cost and Spent set. Cancels[i] belongs to
+	// Charges[i]. A key that no other charge has changed since is then as it was before that
+	// transaction. See Refund.
+	Cancels []Undo
 
-	// If AtMost > 0, Take spends the charges as many times as all of them fit now, but no
-	// more than AtMost times: of a charge of Cost 1 it spends up to AtMost units. Granted
-	// then says how many times. If the charges do not fit even once, they are refused as
-	// they are without AtMost. Within and Delay must be 0. No Cost may be negative, and at
-	// least one Cost must be above 0.
-	AtMost int64
-
-	// Granted is filled by Take if AtMost > 0: how many times the charges were spent.
-	Granted int64
-
-	// If Force is set, Take spends the charges even if they do not fit, whatever they cost.
-	// A key that has spent more than its limits hold is then refused until enough of the
-	// units have drained, or their windows are over. A debt drains at the rate of the limit
-	// that decides, also after the limit has changed. Units that are given back reduce the
-	// debt. Force is always allowed. Within, Delay and AtMost must be 0, and no Cost may be
-	// negative. Force does not spend units beyond these bounds: a window or a log holds at
-	// most 2^50 units, and one charge forces at most 2^49 of them. A GCRA or a bucket owes at
-	// most what drains in 2^50 µs, 35 years. It may owe less if its Quota is above 3, but at
-	// least four times its capacity.
-	Force bool
-
-	// Decisions is filled by Take, one for each charge. Its memory is reused if it is
-	// large enough.
-	Decisions []Decision
-
-	// At is filled by Take: the store's clock when it decided.
-	At time.Time
-
-	// Wait is filled by Take: how long the caller must wait before it goes ahead.
-	Wait time.Duration
-
-	// Undo is filled by Take if Wait > 0, with one element for each charge, and otherwise
-	// emptied. To give the charges back, Take a transaction that has the same charges with
-	// a negative Cost and with Spent set. If that transaction also has a copy of Undo, a
-	// key that no other charge has changed since is then as it was before. Each element of
-	// the copy must have the index of its charge.
-	Undo []undo
+	// Result is the answer, filled by Take.
+	Result
 
 	next     []State
 	first    plan   // of the first charge
@@ -186,10 +190,44 @@ type Transaction struct {
 	distinct int    // how many plans, counted from the first, have different Names
 }
 
-// Allowed reports whether every charge was allowed. The charges were then spent.
-func (t *Transaction) Allowed() bool {
-	for i := range t.Decisions {
-		if !t.Decisions[i].Allowed {
+// A Result is the answer of a Store to a Transaction.
+type Result struct {
+	// Decisions has one Decision for each charge. Its memory is reused if it is large
+	// enough.
+	Decisions []Decision
+
+	// At is the store's clock when it decided.
+	At time.Time
+
+	// Wait is how long the caller must wait before it goes ahead.
+	Wait time.Duration
+
+	// Granted is how many times ModeAtMost has spent the charges.
+	Granted int64
+
+	// Undo has one element for each charge if Wait > 0, and is otherwise empty. See
+	// Transaction.Cancels.
+	Undo []Undo
+}
+
+// SetQuestion makes all of t but its Result a copy of from, in the memory of t. A store that
+// changes charges before it passes them to another store, or keeps them, needs a copy.
+func (t *Transaction) SetQuestion(from *Transaction) {
+	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
+	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
+}
+
+// SetResult makes r a copy of from, in the memory of r.
+func (r *Result) SetResult(from *Result) {
+	decisions, undo := append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
+	*r = *from
+	r.Decisions, r.Undo = decisions, undo
+}
+
+// Allowed reports whether every charge was allowed. In ModeSpend the charges were then spent.
+func (r *Result) Allowed() bool {
+	for i := range r.Decisions {
+		if !r.Decisions[i].Allowed {
 			return false
 		}
 	}
@@ -198,10 +236,10 @@ func (t *Transaction) Allowed() bool {
 
 // RetryAfter is the wait until all charges fit, if nothing else is spent: the longest
 // RetryAfter of the decisions. It may be Never.
-func (t *Transaction) RetryAfter() time.Duration {
+func (r *Result) RetryAfter() time.Duration {
 	longest := time.Duration(0)
-	for i := range t.Decisions {
-		longest = max(longest, t.Decisions[i].RetryAfter)
+	for i := range r.Decisions {
+		longest = max(longest, r.Decisions[i].RetryAfter)
 	}
 	return longest
 }
@@ -218,9 +256,9 @@ func (t *Transaction) Release() {
 // A Store keeps the states of keys and decides transactions on its own clock.
 // It is safe for concurrent use. Package storetest has the tests it must pass.
 type Store interface {
-	// Take decides t and fills its Decisions, At and Wait. A refusal is not an error and
-	// changes nothing. After an error, units may have been spent. If ctx has ended before
-	// Take begins, Take returns the error of ctx and spends nothing.
+	// Take decides t and fills in its Result. A refusal is not an error and changes nothing.
+	// After an error, units may have been spent. If t is invalid, or ctx has ended before
+	// Take begins, Take returns the error of t.Validate or of ctx and spends nothing.
 	//
 	// The ctx that a Limiter passes never ends, because a Limiter also charges requests
 	// whose clients have hung up. A store that may wait, for a network for instance, must
@@ -230,26 +268,21 @@ type Store interface {
 
 // Validate returns an error if no store can decide the transaction. The reason may be an
 // invalid limit, a name that is not printable, two charges for the same limit of the same
-// key, a Delay longer than Within, or a Force or AtMost that does not go with the other
-// fields. Stores call Validate first.
+// key, or a Mode that is unknown or does not go with the other fields. Stores call Validate
+// first.
 func (t *Transaction) Validate() error {
-	if len(t.Charges) == 1 && t.Delay <= 0 && t.AtMost <= 0 && !t.Force && t.first.of(&t.Charges[0]) {
+	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate
 	}
 	return t.validate()
 }
 
 func (t *Transaction) validate() error {
-	if t.Delay > max(0, t.Within) {
-		return fmt.Errorf("weir: the Delay of %v exceeds Within, %v", t.Delay, t.Within)
-	}
 	if err := t.makePlans(); err != nil {
 		return err
 	}
-	if t.AtMost > 0 || t.Force {
-		if err := t.validateMode(); err != nil {
-			return err
-		}
+	if err := t.validateMode(); err != nil {
+		return err
 	}
 	if t.distinct < len(t.Charges) {
 		return t.checkNames()
@@ -257,21 +290,28 @@ func (t *Transaction) validate() error {
 	return nil
 }
 
-// validateMode checks a transaction that has AtMost or Force.
+// validateMode returns an error if the Mode is unknown or does not go with the other fields.
 func (t *Transaction) validateMode() error {
-	if t.Within > 0 || t.Forget || t.Force && t.AtMost > 0 {
-		return errors.New("weir: AtMost and Force cannot be combined with each other, with Within or with Forget")
+	switch {
+	case t.Mode > ModeForget:
+		return fmt.Errorf("weir: Mode %d is unknown", t.Mode)
+	case t.Mode != ModeSpend && t.Within > 0:
+		return fmt.Errorf("weir: Within is %v: only ModeSpend waits, the other modes need 0", t.Within)
+	case (t.Mode == ModeAtMost) != (t.Most > 0):
+		return fmt.Errorf("weir: Most is %d: ModeAtMost needs 1 or more, the other modes need 0", t.Most)
+	case t.Mode != ModeAtMost && t.Mode != ModeForce:
+		return nil
 	}
-	spends := t.Force
+	spends := t.Mode == ModeForce
 	for i := range t.Charges {
 		cost := t.Charges[i].Cost
 		if cost < 0 {
-			return fmt.Errorf("weir: rule %q: a charge of cost %d can neither be forced nor have AtMost", t.Charges[i].Rule, cost)
+			return fmt.Errorf("weir: rule %q: ModeAtMost and ModeForce cannot give units back: the cost is %d", t.Charges[i].Rule, cost)
 		}
 		spends = spends || cost > 0
 	}
 	if !spends {
-		return errors.New("weir: AtMost needs a charge with a Cost above 0")
+		return errors.New("weir: ModeAtMost needs a charge with a Cost above 0")
 	}
 	return nil
 }

@@ -55,15 +55,13 @@ func (s *SharedStore) Take(ctx context.Context, t *Transaction) error {
 		return err
 	}
 	part := s.pool.Get().(*Transaction)
-	whole, changed := t.Charges, append(part.Charges, t.Charges...)
-	*part = *t
-	part.Charges = changed
-	s.change(changed)
+	part.SetQuestion(t)
+	s.change(part.Charges)
 	err := s.next.Take(ctx, part)
-	*t = *part
-	t.Charges = whole
-	clear(changed) // they hold keys
-	*part = Transaction{Charges: changed[:0]}
+	if err == nil {
+		t.SetResult(&part.Result)
+	}
+	clear(part.Charges) // they hold keys
 	s.pool.Put(part)
 	return err
 }

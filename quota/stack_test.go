@@ -14,7 +14,7 @@ import (
 
 // TestStackDecidesAlike: a stack of decorators admits, refuses and delays random transactions
 // as a store alone does. The transactions have several limits and keys, cancelled turns,
-// negative costs, delays and Forget.
+// negative costs, waits, Peek and Forget.
 func TestStackDecidesAlike(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -78,9 +78,10 @@ func randomTransaction(r *rand.Rand, q int64, period time.Duration, limits []quo
 	}
 	if r.IntN(3) == 0 {
 		tx.Within = time.Duration(r.Int64N(int64(3 * period)))
-		tx.Delay = tx.Within / 2 * time.Duration(r.IntN(4)/3)
 	}
-	tx.Forget = r.IntN(15) == 0
+	if r.IntN(8) == 0 {
+		tx.Mode, tx.Within = []quota.Mode{quota.ModePeek, quota.ModeForget}[r.IntN(2)], 0
+	}
 	return tx
 }
 
@@ -98,7 +99,7 @@ func backOf(t *quota.Transaction) (back quota.Transaction) {
 	for i, c := range t.Charges {
 		if c.Cost > 0 {
 			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
-			back.Charges, back.Undo = append(back.Charges, c), append(back.Undo, t.Undo[i])
+			back.Charges, back.Cancels = append(back.Charges, c), append(back.Cancels, t.Undo[i])
 		}
 	}
 	return back

@@ -56,12 +56,12 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 // AllowAtMost spends as many units of a charge as fit now, at most its Cost, in one call of
 // the store: no other charge comes between. If not even one unit fits, granted is 0, and
 // RetryAfter of the Decision says when one unit would fit. In everything else AllowAtMost
-// is like Allow. Transaction.AtMost does the same for several charges.
+// is like Allow. ModeAtMost does the same for several charges.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
 	if err := spends(charge); err != nil {
 		return 0, d, err
 	}
-	t := Transaction{AtMost: charge.Cost}
+	t := Transaction{Mode: ModeAtMost, Most: charge.Cost}
 	charge.Cost = 1
 	t.Charges = []Charge{charge}
 	if err := store.Take(ctx, &t); err != nil {
@@ -187,63 +187,21 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks), t.Decisions[i].At
 			back.Charges = append(back.Charges, c)
 			if len(t.Undo) > 0 {
-				back.Undo = append(back.Undo, t.Undo[i])
+				back.Cancels = append(back.Cancels, t.Undo[i])
 			}
 		}
 	}
 	return store.Take(ctx, &back)
 }
 
-// Peek returns what would be decided if charges were taken now, and spends nothing. Allowed
-// and RetryAfter say when the Cost of each charge fits. The other fields of each Decision
-// describe the key as it is: how many units remain, when more units are free, and when all
-// units are free. A charge with a Cost of 0 or below is always allowed.
+// Peek returns what would be decided if charges were taken now, and spends nothing: see
+// ModePeek.
 //
 // If a HybridStore refuses a charge from memory, Remaining may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
-	n := len(charges)
-	for i := range charges {
-		if charges[i].Cost > 0 { // a charge that never fits, so that nothing is spent
-			never := Charge{Rule: charges[0].Rule, Key: charges[0].Key, Cost: 1,
-				Limit: Limit{Name: "peek", Algorithm: none{}, Quota: 1, Period: time.Microsecond}}
-			charges = append(slices.Clip(charges), never)
-			break
-		}
-	}
-	t := &Transaction{Charges: slices.Clone(charges)}
-	for i := range t.Charges {
-		t.Charges[i].Cost = max(0, t.Charges[i].Cost)
-	}
+	t := &Transaction{Charges: slices.Clone(charges), Mode: ModePeek}
 	err := store.Take(ctx, t)
-	t.Charges, t.Decisions = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))]
 	return t, err
-}
-
-// none is an algorithm that allows no charge of cost > 0. Peek adds such a charge to its
-// transaction, so that nothing is spent.
-type none struct{}
-
-func (none) Name() string   { return "none" }
-func (none) String() string { return "none" }
-func (none) Peeks()         {} // package credit counts granted units as available
-
-// Refusing implements Unpayable: package credit must not pay for it.
-func (none) Refusing(c Charge) Charge { return c }
-
-func (none) Take(_ State, _ *Limit, _, cost int64) (State, Decision) {
-	if cost > 0 {
-		return State{}, Decision{RetryAfter: Never}
-	}
-	return State{}, Decision{Allowed: true}
-}
-
-// Lua returns Take as a script for package redisstore: see redisstore.Scripted.
-func (none) Lua() string {
-	return `local function take(at, a, b, till, now, cost)
-  if cost > 0 then return -1 end
-  return 0, 0, 0, 0, 0
-end
-`
 }
 
 // Reset gives back all units that the keys of charges have spent under their limits. The

@@ -24,13 +24,14 @@ const (
 	force  = -3
 )
 
-// longestWait returns the longest wait that t accepts, in µs. With Forget or Force it returns
-// forget or force.
+// longestWait returns the longest wait that t accepts, in µs, or peek, forget or force.
 func longestWait(t *quota.Transaction) int64 {
-	switch {
-	case t.Forget:
+	switch t.Mode {
+	case quota.ModePeek:
+		return peek
+	case quota.ModeForget:
 		return forget
-	case t.Force:
+	case quota.ModeForce:
 		return force
 	}
 	return max(0, int64(min(t.Within, quota.MaxTicks*time.Microsecond)/time.Microsecond))
@@ -41,16 +42,15 @@ func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 	if parts := s.split(t); parts != nil {
 		return s.takeParts(ctx, t, parts)
 	}
-	return s.decide(ctx, t, longestWait(t))
+	return s.decide(ctx, t)
 }
 
-// decide decides a transaction of one slot. The argument within is the longest wait in µs,
-// or peek, forget or force. decide makes one call, and one more for each window of a calendar
-// that the script needs and did not get.
-func (s *Store) decide(ctx context.Context, t *quota.Transaction, within int64) error {
+// decide decides a transaction of one slot. It makes one call, and one more for each window of
+// a calendar that the script needs and did not get.
+func (s *Store) decide(ctx context.Context, t *quota.Transaction) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
-		c := &call{ts: []*quota.Transaction{t}, within: within}
+		c := &call{ts: []*quota.Transaction{t}, within: longestWait(t)}
 		if err := s.prepare(c, around); err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func (s *Store) prepare(c *call, around []int64) error {
 func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
 	t := c.ts[0]
 	first := &t.Charges[0]
-	direct := c.within >= 0 && t.Delay < time.Microsecond && t.AtMost <= 0 && len(c.ts) == 1 && len(t.Charges) <= maxDirect
+	direct := c.within >= 0 && t.Mode == quota.ModeSpend && len(c.ts) == 1 && len(t.Charges) <= maxDirect
 	for i := 0; i < len(t.Charges) && direct; i++ {
 		charge, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
 		_, queues := a.(quota.Queuer)
@@ -175,12 +175,11 @@ func appendMessagePack(b []byte, numbers ...int64) []byte {
 // rows returns the keys and the rows that general.lua reads.
 func (c *call) rows(s *Store) (keys []any, rows []byte) {
 	t := c.ts[0]
-	delay := max(0, min(int64(t.Delay/time.Microsecond), c.within))
 	times := int64(len(c.ts))
-	if t.AtMost > 0 {
-		times = -min(t.AtMost, quota.MaxTicks)
+	if t.Mode == quota.ModeAtMost {
+		times = -min(t.Most, quota.MaxTicks)
 	}
-	rows = pack(make([]byte, 0, 24+120*len(t.Charges)), c.within, delay, times)
+	rows = pack(make([]byte, 0, 16+120*len(t.Charges)), c.within, times)
 	for i := range t.Charges {
 		charge := &t.Charges[i]
 		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name())
@@ -233,10 +232,10 @@ func numbersOf(l *quota.Limit) []int64 {
 // reservation, and the state before it. For a log they have only the instant of the state
 // before it.
 func undoOf(t *quota.Transaction, i int) []int64 {
-	if len(t.Undo) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Undo[i].After.At == 0 {
+	if len(t.Cancels) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Cancels[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
 	}
-	u := &t.Undo[i]
+	u := &t.Cancels[i]
 	if u.Log {
 		return []int64{0, 0, 0, u.Before.At, 0, 0, 0, 0}
 	}
@@ -284,14 +283,10 @@ func (c *call) explain(s *Store, cmd once) error {
 	if err != nil {
 		return err
 	}
-	if c.within == peek {
-		decideOnly(c.ts[0], now, states)
-		return nil
-	}
 	for _, t := range c.ts {
 		switch {
 		case !t.Decide(now, states):
-		case t.AtMost > 0:
+		case t.Mode == quota.ModeAtMost:
 			spent -= t.Granted
 		default:
 			spent--
@@ -379,19 +374,4 @@ func parseState(numbers []int64, log bool) (s quota.State, rest []int64, ok bool
 		last = e
 	}
 	return s, rest, true
-}
-
-// decideOnly fills in the Decisions of t as if nothing was spent: Remaining includes the
-// units that t asked for.
-func decideOnly(t *quota.Transaction, now int64, states []quota.State) {
-	within := t.Within
-	t.Within = 0
-	if t.Decide(now, slices.Clone(states)) {
-		for i := range t.Charges {
-			l := &t.Charges[i].Limit
-			_, t.Decisions[i] = l.Algorithm.Take(states[i], l, now, 0)
-			t.Decisions[i].At = now
-		}
-	}
-	t.Within = within
 }

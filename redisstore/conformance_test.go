@@ -118,9 +118,14 @@ func TestReservedLifetime(t *testing.T) {
 	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
 	l := newLifetimes(t, rdb)
 	short, long := algorithms.SlidingLog(7, 20*time.Millisecond).Named("short"), algorithms.SlidingLog(7, time.Hour).Named("long")
+	// The limits of these charges make transactions wait.
+	wait := func(key string) quota.Charge {
+		return quota.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(1, time.Hour), Cost: 1}
+	}
 	for _, tx := range []quota.Transaction{
-		{Within: time.Hour, Delay: time.Hour, Charges: []quota.Charge{{Rule: "r", Key: "1", Limit: short, Cost: 1}, {Rule: "r", Key: "1", Limit: long}}},
-		{Within: time.Hour, Delay: time.Hour, Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: short, Cost: 1}}},
+		{Charges: []quota.Charge{wait("3"), wait("4")}},
+		{Within: time.Hour, Charges: []quota.Charge{{Rule: "r", Key: "1", Limit: short, Cost: 1}, {Rule: "r", Key: "1", Limit: long}, wait("3")}},
+		{Within: time.Hour, Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: short, Cost: 1}, wait("4")}},
 		{Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: long, Cost: 1}}},
 		{Charges: []quota.Charge{{Rule: "r", Key: "2", Limit: long, Cost: -1}}},
 	} {

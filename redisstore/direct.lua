@@ -45,5 +45,5 @@ if ARGV[2] ~= '' then
       return t[1] .. ' ' .. t[2] .. ' 0;' .. (text or '')
     end
   end
-  rows, within, delay, times, edges_from = {«{@, 1, $, x#, y#, z#}»}, longest, 0, 1, 3
+  rows, within, times, edges_from = {«{@, 1, $, x#, y#, z#}»}, longest, 1, 3
 end

@@ -77,8 +77,8 @@ func (c *call) joins(t *quota.Transaction) bool {
 	}) && slices.Equal(t.Charges, c.ts[0].Charges)
 }
 
-// atOnce reports whether t is decided without a wait, and has neither Forget, Force nor AtMost.
-func atOnce(t *quota.Transaction) bool { return longestWait(t) == 0 && t.AtMost <= 0 }
+// atOnce reports whether t spends its charges now or not at all.
+func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && longestWait(t) == 0 }
 
 // decideAll decides calls in one round trip, or in a cluster in one round trip for each
 // slot. If a call in a cluster has keys of several slots, decideAll decides all calls one

@@ -216,10 +216,15 @@ func TestFarTill(t *testing.T) {
 	window := algorithms.SlidingWindow(9, most)
 	_, store := open(t)
 	force := func(l quota.Limit) quota.Transaction {
-		return quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: quota.MaxTicks}}, Force: true}
+		return quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: quota.MaxTicks}}, Mode: quota.ModeForce}
 	}
-	reserve := func(l quota.Limit, delay time.Duration) quota.Transaction {
-		return quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: l.Capacity()}}, Within: delay, Delay: delay}
+	wait := quota.Charge{Rule: "r", Key: "wait", Limit: algorithms.GCRA(1, most), Cost: 1}
+	reserve := func(l quota.Limit, within time.Duration) quota.Transaction {
+		tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: l.Capacity()}}, Within: within}
+		if within > 0 { // the limit of the second charge makes the transaction wait
+			tx.Charges = append(tx.Charges, wait)
+		}
+		return tx
 	}
 	for _, test := range []struct {
 		name   string
@@ -233,6 +238,11 @@ func TestFarTill(t *testing.T) {
 		{"forced on a reserved window", 2 * most, []quota.Transaction{reserve(window, most), force(window)}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			for _, tx := range []quota.Transaction{{Charges: []quota.Charge{wait}, Mode: quota.ModeForget}, {Charges: []quota.Charge{wait}}} {
+				if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() {
+					t.Fatal(err, tx.Decisions)
+				}
+			}
 			for i := range test.writes {
 				tx := &test.writes[i]
 				tx.Charges[0].Rule, tx.Charges[0].Key = "r", test.name

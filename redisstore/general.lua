@@ -4,7 +4,7 @@
 --
 -- ARGV[1] has the ids of the charges, in the form in which a value has them. ARGV[3] has packed
 -- doubles: the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
--- what does not fit), the shortest wait in µs, how often to spend the charges (-n: as often as
+-- what does not fit), how often to spend the charges (-n: as often as
 -- they fit now, at most n times, as one charge), and a row for each charge. A row has the
 -- indexes of the algorithm and of the key, the cost, the three numbers of the limit, and
 -- the instant of the units that a negative cost gives back (0: the newest). The last eight
@@ -13,9 +13,9 @@
 -- it, or -1. The arguments from ARGV[4] on have the edges for charges of Edged algorithms, in
 -- the order of the charges.
 if not rows then
-  within, delay, times = struct.unpack('<ddd', ARGV[3])
+  within, times = struct.unpack('<dd', ARGV[3])
   rows = {}
-  for from = 25, #ARGV[3], 120 do rows[#rows + 1] = {struct.unpack('<ddddddddddddddd', ARGV[3], from)} end
+  for from = 17, #ARGV[3], 120 do rows[#rows + 1] = {struct.unpack('<ddddddddddddddd', ARGV[3], from)} end
   edges_from = 4
 end
 local forget, forced = within == -2, within == -3
@@ -116,7 +116,7 @@ local function cancel(c)
   end
 end
 
--- force spends a charge even if it does not fit: see Transaction.force in package weir.
+-- force spends a charge even if it does not fit: see Transaction.force in package quota.
 local function force(c)
   local f, s = c.algorithm, c.state
   if f.force then
@@ -137,7 +137,7 @@ local spent = 0
 -- never fit. States other than logs change between two calls of decide. Logs are written
 -- only at the end, so for a log decide adds the units spent so far to the cost.
 local function decide(n)
-  local longest, fits = delay, true
+  local longest, fits = 0, true
   for _, c in ipairs(charges) do
     local cost, wait, room = c.cost * (c.algorithm.open and spent + n or n), 0, true
     c.next = nil

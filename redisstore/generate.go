@@ -147,7 +147,7 @@ func generate(shape []shaped) (*script, error) {
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
 	b.line("local now = t[1] * 1000000 + t[2]")
-	b.line("local rows, within, delay, times, edges_from")
+	b.line("local rows, within, times, edges_from")
 	switch {
 	case direct && logs == 0:
 		b.WriteString(expand(directLua, shape, of))

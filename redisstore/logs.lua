@@ -60,5 +60,5 @@ if ARGV[2] ~= '' then
     call('HSET', key, 'h', struct.pack('<c0I4ddI4I4I4«ddddI4|»c0I5I4', ids, no, now, expires, low, high, size, «k#, s# + cost, f#, u#, b#», string.sub(text, from, till), now - base, sum + cost))
     return t[1] .. ' ' .. t[2] .. ' 1;' .. struct.pack('<«ddddddd|»', «6, at, 0, 1, f#, s#, last»)
   until true
-  rows, within, delay, times, edges_from = {«{@, 1, cost, x#, y#, z#}»}, longest, 0, 1, 3
+  rows, within, times, edges_from = {«{@, 1, cost, x#, y#, z#}»}, longest, 1, 3
 end

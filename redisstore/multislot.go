@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
@@ -20,18 +19,18 @@ import (
 // it charges one slot after the other, beginning with the slot that has the fewest units left.
 // If a slot then refuses, because another client was faster, takeParts gives back the units
 // that it has spent in the other slots. It gives back exactly those units (see
-// quota.Canceler), so no limit admits too much. After an error the units stay spent. With
-// Forget or Force no slot refuses, so takeParts asks none.
+// quota.Canceler), so no limit admits too much. After an error the units stay spent. In
+// ModeForce and ModeForget no slot refuses, so takeParts asks none.
 //
 // A transaction of several slots never waits: the clocks of the nodes differ, so that the
-// slots could not reserve the same instant. A Delay is an error for the same reason.
+// slots could not reserve the same instant.
 func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []part) error {
-	if t.AtMost > 0 || t.Delay >= time.Microsecond && !t.Forget {
-		return fmt.Errorf("redisstore: AtMost or Delay, with keys in several slots: %w", errors.ErrUnsupported)
-	}
-	t.Decisions, t.Wait, t.Undo = slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)], 0, t.Undo[:0]
-	if !t.Forget && !t.Force {
-		if err := s.askAll(ctx, t, parts); err != nil || !t.Allowed() {
+	t.Result = quota.Result{Decisions: slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)]}
+	switch t.Mode {
+	case quota.ModeAtMost:
+		return fmt.Errorf("redisstore: ModeAtMost, with keys in several slots: %w", errors.ErrUnsupported)
+	case quota.ModeSpend, quota.ModePeek:
+		if err := s.askAll(ctx, t, parts); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
 			return err
 		}
 		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
@@ -92,7 +91,7 @@ func (s *Store) split(t *quota.Transaction) (parts []part) {
 		k := slices.IndexFunc(parts, func(p part) bool { return p.slot == slot && p.gives == gives })
 		if k < 0 {
 			k = len(parts)
-			parts = append(parts, part{slot: slot, gives: gives, Transaction: quota.Transaction{Forget: t.Forget, Force: t.Force}})
+			parts = append(parts, part{slot: slot, gives: gives, Transaction: quota.Transaction{Mode: t.Mode}})
 		}
 		parts[k].Charges = append(parts[k].Charges, c)
 		parts[k].where = append(parts[k].where, i)
@@ -108,7 +107,13 @@ func (s *Store) askAll(ctx context.Context, t *quota.Transaction, parts []part) 
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i := range parts {
-		wg.Go(func() { errs[i] = s.decide(ctx, &parts[i].Transaction, peek) })
+		wg.Go(func() {
+			p := &parts[i].Transaction
+			mode := p.Mode
+			p.Mode = quota.ModePeek
+			errs[i] = s.decide(ctx, p)
+			p.Mode = mode
+		})
 	}
 	wg.Wait()
 	for i, err := range errs {

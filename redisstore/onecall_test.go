@@ -50,9 +50,9 @@ func TestOneCall(t *testing.T) {
 		"a calendar beside":         {tx(1, day), tx(1, day, fixed), tx(2, fixed, day), waits(tx(1, day))},
 		"a log beside":              {tx(1, log), tx(5, log, meter(1000)), tx(1, meter(1000)), tx(2000, log)},
 		"looks beside":              {tx(1, meter(1000)), {Charges: append(charges(2, meter(1000)), charges(0, fixed)...)}, {Charges: append(charges(0, meter(1000)), charges(1, fixed)...)}},
-		"forgotten":                 {tx(1, meter(1000), fixed), {Charges: charges(1, fixed), Forget: true}, {Charges: charges(1, meter(1000)), Forget: true}},
-		"at most":                   {{Charges: charges(1, meter(1000), fixed), AtMost: 100}, {Charges: charges(1, log, fixed), AtMost: 1e6}, {Charges: charges(2, log), AtMost: 1}},
-		"forced":                    {{Charges: charges(5000, meter(1000), fixed), Force: true}, {Charges: charges(5000, log), Force: true}, tx(1, meter(1000))},
+		"forgotten":                 {tx(1, meter(1000), fixed), {Charges: charges(1, fixed), Mode: quota.ModeForget}, {Charges: charges(1, meter(1000)), Mode: quota.ModeForget}},
+		"at most":                   {{Charges: charges(1, meter(1000), fixed), Mode: quota.ModeAtMost, Most: 100}, {Charges: charges(1, log, fixed), Mode: quota.ModeAtMost, Most: 1e6}, {Charges: charges(2, log), Mode: quota.ModeAtMost, Most: 1}},
+		"forced":                    {{Charges: charges(5000, meter(1000), fixed), Mode: quota.ModeForce}, {Charges: charges(5000, log), Mode: quota.ModeForce}, tx(1, meter(1000))},
 		"few and many":              {tx(1, several(16)...), tx(1, several(17)...), tx(1, several(3)...)},
 	} {
 		setRule(shapes, name)

@@ -62,7 +62,7 @@ func (timeoutError) Timeout() bool { return true }
 // The key stands in the hash tag, between the braces. In a cluster all states of a key are
 // therefore in one slot, and keys are spread over all nodes. A transaction with keys in
 // different slots is all or nothing too, but its slots decide at different instants. Such a
-// transaction never waits, whatever Within is, and with Delay or AtMost Take returns
+// transaction never waits, whatever Within is, and in ModeAtMost Take returns
 // errors.ErrUnsupported. While two such transactions compete for the last unit of a key,
 // other requests may be refused, and a unit may be lost. A limit never admits more than it
 // should.

@@ -90,11 +90,11 @@ func (s *Store) rehearse(ctx context.Context, charges []quota.Charge) error {
 	steps := []struct {
 		cost   int64
 		within time.Duration
-		forget bool
-	}{{cost: 1}, {cost: 2}, {cost: capacity + 1}, {cost: 0}, {cost: -1}, {cost: 1, within: time.Hour}, {cost: 1}, {cost: 1}, {forget: true}}
+		mode   quota.Mode
+	}{{cost: 1}, {cost: 2}, {cost: capacity + 1}, {cost: 0}, {cost: -1}, {cost: 1, within: time.Hour}, {cost: 1}, {cost: 1}, {mode: quota.ModeForget}}
 	ts := make([]*quota.Transaction, len(steps))
 	for i, step := range steps {
-		ts[i] = &quota.Transaction{Charges: slices.Clone(charges), Within: step.within, Forget: step.forget}
+		ts[i] = &quota.Transaction{Charges: slices.Clone(charges), Within: step.within, Mode: step.mode}
 		for j := range n {
 			ts[i].Charges[j].Cost = step.cost
 		}
@@ -104,7 +104,7 @@ func (s *Store) rehearse(ctx context.Context, charges []quota.Charge) error {
 	}
 	states := make([]quota.State, n)
 	for i, t := range ts {
-		want := quota.Transaction{Charges: t.Charges, Within: t.Within, Forget: t.Forget}
+		want := quota.Transaction{Charges: t.Charges, Within: t.Within, Mode: t.Mode}
 		want.Decide(t.At.UnixMicro(), states)
 		if !reflect.DeepEqual(t.Decisions, want.Decisions) || t.Wait != want.Wait {
 			return faultOf(&t.Charges[0], fmt.Sprintf("Redis and Go decide differently about charge %d of a new key", i+1))

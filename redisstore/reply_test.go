@@ -112,10 +112,10 @@ func asked() []*quota.Transaction {
 			&quota.Transaction{Charges: []quota.Charge{back}},
 			&quota.Transaction{Charges: []quota.Charge{charge(-1)}},
 			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Within: time.Hour},
-			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Within: time.Hour, Delay: time.Minute},
-			&quota.Transaction{Charges: []quota.Charge{charge(1)}, AtMost: 5},
-			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Force: true},
-			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Forget: true},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Mode: quota.ModePeek},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Mode: quota.ModeAtMost, Most: 5},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Mode: quota.ModeForce},
+			&quota.Transaction{Charges: []quota.Charge{charge(1)}, Mode: quota.ModeForget},
 		)
 	}
 	mixed := quota.Transaction{}
@@ -226,9 +226,6 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 	}
 	for _, tx := range asked() {
 		explain("Take", &call{ts: []*quota.Transaction{tx}, within: longestWait(tx)})
-		if tx.Within == 0 && tx.AtMost == 0 {
-			explain("a slot that is asked", &call{ts: []*quota.Transaction{tx}, within: peek})
-		}
 	}
 	explain("a batch", &call{ts: []*quota.Transaction{asked()[0], asked()[0], asked()[0]}})
 	_, _, _, _ = readOverrides(answer().StringSlice())

@@ -30,7 +30,7 @@ type step struct {
 //
 // A state holds the debt at the instant At (A) in ticks, and how many ticks a unit is worth
 // (B), which is the Period of the limit in µs. A debt may exceed the burst after
-// Transaction.Force, or if another limit of the same name had a larger burst. Nothing fits
+// quota.ModeForce, or if another limit of the same name had a larger burst. Nothing fits
 // then until enough of the debt has drained. A state is kept for as long as its debt takes to
 // drain at the smallest part, because the region may lose the rest.
 type bucket struct {

@@ -99,12 +99,13 @@ func look(t testing.TB, store quota.Store) {
 	}
 }
 
-// peek: Peek says of each charge whether and when it would fit, and spends nothing.
+// peek: ModePeek says of each charge whether and when it would fit, and spends nothing. A charge
+// of negative cost gives nothing back.
 func peek(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(5, time.Hour) {
 		for i := range int64(4) {
-			for _, cost := range []int64{0, 1, 3, 6} {
+			for _, cost := range []int64{-1, 0, 1, 3, 6} {
 				asked := []quota.Charge{p.charge("", l, cost), p.charge("", one, cost)}
 				tx, err := quota.Peek(p.Context(), store, asked...)
 				if err != nil {
@@ -116,6 +117,9 @@ func peek(t testing.TB, store quota.Store) {
 					_, want := c.Limit.Algorithm.Take(state, &c.Limit, now, 0)
 					_, d := c.Limit.Algorithm.Take(state, &c.Limit, now, c.Cost)
 					want.Allowed, want.RetryAfter, want.At = d.Allowed, d.RetryAfter, now
+					if tx.Wait != 0 || len(tx.Undo) != 0 {
+						t.Errorf("got Wait %v and %d Undo, want none, for %s", tx.Wait, len(tx.Undo), describe(tx))
+					}
 					if got := tx.Decisions[j]; got != want {
 						t.Errorf("charge %d: got %+v, want %+v, for %s", j, got, want, describe(tx))
 					}
@@ -127,13 +131,13 @@ func peek(t testing.TB, store quota.Store) {
 	}
 }
 
-// atMost: a transaction with AtMost n spends its charges as often as all of them fit, but at
+// atMost: in ModeAtMost with Most n a transaction spends its charges as often as all of them fit, but at
 // most n times.
 func atMost(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	take := func(most, granted int64, remaining []int64, charges ...quota.Charge) {
 		t.Helper()
-		tx := &quota.Transaction{Charges: charges, AtMost: most}
+		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeAtMost, Most: most}
 		p.take(tx)
 		p.wants(tx, granted > 0, remaining...)
 		if tx.Granted != granted {
@@ -153,23 +157,44 @@ func atMost(t testing.TB, store quota.Store) {
 	take(5, 2, []int64{1, 0}, p.charge("several", three, 1), p.charge("several", two, 1))
 	take(5, 0, []int64{1, 0}, p.charge("several", three, 1), p.charge("several", two, 1))
 	take(5, 1, []int64{0, 0}, p.charge("several", three, 1), p.charge("several", two, 0))
-	for _, bad := range []quota.Transaction{
-		{Charges: []quota.Charge{p.charge("bad", three, 0)}, AtMost: 1},
-		{Charges: []quota.Charge{p.charge("bad", three, -1)}, AtMost: 1},
-		{Charges: []quota.Charge{p.charge("bad", three, 1)}, AtMost: 1, Within: time.Hour},
-		{Charges: []quota.Charge{p.charge("bad", three, 1)}, AtMost: 1, Forget: true},
-	} {
-		p.fails(p.Context(), &bad)
-	}
 }
 
-// force: Force spends charges that do not fit, under every limit. The key is then refused
+// badModes: Take returns an error and spends nothing if it does not know the Mode, or if the
+// Mode does not go with the other fields.
+func badModes(t testing.TB, store quota.Store) {
+	p := newReplay(t, store)
+	for _, bad := range []quota.Transaction{
+		{Mode: quota.ModeForget + 1},
+		{Mode: 255},
+		{Mode: quota.ModePeek, Within: time.Hour},
+		{Mode: quota.ModeAtMost, Most: 1, Within: time.Hour},
+		{Mode: quota.ModeForce, Within: time.Hour},
+		{Mode: quota.ModeForget, Within: time.Hour},
+		{Mode: quota.ModeAtMost},
+		{Mode: quota.ModeAtMost, Most: -1},
+		{Most: 1},
+		{Mode: quota.ModePeek, Most: 1},
+		{Mode: quota.ModeForce, Most: 1},
+		{Mode: quota.ModeForget, Most: 1},
+		{Mode: quota.ModeAtMost, Most: 1, Charges: []quota.Charge{p.charge("", three, 0)}},
+		{Mode: quota.ModeAtMost, Most: 1, Charges: []quota.Charge{p.charge("", three, 1), p.charge("", one, -1)}},
+		{Mode: quota.ModeForce, Charges: []quota.Charge{p.charge("", three, -1)}},
+	} {
+		if bad.Charges == nil {
+			bad.Charges = []quota.Charge{p.charge("", three, 1)}
+		}
+		p.fails(p.Context(), &bad)
+	}
+	p.wants(p.one("", three, 0), true, 3)
+}
+
+// force: ModeForce spends charges that do not fit, under every limit. The key is then refused
 // until the units beyond the quota have come back.
 func force(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	forced := func(charges ...quota.Charge) *quota.Transaction {
 		t.Helper()
-		tx := &quota.Transaction{Charges: charges, Force: true}
+		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeForce}
 		p.take(tx)
 		p.wants(tx, true)
 		return tx
@@ -202,14 +227,6 @@ func force(t testing.TB, store quota.Store) {
 	p.all(time.Hour, p.charge("turn", three, 1))
 	forced(p.charge("turn", three, 2))
 	p.all(9*time.Hour, p.charge("turn", three, 1))
-	for _, bad := range []quota.Transaction{
-		{Charges: []quota.Charge{p.charge("bad", three, -1)}, Force: true},
-		{Charges: []quota.Charge{p.charge("bad", three, 1)}, Force: true, AtMost: 1},
-		{Charges: []quota.Charge{p.charge("bad", three, 1)}, Force: true, Within: time.Hour},
-		{Charges: []quota.Charge{p.charge("bad", three, 1)}, Force: true, Forget: true},
-	} {
-		p.fails(p.Context(), &bad)
-	}
 }
 
 // giveBack: a negative cost gives units back, at most up to the quota.
@@ -260,7 +277,7 @@ func spent(t testing.TB, store quota.Store) {
 	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
 }
 
-// forget: Forget drops the states of the charges, whatever they hold, and no other states.
+// forget: ModeForget drops the states of the charges, whatever they hold, and no other states.
 func forget(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	all := limits(4, time.Hour)
@@ -277,9 +294,9 @@ func forget(t testing.TB, store quota.Store) {
 		}
 		spend("a")
 		spend("b")
-		forgotten := &quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}, Within: time.Hour, Forget: true}
+		forgotten := &quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}, Mode: quota.ModeForget}
 		p.take(forgotten)
-		p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("new", l, 0)}, Forget: true})
+		p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("new", l, 0)}, Mode: quota.ModeForget})
 		for j, other := range all {
 			d := p.one("a", other, 0).Decisions[0]
 			if isNew := d.ResetAfter == 0; isNew != (j == i || j == (i+3)%len(all)) {
@@ -296,7 +313,7 @@ func forget(t testing.TB, store quota.Store) {
 		charges = append(charges, p.charge([]string{"a", "b"}[i%2], l, 2))
 	}
 	p.all(0, charges...)
-	p.take(&quota.Transaction{Charges: charges, Forget: true})
+	p.take(&quota.Transaction{Charges: charges, Mode: quota.ModeForget})
 	for _, d := range p.all(0, charges...).Decisions {
 		if !d.Allowed {
 			t.Errorf("all forgotten: got %+v", d)

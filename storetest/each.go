@@ -51,7 +51,7 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 		}
 		within := []time.Duration{0, 0, 0, time.Hour}[r.IntN(4)]
 		for range 1 + r.IntN(2)*r.IntN(2*units) {
-			ts = append(ts, &quota.Transaction{Charges: charges, Within: within, Decisions: make([]quota.Decision, r.IntN(3)), Wait: time.Hour})
+			ts = append(ts, &quota.Transaction{Charges: charges, Within: within, Result: quota.Result{Decisions: make([]quota.Decision, r.IntN(3)), Wait: time.Hour}})
 		}
 	}
 	return ts

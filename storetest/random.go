@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,32 +122,24 @@ func compare(t testing.TB, store quota.Store, all []quota.Limit, units int64) {
 				p.cancel(&tx)
 			}
 			tx.Charges = p.anyCharges(tx.Charges[:0], r, all, units)
-			tx.Within, tx.Delay = within[r.IntN(len(within))], 0
-			if tx.Within > 0 && tx.Within <= time.Hour && r.IntN(4) == 0 {
-				tx.Delay = tx.Within / time.Duration(1+r.IntN(3))
-			}
-			tx.Forget = r.IntN(20) == 0
-			tx.AtMost, tx.Force = anyMode(r, &tx)
+			tx.Mode, tx.Within, tx.Most, tx.Cancels = quota.ModeSpend, within[r.IntN(len(within))], 0, nil
+			anyMode(r, &tx)
 			p.take(&tx)
 			pause(r)
 		}
 	}
 }
 
-// anyMode returns values of AtMost and Force that are valid for t. Mostly both are zero.
-func anyMode(r *rand.Rand, t *quota.Transaction) (most int64, force bool) {
-	spends := false
-	for i := range t.Charges {
-		if t.Charges[i].Cost < 0 {
-			return 0, false
-		}
-		spends = spends || t.Charges[i].Cost > 0
+// anyMode sometimes gives t another Mode than ModeSpend.
+func anyMode(r *rand.Rand, t *quota.Transaction) {
+	asked := *t
+	t.Mode, t.Within = quota.Mode(r.IntN(12)), 0
+	if t.Mode == quota.ModeAtMost {
+		t.Most = []int64{1, 2, 5, math.MaxInt64}[r.IntN(4)]
 	}
-	if !spends || t.Within > 0 || t.Forget {
-		return 0, false
+	if t.Validate() != nil { // for instance because it gives units back
+		t.Mode, t.Within, t.Most = asked.Mode, asked.Within, asked.Most
 	}
-	most = []int64{0, 0, 0, 1, 2, 5, math.MaxInt64}[r.IntN(7)]
-	return most, most == 0 && r.IntN(6) == 0
 }
 
 // cancel gives back the units that t has spent.
@@ -154,7 +147,7 @@ func (r *replay) cancel(t *quota.Transaction) {
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
 	}
-	t.Within, t.Delay, t.Forget, t.AtMost, t.Force = 0, 0, false, 0, false
+	t.Mode, t.Within, t.Most, t.Cancels = quota.ModeSpend, 0, 0, slices.Clone(t.Undo)
 	r.take(t)
 }
 

@@ -69,7 +69,7 @@ func (r *replay) take(t *quota.Transaction) {
 
 // question returns a copy of t without its results.
 func question(t *quota.Transaction) quota.Transaction {
-	return quota.Transaction{Charges: slices.Clone(t.Charges), Within: t.Within, Delay: t.Delay, Forget: t.Forget, AtMost: t.AtMost, Force: t.Force, Undo: slices.Clone(t.Undo)}
+	return quota.Transaction{Charges: slices.Clone(t.Charges), Mode: t.Mode, Within: t.Within, Most: t.Most, Cancels: slices.Clone(t.Cancels)}
 }
 
 // decided lets the replay decide want, which is the question of t: see question. It fails
@@ -77,7 +77,7 @@ func question(t *quota.Transaction) quota.Transaction {
 func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	r.Helper()
 	asked := want.Charges
-	if !slices.Equal(t.Charges, asked) || t.Within != want.Within || t.Delay != want.Delay || t.Forget != want.Forget || t.AtMost != want.AtMost || t.Force != want.Force {
+	if !slices.Equal(t.Charges, asked) || t.Mode != want.Mode || t.Within != want.Within || t.Most != want.Most || len(t.Cancels) != len(want.Cancels) {
 		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
 	}
 	now := t.At.UnixMicro()
@@ -110,14 +110,14 @@ func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	if t.Wait != want.Wait {
 		r.Fatalf("at %d µs: got Wait %v, want %v, for %s", now, t.Wait, want.Wait, describe(t))
 	}
-	if t.AtMost > 0 && t.Granted != want.Granted {
+	if t.Granted != want.Granted {
 		r.Fatalf("at %d µs: got Granted %d, want %d, for %s", now, t.Granted, want.Granted, describe(t))
 	}
 	if !spent {
 		return
 	}
 	for i := range asked {
-		if asked[i].Cost == 0 && !want.Forget {
+		if asked[i].Cost == 0 && want.Mode != quota.ModeForget {
 			continue
 		}
 		k := idOf(&asked[i])
@@ -153,19 +153,11 @@ func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
 // describe returns the question of t as text, with long names cut.
 func describe(t *quota.Transaction) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d charges within %v", len(t.Charges), t.Within)
-	if t.Delay != 0 {
-		fmt.Fprintf(&b, ", no sooner than %v", t.Delay)
+	mode := fmt.Sprintf("in mode %d", t.Mode)
+	if t.Mode <= quota.ModeForget {
+		mode = [...]string{"within " + t.Within.String(), "peeked at", fmt.Sprintf("at most %d times", t.Most), "forced", "forgotten"}[t.Mode]
 	}
-	if t.Forget {
-		b.WriteString(", forgotten")
-	}
-	if t.Force {
-		b.WriteString(", forced")
-	}
-	if t.AtMost > 0 {
-		fmt.Fprintf(&b, ", at most %d times", t.AtMost)
-	}
+	fmt.Fprintf(&b, "%d charges %s", len(t.Charges), mode)
 	for i := range t.Charges {
 		c := &t.Charges[i]
 		l := c.Limit.Named("")

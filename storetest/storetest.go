@@ -54,6 +54,7 @@ func Tests() []Test {
 		{"Look", look},
 		{"Peek", peek},
 		{"AtMost", atMost},
+		{"Modes", badModes},
 		{"Force", force},
 		{"GiveBack", giveBack},
 		{"Spent", spent},

@@ -66,8 +66,10 @@ var flaws = []struct {
 	{"keeps quotas apart", "Changed"},
 	{"forgets a key when it refuses", "AllOrNothing Refused"},
 	{"wants a charge", "NoCharges"},
+	{"takes a Peek for a charge", "Peek Random"},
 	{"ignores AtMost", "AtMost"},
 	{"ignores Force", "Force"},
+	{"takes unknown modes for ModeSpend", "Modes"},
 	{"allocates decisions", "Decisions"},
 	{"keeps old decisions", "Decisions NoCharges"},
 	{"keeps the old wait", "Decisions NoCharges"},
@@ -128,6 +130,9 @@ func (s *store) validate(ctx context.Context, t *quota.Transaction) error {
 	if s.flaw == "takes 80 limits at most" && len(t.Charges) > 80 {
 		return errors.New("main function has more than 200 local variables")
 	}
+	if s.flaw == "takes unknown modes for ModeSpend" && t.Mode > quota.ModeForget {
+		t.Mode = quota.ModeSpend
+	}
 	err := t.Validate()
 	switch {
 	case s.flaw == "spends before it looks for duplicates" && errors.Is(err, quota.ErrDuplicate):
@@ -143,11 +148,11 @@ func (s *store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := s.validate(ctx, t); err != nil {
 		return err
 	}
-	charges, within, wait, most, force := t.Charges, t.Within, t.Wait, t.AtMost, t.Force
+	charges, mode, within, most, wait := t.Charges, t.Mode, t.Within, t.Most, t.Wait
 	s.spoilQuestion(t)
 	before := len(t.Decisions)
 	s.decide(t)
-	t.Charges, t.Within, t.AtMost, t.Force = charges, within, most, force
+	t.Charges, t.Mode, t.Within, t.Most = charges, mode, within, most
 	s.spoilAnswer(t, before, wait)
 	return nil
 }
@@ -181,10 +186,12 @@ func (s *store) spoilAnswer(t *quota.Transaction, before int, wait time.Duration
 // spoilQuestion applies the flaws that change a transaction before it is decided.
 func (s *store) spoilQuestion(t *quota.Transaction) {
 	switch s.flaw {
+	case "takes a Peek for a charge":
+		s.spends(t, quota.ModePeek)
 	case "ignores AtMost":
-		t.AtMost = 0
+		s.spends(t, quota.ModeAtMost)
 	case "ignores Force":
-		t.Force = false
+		s.spends(t, quota.ModeForce)
 	case "allocates decisions":
 		t.Decisions = nil
 	case "never waits":
@@ -195,6 +202,13 @@ func (s *store) spoilQuestion(t *quota.Transaction) {
 		for i := range t.Charges {
 			s.spoilCharge(t, &t.Charges[i])
 		}
+	}
+}
+
+// spends makes a transaction of the mode spend.
+func (s *store) spends(t *quota.Transaction, mode quota.Mode) {
+	if t.Mode == mode {
+		t.Mode = quota.ModeSpend
 	}
 }
 
@@ -281,7 +295,7 @@ func (s *store) decide(t *quota.Transaction) {
 	}
 	for i, id := range ids {
 		switch {
-		case t.Forget && (s.flaw == "forgets nothing" || s.flaw == "forgets only what costs" && t.Charges[i].Cost == 0):
+		case t.Mode == quota.ModeForget && (s.flaw == "forgets nothing" || s.flaw == "forgets only what costs" && t.Charges[i].Cost == 0):
 			continue
 		case i > 0 && s.flaw == "spends nothing under the second charge":
 			continue

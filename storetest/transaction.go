@@ -15,7 +15,7 @@ import (
 // noCharges: a transaction without charges is allowed.
 func noCharges(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	tx := quota.Transaction{Decisions: make([]quota.Decision, 3), Wait: time.Hour}
+	tx := quota.Transaction{Result: quota.Result{Decisions: make([]quota.Decision, 3), Wait: time.Hour}}
 	p.take(&tx)
 	p.wants(&tx, true)
 	p.wants(p.all(time.Hour), true)
@@ -48,7 +48,7 @@ func decisions(t testing.TB, store quota.Store) {
 		mine[i] = quota.Decision{Remaining: 99, RetryAfter: time.Hour}
 	}
 	for _, n := range []int{3, 5, 1, 4} {
-		tx := quota.Transaction{Decisions: mine, Wait: time.Hour, At: time.Unix(1, 1)}
+		tx := quota.Transaction{Result: quota.Result{Decisions: mine, Wait: time.Hour, At: time.Unix(1, 1)}}
 		for i := range n {
 			tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(i), three, 1))
 		}
@@ -57,7 +57,7 @@ func decisions(t testing.TB, store quota.Store) {
 			t.Errorf("%d charges, room for %d decisions: got a new slice, want it reused", n, len(mine))
 		}
 	}
-	tx := quota.Transaction{Decisions: mine[:1:1]}
+	tx := quota.Transaction{Result: quota.Result{Decisions: mine[:1:1]}}
 	for i := range 9 {
 		tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(i), three, 1))
 		p.take(&tx)

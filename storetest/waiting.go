@@ -102,7 +102,7 @@ func inFlight(t testing.TB, store quota.Store) {
 	p.wants(p.one("a", l, 1), false, 0)
 	// A Limiter renews a unit: it spends another unit by force, and gives the old one back.
 	time.Sleep(1500 * time.Microsecond)
-	p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1)}, Force: true})
+	p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1)}, Mode: quota.ModeForce})
 	p.cancel(third)
 	p.wants(third, true, 0)
 	p.wants(p.one("b", l, 3), false, 2)

@@ -50,7 +50,7 @@ func ask(h http.Handler, fields ...string) {
 }
 
 func refused(key string) weir.Event {
-	return weir.Event{Transaction: &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: key}}, Decisions: make([]quota.Decision, 1)}}
+	return weir.Event{Transaction: &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: key}}, Result: quota.Result{Decisions: make([]quota.Decision, 1)}}}
 }
 
 // TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals of
@@ -107,7 +107,7 @@ func TestTopReplaces(t *testing.T) {
 func BenchmarkTop(b *testing.B) {
 	top, i := watch.NewTop(1000), 0
 	e := weir.Event{Transaction: &quota.Transaction{
-		Charges: []quota.Charge{{Rule: "r"}}, Decisions: []quota.Decision{{}},
+		Charges: []quota.Charge{{Rule: "r"}}, Result: quota.Result{Decisions: []quota.Decision{{}}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "r"}}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -178,9 +178,8 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	delayed := &quota.Transaction{
-		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
-		Decisions: []quota.Decision{{Allowed: true}},
-		Wait:      time.Second,
+		Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}},
+		Result:  quota.Result{Decisions: []quota.Decision{{Allowed: true}}, Wait: time.Second},
 	}
 	for _, e := range []weir.Event{
 		{Transaction: delayed, Took: time.Millisecond},
@@ -202,8 +201,8 @@ func BenchmarkObserve(b *testing.B) {
 	}
 	for name, took := range map[string]time.Duration{"memory": 0, "store": time.Millisecond} {
 		e := weir.Event{Took: took, Transaction: &quota.Transaction{
-			Charges:   []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
-			Decisions: []quota.Decision{{Allowed: true}}}}
+			Charges: []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+			Result:  quota.Result{Decisions: []quota.Decision{{Allowed: true}}}}}
 		if n := testing.AllocsPerRun(100, func() { observe(e) }); n != 0 {
 			b.Errorf("%s: %v allocations", name, n)
 		}

@@ -290,7 +290,7 @@ func TestAlerts(t *testing.T) {
 // TestBounded: the number of time series is bounded, however many limits a Policy returns.
 func TestBounded(t *testing.T) {
 	metrics := weirprom.New()
-	e := weir.Event{Transaction: &quota.Transaction{Charges: make([]quota.Charge, 1), Decisions: []quota.Decision{{Allowed: true}}}}
+	e := weir.Event{Transaction: &quota.Transaction{Charges: make([]quota.Charge, 1), Result: quota.Result{Decisions: []quota.Decision{{Allowed: true}}}}}
 	for i := range 5 * tally.Most {
 		e.Transaction.Charges[0] = quota.Charge{Rule: "api", Limit: weir.Limit{Name: fmt.Sprint("limit", i)}, Cost: 1}
 		metrics.Observe(e)
@@ -329,8 +329,8 @@ func TestTable(t *testing.T) {
 // event returns an event of an admitted request.
 func event() weir.Event {
 	return weir.Event{Took: time.Millisecond, Transaction: &quota.Transaction{
-		Charges:   []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
-		Decisions: []quota.Decision{{Allowed: true}}, Wait: time.Second}}
+		Charges: []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
+		Result:  quota.Result{Decisions: []quota.Decision{{Allowed: true}}, Wait: time.Second}}}
 }
 
 // TestObserveAllocates: Observe allocates nothing for a limit that it has seen.

@@ -11,7 +11,7 @@ import (
 
 // Algorithm keeps the bans of a key. In its state, At is when the last ban
 // began, A is when it ends, and B is how many bans strikes have begun, up to 32. A charge
-// begins a ban. The cost of the charge is the length of a first ban in µs. Each ban lasts
+// begins a ban. The cost of the charge is the length of a first ban in µs: see Cost. Each ban lasts
 // twice as long as the one before, and at most the period of the limit. During a ban no
 // other ban begins, so concurrent strikes begin only one ban. A charge of cost 0 gets the
 // rest of the ban as NextAfter.
@@ -22,14 +22,16 @@ const (
 	// most.
 	Repeats = 32
 
-	// Manual is the Burst of the limit if an operator bans a key. The cost is then the
-	// length of the ban, and B does not change.
+	// Manual is the Burst of the limit if an operator bans a key, or a server asks to pause.
+	// The cost is then the length of the ban, and B does not change.
 	Manual = 1
 
-	// asked is the Burst of the limit if a charge only asks whether the key is banned. A
-	// ban then refuses the charge, and the charge changes nothing.
-	asked = 2
+	// Ask is the cost of a charge that a ban refuses, and that begins none.
+	Ask = 1
 )
+
+// Cost returns the cost of a charge that begins a ban.
+func Cost(d time.Duration) int64 { return min(max(Ask+1, d.Microseconds()), quota.MaxTicks) }
 
 // Limit returns the limit of bans that last at most that long.
 func Limit(most time.Duration) quota.Limit {
@@ -41,7 +43,7 @@ func (Algorithm) String() string { return "ban" }
 
 // Refusing implements quota.Unpayable.
 func (Algorithm) Refusing(c quota.Charge) quota.Charge {
-	c.Cost, c.Limit.Burst = 1, asked
+	c.Cost = Ask
 	return c
 }
 
@@ -57,18 +59,18 @@ func (Algorithm) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, co
 		end, n = 0, 0
 	}
 	wait := at - now
-	if l.Burst != Manual {
+	if l.Burst != Manual || cost == Ask {
 		wait = max(end, at) - now
 	}
 	*d = quota.Decision{Allowed: cost <= 0 || wait == 0}
 	switch {
 	case !d.Allowed:
 		d.RetryAfter = time.Duration(wait) * time.Microsecond
-	case l.Burst == asked:
-	case cost > 0 && l.Burst == Manual:
+	case cost <= Ask:
+	case l.Burst == Manual:
 		end = max(end, at+cost)
 		*s = quota.State{At: at, A: end, B: n}
-	case cost > 0:
+	default:
 		for range n {
 			cost = min(2*cost, most)
 		}
@@ -88,12 +90,10 @@ func (Algorithm) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, co
 // Lua returns Take as a script for package redisstore: see redisstore.Scripted.
 func (Algorithm) Lua() string {
 	return fmt.Sprintf(`local function take(at, stop, n, till, now, cost, _, most, burst)
+  if cost == %[3]d and stop > now then return stop - now end
+  if cost <= %[3]d then return 0, at, stop, n, till end
   if stop + %[1]d * most <= now then stop, n = 0, 0 end
-  if cost < 0 then
-    return 0, at, stop, n, till
-  elseif burst == %[3]d then
-    if stop > now then return stop - now end
-  elseif burst == %[2]d then
+  if burst == %[2]d then
     stop = math.max(stop, now + cost)
   elseif stop > now then
     return stop - now
@@ -101,7 +101,6 @@ func (Algorithm) Lua() string {
     for _ = 1, n do cost = math.min(2 * cost, most) end
     stop, n = now + cost, math.min(n + 1, %[1]d)
   end
-  if burst == %[3]d then return 0, at, stop, n, till end
   return 0, now, stop, n, stop + %[1]d * most
-end`, Repeats, Manual, asked)
+end`, Repeats, Manual, Ask)
 }

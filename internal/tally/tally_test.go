@@ -41,8 +41,8 @@ func numbers(t *testing.T, c *tally.Tally, name string) map[string]int64 {
 func TestNameless(t *testing.T) {
 	var c tally.Tally
 	c.Observe(&weir.Event{Transaction: &quota.Transaction{
-		Charges:   []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
-		Decisions: []quota.Decision{{Allowed: true}},
+		Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}},
+		Result:  quota.Result{Decisions: []quota.Decision{{Allowed: true}}},
 	}})
 	if got, want := numbers(t, &c, "weir_units_total"), map[string]int64{"api 1m enforced": 1}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -54,8 +54,8 @@ func TestNameless(t *testing.T) {
 func TestPauses(t *testing.T) {
 	limit := algorithms.GCRA(9, time.Minute)
 	tx := &quota.Transaction{
-		Charges:   []quota.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
-		Decisions: []quota.Decision{{Allowed: true}, {Allowed: true}},
+		Charges: []quota.Charge{{Rule: "partner", Limit: limit, Cost: 1}, {Rule: "all", Limit: limit, Cost: 1}},
+		Result:  quota.Result{Decisions: []quota.Decision{{Allowed: true}, {Allowed: true}}},
 	}
 	var c tally.Tally
 	c.Observe(&weir.Event{Transaction: tx, Refusal: weir.Refusal{Reason: weir.ReasonPause, Rule: "partner", RetryAfter: time.Second}})
@@ -80,7 +80,7 @@ func TestNear(t *testing.T) {
 		var c tally.Tally
 		limit := algorithms.GCRA(tt.quota, time.Minute).WithBurst(tt.burst)
 		c.Observe(&weir.Event{Transaction: &quota.Transaction{
-			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}},
+			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Result: quota.Result{Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}}},
 		}})
 		if got := numbers(t, &c, "weir_near_limit_total")["api 1m enforced"]; got != tt.near {
 			t.Errorf("%d of %d left: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), got, tt.near)
@@ -93,8 +93,8 @@ func TestNear(t *testing.T) {
 func TestRequests(t *testing.T) {
 	limit, decisions := algorithms.GCRA(9, time.Minute), []quota.Decision{{Allowed: true}, {Allowed: true}}
 	charges := []quota.Charge{{Rule: "a", Limit: limit, Cost: 3}, {Rule: "b", Limit: limit, Cost: 1}}
-	tx := &quota.Transaction{Charges: charges, Decisions: decisions}
-	free := &quota.Transaction{Charges: []quota.Charge{{Rule: "a", Limit: limit}}, Decisions: decisions[:1]}
+	tx := &quota.Transaction{Charges: charges, Result: quota.Result{Decisions: decisions}}
+	free := &quota.Transaction{Charges: []quota.Charge{{Rule: "a", Limit: limit}}, Result: quota.Result{Decisions: decisions[:1]}}
 	var c tally.Tally
 	for _, e := range []weir.Event{
 		{Transaction: tx},
@@ -207,7 +207,7 @@ func (f failing) Take(context.Context, *quota.Transaction) error { return f() }
 func TestObserveAllocates(t *testing.T) {
 	var c tally.Tally
 	e := weir.Event{Transaction: &quota.Transaction{
-		Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Decisions: []quota.Decision{{}},
+		Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(9, time.Minute), Cost: 1}}, Result: quota.Result{Decisions: []quota.Decision{{}}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"}}
 	for i := range 2 * tally.Most {
 		e.Transaction.Charges[0].Limit.Period = time.Duration(i+1) * time.Second
@@ -234,7 +234,7 @@ func TestConcurrent(t *testing.T) {
 			for i := range events {
 				limit := algorithms.GCRA(9, time.Duration(1+(g+i)%5)*time.Second)
 				c.Observe(&weir.Event{Transaction: &quota.Transaction{
-					Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Decisions: []quota.Decision{{Allowed: i%2 == 0}},
+					Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 3}}, Result: quota.Result{Decisions: []quota.Decision{{Allowed: i%2 == 0}}},
 				}, Refusal: weir.Refusal{Reason: weir.Reason(i % 2), Rule: "api"}})
 			}
 		})

@@ -94,8 +94,8 @@ type history struct {
 	states map[string]quota.State // by key and limit
 	tills  map[string]int64       // when states may be forgotten, in µs since 1970
 
-	restored map[string]int64       // the values of tills that an Undo restores, by key, limit and change
-	undoes   bool                   // the transaction that is decided has Undo
+	restored map[string]int64       // the values of tills that a cancellation restores, by key, limit and change
+	undoes   bool                   // the transaction that is decided has Cancels
 	former   map[string]quota.Limit // limits before their last change, by name and algorithm
 
 	ends  map[string]int64 // when values in Redis expire, in µs since 1970
@@ -488,13 +488,9 @@ func (h *history) step(t *testing.T) (int, error) {
 		h.useNewLimits(&got)
 	}
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
-		got.Forget = true
-	}
-	if got.AtMost = 1 + h.r.Int64N(20); h.r.IntN(8) > 0 || got.Validate() != nil {
-		got.AtMost = 0
-	}
-	if got.Force = h.r.IntN(12) == 0; got.Validate() != nil {
-		got.Force = false
+		got.Mode, got.Within = quota.ModeForget, 0
+	} else if h.r.IntN(4) == 0 {
+		h.otherMode(&got)
 	}
 	if h.debts && h.r.IntN(3) == 0 {
 		h.force(&got)
@@ -506,16 +502,31 @@ func (h *history) step(t *testing.T) (int, error) {
 	batch := []*quota.Transaction{&got}
 	for range more {
 		again := got
-		again.Undo = slices.Clone(got.Undo)
+		again.Cancels = slices.Clone(got.Cancels)
 		batch = append(batch, &again)
 	}
 	return h.decide(t, batch)
 }
 
+// otherMode gives a transaction another Mode than ModeSpend, if that is valid.
+func (h *history) otherMode(t *quota.Transaction) {
+	asked := *t
+	t.Within = 0
+	switch t.Mode = quota.Mode(h.r.IntN(4)); t.Mode {
+	case quota.ModeSpend:
+		t.Within = asked.Within
+	case quota.ModeAtMost:
+		t.Most = 1 + h.r.Int64N(20)
+	}
+	if t.Validate() != nil {
+		*t = asked
+	}
+}
+
 // force replaces a transaction by one that forces its charges, if they spend. Most of them exceed
 // their limits.
 func (h *history) force(t *quota.Transaction) {
-	forced := quota.Transaction{Charges: slices.Clone(t.Charges), Force: true}
+	forced := quota.Transaction{Charges: slices.Clone(t.Charges), Mode: quota.ModeForce}
 	most := 1 + h.r.Int64N(3)*h.most()
 	for i := range forced.Charges {
 		if c := &forced.Charges[i]; c.Cost > 0 && h.r.IntN(4) > 0 {
@@ -544,15 +555,12 @@ func (h *history) mayGiveBack(t *quota.Transaction) (alone bool) {
 	return h.changing && !h.switching
 }
 
-// mayWait gives a transaction time to wait, and sometimes a delay.
+// mayWait gives a transaction time to wait.
 func (h *history) mayWait(t *quota.Transaction) {
 	period := t.Charges[h.r.IntN(len(t.Charges))].Limit.Period
 	t.Within = []time.Duration{time.Microsecond, time.Duration(h.r.Int64N(int64(3*period) + 1)), period, 365 * 24 * time.Hour, math.MaxInt64}[h.r.IntN(5)]
 	if h.long && h.r.IntN(100) > 0 {
 		t.Within = period / 50
-	}
-	if h.r.IntN(4) == 0 && !h.long {
-		t.Delay = time.Duration(h.r.Int64N(int64(min(t.Within, 2*period)) + 1))
 	}
 }
 
@@ -566,7 +574,7 @@ func (h *history) giveBack() quota.Transaction {
 	if other := h.taken[h.r.IntN(n)]; h.r.IntN(4) == 0 { // give back units of two instants together
 		got.Charges = slices.Clone(got.Charges)
 		got.Charges[h.r.IntN(len(got.Charges))].Spent = other.Charges[0].Spent
-		got.Undo = nil // Undo is valid only with the instant of its own reservation
+		got.Cancels = nil // they are valid only with the instant of their own reservation
 	}
 	return got
 }
@@ -588,9 +596,9 @@ func (h *history) useNewLimits(t *quota.Transaction) {
 func (h *history) decide(t *testing.T, batch []*quota.Transaction) (int, error) {
 	wants := make([]quota.Transaction, len(batch))
 	for i, got := range batch {
-		wants[i] = quota.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, AtMost: got.AtMost, Force: got.Force, Undo: slices.Clone(got.Undo)}
+		wants[i].SetQuestion(got)
 	}
-	h.undoes = len(batch[0].Undo) > 0
+	h.undoes = len(batch[0].Cancels) > 0
 	h.server.SetTime(time.UnixMicro(h.now))
 	dump, texts := "", h.texts()
 	dumps := !h.long || h.r.IntN(20) == 0 // a dump of a long log takes longer than the scripts
@@ -603,7 +611,7 @@ func (h *history) decide(t *testing.T, batch []*quota.Transaction) (int, error) 
 		if h.real {
 			h.now = got.At.UnixMicro()
 		}
-		h.note("at %d within %v, delay %v, forget %v, at most %d, force %v, %d of a batch of %d:", h.now, got.Within, got.Delay, got.Forget, got.AtMost, got.Force, i+1, len(batch))
+		h.note("at %d within %v, mode %d, at most %d, %d of a batch of %d:", h.now, got.Within, got.Mode, got.Most, i+1, len(batch))
 		h.noteCharges(got.Charges)
 		if err != nil {
 			return 0, err
@@ -660,7 +668,7 @@ func (h *history) follow(got, want *quota.Transaction) (writes bool, err error) 
 	if err := compare(got, want); err != nil {
 		return false, err
 	}
-	writes = got.Forget
+	writes = got.Mode == quota.ModeForget
 	for i := range got.Charges {
 		writes = writes || spent && got.Charges[i].Cost != 0
 	}
@@ -714,7 +722,7 @@ func (h *history) forgetEnded(key string) {
 }
 
 // setTill remembers when the state of charge i may be forgotten after a transaction. A
-// transaction with Undo may restore the state from before a reservation. Redis then also
+// transaction with Cancels may restore the state from before a reservation. Redis then also
 // restores when that state may be forgotten under the limit of the reservation. setTill reports
 // whether the transaction has restored a state that may not be forgotten yet.
 func (h *history) setTill(t *quota.Transaction, i int, before, after *quota.State, till int64) (restored bool) {
@@ -752,14 +760,14 @@ func compare(got, want *quota.Transaction) error {
 		return fmt.Errorf("got Wait %v at %v, want %v at %v", got.Wait, got.At, want.Wait, want.At)
 	}
 	if got.Granted != want.Granted {
-		return fmt.Errorf("got Granted %d, want %d of %d", got.Granted, want.Granted, got.AtMost)
+		return fmt.Errorf("got Granted %d, want %d of %d", got.Granted, want.Granted, got.Most)
 	}
 	return nil
 }
 
 // keepBack keeps a transaction that gives back the units of a transaction, for giveBack.
 func (h *history) keepBack(got *quota.Transaction) {
-	if got.Forget {
+	if got.Mode == quota.ModeForget {
 		return
 	}
 	var back quota.Transaction
@@ -772,7 +780,7 @@ func (h *history) keepBack(got *quota.Transaction) {
 		}
 		c.Cost, c.Spent = -c.Cost, got.Decisions[i].At
 		if len(got.Undo) > 0 {
-			back.Undo = append(back.Undo, got.Undo[i])
+			back.Cancels = append(back.Cancels, got.Undo[i])
 		}
 		back.Charges = append(back.Charges, c)
 	}

@@ -99,7 +99,7 @@ func TestLeaseInSlots(t *testing.T) {
 				t.Errorf("%s: got %d units charged for %d used", c.Key, got, asks)
 			}
 		}
-		if err := store.Take(t.Context(), &quota.Transaction{Charges: charges, Forget: true}); err != nil {
+		if err := store.Take(t.Context(), &quota.Transaction{Charges: charges, Mode: quota.ModeForget}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,17 +117,16 @@ func TestForgetInSlots(t *testing.T) {
 			if tx := take(t, store, charges...); !tx.Allowed() {
 				t.Errorf("%v: got %+v, want all of 5 under each key", limit, tx.Decisions)
 			}
-			if err := store.Take(t.Context(), &quota.Transaction{Charges: charges, Forget: true}); err != nil {
+			if err := store.Take(t.Context(), &quota.Transaction{Charges: charges, Mode: quota.ModeForget}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 }
 
-// TestSpreadDelay: if keys are in several slots and the transaction has a Delay, Take returns
-// ErrUnsupported and spends nothing. Without the Delay the transaction is allowed, and its Undo
-// is emptied.
-func TestSpreadDelay(t *testing.T) {
+// TestSpreadAtMost: if keys are in several slots, Take returns ErrUnsupported in ModeAtMost, and
+// spends nothing in ModePeek. In ModeSpend the transaction is allowed, and its Undo is emptied.
+func TestSpreadAtMost(t *testing.T) {
 	server := miniredis.RunT(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"1": server.Addr()}})
 	defer rdb.Close()
@@ -135,14 +134,18 @@ func TestSpreadDelay(t *testing.T) {
 	limit := algorithms.FixedWindow(1, 1000*time.Hour)
 	both := []quota.Charge{{Rule: "r", Key: "a", Limit: limit, Cost: 1}, {Rule: "r", Key: "b", Limit: limit, Cost: 1}}
 
-	tx := quota.Transaction{Charges: both, Within: time.Hour, Delay: time.Hour}
+	tx := quota.Transaction{Charges: both, Mode: quota.ModeAtMost, Most: 1}
 	if err := store.Take(t.Context(), &tx); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("got %v and a wait of %v, want ErrUnsupported", err, tx.Wait)
+		t.Errorf("got %v, want ErrUnsupported", err)
+	}
+	tx = quota.Transaction{Charges: both, Mode: quota.ModePeek}
+	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || tx.Decisions[1].Remaining != 1 {
+		t.Errorf("got %v, %+v, want both charges allowed and 1 remaining", err, tx)
 	}
 	if keys := server.Keys(); len(keys) > 0 {
-		t.Errorf("the refused transaction has written the keys %v", keys)
+		t.Errorf("nothing was spent, but there are the keys %v", keys)
 	}
-	tx.Delay, tx.Undo = 0, slices.Grow(tx.Undo[:0], 2)[:2]
+	tx.Mode, tx.Undo = quota.ModeSpend, make([]quota.Undo, 2)
 	if err := store.Take(t.Context(), &tx); err != nil || !tx.Allowed() || len(tx.Undo) > 0 {
 		t.Errorf("got %v, %+v, want both charges allowed and no Undo", err, tx)
 	}

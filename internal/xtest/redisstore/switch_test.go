@@ -286,7 +286,8 @@ func decideBoth(t *testing.T) func(*quota.Transaction) *quota.Transaction {
 	kept := map[string]quota.State{} // by key and limit
 	return func(got *quota.Transaction) *quota.Transaction {
 		t.Helper()
-		want := quota.Transaction{Charges: got.Charges, Within: got.Within, Delay: got.Delay, Forget: got.Forget, Undo: slices.Clone(got.Undo)}
+		var want quota.Transaction
+		want.SetQuestion(got)
 		if err := store.Take(t.Context(), got); err != nil {
 			t.Fatal(err)
 		}
@@ -313,7 +314,7 @@ func cancelOf(turn *quota.Transaction, limits ...quota.Limit) *quota.Transaction
 		i := slices.IndexFunc(turn.Charges, func(c quota.Charge) bool { return c.Limit.Name == l.Name })
 		c := turn.Charges[i]
 		c.Limit, c.Cost, c.Spent = l, -c.Cost, turn.Decisions[i].At
-		back.Charges, back.Undo = append(back.Charges, c), append(back.Undo, turn.Undo[i])
+		back.Charges, back.Cancels = append(back.Charges, c), append(back.Cancels, turn.Undo[i])
 	}
 	return back
 }
@@ -348,9 +349,16 @@ func TestCancelAfterForget(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			decide := decideBoth(t)
+			waits := 0
 			reserve := func(delay time.Duration, limits ...quota.Limit) *quota.Transaction {
 				t.Helper()
-				tx := &quota.Transaction{Within: time.Hour, Delay: delay}
+				tx := &quota.Transaction{Within: time.Hour}
+				if delay > 0 { // another limit makes the transaction wait
+					waits++
+					c := quota.Charge{Rule: "r", Key: fmt.Sprint(waits), Limit: algorithms.GCRA(1, delay), Cost: 1}
+					decide(&quota.Transaction{Charges: []quota.Charge{c}})
+					tx.Charges = append(tx.Charges, c)
+				}
 				for _, l := range limits {
 					tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: "k", Limit: l, Cost: 1})
 				}
@@ -358,7 +366,7 @@ func TestCancelAfterForget(t *testing.T) {
 			}
 			reserve(time.Second, test.turns...)
 			turn := reserve(3*time.Second, test.turns...)
-			decide(&quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: b}}, Forget: true})
+			decide(&quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: b}}, Mode: quota.ModeForget})
 			reserve(3*time.Second, a)
 			reserve(3*time.Second, a, b)
 			decide(cancelOf(turn, test.cancelled...))
