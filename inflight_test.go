@@ -44,7 +44,7 @@ func TestInFlight(t *testing.T) {
 		"hybrid":   func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{}) },
 		"breaker":  func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
 		"fallback": func(s weir.Store) weir.Store { return quota.Fallback(s, memory(), quota.FallbackOptions{}) },
-		"coalesce": quota.Coalesce,
+		"coalesce": func(s weir.Store) weir.Store { return quota.Coalesce(s) },
 		"share":    func(s weir.Store) weir.Store { return quota.Share(s, 1) },
 		"lease":    func(s weir.Store) weir.Store { return lease.New(s, lease.Options{}) },
 	} {

@@ -284,7 +284,7 @@ func TestTransportPausesEverywhere(t *testing.T) {
 		}{
 			{"alone", func(s weir.Store) weir.Store { return s }},
 			{"Hybrid", func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{MaxKeys: 100}) }},
-			{"Coalesce", quota.Coalesce},
+			{"Coalesce", func(s weir.Store) weir.Store { return quota.Coalesce(s) }},
 			{"Breaker", func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) }},
 			{"Fallback", func(s weir.Store) weir.Store {
 				return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{})

@@ -423,6 +423,7 @@ func TestConstructorsRefuse(t *testing.T) {
 		{"weir: Fallback: both stores are the same", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
 		{"weir: Share: the store is nil", func() { quota.Share(nil, 2) }},
 		{"weir: Share: there are 0 replicas", func() { quota.Share(memory(), 0) }},
+		{"weir: ShareFunc: the store or the function is nil", func() { quota.ShareFunc(memory(), nil) }},
 	} {
 		func() {
 			defer func() {

@@ -30,18 +30,15 @@ import (
 // Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
 // transaction of several keys uses the lane of its first charge.
 //
-// If next is no Batcher, Coalesce returns next itself. The stores of memstore and
+// If next is no Batcher, each call goes to next at once. The stores of memstore and
 // redisstore are Batchers. Put Coalesce directly around such a store, and Breaker and
 // Fallback around Coalesce. Coalesce panics if next is nil.
-func Coalesce(next Store) Store {
+func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
 		panic("weir: Coalesce: the store is nil")
 	}
-	batcher, ok := next.(Batcher)
-	if !ok {
-		return next
-	}
-	return &coalesced{next: next, batcher: batcher, seed: maphash.MakeSeed(),
+	batcher, _ := next.(Batcher)
+	return &CoalescedStore{next: next, batcher: batcher, seed: maphash.MakeSeed(),
 		pool: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}}
 }
 
@@ -53,12 +50,14 @@ const (
 	mostAtOnce = 1024
 )
 
-type coalesced struct {
+// A CoalescedStore is what Coalesce returns.
+type CoalescedStore struct {
 	next    Store
-	batcher Batcher
+	batcher Batcher // nil if next is none
 	seed    maphash.Seed
 	pool    sync.Pool // of *call
 	lanes   [lanes]lane
+	shared  atomic.Int64 // how many calls were shared
 }
 
 // A lane is the queue of the keys whose hashes lead to it. It has one call under way at a
@@ -67,7 +66,28 @@ type lane struct {
 	mu      sync.Mutex
 	busy    bool
 	waiting []*call
+	stats   CoalesceStats // without the shared calls
 	_       [64]byte
+}
+
+// CoalesceStats are what a CoalescedStore has counted. They stay 0 if the next store is no
+// Batcher.
+type CoalesceStats struct {
+	Transactions int64 // transactions of the callers
+	Calls        int64 // calls of the next store that were made for them
+}
+
+// Stats returns what the store has counted since Coalesce returned it.
+func (c *CoalescedStore) Stats() CoalesceStats {
+	s := CoalesceStats{Calls: c.shared.Load()}
+	for i := range c.lanes {
+		l := &c.lanes[i]
+		l.mu.Lock()
+		s.Transactions += l.stats.Transactions
+		s.Calls += l.stats.Calls
+		l.mu.Unlock()
+	}
+	return s
 }
 
 // A call is a copy of a transaction that is decided together with other transactions. The
@@ -88,29 +108,31 @@ const (
 )
 
 // Take implements Store.
-func (c *coalesced) Take(ctx context.Context, t *Transaction) error {
-	if len(t.Charges) == 0 {
+func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) error {
+	if c.batcher == nil || len(t.Charges) == 0 {
 		return c.next.Take(ctx, t)
 	}
 	l := c.lane(&t.Charges[0])
 	l.mu.Lock()
+	l.stats.Transactions++
 	if l.busy {
 		l.mu.Unlock()
 		return c.join(ctx, l, t)
 	}
 	l.busy = true
+	l.stats.Calls++
 	l.mu.Unlock()
 	defer c.leave(l) // even if next panics
 	return c.next.Take(ctx, t)
 }
 
-func (c *coalesced) lane(charge *Charge) *lane {
+func (c *CoalescedStore) lane(charge *Charge) *lane {
 	h := maphash.String(c.seed, charge.Key) ^ bits.RotateLeft64(maphash.String(c.seed, charge.Rule), 32)
 	return &c.lanes[h%lanes]
 }
 
 // leave ends a call that was not shared.
-func (c *coalesced) leave(l *lane) {
+func (c *CoalescedStore) leave(l *lane) {
 	l.mu.Lock()
 	l.busy = len(l.waiting) > 0
 	busy := l.busy
@@ -121,7 +143,7 @@ func (c *coalesced) leave(l *lane) {
 }
 
 // join decides t together with other transactions.
-func (c *coalesced) join(ctx context.Context, l *lane, t *Transaction) error {
+func (c *CoalescedStore) join(ctx context.Context, l *lane, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -167,7 +189,7 @@ func (k *call) copy(t *Transaction, mayGiveUp bool) {
 	}
 }
 
-func (c *coalesced) release(k *call) {
+func (c *CoalescedStore) release(k *call) {
 	clear(k.t.Charges) // they hold keys
 	k.err = nil
 	k.state.Store(pending)
@@ -175,7 +197,7 @@ func (c *coalesced) release(k *call) {
 }
 
 // run decides the calls that wait in a lane, until no call waits there.
-func (c *coalesced) run(l *lane) {
+func (c *CoalescedStore) run(l *lane) {
 	var now []*call
 	var ts []*Transaction
 	for {
@@ -198,7 +220,7 @@ func (c *coalesced) run(l *lane) {
 
 // decide has next decide a batch, and wakes the callers. It reuses the memory of the slice
 // ts, and returns the slice.
-func (c *coalesced) decide(batch []*call, ts []*Transaction) []*Transaction {
+func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]
 	for _, k := range batch {
@@ -212,6 +234,7 @@ func (c *coalesced) decide(batch []*call, ts []*Transaction) []*Transaction {
 	if len(ts) == 0 {
 		return ts
 	}
+	c.shared.Add(1)
 	errs, err := c.takeEach(ts)
 	for i, k := range here {
 		switch {
@@ -230,7 +253,7 @@ func (c *coalesced) decide(batch []*call, ts []*Transaction) []*Transaction {
 	return ts
 }
 
-func (c *coalesced) takeEach(ts []*Transaction) (errs []error, err error) {
+func (c *CoalescedStore) takeEach(ts []*Transaction) (errs []error, err error) {
 	_, err = panics.Call("weir: Coalesce: the store panicked", func() error {
 		errs = c.batcher.TakeEach(context.Background(), ts)
 		return nil

@@ -132,6 +132,9 @@ func TestCoalesceInTurn(t *testing.T) {
 					t.Fatalf("%v: the %dth had %d left, want %d", limit, i, got, max(-1, want))
 				}
 			}
+			if got, want := store.Stats(), (quota.CoalesceStats{Transactions: goroutines * each, Calls: behind.calls.Load()}); got != want {
+				t.Errorf("%v: got %+v, want %+v", limit, got, want)
+			}
 			if n := behind.calls.Load(); n > 2*each+1 {
 				t.Errorf("%v: got %d calls for %d asks of %d goroutines, want %d at most", limit, n, goroutines*each, goroutines, 2*each+1)
 			}
@@ -164,19 +167,21 @@ func TestCoalesceLone(t *testing.T) {
 	})
 }
 
-// TestCoalesceNoBatcher: Coalesce returns the store itself if the store is no Batcher, and
-// panics if the store is nil.
+// TestCoalesceNoBatcher: if the next store is no Batcher, it gets each transaction at once, also
+// while another call is under way.
 func TestCoalesceNoBatcher(t *testing.T) {
-	plain := &distant{Store: memory()}
-	if got := quota.Coalesce(plain); got != quota.Store(plain) {
-		t.Errorf("got %T, want the store itself", got)
-	}
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic for a store that is nil")
+	var store quota.Store
+	outer, inner := once(algorithms.GCRA(10, time.Second)), once(algorithms.GCRA(10, time.Second))
+	var got []*quota.Transaction
+	store = quota.Coalesce(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if got = append(got, tx); tx == outer {
+			return store.Take(ctx, inner)
 		}
-	}()
-	quota.Coalesce(nil)
+		return nil
+	}))
+	if err := store.Take(t.Context(), outer); err != nil || !slices.Equal(got, []*quota.Transaction{outer, inner}) {
+		t.Errorf("got error %v and transactions %p, want %p and %p", err, got, outer, inner)
+	}
 }
 
 // TestCoalesceHangUp: a caller whose context ends gets the error of the context at once,
@@ -569,6 +574,6 @@ func ExampleCoalesce() {
 		})
 	}
 	wg.Wait()
-	fmt.Println(admitted.Load(), "of 128 admitted")
+	fmt.Println(admitted.Load(), "of", store.Stats().Transactions, "admitted")
 	// Output: 100 of 128 admitted
 }

@@ -4,9 +4,9 @@ import "context"
 
 // Joined returns a Store that sends every transaction through the shared calls of store,
 // which Coalesce has made, even when no other call is under way.
-func Joined(store Store) Store { return joining{store.(*coalesced)} }
+func Joined(store *CoalescedStore) Store { return joining{store} }
 
-type joining struct{ c *coalesced }
+type joining struct{ c *CoalescedStore }
 
 func (j joining) Take(ctx context.Context, t *Transaction) error {
 	if len(t.Charges) == 0 {

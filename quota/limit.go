@@ -57,6 +57,19 @@ func (l Limit) WithBurst(n int64) Limit {
 	return l
 }
 
+// Divide leaves the limit an n-th of its Quota and Burst, rounded down, but at least 1. If such
+// a Quota cannot be counted exactly, it is rounded down to tens, hundreds and so on. The
+// argument n is at least 1. Divide allocates no memory, which a copy of the limit would cost.
+func (l *Limit) Divide(n int) {
+	l.Quota = max(1, l.Quota/int64(n))
+	if l.Burst > 0 {
+		l.Burst = max(1, l.Burst/int64(n))
+	}
+	for d := int64(10); 0 < d && d <= l.Quota && l.Fault() != nil; d *= 10 {
+		l.Quota -= l.Quota % d
+	}
+}
+
 // Capacity returns the most units that can be spent at once. The limit must be valid.
 func (l *Limit) Capacity() int64 {
 	_, full := l.Algorithm.Take(State{}, l, 0, 0)

@@ -57,7 +57,7 @@ func TestPeekCost(t *testing.T) {
 		"fallback": func(s quota.Store) quota.Store {
 			return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{})
 		},
-		"coalesce": quota.Coalesce,
+		"coalesce": func(s quota.Store) quota.Store { return quota.Coalesce(s) },
 		"share":    func(s quota.Store) quota.Store { return quota.Share(s, 1) },
 		"lease":    func(s quota.Store) quota.Store { return lease.New(s, lease.Options{}) },
 	} {

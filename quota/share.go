@@ -12,10 +12,9 @@ import (
 // headers show the whole limit, and the Remaining of the share. If all requests of a client
 // reach one replica, the client gets only the share of that replica.
 //
-// A share is at least 1. If Quota, or a Burst that is not 0, is below replicas, the
-// replicas together can exceed the limit. For GCRA and the buckets, write a low Quota over
-// a longer period: 1 per second is 60 per minute with the same Burst. If a share of Quota
-// cannot be counted exactly, it is rounded down to tens, hundreds and so on. Costs are not
+// A share is at least 1: see Limit.Divide. If Quota, or a Burst that is not 0, is below
+// replicas, the replicas together can exceed the limit. For GCRA and the buckets, write a low
+// Quota over a longer period: 1 per second is 60 per minute with the same Burst. Costs are not
 // divided: a cost above the share is refused with Never. Share panics if next is nil or
 // replicas is below 1.
 func Share(next Store, replicas int) *SharedStore {
@@ -25,26 +24,39 @@ func Share(next Store, replicas int) *SharedStore {
 	case replicas < 1:
 		panic(fmt.Sprintf("weir: Share: there are %d replicas", replicas))
 	}
-	return &SharedStore{next, int64(replicas), sync.Pool{New: func() any { return new(Transaction) }}}
+	return ShareFunc(next, func(charges []Charge) {
+		for i := range charges {
+			charges[i].Limit.Divide(replicas)
+		}
+	})
 }
 
-// A SharedStore is what Share returns.
+// ShareFunc returns a store that has next decide under other limits: change gets a copy of the
+// charges of each valid transaction, and changes their limits. It is called by several
+// goroutines at once, and must not keep the slice. The decisions are those of next, and the
+// charges of the transaction stay as they are. ShareFunc panics if an argument is nil.
+func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
+	if next == nil || change == nil {
+		panic("weir: ShareFunc: the store or the function is nil")
+	}
+	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
+}
+
+// A SharedStore is what Share and ShareFunc return.
 type SharedStore struct {
-	next     Store
-	replicas int64
-	pool     sync.Pool // of *Transaction, with the divided limits
+	next   Store
+	change func([]Charge)
+	pool   sync.Pool // of *Transaction, with the changed limits
 }
 
 // Take implements Store.
 func (s *SharedStore) Take(ctx context.Context, t *Transaction) error {
-	if err := t.Validate(); err != nil { // the share of an invalid limit may be valid
+	if err := t.Validate(); err != nil { // with other limits, an invalid transaction may be valid
 		return err
 	}
 	part := s.pool.Get().(*Transaction)
 	part.SetQuestion(t)
-	for i := range part.Charges {
-		s.divide(&part.Charges[i].Limit)
-	}
+	s.change(part.Charges)
 	err := s.next.Take(ctx, part)
 	if err == nil {
 		t.SetResult(&part.Result)
@@ -52,14 +64,4 @@ func (s *SharedStore) Take(ctx context.Context, t *Transaction) error {
 	clear(part.Charges) // they hold keys
 	s.pool.Put(part)
 	return err
-}
-
-func (s *SharedStore) divide(l *Limit) {
-	l.Quota = max(1, l.Quota/s.replicas)
-	if l.Burst > 0 {
-		l.Burst = max(1, l.Burst/s.replicas)
-	}
-	for d := int64(10); 0 < d && d <= l.Quota && l.Fault() != nil; d *= 10 {
-		l.Quota -= l.Quota % d
-	}
 }

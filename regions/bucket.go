@@ -1,6 +1,7 @@
 package regions
 
 import (
+	"context"
 	_ "embed"
 	"math"
 	"math/bits"
@@ -175,8 +176,24 @@ var bucketLua string
 // Lua returns the same arithmetic as a script, for redisstore.Scripted.
 func (bucket) Lua() string { return bucketLua }
 
-// shorten changes a decision that the bucket has made: ResetAfter says how long the state is kept,
-// and shorten makes it the time until the key is full again at the rate of now.
+// shortening is the local store. ResetAfter in a decision of a bucket says how long the state is
+// kept; shortening makes it the time until the key is full again at the rate of now.
+type shortening struct{ quota.Store }
+
+// Take implements quota.Store.
+func (s shortening) Take(ctx context.Context, t *quota.Transaction) error {
+	err := s.Store.Take(ctx, t)
+	if err != nil {
+		return err
+	}
+	for i := range t.Charges {
+		if b, ok := t.Charges[i].Limit.Algorithm.(bucket); ok {
+			b.shorten(&t.Decisions[i])
+		}
+	}
+	return nil
+}
+
 func (b bucket) shorten(d *quota.Decision) {
 	reset := float64(d.ResetAfter.Microseconds()) * float64(b.rate(len(*b.past)-1)) / float64(b.rate(0))
 	d.ResetAfter = max(d.NextAfter, micros(int64(math.Ceil(reset))))

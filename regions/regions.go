@@ -94,10 +94,11 @@ func New(local, central quota.Store, o Options) *Store {
 	case o.Every < time.Millisecond || o.Every%time.Millisecond != 0:
 		panic(fmt.Sprintf("regions: Every is %v, not whole milliseconds", o.Every))
 	}
-	s := &Store{local: local, central: central, o: o, start: time.Now()}
+	s := &Store{central: central, o: o, start: time.Now()}
 	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {
 		panic("regions: Region: " + err.Error())
 	}
+	s.shared = quota.ShareFunc(shortening{local}, s.share)
 	s.log = cmp.Or(o.Logger, slog.Default())
 	s.kept = whole / 10 / int64(o.Regions)
 	if o.Regions == 1 {
@@ -111,12 +112,12 @@ func New(local, central quota.Store, o Options) *Store {
 
 // A Store decides under the part of each limit that its region has. See New.
 type Store struct {
-	local, central quota.Store
-	o              Options
-	log            *slog.Logger
-	start          time.Time
-	kept, free     int64 // the parts that each region always has, and the parts that all can claim
-	pool           sync.Pool
+	shared     *quota.SharedStore
+	central    quota.Store
+	o          Options
+	log        *slog.Logger
+	start      time.Time
+	kept, free int64 // the parts that each region always has, and the parts that all can claim
 
 	asked atomic.Int64 // how long, in ns, the whole rate takes to admit the units that were asked for
 	known atomic.Pointer[known]
@@ -136,67 +137,45 @@ type Store struct {
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
 // Take implements quota.Store.
-func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
-	if err := t.Validate(); err != nil { // divided, an invalid limit may become valid
-		return err
-	}
-	mine, _ := s.pool.Get().(*quota.Transaction)
-	if mine == nil {
-		mine = new(quota.Transaction)
-	}
-	mine.SetQuestion(t)
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.shared.Take(ctx, t) }
+
+// share changes the limits of charges to those of this region, and counts what they need.
+func (s *Store) share(charges []quota.Charge) {
 	past, need := s.past(), 0.0
-	for i := range mine.Charges {
-		c, l := &mine.Charges[i], &t.Charges[i].Limit
+	for i := range charges {
+		c := &charges[i]
+		whole := c.Limit
 		if s.divide(&c.Limit, past) {
-			need = max(need, min(1, float64(c.Cost)/float64(l.Quota))*float64(l.Period))
+			need = max(need, min(1, float64(c.Cost)/float64(whole.Quota))*float64(whole.Period))
 		}
 	}
 	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
-	err := s.local.Take(ctx, mine)
-	if err == nil {
-		t.SetResult(&mine.Result)
-		for i := range t.Decisions {
-			if b, ok := mine.Charges[i].Limit.Algorithm.(bucket); ok {
-				b.shorten(&t.Decisions[i])
-			}
-		}
-	}
-	clear(mine.Charges) // release the keys
-	s.pool.Put(mine)
-	return err
 }
 
 // divide changes l to the limit of this region, and reports whether its rate moves. GCRA and
 // TokenBucket get an even share of the burst, and a bucket that knows the part of the rate.
 // Other limits get an even share of the quota and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
-	n := int64(s.o.Regions)
+	n := s.o.Regions
 	_, moves = l.Algorithm.(quota.Metered)
 	_, queue := l.Algorithm.(quota.Queuer)
-	switch {
+	switch moves = moves && !queue; {
 	case n == 1:
-		return moves && !queue
-	case moves && !queue:
-		b := bucket{past, l.Quota, l.Algorithm.Name()}
-		l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/n)
-		if !countable(max(b.quota, l.Burst), l.Period) { // then a part of the quota in that part of the period can be counted
-			l.Name = l.StoredName()
-			for ; !countable(max(b.quota, l.Burst), l.Period); b.quota /= 2 {
-				l.Period = (l.Period/2 + time.Microsecond).Truncate(time.Microsecond)
-			}
+		return moves
+	case !moves:
+		l.Divide(n)
+		return false
+	}
+	b := bucket{past, l.Quota, l.Algorithm.Name()}
+	l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/int64(n))
+	if !countable(max(b.quota, l.Burst), l.Period) { // then a part of the quota in that part of the period can be counted
+		l.Name = l.StoredName()
+		for ; !countable(max(b.quota, l.Burst), l.Period); b.quota /= 2 {
+			l.Period = (l.Period/2 + time.Microsecond).Truncate(time.Microsecond)
 		}
-		l.Quota, l.Algorithm = b.rate(0), b
-		return true
 	}
-	l.Quota = max(1, l.Quota/n)
-	if l.Burst > 0 {
-		l.Burst = max(1, l.Burst/n)
-	}
-	for d := int64(10); d <= l.Quota && l.Validate() != nil; d *= 10 {
-		l.Quota -= l.Quota % d
-	}
-	return false
+	l.Quota, l.Algorithm = b.rate(0), b
+	return true
 }
 
 // countable reports whether so many units in a period are below quota.MaxTicks.
