@@ -18,8 +18,6 @@ const race = weirtest.Race
 
 var (
 	errDown    = weirtest.ErrDown
-	once       = weirtest.Once
-	conforms   = weirtest.Conforms
 	memory     = weirtest.Memory
 	take       = weirtest.Take
 	together   = weirtest.Together

@@ -219,9 +219,8 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 
 // SetResult makes r a copy of from, in the memory of r.
 func (r *Result) SetResult(from *Result) {
-	decisions, undo := append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
-	*r = *from
-	r.Decisions, r.Undo = decisions, undo
+	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
+	r.At, r.Wait, r.Granted = from.At, from.Wait, from.Granted
 }
 
 // Allowed reports whether every charge was allowed. In ModeSpend the charges were then spent.
