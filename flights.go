@@ -31,7 +31,7 @@ func newFlights(l *Limiter) rider {
 
 // heed ends the flight of a request that the limits have admitted and another rider refuses.
 func (f *flights) heed(v *verdict) {
-	if v.reason != 0 && v.Transaction.Allowed() {
+	if v.reason != 0 && v.Wait == 0 && v.Transaction.Allowed() { // who gives a turn back gives these units back, too
 		if end := f.start(v); end != nil {
 			end()
 		}
