@@ -22,6 +22,8 @@ var withoutExample = map[string]string{
 	"quota.Limit.Redundant":          "a Limiter calls it",
 	"credit.Paid":                    "stores set it",
 	"quota.Limit.Fault":              "a Limiter calls it",
+	"quota.Limit.Divide":             "package regions calls it",
+	"quota.ShareFunc":                "package regions calls it",
 	"quota.Transaction.Release":      "a Limiter calls it",
 	"memstore.Store.Instant":         "a Limiter calls it",
 	"memstore.Store.TakeEach":        "Coalesce calls it",
