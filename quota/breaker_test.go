@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -465,7 +466,7 @@ func TestDecoratedAllocations(t *testing.T) {
 	tx := once(algorithms.GCRA(1000, time.Second))
 	for _, d := range decorated() {
 		d.store.Take(t.Context(), tx)
-		if got := testing.AllocsPerRun(1000, func() { d.store.Take(t.Context(), tx) }); got != 0 {
+		if got := testing.AllocsPerRun(1000, func() { d.store.Take(t.Context(), tx) }); got != 0 && !weirtest.Race { // the race detector empties pools at random
 			t.Errorf("%s: got %v allocations, want 0", d.name, got)
 		}
 	}
