@@ -57,6 +57,7 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		v.event.Err = nil
 		v.Refusal.RetryAfter = max(v.Refusal.RetryAfter, v.least)
 		v.extra.denial = v.Refusal
+		clear(v.items) // they would keep keys alive in the pool
 		v.items = v.items[:0]
 		v.trim()
 	}

@@ -61,11 +61,11 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	if l.o.Headers == headers.None && v.reason == 0 {
 		return
 	}
-	var few [4]headers.Item
-	items := l.show(few[:0], v.items)
+	items := l.show(v.shown[:0], v.items)
 	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
 		items = l.show(items, o.items)
 	}
+	v.shown = items
 	r := headers.Response{Header: h, At: v.At, Refused: v.reason != 0}
 	if tells {
 		r.Memory = v
