@@ -110,10 +110,11 @@ type Limiter struct {
 	instant bool        // the store decides in memory: see isInstant
 }
 
-// New returns a Limiter, or an error that says what is wrong with the arguments. It
-// validates all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
-// a rule in a minute, the Logger gets a warning. It also gets one if another Limiter over
-// the same store has a rule of the same name with other limits.
+// New returns a Limiter, or an error that says what is wrong with the arguments. It validates
+// all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter
+// before the server starts, not in a handler: if handlers make ten of a rule in a minute, the
+// Logger gets a warning. It also gets one if another Limiter over the same store has a rule of
+// the same name with other limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")

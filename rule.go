@@ -84,9 +84,9 @@ type Rule struct {
 	// 1 the rule is tried out for all keys, and with 0.75 it is enforced for a quarter of
 	// them. Every process enforces the rule for the same keys. If you lower Shadow, the
 	// rule stays enforced for these keys. After the other rules have admitted the request,
-	// a second call of the store charges all rules in shadow. Observe gets the Wait that
-	// these rules would cause, if fewer than MaxWaiting requests wait, but the request does
-	// not wait.
+	// and after its wait if it has to wait, a second call of the store charges all rules in
+	// shadow. Observe gets the further Wait that these rules would cause, if fewer than
+	// MaxWaiting requests wait, but the request does not wait for them.
 	Shadow float64
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
