@@ -51,13 +51,6 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
 		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
-	if l.expose != nil {
-		if h[exposeField] == nil {
-			h[exposeField] = l.expose // has no room, so whoever appends to it copies it
-		} else {
-			h[exposeField] = append(h[exposeField], l.expose...)
-		}
-	}
 	if l.o.Headers == headers.None && v.reason == 0 {
 		return
 	}
@@ -75,8 +68,6 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	}
 	l.writer.Write(&r, items)
 }
-
-const exposeField = "Access-Control-Expose-Headers"
 
 // show appends items in the form of package headers.
 func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {

@@ -72,7 +72,7 @@ type Rule struct {
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
-	// −1 gives no units back.
+	// −1 gives no units back. FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
 	// Settle is called after the handler has returned, and returns the final cost of the
@@ -130,7 +130,6 @@ type rule struct {
 	writer   *headers.Writer // of the Limiter
 	log      *errorLog       // the same
 
-	freePreflight     bool
 	global            bool    // Key is Global, whose key is empty on purpose
 	keyless, costless silence // see wiring.go
 	unsettled         silence // the same
