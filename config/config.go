@@ -11,8 +11,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 )
@@ -117,8 +119,8 @@ func (f *File) check() error {
 		}
 	}
 	probe := f.o.Limiter
-	probe.Rules = []weir.Rule{placeholder}
-	_, err := weir.New(f.store, probe)
+	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
+	_, err := weir.New(f.store, probe) // only New checks the options
 	return err
 }
 
@@ -288,7 +290,7 @@ func (c *content) version() (*version, error) {
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ip}, nil
+	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ipKey().fn}, nil
 }
 
 // limiter returns a Limiter that charges the named rules together.
