@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -138,7 +137,7 @@ func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds
 	case errors.Is(err, overrides.ErrFull):
 		return refuse(http.StatusInsufficientStorage, "there are already %d overrides, which is the largest number", overrides.MaxLive)
 	case errors.As(err, &mistake):
-		return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
+		return refuse(http.StatusBadRequest, "%s", mistake.Text)
 	}
 	return err
 }
@@ -169,7 +168,7 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "weir: "))
+		return nil, refuse(http.StatusBadRequest, "%v", errors.Unwrap(err))
 	}
 	return all, nil
 }

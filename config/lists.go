@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -80,7 +81,7 @@ func (d *ruleDecoder) listEntry(n ast.Node, what, s string) (isKey, isAddr bool)
 		return k.kind == kindNamed || (k.kind == kindText || k.kind == kindLower) && what == "deny", true
 	}
 	if errKey != nil {
-		d.errorf(n, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "keys: list: "))
+		d.errorf(n, "%s: %v", what, errors.Unwrap(errKey))
 	} else if want := k.instead(newEntry(s)); want != "" {
 		d.errorf(n, "%s: %q is never the key of this rule: %s", what, s, want)
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -241,7 +242,7 @@ func (d *ruleDecoder) table() func(string) weir.Policy {
 	}
 	table, err := newTable(entries...)
 	if err != nil {
-		d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
+		d.errorf(n, "%v", errors.Unwrap(err))
 		return nil
 	}
 	return table.ForKey

@@ -300,8 +300,7 @@ func (l *Live) Get(rule, key string) (o Override, ok bool) {
 func (l *Live) All() []Override {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !o.End.IsZero() && !now.Before(o.End) })
+	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !unexpired(o.End) })
 }
 
 // Err returns the error of the last Refresh, or an error if there was none. While Err is not

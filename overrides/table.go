@@ -109,7 +109,8 @@ type start struct {
 type span struct{ from, to int }
 
 // New returns a table whose entries are compared with whole keys. It returns an error if
-// two entries have the same key, or if an entry has a mistake.
+// two entries have the same key, or if an entry is invalid. errors.Unwrap of the error returns
+// the reason, which names the entry.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
 // NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
@@ -117,6 +118,10 @@ func New(entries ...Entry) (*Table, error) { return newTable(entries, false, fal
 // Entry itself decides. If that Entry has no limits, an Entry with a shorter beginning
 // decides.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
+
+func twice(key string) error {
+	return fmt.Errorf("overrides: %w", fmt.Errorf("two entries for the key %q", key))
+}
 
 func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 	t := &Table{exact: make(map[string]*node), joined: joined}
@@ -133,7 +138,7 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 			}
 		}
 		if !t.add(e.Key, n) {
-			return nil, fmt.Errorf("overrides: two entries for the key %q", e.Key)
+			return nil, twice(e.Key)
 		}
 	}
 	return t, t.finish()
@@ -178,7 +183,7 @@ func (t *Table) finish() error {
 	for i := 1; i < len(t.starts); i++ {
 		s := &t.starts[i]
 		if s.text == t.starts[i-1].text {
-			return fmt.Errorf("overrides: two entries for the key %q", s.text+"*")
+			return twice(s.text + "*")
 		}
 		for s.shorter = i - 1; s.shorter >= 0 && !strings.HasPrefix(s.text, t.starts[s.shorter].text); {
 			s.shorter = t.starts[s.shorter].shorter
@@ -259,8 +264,11 @@ func (t *Table) last(key string) int {
 	return -1
 }
 
+// unexpired reports whether a time of expiry is in the future, or zero, which means never.
+func unexpired(end time.Time) bool { return end.IsZero() || time.Now().Before(end) }
+
 func (n *node) find(second string) weir.Policy {
-	if !n.until.IsZero() && !time.Now().Before(n.until) {
+	if !unexpired(n.until) {
 		return weir.Policy{}
 	}
 	if n.nested != nil {
