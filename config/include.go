@@ -21,8 +21,6 @@ import (
 // maxIncluded is how many files a file may include.
 const maxIncluded = 1000
 
-const theFile = "the file" // in messages
-
 // disk is the file system of the operating system. Unlike os.DirFS, it takes any path.
 type disk struct{}
 
@@ -168,16 +166,4 @@ func (r *reader) includeFile(n ast.Node, name string) {
 	d := &decoder{o: r.o, source: source{path: name, isIncluded: true, outside: r.fsys == (disk{}) && symlinks.LeadOut(cmp.Or(r.below, "."), name)}}
 	d.parseFile(data, includedFields)
 	r.included, r.paths = append(r.included, d), append(r.paths, name)
-}
-
-// parseFile reads the fields of a file. known are the fields that it may have.
-func (d *source) parseFile(data []byte, known []string) {
-	root := d.parse(data)
-	if len(d.errs) > 0 {
-		return
-	}
-	d.fields = d.mapping(root, theFile, known)
-	if d.fields != nil && len(d.errs) == 0 && d.fields["limits"] == nil && d.fields["include"] == nil {
-		d.errorf(root, "the file has no limits")
-	}
 }

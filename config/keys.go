@@ -30,6 +30,22 @@ const (
 	contentLength = "content-length"
 )
 
+// A kind says what the keys of a key function look like.
+type kind int
+
+const (
+	kindText  kind = iota // any text that a client sends
+	kindNamed             // any text that a function of the program returns
+	kindIP
+	kindGlobal
+	kindMethod
+	kindRoute
+	kindHost
+	kindLower // text in lower case
+	kindJoined
+	kindFirst
+)
+
 // A key is a key function and a text that describes it.
 type key struct {
 	fn   weir.KeyFunc
@@ -241,4 +257,18 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 		return fmt.Errorf("config: Options.%s: the name %q is built in", field, name)
 	}
 	return nil
+}
+
+// ipKey returns the key that weir.ByIP makes of an address, or of the first address of a
+// network. If v is neither, ok is false.
+func ipKey(v string) (from netip.Addr, key string, ok bool) {
+	from, err := netip.ParseAddr(v)
+	if p, errNet := netip.ParsePrefix(v); errNet == nil {
+		from, err = p.Masked().Addr(), nil
+	}
+	if err != nil {
+		return from, "", false
+	}
+	key, ok = weir.ByIP()(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
+	return from, key, ok
 }

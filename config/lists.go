@@ -88,22 +88,6 @@ func (d *ruleDecoder) listEntry(n ast.Node, what, s string) (isKey, isAddr bool)
 	return true, false
 }
 
-// A kind says what the keys of a key function look like.
-type kind int
-
-const (
-	kindText  kind = iota // any text that a client sends
-	kindNamed             // any text that a function of the program returns
-	kindIP
-	kindGlobal
-	kindMethod
-	kindRoute
-	kindHost
-	kindLower // text in lower case
-	kindJoined
-	kindFirst
-)
-
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "other"}
 
 // An entry of a list stands for the key that is equal to the entry. If the entry ends with

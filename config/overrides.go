@@ -3,8 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -15,12 +13,6 @@ import (
 
 // overrideFields are the fields of an override.
 var overrideFields = []string{"value", "config", "overrides"}
-
-// The words that a config may be in place of a list of limits.
-const (
-	unlimited = "unlimited"
-	denied    = "denied"
-)
 
 // overrides reads the overrides of the rule, or those nested in an override. Their values must
 // be keys that keys[0] can return, and the values of overrides nested in them must be keys
@@ -93,29 +85,6 @@ func (k *key) insteadOfValue(v string) string {
 		return ""
 	}
 	return strings.TrimSuffix(k.instead(newEntry(v)), ", an address or a network")
-}
-
-// ipKey returns the key that weir.ByIP makes of an address, or of the first address of a
-// network. If v is neither, ok is false.
-func ipKey(v string) (from netip.Addr, key string, ok bool) {
-	from, err := netip.ParseAddr(v)
-	if p, errNet := netip.ParsePrefix(v); errNet == nil {
-		from, err = p.Masked().Addr(), nil
-	}
-	if err != nil {
-		return from, "", false
-	}
-	key, ok = weir.ByIP()(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
-	return from, key, ok
-}
-
-// word reads a config that is no list: unlimited or denied, or "" after an error.
-func (d *source) word(n ast.Node) string {
-	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
-		return v
-	}
-	d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
-	return ""
 }
 
 // ownLimits reads the config of an override into e, and returns the config as text.

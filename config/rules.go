@@ -25,6 +25,12 @@ var (
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
+// The words that a config may be in place of a list of limits.
+const (
+	unlimited = "unlimited"
+	denied    = "denied"
+)
+
 // A rule is a weir.Rule and the parts of the file that it was made from.
 type rule struct {
 	weir.Rule
@@ -109,6 +115,22 @@ func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 		rules = append(rules, r)
 	}
 	return rules
+}
+
+// err returns the errors in the order of the file, and then those of the files that it
+// includes, at most 100 in all.
+func (d *decoder) err() error {
+	const maxErrors = 100
+	var errs []error
+	for _, d := range append([]*decoder{d}, d.included...) {
+		slices.SortStableFunc(d.errs, func(a, b *Error) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		for _, e := range d.errs[:min(maxErrors-len(errs), len(d.errs))] {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // settings reads the fields f of a mapping, and replaces those values of s that they set.
@@ -205,6 +227,15 @@ func (d *ruleDecoder) limits() (nodes []ast.Node) {
 		r.Limits = append(r.Limits, l.Limit)
 	}
 	return nodes
+}
+
+// word reads a config that is no list: unlimited or denied, or "" after an error.
+func (d *source) word(n ast.Node) string {
+	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
+		return v
+	}
+	d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
+	return ""
 }
 
 // policies sets ForKey and Policy of the rule.

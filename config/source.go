@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -46,6 +48,27 @@ func (d *source) errorf(n ast.Node, format string, args ...any) {
 	d.add(line, column, fmt.Sprintf(format, args...))
 }
 
+// add adds an error. Its text may quote the file, so add cuts a long text and replaces
+// characters that could control a terminal. It quotes no file outside: who may write a link
+// could otherwise read by it what this process may read.
+func (d *source) add(line, column int, text string) {
+	if d.outside {
+		text = "an error; its text is not shown, because this path is a symbolic link that leads out of the directory of the file that includes it"
+	}
+	const maxText = 300
+	if len(text) > maxText {
+		text = text[:maxText] + "…"
+	}
+	text = strings.ReplaceAll(text, "\t", `\t`)
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+	d.errs = append(d.errs, &Error{d.path, max(1, line), max(1, column), text})
+}
+
 // firstToken returns the first token of a node. GetToken of a mapping would return
 // its first colon.
 func firstToken(n ast.Node) *token.Token {
@@ -60,6 +83,20 @@ func firstToken(n ast.Node) *token.Token {
 		return firstToken(v.Key)
 	}
 	return n.GetToken()
+}
+
+const theFile = "the file" // in messages
+
+// parseFile reads the fields of a file. known are the fields that it may have.
+func (d *source) parseFile(data []byte, known []string) {
+	root := d.parse(data)
+	if len(d.errs) > 0 {
+		return
+	}
+	d.fields = d.mapping(root, theFile, known)
+	if d.fields != nil && len(d.errs) == 0 && d.fields["limits"] == nil && d.fields["include"] == nil {
+		d.errorf(root, "the file has no limits")
+	}
 }
 
 // parse returns the only document of a file, or nil after an error.
