@@ -56,7 +56,7 @@ type Options struct {
 	FS fs.FS
 }
 
-// A File has the rules of a file. If a reload finds a mistake in the file, the File keeps
+// A File has the rules of a file. If a reload finds an error in the file, the File keeps
 // the rules that it had before. It is safe for concurrent use.
 type File struct {
 	path  string
@@ -81,7 +81,7 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a file of rules, whose limits are counted in store. Its error has the mistakes
+// Open loads a file of rules, whose limits are counted in store. Its error has the errors
 // of the file, each an [*Error], but at most 100 of them.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
@@ -100,7 +100,7 @@ func Open(path string, store weir.Store, o Options) (*File, error) {
 	return f, nil
 }
 
-// check returns an error for a mistake in the arguments of Open.
+// check returns an error if an argument of Open is invalid.
 func (f *File) check() error {
 	if f.store == nil {
 		return errors.New("config: the store is nil")
@@ -220,7 +220,7 @@ func (f *File) Unused() (names []string) {
 }
 
 // Check loads a file without using its rules, for example before the file is deployed, and
-// returns the error that Open would return. The mistakes that it finds depend on Keys, Costs,
+// returns the error that Open would return. The errors that it finds depend on Keys, Costs,
 // FS and Limiter of o. Check never calls the functions in Keys and Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
@@ -284,7 +284,7 @@ func (f *File) replace(c *content) (Changes, error) {
 	return changes(old.rules, v.rules), nil
 }
 
-// version returns a version without limiters, or the mistakes in the content.
+// version returns a version without limiters, or the errors in the content.
 func (c *content) version() (*version, error) {
 	rules := c.decode()
 	if err := c.err(); err != nil {

@@ -16,7 +16,7 @@ var overrideFields = []string{"value", "config", "overrides"}
 
 // overrides reads the overrides of the rule, or those nested in an override. Their values must
 // be keys that keys[0] can return, and the values of overrides nested in them must be keys
-// that keys[1] can return. If there is no keys[1], a nested override is a mistake.
+// that keys[1] can return. If there is no keys[1], a nested override is an error.
 func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[string]int{}
 	for _, n := range d.list(n, "overrides") {

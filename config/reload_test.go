@@ -468,7 +468,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	t.Logf("%d requests, %d reloads", answered.Load(), reloads)
 }
 
-// mustNotLoad writes a text with a mistake and expects an error of Reload.
+// mustNotLoad writes a text with an error and expects an error of Reload.
 func (p *page) mustNotLoad(t *testing.T, text string) {
 	t.Helper()
 	if _, err := p.write(text); err == nil {
@@ -522,7 +522,7 @@ func TestHandlerAllocs(t *testing.T) {
 }
 
 // TestReloadsAreCounted checks Reloads, Unused and Version after files with new rules, files
-// without a change, and files with a mistake.
+// without a change, and files with an error.
 func TestReloadsAreCounted(t *testing.T) {
 	rule := func(names ...string) string {
 		text := "limits:\n"

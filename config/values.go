@@ -47,18 +47,18 @@ func (d *source) duration(n ast.Node, what string) time.Duration {
 		return 0
 	}
 	s := n.GetToken().Value
-	span, ok := parseDuration(s)
+	v, ok := parseDuration(s)
 	switch {
 	case !ok && what == "period":
 		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d, or day, week, month of the calendar", what, s)
 	case !ok:
 		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d", what, s)
-	case span <= 0:
+	case v <= 0:
 		d.errorf(n, "%s is %s; want more than 0", what, s)
-	case span < time.Microsecond, span%time.Microsecond != 0:
+	case v < time.Microsecond, v%time.Microsecond != 0:
 		d.errorf(n, "%s %s is not in whole microseconds", what, s)
 	}
-	return span
+	return v
 }
 
 // parseDuration reads a duration as source.duration describes it. ok is false if s is no

@@ -36,10 +36,10 @@ type Entry struct {
 
 const (
 	maxLimits = 16  // limits of an entry
-	maxStart  = 128 // bytes of the beginning of keys
+	maxStart  = 128 // bytes of a prefix of keys
 )
 
-// check returns an error for a mistake in the entry itself. mayNest says whether it may
+// check returns an error if the entry itself is invalid. mayNest says whether it may
 // have Nested.
 func (e *Entry) check(mayNest bool) error {
 	start, isStart := strings.CutSuffix(e.Key, "*")
@@ -53,7 +53,7 @@ func (e *Entry) check(mayNest bool) error {
 	case e.Key == "":
 		return errors.New("an entry has an empty key")
 	case isStart && len(start) > maxStart:
-		return fmt.Errorf("the beginning of keys is longer than %d bytes", maxStart)
+		return fmt.Errorf("the prefix of keys is longer than %d bytes", maxStart)
 	case n > 1:
 		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied", e.Key)
 	case n == 0 && len(e.Nested) == 0:
@@ -83,7 +83,7 @@ func (e *Entry) policy() weir.Policy {
 }
 
 // A Table finds the entry of a key: the entry for exactly that key, or else the one with the
-// longest beginning. A Table never changes, so it is safe for concurrent use.
+// longest matching prefix. A Table never changes, so it is safe for concurrent use.
 type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
@@ -96,7 +96,7 @@ type Table struct {
 
 type node struct {
 	policy weir.Policy
-	until  time.Time // for Live: when the node ends; zero means never
+	until  time.Time // for Live: when the node expires; zero means never
 	nested *Table
 }
 
@@ -115,8 +115,8 @@ func New(entries ...Entry) (*Table, error) { return newTable(entries, false, fal
 
 // NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
 // of a key, and its Nested entries with the second part. If no entry of Nested matches, the
-// Entry itself decides. If that Entry has no limits, an Entry with a shorter beginning
-// decides.
+// Entry itself decides. If that Entry has no limits, the Entry with the
+// next-longest matching prefix applies.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
 func twice(key string) error {
