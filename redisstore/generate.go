@@ -108,27 +108,48 @@ type script struct {
 }
 
 // A shape describes the transactions that a script is made for. It has a shaped for each
-// charge: the algorithm of the charge, and whether its cost is 0.
+// charge, value after value.
 type shaped struct {
 	algorithm quota.Algorithm
-	look      bool // the cost is 0
+	kind      kind
+	next      bool // the charge is the first of another value than the charge before it
 }
 
-// maxDirect bounds the charges that a script decides without a loop over them, because a
-// function in Lua has at most 200 registers.
-const maxDirect = 16
+// A kind says what a script does with a charge.
+type kind byte
 
-// generate writes the script of a shape. The script begins with direct.lua or logs.lua, which
-// decide a transaction whose charges have one rule, one key and one cost. In direct.lua some
-// of the charges may cost 0 instead. Both decide without a table and without a loop over the
-// charges. A script for more than maxDirect charges, or for logs beside other algorithms,
-// begins with neither. Every script ends with general.lua, which decides all other
-// transactions of its algorithms.
+const (
+	spends  kind = iota // or gives back the newest units
+	looks               // the cost is 0
+	cancels             // gives back the units of an instant
+)
+
+// fits reports whether a script can decide a shape without a loop over the charges: in Lua a
+// function has at most 200 locals, and 250 registers. A charge takes 8 locals, and a log 14
+// registers.
+func fits(shape []shaped) bool {
+	n := len(shape)
+	for _, c := range shape {
+		if isLog(c.algorithm) {
+			n++
+		}
+	}
+	return n <= maxDirect
+}
+
+const maxDirect = 20
+
+// generate writes the script of a shape. The script begins with a direct part, which decides a
+// transaction without a table and without a loop over the charges: first direct.lua or logs.lua
+// for each value, then what writes the values if all charges fit. A shape that has no direct
+// part, because it has too many charges, or logs beside other algorithms in one value, is only
+// a set of algorithms. Every script ends with general.lua, which decides all other transactions
+// of its algorithms.
 func generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
 	var algorithms []quota.Algorithm
-	direct, logs := len(shape) <= maxDirect, 0
+	direct := fits(shape)
 	for i, c := range shape {
 		if _, ok := c.algorithm.(Scripted); !ok {
 			return nil, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it, see Scripted: %w", c.algorithm.Name(), errors.ErrUnsupported)
@@ -139,20 +160,15 @@ func generate(shape []shaped) (*script, error) {
 			algorithms = append(algorithms, c.algorithm)
 			of[i] = len(algorithms)
 		}
-		if isLog(c.algorithm) {
-			logs++
-		}
+		direct = direct && (i == 0 || c.next || isLog(c.algorithm) == isLog(shape[i-1].algorithm))
 	}
 	var b lua
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
 	b.line("local now = t[1] * 1000000 + t[2]")
-	b.line("local rows, within, times, edges_from")
-	switch {
-	case direct && logs == 0:
-		b.WriteString(expand(directLua, shape, of))
-	case direct && logs == len(shape):
-		b.WriteString(expand(logsLua, shape, of))
+	b.line("local rows, within, times")
+	if direct {
+		b.direct(shape, of)
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")
 	b.line("local algorithms = {}")
@@ -250,20 +266,16 @@ func insert(shape []shaped, a quota.Algorithm) []shaped {
 	return slices.Insert(shape, i, shaped{algorithm: a})
 }
 
+// appendNames appends the names of the algorithms. After each of them stands a separator that
+// says its kind, and before the first of a further value another one. No name contains them.
 func appendNames(b []byte, shape []shaped) []byte {
 	for _, c := range shape {
-		b = c.appendName(b)
+		if c.next {
+			b = append(b, '\f')
+		}
+		b = append(append(b, c.algorithm.Name()...), "\n\t\r"[c.kind])
 	}
 	return b
-}
-
-// appendName appends the name of the algorithm and a separator, which no name contains.
-func (c shaped) appendName(b []byte) []byte {
-	b = append(b, c.algorithm.Name()...)
-	if c.look {
-		return append(b, '\t')
-	}
-	return append(b, '\n')
 }
 
 // isLog reports whether the states of an algorithm are logs. Logs have a value of their own.
