@@ -128,6 +128,9 @@ func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bo
 				return 0, 0, fmt.Errorf("a wrong decision: %v, %v", allowed, err)
 			}
 		}
+		if !c.several {
+			delete(rec.sent, "time") // a store connects with it
+		}
 		trips, usec, err = serverTime(rdb, rec.sent)
 		return trips / float64(n), usec / float64(n), err
 	}

@@ -86,11 +86,11 @@ type call struct {
 	args   []any // the arguments of the command; the method command sets the first two
 }
 
-// A value is a value in Redis. The charges are the indexes of the charges whose states it has, in
-// the order in which the script gets and returns them.
+// A value is a value in Redis. The script gets and returns the charges value after value.
 type value struct {
 	key, ids string // see idsOf
-	charges  []int
+	charges  []int  // the indexes of the charges whose states the value has
+	numbers  []byte // what direct.lua or logs.lua reads
 }
 
 // prepare finds the script of c and writes the arguments of the call. The script gets the
@@ -100,7 +100,7 @@ func (s *Store) prepare(c *call, around []int64) error {
 	if len(t.Charges) > mostCharges {
 		return fmt.Errorf("redisstore: %d charges in one transaction: at most %d are allowed", len(t.Charges), mostCharges)
 	}
-	c.valuesOf(s)
+	c.values = s.valuesOf(t)
 	var here [maxDirect]shaped
 	shape, direct := c.shape(here[:0])
 	x, own, err := s.scripts.find(shape)
@@ -109,75 +109,74 @@ func (s *Store) prepare(c *call, around []int64) error {
 	}
 	c.script, direct = x, direct && own
 	c.args = append(make([]any, 2, 4+3*len(c.values)), len(c.values))
-	for i := range c.values {
-		c.args = append(c.args, c.values[i].key)
-	}
-	var edges []any
+	var texts, edges []any
 	for i := range c.values {
 		v := &c.values[i]
 		v.ids = idsOf(t, v.charges)
-		numbers := any("")
-		if direct {
-			numbers = c.numbers(v)
+		if !direct {
+			v.numbers = nil
 		}
-		c.args = append(c.args, v.ids, numbers)
+		c.args, texts = append(c.args, v.key), append(texts, v.ids, v.numbers)
 		for _, j := range v.charges {
 			if e, ok := t.Charges[j].Limit.Algorithm.(Edged); ok {
 				edges = append(edges, packEdges(e, around))
 			}
 		}
 	}
-	c.args = append(c.args, edges...)
+	c.args = append(append(c.args, texts...), edges...)
 	if !direct {
 		c.args = append(c.args, c.rows())
 	}
 	return nil
 }
 
-// valuesOf sets the values of c.
-func (c *call) valuesOf(s *Store) {
-	charges := c.ts[0].Charges
-	c.values = make([]value, 0, 2)
-	for i := range charges {
-		charge := &charges[i]
-		k := slices.IndexFunc(c.values, func(v value) bool {
-			first := &charges[v.charges[0]]
-			return first.Key == charge.Key && first.Rule == charge.Rule && isLog(first.Limit.Algorithm) == isLog(charge.Limit.Algorithm)
+// valuesOf returns the values of the charges of t.
+func (s *Store) valuesOf(t *quota.Transaction) []value {
+	values := make([]value, 0, 2)
+	for i := range t.Charges {
+		c, key := &t.Charges[i], ""
+		k := slices.IndexFunc(values, func(v value) bool {
+			first := &t.Charges[v.charges[0]]
+			return first.Key == c.Key && first.Rule == c.Rule && isLog(first.Limit.Algorithm) == isLog(c.Limit.Algorithm)
 		})
-		if k < 0 {
-			key := s.key(charge) // different keys may be known by one digest
-			if k = slices.IndexFunc(c.values, func(v value) bool { return v.key == key }); k < 0 {
-				k, c.values = len(c.values), append(c.values, value{key: key, charges: make([]int, 0, len(charges)-i)})
-			}
+		if k < 0 { // but two keys may be known by one digest
+			key = s.key(c)
+			k = slices.IndexFunc(values, func(v value) bool { return v.key == key })
 		}
-		c.values[k].charges = append(c.values[k].charges, i)
+		if k < 0 {
+			k, values = len(values), append(values, value{key: key})
+		}
+		values[k].charges = append(values[k].charges, i)
 	}
+	return values
 }
 
-// shape appends the shape of c to s. The result direct says whether the script of this shape
-// decides c without general.lua. Otherwise the shape has just the algorithms of c.
+// shape appends the shape of c to s, and packs the numbers that a script of this shape reads, as
+// MessagePack: the numbers of the limits, the one cost of all charges that do not cost 0, and the
+// longest wait. A script reads MessagePack faster than the doubles that pack writes. If only
+// general.lua can decide c, direct is false, and the shape has just the algorithms of c.
 func (c *call) shape(s []shaped) (_ []shaped, direct bool) {
 	t := c.ts[0]
-	nothing := true
 	direct = c.within >= 0 && t.Mode == quota.ModeSpend && len(c.ts) == 1 && len(t.Cancels) == 0 && len(t.Charges) <= maxDirect
+	nothing := true
 	for k := 0; k < len(c.values) && direct; k++ {
-		cost := int64(0)
-		for j, i := range c.values[k].charges {
-			charge, as := &t.Charges[i], shaped{algorithm: t.Charges[i].Limit.Algorithm, next: k > 0 && j == 0}
+		v, cost := &c.values[k], int64(0)
+		v.numbers = make([]byte, 0, 9*(2+4*len(v.charges)))
+		for j, i := range v.charges {
+			charge := &t.Charges[i]
+			as := shaped{charge.Limit.Algorithm, spends, k > 0 && j == 0}
 			_, queues := as.algorithm.(quota.Queuer)
-			_, canceler := as.algorithm.(quota.Canceler)
-			switch {
-			case charge.Cost == 0:
+			direct = direct && (charge.Cost > 0 || !isLog(as.algorithm)) && !(queues && c.within > 0 && charge.Cost > 0) && (charge.Cost == 0 || cost == 0 || cost == charge.Cost)
+			v.numbers = appendMessagePack(v.numbers, numbersOf(&charge.Limit)...)
+			if _, ok := as.algorithm.(quota.Canceler); ok && charge.Cost < 0 && charge.Spent > 0 {
+				as.kind, v.numbers = cancels, appendMessagePack(v.numbers, charge.Spent)
+			} else if charge.Cost == 0 {
 				as.kind = looks
-			case charge.Cost < 0 && charge.Spent > 0 && canceler:
-				as.kind = cancels
 			}
-			if charge.Cost <= 0 && isLog(as.algorithm) || queues && c.within > 0 && charge.Cost > 0 || charge.Cost != 0 && cost != 0 && cost != charge.Cost {
-				direct = false
-			}
-			cost, nothing = cmp.Or(charge.Cost, cost), nothing && charge.Cost == 0
-			s = append(s, as)
+			cost, s = cmp.Or(charge.Cost, cost), append(s, as)
 		}
+		nothing = nothing && cost == 0
+		v.numbers = appendMessagePack(v.numbers, cost, c.within)
 	}
 	if direct && !nothing && fits(s) {
 		return s, true
@@ -187,31 +186,6 @@ func (c *call) shape(s []shaped) (_ []shaped, direct bool) {
 		s = insert(s, t.Charges[i].Limit.Algorithm)
 	}
 	return s, false
-}
-
-// numbers packs the numbers that direct.lua and logs.lua read, as MessagePack: the longest wait,
-// the one cost of the charges whose cost is not 0, and the numbers of each charge. A script
-// reads MessagePack faster than the doubles that pack writes.
-func (c *call) numbers(v *value) []byte {
-	charges := c.ts[0].Charges
-	cost := int64(0)
-	for _, i := range v.charges {
-		cost = cmp.Or(charges[i].Cost, cost)
-	}
-	b := appendMessagePack(make([]byte, 0, 9*(2+4*len(v.charges))), c.within, cost)
-	for _, i := range v.charges {
-		charge := &charges[i]
-		_, canceler := charge.Limit.Algorithm.(quota.Canceler)
-		numbers := numbersOf(&charge.Limit)
-		switch {
-		case isLog(charge.Limit.Algorithm):
-			numbers = numbers[:2]
-		case charge.Cost < 0 && charge.Spent > 0 && canceler:
-			numbers = append(numbers, charge.Spent)
-		}
-		b = appendMessagePack(b, numbers...)
-	}
-	return b
 }
 
 // appendMessagePack appends each number as a fixint, a uint32 or a float64.

@@ -12,7 +12,7 @@ do
   «if till# > old then old = till# end|
   »
   do
-    local most, cost, «NUMBERS» = cmsgpack.unpack(PACKED)
+    local «NUMBERS», cost, most = cmsgpack.unpack(PACKED)
     longest = most
     «<do local at, a, b, till = CANCEL if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
     »

@@ -3,7 +3,7 @@
 -- slidinglog.lua defines, and leave to that file what happens once in a block: that the block
 -- is full, or that no limit needs it any more. `break` leaves the transaction to general.lua.
 do
-  local most, cost, «NUMBERS» = cmsgpack.unpack(PACKED)
+  local «NUMBERS», cost, most = cmsgpack.unpack(PACKED)
   longest = most
   local text, ids = call('HGET', KEYS[¤], 'h'), IDS
   local keep, slack = math.max(«y#»)
