@@ -132,17 +132,13 @@ func (s *Store) prepare(c *call, around []int64) error {
 
 // valuesOf returns the values of the charges of t.
 func (s *Store) valuesOf(t *quota.Transaction) []value {
-	values := make([]value, 0, 2)
+	values, key := make([]value, 0, 2), ""
 	for i := range t.Charges {
-		c, key := &t.Charges[i], ""
-		k := slices.IndexFunc(values, func(v value) bool {
-			first := &t.Charges[v.charges[0]]
-			return first.Key == c.Key && first.Rule == c.Rule && isLog(first.Limit.Algorithm) == isLog(c.Limit.Algorithm)
-		})
-		if k < 0 { // but two keys may be known by one digest
+		c, last := &t.Charges[i], &t.Charges[max(0, i-1)]
+		if i == 0 || c.Key != last.Key || c.Rule != last.Rule || isLog(c.Limit.Algorithm) != isLog(last.Limit.Algorithm) {
 			key = s.key(c)
-			k = slices.IndexFunc(values, func(v value) bool { return v.key == key })
 		}
+		k := slices.IndexFunc(values, func(v value) bool { return v.key == key })
 		if k < 0 {
 			k, values = len(values), append(values, value{key: key})
 		}
@@ -327,19 +323,15 @@ func (c *call) explain(s *Store, cmd once) error {
 // read reads the reply of a script: the time of Redis in µs since 1970, how often the
 // script has spent the charges, and the states that it has found.
 //
-// The integer -n says that the value of the n-th charge cannot be read. Any other reply is
+// The integer -n says that the n-th value cannot be read. Any other reply is
 // a text and packed doubles. The text has the seconds and microseconds of the time, how
 // often the script has spent the charges, and a semicolon. The doubles are the states,
 // which parseState reads, value after value. Before states that are not logs there may be the
 // ids of their value. A reply of any other form is an error: nothing is decided from it.
 func (c *call) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := c.ts[0].Charges
-	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
-		for _, v := range c.values {
-			if n += int64(len(v.charges)); n >= 0 {
-				return 0, 0, nil, faultOf(&charges[v.charges[len(v.charges)-int(n)-1]], unreadable)
-			}
-		}
+	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(c.values)) {
+		return 0, 0, nil, faultOf(&charges[c.values[-n-1].charges[0]], unreadable)
 	}
 	text, _ := reply.(string)
 	seconds, text, _ := strings.Cut(text, " ")

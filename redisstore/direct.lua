@@ -6,7 +6,7 @@ do
   local ids = IDS
   if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or string.find(text¤, ids, 1, true) ~= 1) then break end
   reply¤ = text¤ or string.rep('\0', 32 * («1| + »)) -- a key never seen
-  local «at#, a#, b#, till#» = struct.unpack('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
+  local «at#, a#, b#, till#» = struct.unpack('<«dddd|»', reply¤, text¤ and #ids + 1 or 1) -- not more: a state with a C has other ids
   if «at# > now| or » then break end
   local old, changed = 0, false «?or true| »
   «if till# > old then old = till# end|
@@ -14,10 +14,10 @@ do
   do
     local «NUMBERS», cost, most = cmsgpack.unpack(PACKED)
     longest = most
-    «<do local at, a, b, till = CANCEL if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
+    «<do local at, a, b, till = cancel@(at#, a#, b#, till#, now, INSTANT, -cost, x#, y#, z#, EDGES, 0) if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
     »
     repeat
-      «?if wait ~= 0 then break end TAKE|
+      «?if wait ~= 0 then break end wait, at#, a#, b#, till# = take@(at#, a#, b#, till#, now, cost, x#, y#, z#, EDGES, 0)|
       »
     until true
   end
@@ -28,7 +28,7 @@ do
     «?if till# > last then last = till# elseif till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end|
     »
     if last > now then
-      if last - now > 4503599627370496 then return -FIRST end -- see general.lua
+      if last - now > 4503599627370496 then return -¤ end -- see general.lua
       value¤ = struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
       last = last + -last % 1000000
       if last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua

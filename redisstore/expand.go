@@ -15,11 +15,13 @@ import (
 // more charges the text would become long.
 const maxCopies = 8
 
-// direct writes the part of a script that decides without a loop over the charges. It begins with
-// the functions that it calls. Then, for each value, direct.lua or logs.lua decides, and if all
-// charges fit, the end of the same file writes. If they can't decide, rows are made for
-// general.lua. The argument of has the number of the algorithm of each charge.
-func (b *lua) direct(shape []shaped, of []int) {
+var taken = regexp.MustCompile(`(wait, .*) = take(\d+)\((.*)\)`)
+
+// direct writes the part of a script that decides without a loop over the charges. For each
+// value, direct.lua or logs.lua decides, and if all charges fit, the end of the same file writes.
+// If they cannot decide, this part prepares the rows that general.lua reads. The argument of has
+// the number of the algorithm of each charge.
+func (b *lua) direct(shape []shaped, algorithms []quota.Algorithm, of []int) {
 	values := [][]shaped{nil}
 	for _, c := range shape {
 		if c.next {
@@ -27,53 +29,50 @@ func (b *lua) direct(shape []shaped, of []int) {
 		}
 		values[len(values)-1] = append(values[len(values)-1], c)
 	}
-	b.line("if ARGV[2] ~= '' then\nlocal call, wait, longest = redis.call, 0")
-	var decide, write, replies, rows string
-	defined, edges, first := map[string]bool{}, 2*len(values), 1
-	for v, charges := range values {
+	var locals, decide, write, replies, rows string
+	for v, no, edges := 0, 0, 2*len(values); v < len(values); v++ {
+		text, charges := directLua, values[v]
+		if isLog(charges[0].algorithm) {
+			text = logsLua
+		}
 		words := make([]*strings.Replacer, len(charges))
 		for i, c := range charges {
-			no, algorithm := strconv.Itoa(first+i), strconv.Itoa(of[first+i-1])
-			name := strings.NewReplacer("#", no, "@", algorithm).Replace
-			cost, function, edge := "cost", "take", "nil"
+			no++
+			edge, cost, numbers, instant := "nil", "cost", fmt.Sprintf("x%d, y%[1]d, z%[1]d", no), "0"
 			if _, ok := c.algorithm.(Edged); ok {
 				edges++
 				edge = fmt.Sprintf("ARGV[%d]", edges)
 			}
-			numbers, row := name("x#, y#, z#"), "0"
 			switch c.kind {
 			case looks:
-				cost, function = "0", ""
+				cost = "0"
 			case cancels:
-				function, row = "cancel", name("of#")
-				numbers += ", " + row
+				instant = fmt.Sprint("of", no)
+				numbers += ", " + instant
 			}
-			results, args := name("wait, at#, a#, b#, till#"), name("at#, a#, b#, till#, now, cost, x#, y#, z#, ")+edge+", 0" // a value whose states have a C has other ids
-			take := ""
-			if function == "take" && len(shape) <= maxCopies {
-				take = copyTake(c.algorithm, results, strings.Split(args, ", "))
-			}
-			if function != "" && take == "" && !isLog(c.algorithm) && !defined[function+algorithm] {
-				defined[function+algorithm] = true
-				b.line("local %s%s\ndo\n%s\n%[1]s%[2]s = %[1]s\nend", function, algorithm, upTo(c.algorithm, function))
-			}
-			words[i] = strings.NewReplacer("#", no, "NUMBERS", numbers,
-				"TAKE", cmp.Or(take, results+name(" = take@(")+args+")"),
-				"CANCEL", name("cancel@(at#, a#, b#, till#, now, of#, -cost, x#, y#, z#, ")+edge+", 0)",
-				"ROW", name("{@, "+cost+", x#, y#, z#, "+row+", 0, 0, 0, -1}"))
+			words[i] = strings.NewReplacer("#", strconv.Itoa(no), "@", strconv.Itoa(of[no-1]), "EDGES", edge, "COST", cost, "NUMBERS", numbers, "INSTANT", instant)
 		}
-		text := directLua
-		if isLog(charges[0].algorithm) {
-			text = logsLua
-		}
-		of := strings.NewReplacer("¤", strconv.Itoa(v+1), "IDS", fmt.Sprintf("ARGV[%d]", 2*v+1), "PACKED", fmt.Sprintf("ARGV[%d]", 2*v+2), "FIRST", strconv.Itoa(first)).Replace
-		d, w, _ := strings.Cut(of(expand(text, charges, words)), "-- write\n")
-		decide, write, replies = decide+d, write+w, replies+of(" .. reply¤")
-		rows += of(expand("do\nlocal «NUMBERS», cost, most = cmsgpack.unpack(PACKED)\nwithin, «rows[#]» = most, «ROW»\nend\n", charges, words))
-		b.line(of("local text¤, reply¤, value¤, ttl¤"))
-		first += len(charges)
+		value := strings.NewReplacer("¤", strconv.Itoa(v+1), "IDS", fmt.Sprintf("ARGV[%d]", 2*v+1), "PACKED", fmt.Sprintf("ARGV[%d]", 2*v+2)).Replace
+		d, w, _ := strings.Cut(value(expand(text, charges, words)), "-- write\n")
+		locals, decide, write, replies = locals+value("local text¤, reply¤, value¤, ttl¤\n"), decide+d, write+w, replies+value(" .. reply¤")
+		rows += value(expand("do\nlocal «NUMBERS», cost, most = cmsgpack.unpack(PACKED)\nwithin, «rows[#]» = most, «{@, COST, x#, y#, z#, INSTANT, 0, 0, 0, -1}»\nend\n", charges, words))
 	}
-	b.line("repeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", decide, write, replies)
+	if len(shape) <= maxCopies {
+		decide = taken.ReplaceAllStringFunc(decide, func(call string) string {
+			m := taken.FindStringSubmatch(call)
+			n, _ := strconv.Atoi(m[2])
+			return cmp.Or(copyTake(algorithms[n-1], m[1], strings.Split(m[3], ", ")), call)
+		})
+	}
+	b.line("if ARGV[2] ~= '' then")
+	for i, a := range algorithms {
+		for _, f := range []string{"take", "cancel"} {
+			if name := f + strconv.Itoa(i+1); strings.Contains(decide, name+"(") {
+				b.line("local %s\ndo\n%s\n%[1]s = %[3]s\nend", name, upTo(a, f), f)
+			}
+		}
+	}
+	b.line("local call, wait, longest = redis.call, 0\n%srepeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", locals, decide, write, replies)
 	b.line("elseif longest == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true\ntimes, rows = 1, {}\n%send", replies, rows)
 }
 
@@ -81,11 +80,10 @@ var repeated = regexp.MustCompile(`«([?!<]?)([^|»]*)(\|[^»]*)?»`)
 
 // expand repeats the text between « and » once for each charge of a value. A text that begins with
 // ? is repeated only for charges that spend, with ! only for all others, and with < only for
-// those that give back the units of an instant. # becomes the number of the charge, NUMBERS the
-// names of its numbers, TAKE a call of its take, or a copy (see copyTake), CANCEL a call of its
-// cancel, and ROW its row for general.lua. The part after | is written between two
-// repetitions; without a | it is a comma and a space. Everywhere, ¤ becomes the number of
-// the value, IDS and PACKED its two texts in ARGV, and FIRST the number of its first charge.
+// those that give back the units of an instant. # becomes the number of the charge, and @ the
+// number of its algorithm. The part after | is written between two repetitions; without a | it
+// is a comma and a space. Everywhere, ¤ becomes the number of the value. For the words in
+// capitals see direct.
 func expand(text string, charges []shaped, words []*strings.Replacer) string {
 	return repeated.ReplaceAllStringFunc(text, func(text string) string {
 		m := repeated.FindStringSubmatch(text)

@@ -49,7 +49,7 @@ end
 
 local charges, values, edges_from = {}, {}, 2 * #KEYS + 1
 for k, key in ipairs(KEYS) do
-  local value = {key = key, charges = {}, first = #charges + 1, states = {}, ids = {}}
+  local value = {key = key, charges = {}, states = {}, ids = {}}
   for id in string.gmatch(ARGV[2 * k - 1], '[^,;]+') do
     local row = rows[#charges + 1]
     local c = {
@@ -65,14 +65,14 @@ for k, key in ipairs(KEYS) do
   value.log = value.charges[1].algorithm.open
   values[k] = value
 end
-for _, value in ipairs(values) do
+for k, value in ipairs(values) do
   if value.log then
-    if not value.log(value, value.charges) then return -value.first end
+    if not value.log(value, value.charges) then return -k end
   else
     value.text = redis.call('GET', value.key)
     if value.text then
       value.states, value.ids = read(value.text)
-      if not value.ids then return -value.first end
+      if not value.ids then return -k end
     end
     for _, c in ipairs(value.charges) do
       c.found = value.states[c.id] or {0, 0, 0, 0, 0}

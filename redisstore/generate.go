@@ -115,18 +115,20 @@ type shaped struct {
 	next      bool // the charge is the first of another value than the charge before it
 }
 
-// A kind says what a script does with a charge.
+// A kind says what a script does with a charge. It stands behind the algorithm in the name of a
+// shape: no name of an algorithm contains it.
 type kind byte
 
 const (
-	spends  kind = iota // or gives back the newest units
-	looks               // the cost is 0
-	cancels             // gives back the units of an instant
+	spends  kind = '\n' // or gives back the newest units
+	looks   kind = '\t' // the cost is 0
+	cancels kind = '\r' // gives back the units of an instant
 )
 
-// fits reports whether a script can decide a shape without a loop over the charges: in Lua a
-// function has at most 200 locals, and 250 registers. A charge takes 8 locals, and a log 14
-// registers.
+// maxDirect bounds the charges that a script decides without a loop over them. A log counts
+// twice. In Lua a function has at most 200 locals, and a charge takes up to 8.
+const maxDirect = 20
+
 func fits(shape []shaped) bool {
 	n := len(shape)
 	for _, c := range shape {
@@ -136,8 +138,6 @@ func fits(shape []shaped) bool {
 	}
 	return n <= maxDirect
 }
-
-const maxDirect = 20
 
 // generate writes the script of a shape. The script begins with a direct part, which decides a
 // transaction without a table and without a loop over the charges: first direct.lua or logs.lua
@@ -168,7 +168,7 @@ func generate(shape []shaped) (*script, error) {
 	b.line("local now = t[1] * 1000000 + t[2]")
 	b.line("local rows, within, times")
 	if direct {
-		b.direct(shape, of)
+		b.direct(shape, algorithms, of)
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")
 	b.line("local algorithms = {}")
@@ -263,17 +263,15 @@ func insert(shape []shaped, a quota.Algorithm) []shaped {
 	if found {
 		return shape
 	}
-	return slices.Insert(shape, i, shaped{algorithm: a})
+	return slices.Insert(shape, i, shaped{algorithm: a, kind: spends})
 }
 
-// appendNames appends the names of the algorithms. After each of them stands a separator that
-// says its kind, and before the first of a further value another one. No name contains them.
 func appendNames(b []byte, shape []shaped) []byte {
 	for _, c := range shape {
 		if c.next {
 			b = append(b, '\f')
 		}
-		b = append(append(b, c.algorithm.Name()...), "\n\t\r"[c.kind])
+		b = append(append(b, c.algorithm.Name()...), byte(c.kind))
 	}
 	return b
 }
