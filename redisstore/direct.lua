@@ -1,12 +1,13 @@
 -- These lines decide the charges of one value whose states are no logs, if the value has only
--- their states. Each charge has the same cost, or the cost 0. `break` leaves the transaction to
--- general.lua. For the signs that are no Lua see expand.
+-- their states. No state has a C, because its value would have other ids. Each charge has the
+-- same cost, or the cost 0. `break` leaves the transaction to general.lua. For the signs that are
+-- no Lua see expand.
 do
   text¤ = call('GET', KEYS[¤])
   local ids = IDS
   if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or string.find(text¤, ids, 1, true) ~= 1) then break end
   reply¤ = text¤ or string.rep('\0', 32 * («1| + »)) -- a key never seen
-  local «at#, a#, b#, till#» = struct.unpack('<«dddd|»', reply¤, text¤ and #ids + 1 or 1) -- not more: a state with a C has other ids
+  local «at#, a#, b#, till#» = struct.unpack('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
   if «at# > now| or » then break end
   local old, changed = 0, false «?or true| »
   «if till# > old then old = till# end|
@@ -32,7 +33,8 @@ do
       value¤ = struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
       last = last + -last % 1000000
       if last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua
-        ttl¤ = string.format('%d', (last - now + 1999) / 1000)
+        local ms = last - now + 1999
+        ttl¤ = string.format('%d', (ms - ms % 1000) / 1000)
       end
     else
       value¤ = ''

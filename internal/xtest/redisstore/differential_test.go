@@ -80,7 +80,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	}
 }
 
-// A history is a sequence of random transactions on a few limits of two keys. It compares the
+// A history is a sequence of random transactions on a few limits of two or three keys. It compares the
 // decisions of the store with decisions on states that the history keeps itself.
 type history struct {
 	r      *rand.Rand
@@ -140,6 +140,9 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 	}
 	kind := r.IntN(12)
 	limits := 1 + r.IntN(4)
+	if r.IntN(50) == 0 {
+		limits = 17 + r.IntN(6) // as many as a script decides without a loop, and more
+	}
 	if h.tiers = h.changing && r.IntN(2) == 0; h.tiers {
 		kind, limits = []int{0, 5}[r.IntN(2)], 1+r.IntN(2)
 		h.debts = h.debts || r.IntN(2) == 0
@@ -171,7 +174,7 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 		l := h.limits[i]
 		h.former[l.Name+l.Algorithm.Name()] = smaller(r, l)
 	}
-	h.keys = []string{"a", "b"}
+	h.keys = []string{"a", "b", "c"}[:2+r.IntN(2)]
 	if r.IntN(4) == 0 {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
