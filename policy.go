@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/mix"
 	"github.com/seed83679106/weir/quota"
 )
@@ -156,7 +156,7 @@ func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	}
 	limits = slices.Clone(limits)
 	for i := range limits {
-		var uncountable interface{ Nearest() Limit }
+		var uncountable quota.Uncountable
 		if errors.As(limits[i].Fault(), &uncountable) {
 			limits[i] = uncountable.Nearest()
 		}
@@ -187,7 +187,7 @@ func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
 	}
 	p.policies, p.err = rule.policiesOf(p.of, replaced)
 	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
-		return l.Algorithm != nil && !reflect.ValueOf(l.Algorithm).Comparable()
+		return !compare.Can(l.Algorithm)
 	})
 	if p.loose {
 		return p

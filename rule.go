@@ -72,7 +72,7 @@ type Rule struct {
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
-	// −1 gives no units back.
+	// −1 gives no units back. FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
 	// Settle is called after the handler has returned, and returns the final cost of the
@@ -84,9 +84,9 @@ type Rule struct {
 	// 1 the rule is tried out for all keys, and with 0.75 it is enforced for a quarter of
 	// them. Every process enforces the rule for the same keys. If you lower Shadow, the
 	// rule stays enforced for these keys. After the other rules have admitted the request,
-	// a second call of the store charges all rules in shadow. Observe gets the Wait that
-	// these rules would cause, if fewer than MaxWaiting requests wait, but the request does
-	// not wait.
+	// and after its wait if it has to wait, a second call of the store charges all rules in
+	// shadow. Observe gets the further Wait that these rules would cause, if fewer than
+	// MaxWaiting requests wait, but the request does not wait for them.
 	Shadow float64
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
@@ -130,7 +130,6 @@ type rule struct {
 	writer   *headers.Writer // of the Limiter
 	log      *errorLog       // the same
 
-	freePreflight     bool
 	global            bool    // Key is Global, whose key is empty on purpose
 	keyless, costless silence // see wiring.go
 	unsettled         silence // the same

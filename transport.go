@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seed83679106/weir/internal/drain"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -153,7 +154,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, nil
 		}
 		if res.Body != nil {
-			drain(r.Context(), res.Body, asked)
+			drain.Close(r.Context(), res.Body, asked)
 		}
 		r = again
 	}

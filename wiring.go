@@ -137,7 +137,7 @@ func (l *Limiter) checkWiring() {
 	made.mu.Lock()
 	defer made.mu.Unlock()
 	for i := range made.limiters {
-		if other := made.limiters[i].Value(); other != nil && sameStore(l.store, other.store) {
+		if other := made.limiters[i].Value(); other != nil && compare.Equal(l.store, other.store) {
 			l.compare(other)
 		}
 	}
@@ -178,8 +178,4 @@ func (r *rule) conflict(other *rule) (x, y *Limit) {
 		}
 	}
 	return nil, nil
-}
-
-func sameStore(a, b Store) bool {
-	return compare.Can(a) && a == b
 }

@@ -64,8 +64,8 @@ func (d *decoder) decode() []rule {
 		return nil
 	}
 	s := settings{algorithm: gcra, location: time.UTC, headers: d.o.Limiter.Headers}
-	if s.headers == 0 {
-		s.headers = headers.XRateLimit
+	if s.headers&^headers.Exposed == 0 {
+		s.headers |= headers.XRateLimit
 	}
 	if n := f["trusted-proxies"]; n != nil {
 		s.trusted = d.trustedProxies(n)
@@ -222,6 +222,9 @@ func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
 			r.Unit = "content-bytes"
 		}
 	}
+	if r.freePreflight {
+		r.Cost = weir.FreePreflight(r.Cost)
+	}
 	if n := f["unit"]; n != nil {
 		r.Unit, _ = d.text(n, "unit")
 		d.validate(n, weir.Rule{Unit: r.Unit})
@@ -256,6 +259,7 @@ func (d *decoder) headers(n ast.Node) (sum headers.Dialect) {
 		nodes = d.list(n, "headers")
 	}
 	before := len(d.errs)
+	sum = d.o.Limiter.Headers & headers.Exposed
 	for _, n := range nodes {
 		name, ok := d.text(n, "headers")
 		if !ok {
@@ -268,19 +272,16 @@ func (d *decoder) headers(n ast.Node) (sum headers.Dialect) {
 		}
 		sum |= 1 << i
 	}
-	if sum&headers.None != 0 && sum != headers.None {
-		d.errorf(n, "none cannot be combined with other headers")
-	}
 	if len(d.errs) == before {
 		if err := sum.Validate(); err != nil {
 			d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "headers: "))
 		}
 	}
-	if len(d.errs) > before {
-		return headers.XRateLimit
+	if len(d.errs) > before || sum == headers.Exposed {
+		return sum&headers.Exposed | headers.XRateLimit
 	}
 	return sum
 }
 
 // dialects are the names of the bits of headers.Dialect, from the lowest.
-var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none"}
+var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none", "exposed"}

@@ -55,7 +55,7 @@ func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
 	case primary == nil || secondary == nil:
 		panic("weir: Fallback: a store is nil")
-	case compare.Can(primary) && primary == secondary:
+	case compare.Equal(primary, secondary):
 		panic("weir: Fallback: both stores are the same")
 	}
 	if o.OnChange == nil {

@@ -203,7 +203,7 @@ var All = []struct {
 	{"headers that share a field", "headers: [ietf, draft-07]\nlimits:\n- name: a\n  config: [{limit: 5, period: 3}]\n", false,
 		"1:10: IETF, Draft07 and Draft06 use the same fields: choose one"},
 	{"none and headers", "headers: [none, ietf]\nlimits:\n- name: a\n  config: [{limit: 5, period: 3}]\n", false,
-		"1:10: none cannot be combined with other headers"},
+		"1:10: none cannot be combined with other dialects"},
 	{"unknown cost", one("  cost: token\n", ""), false,
 		`3:9: unknown cost "token"; did you mean tokens?`},
 	{"cost of 0", one("  cost: 0\n", ""), true,
