@@ -138,9 +138,12 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 		if i == 0 || c.Key != last.Key || c.Rule != last.Rule || isLog(c.Limit.Algorithm) != isLog(last.Limit.Algorithm) {
 			key = s.key(c)
 		}
-		k := slices.IndexFunc(values, func(v value) bool { return v.key == key })
-		if k < 0 {
-			k, values = len(values), append(values, value{key: key})
+		k := 0
+		for k < len(values) && values[k].key != key {
+			k++
+		}
+		if k == len(values) {
+			values = append(values, value{key: key})
 		}
 		values[k].charges = append(values[k].charges, i)
 	}

@@ -13,8 +13,8 @@ do
   «if till# > old then old = till# end|
   »
   do
-    local «NUMBERS», cost, most = cmsgpack.unpack(PACKED)
-    longest = most
+    local «NUMBERS», cost, longest = cmsgpack.unpack(PACKED)
+    within = longest
     «<do local at, a, b, till = cancel@(at#, a#, b#, till#, now, INSTANT, -cost, x#, y#, z#, EDGES, 0) if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
     »
     repeat

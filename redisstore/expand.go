@@ -55,7 +55,7 @@ func (b *lua) direct(shape []shaped, algorithms []quota.Algorithm, of []int) {
 		value := strings.NewReplacer("¤", strconv.Itoa(v+1), "IDS", fmt.Sprintf("ARGV[%d]", 2*v+1), "PACKED", fmt.Sprintf("ARGV[%d]", 2*v+2)).Replace
 		d, w, _ := strings.Cut(value(expand(text, charges, words)), "-- write\n")
 		locals, decide, write, replies = locals+value("local text¤, reply¤, value¤, ttl¤\n"), decide+d, write+w, replies+value(" .. reply¤")
-		rows += value(expand("do\nlocal «NUMBERS», cost, most = cmsgpack.unpack(PACKED)\nwithin, «rows[#]» = most, «{@, COST, x#, y#, z#, INSTANT, 0, 0, 0, -1}»\nend\n", charges, words))
+		rows += value(expand("do\nlocal «NUMBERS», cost, longest = cmsgpack.unpack(PACKED)\nwithin, «rows[#]» = longest, «{@, COST, x#, y#, z#, INSTANT, 0, 0, 0, -1}»\nend\n", charges, words))
 	}
 	if len(shape) <= maxCopies {
 		decide = taken.ReplaceAllStringFunc(decide, func(call string) string {
@@ -72,8 +72,8 @@ func (b *lua) direct(shape []shaped, algorithms []quota.Algorithm, of []int) {
 			}
 		}
 	}
-	b.line("local call, wait, longest = redis.call, 0\n%srepeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", locals, decide, write, replies)
-	b.line("elseif longest == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true\ntimes, rows = 1, {}\n%send", replies, rows)
+	b.line("local call, wait = redis.call, 0\n%srepeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", locals, decide, write, replies)
+	b.line("elseif within == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true\ntimes, rows = 1, {}\n%send", replies, rows)
 }
 
 var repeated = regexp.MustCompile(`«([?!<]?)([^|»]*)(\|[^»]*)?»`)

@@ -3,8 +3,8 @@
 -- slidinglog.lua defines, and leave to that file what happens once in a block: that the block
 -- is full, or that no limit needs it any more. `break` leaves the transaction to general.lua.
 do
-  local «NUMBERS», cost, most = cmsgpack.unpack(PACKED)
-  longest = most
+  local «NUMBERS», cost, longest = cmsgpack.unpack(PACKED)
+  within = longest
   local text, ids = call('HGET', KEYS[¤], 'h'), IDS
   local keep, slack = math.max(«y#»)
   slack = math.ceil(keep / 8) -- so that few charges must lengthen the TTL of the value
