@@ -5,15 +5,15 @@
 do
   text¤ = call('GET', KEYS[¤])
   local ids = IDS
-  if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or string.find(text¤, ids, 1, true) ~= 1) then break end
+  if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or find(text¤, ids, 1, true) ~= 1) then break end
   reply¤ = text¤ or string.rep('\0', 32 * («1| + »)) -- a key never seen
-  local «at#, a#, b#, till#» = struct.unpack('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
+  local «at#, a#, b#, till#» = fields('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
   if «at# > now| or » then break end
   local old, changed = 0, false «?or true| »
   «if till# > old then old = till# end|
   »
   do
-    local «NUMBERS», cost, longest = cmsgpack.unpack(PACKED)
+    local «NUMBERS», cost, longest = numbers(PACKED)
     within = longest
     «<do local at, a, b, till = cancel@(at#, a#, b#, till#, now, INSTANT, -cost, x#, y#, z#, EDGES, 0) if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
     »
@@ -30,7 +30,7 @@ do
     »
     if last > now then
       if last - now > 4503599627370496 then return -¤ end -- see general.lua
-      value¤ = struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
+      value¤ = pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
       last = last + -last % 1000000
       if last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua
         local ms = last - now + 1999
@@ -47,5 +47,5 @@ if value¤ == '' then
 elseif ttl¤ then
   call('PSETEX', KEYS[¤], ttl¤, value¤)
 elseif value¤ then
-  call('SET', KEYS[¤], value¤, 'KEEPTTL') -- PSETEX would take 0.4 µs more
+  call('SETRANGE', KEYS[¤], '0', value¤) -- as long as the old value; SET with KEEPTTL would take 0.3 µs more
 end

@@ -72,7 +72,7 @@ func (b *lua) direct(shape []shaped, algorithms []quota.Algorithm, of []int) {
 			}
 		}
 	}
-	b.line("local call, wait = redis.call, 0\n%srepeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", locals, decide, write, replies)
+	b.line("local call, find, pack, fields, numbers, wait = redis.call, string.find, struct.pack, struct.unpack, cmsgpack.unpack, 0\n%srepeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", locals, decide, write, replies)
 	b.line("elseif within == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true\ntimes, rows = 1, {}\n%send", replies, rows)
 }
 

@@ -13,7 +13,8 @@ local call, key = redis.pcall, KEYS[1]
 try('TIME', call('TIME'))
 try('GET', call('GET', key))
 local first = try('PSETEX', call('PSETEX', key, '1000', 'x'))
-if try('SET', call('SET', key, 'x', 'PX', '1000')) or first then
+if first or not call('SET', key, 'x', 'PX', '1000').err then
+  try('SETRANGE', call('SETRANGE', key, '0', 'x'))
   -- The key holds a text, so these commands write nothing, and only the rights count.
   try('HGET', call('HGET', key, 'x'))
   try('HMGET', call('HMGET', key, 'x'))

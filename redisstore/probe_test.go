@@ -359,7 +359,7 @@ func ExampleStore_Probe() {
 	case err == nil:
 		fmt.Println("Redis can decide")
 	case errors.Is(err, quota.ErrUnusable):
-		fmt.Println("somebody must change something:", err) // such as: user "weir" lacks +set
+		fmt.Println("somebody must change something:", err) // such as: user "weir" lacks +setrange
 	default:
 		fmt.Println("an outage")
 	}
