@@ -185,7 +185,10 @@ func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
 	if base != nil {
 		replaced = base.policies
 	}
-	p.policies, p.err = rule.policiesOf(p.of, replaced)
+	var err error
+	if p.policies, err = rule.policiesOf(p.of, replaced); err != nil {
+		p.err = &RuleError{rule.Name, err}
+	}
 	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
 		return !compare.Can(l.Algorithm)
 	})

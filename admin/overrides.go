@@ -169,7 +169,11 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "weir: "))
+		var invalid *weir.RuleError
+		if errors.As(err, &invalid) {
+			err = invalid.Err
+		}
+		return nil, refuse(http.StatusBadRequest, "%v", err)
 	}
 	return all, nil
 }
