@@ -1,7 +1,7 @@
 // Package credit grants a key units beyond the limits of a rule, for example to a customer
 // that has just paid:
 //
-//	store := credit.New(redis, "api")
+//	store := credit.New(redis, credit.Options{Rules: []string{"api"}})
 //	err := credit.Grant(ctx, store, "api", "acme", 10_000, 24*time.Hour)
 //
 // If the limits of the rule then refuse a request, granted units pay for it, until they are
@@ -41,11 +41,17 @@ import (
 // refused. If Settle of the rule gives back units of a paid charge, these units become
 // granted units again, unless their time is over. If the last granted unit of the key was
 // spent an hour ago or earlier, they are lost as well.
-func New(next quota.Store, rules ...string) *Store {
-	if next == nil || len(rules) == 0 {
+func New(next quota.Store, o Options) *Store {
+	if next == nil || len(o.Rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
 	}
-	return &Store{next, slices.Clone(rules)}
+	return &Store{next, slices.Clone(o.Rules)}
+}
+
+// Options are the options of New.
+type Options struct {
+	// Rules are the names of the rules whose keys may be granted units, at least one.
+	Rules []string
 }
 
 // A Store pays refused charges with granted units. See New.
