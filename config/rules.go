@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -51,7 +53,7 @@ type settings struct {
 	freePreflight bool
 }
 
-// placeholder is a valid rule. validate puts the part that it checks into a copy.
+// placeholder has what a part of a rule lacks to be a valid rule.
 var placeholder = weir.Rule{
 	Name: "placeholder", Key: weir.Global(),
 	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
@@ -231,24 +233,14 @@ func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
 	}
 }
 
-// validate calls weir.New with a part of a rule. An error of New is a mistake at the node n.
+// validate reports the error of a part of a rule at the node n.
 func (d *decoder) validate(n ast.Node, r weir.Rule) {
-	o := d.o.Limiter
-	o.Rules = []weir.Rule{placeholder}
-	p := &o.Rules[0]
-	if r.Key != nil {
-		p.Key = r.Key
+	r.Name, r.Key = cmp.Or(r.Name, placeholder.Name), placeholder.Key
+	if r.Limits == nil {
+		r.Limits = placeholder.Limits
 	}
-	if r.Name != "" {
-		p.Name = r.Name
-	}
-	if r.Limits != nil {
-		p.Limits = r.Limits
-	}
-	p.Unit, p.Cost, p.Shadow, p.Penalty, p.Status, p.RetryJitter = r.Unit, r.Cost, r.Shadow, r.Penalty, r.Status, r.RetryJitter
-	if _, err := weir.New(d.store, o); err != nil {
-		text := strings.TrimPrefix(err.Error(), "weir: ")
-		d.errorf(n, "%s", strings.TrimPrefix(text, `rule "placeholder": `))
+	if invalid := new(weir.RuleError); errors.As(r.Validate(), &invalid) {
+		d.errorf(n, "%v", invalid.Err)
 	}
 }
 
