@@ -372,7 +372,7 @@ func (h *history) exceed(charges []quota.Charge) {
 // change sometimes gives a limit different numbers: new ones, or those that the limit had
 // before. So debts are often charged under two limits in turn, and one of them may hold less
 // than the debt. The period of a log does not go back, because it never grows beyond the time
-// for which the history keeps the units of both keys.
+// for which the history keeps the units of all keys.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
 	l := &h.limits[i]
@@ -420,7 +420,7 @@ func smaller(r *rand.Rand, l quota.Limit) quota.Limit {
 }
 
 // renumber gives a limit new numbers. The period of a log never grows beyond the time for
-// which the history keeps the units of both keys, because Redis may remember older units.
+// which the history keeps the units of all keys, because Redis may remember older units.
 func (h *history) renumber(l *quota.Limit) {
 	other := randomLimit(h.r)
 	switch l.Algorithm.Name() {
@@ -439,7 +439,7 @@ func (h *history) renumber(l *quota.Limit) {
 	}
 }
 
-// kept returns for how long the history keeps the units of a log under both keys. The result is
+// kept returns for how long the history keeps the units of a log under all keys. The result is
 // at least the period of the limit.
 func (h *history) kept(l *quota.Limit) time.Duration {
 	least := int64(math.MaxInt64)
