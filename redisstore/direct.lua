@@ -35,7 +35,8 @@ if ARGV[2] ~= '' then
         if last == old + -old % 1000000 then -- the TTL already ends then: see general.lua
           call('SET', key, value, 'KEEPTTL') -- PSETEX would take 0.4 µs more
         else
-          call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), value)
+          local ttl = last - now + 1999
+          call('PSETEX', key, string.format('%d', (ttl - ttl % 1000) / 1000), value) -- %d of Lua 5.4 takes no fraction
         end
       elseif text then
         call('DEL', key)

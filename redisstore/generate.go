@@ -146,7 +146,7 @@ func generate(shape []shaped) (*script, error) {
 	var b lua
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
-	b.line("local now = t[1] * 1000000 + t[2]")
+	b.line("local now = t[1] * 1e6 + t[2]") // a float also in Lua 5.4: see mostInteger
 	b.line("local rows, within, times, edges_from")
 	switch {
 	case direct && logs == 0:

@@ -95,8 +95,8 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 			continue
 		case !undecided(err) || s.setup(err) != "":
 			return err
-		case lua != "Lua 5.1":
-			return &unusable{"the server runs " + lua + ", and the scripts need Lua 5.1: " + l.Algorithm.Name(), cannotRun(err)}
+		case lua != "Lua 5.1" && lua != "Lua 5.4":
+			return &unusable{"the server runs " + lua + ", and the scripts need Lua 5.1 or 5.4: " + l.Algorithm.Name(), cannotRun(err)}
 		}
 		return &unusable{l.Algorithm.Name(), cannotRun(err)}
 	}

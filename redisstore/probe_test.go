@@ -160,7 +160,7 @@ func TestUnusable(t *testing.T) {
 		{"unknown CA", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{} }, "does not trust the certificate", ""},
 		{"no client certificate", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} }, "refuses the TLS of the client", ""},
 		{"TIME refused in scripts", redistest.Fake(t, serverless), nil, "TIME is not allowed in scripts", ""},
-		{"Lua 5.4", redistest.Fake(t, lua54), nil, "the server runs Lua 5.4, and the scripts need Lua 5.1", "the server cannot decide under this algorithm, whatever the key: "},
+		{"Lua 5.3", redistest.Fake(t, lua53), nil, "the server runs Lua 5.3, and the scripts need Lua 5.1 or 5.4", "the server cannot decide under this algorithm, whatever the key: "},
 		{"no scripts", redistest.Fake(t, noScripts), nil, "the server has no command EVAL", "the server has no command EVALSHA"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -213,13 +213,13 @@ func serverless(args []string) string {
 	return "-ERR unknown command\r\n"
 }
 
-// lua54 answers as a server with Lua 5.4, where numbers with a fraction are not accepted by %d.
-func lua54(args []string) string {
+// lua53 answers as a server with a Lua that no script was written for.
+func lua53(args []string) string {
 	switch {
 	case strings.EqualFold(args[0], "time"):
 		return "*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n"
 	case strings.Contains(args[1], "redis.pcall"), args[0] == "evalsha" && strings.Contains(args[3], "probe{"):
-		return "*1\r\n$7\r\nLua 5.4\r\n"
+		return "*1\r\n$7\r\nLua 5.3\r\n"
 	}
 	return "-ERR Error running script (call to f_53aa7d296ba9ded783301cc275161b6e344ad383): @user_script:145: " +
 		"bad argument #2 to 'format' (number has no integer representation)\r\n"
