@@ -42,6 +42,7 @@ func TestConformance(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{
 		"defaults": redis.NewClient(&redis.Options{Addr: addr}),
 		"tuned":    redis.NewUniversalClient(redisstore.ClientOptions(patience, addr)),
+		"Lua 5.4":  redis.NewClient(&redis.Options{Addr: redistest.Lua54(t).Addr()}),
 	} {
 		t.Run(name, func(t *testing.T) { conform(t, client(t, rdb), nil) })
 	}
@@ -72,9 +73,11 @@ func TestConformanceRing(t *testing.T) {
 // TestInFlight tests a limit of requests in flight, whose units are given back one by one,
 // beside other limits of the key.
 func TestInFlight(t *testing.T) {
-	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
-	storetest.Limits(t, newStore(t, rdb), algorithms.InFlight(7, time.Millisecond).Named("short"), algorithms.InFlight(7, time.Hour).Named("long"),
-		algorithms.SlidingLog(7, time.Hour).Named("log"), algorithms.GCRA(7, time.Hour).Named("meter"))
+	for _, addr := range []string{redistest.Server(t).Addr(), redistest.Lua54(t).Addr()} {
+		rdb := client(t, redis.NewClient(&redis.Options{Addr: addr}))
+		storetest.Limits(t, newStore(t, rdb), algorithms.InFlight(7, time.Millisecond).Named("short"), algorithms.InFlight(7, time.Hour).Named("long"),
+			algorithms.SlidingLog(7, time.Hour).Named("log"), algorithms.GCRA(7, time.Hour).Named("meter"))
+	}
 }
 
 // severalKeys are the tests of the suite that charge several keys at one instant.

@@ -48,18 +48,44 @@ func optionsOf(addr string, change func(o *redis.UniversalOptions)) *redis.Unive
 	return o
 }
 
-// TestProbe: Probe accepts a Redis that can decide, and leaves no key behind.
+// TestProbe: Probe accepts a server that can decide, and leaves no key behind.
 func TestProbe(t *testing.T) {
-	server := redistest.Server(t)
-	store := storeOf(t, optionsOf(server.Addr(), nil))
-	for range 3 {
-		if err := store.Probe(t.Context(), everyLimit...); err != nil {
-			t.Fatal(err)
+	for _, addr := range []string{redistest.Server(t).Addr(), redistest.Lua54(t).Addr()} {
+		rdb := client(t, redis.NewUniversalClient(optionsOf(addr, nil)))
+		store := newStore(t, rdb)
+		for range 3 {
+			if err := store.Probe(t.Context(), everyLimit...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if keys, err := rdb.Keys(t.Context(), "*").Result(); len(keys) > 0 || err != nil {
+			t.Errorf("got %v after Probe, %v", keys, err)
 		}
 	}
-	if n, err := server.Do("DBSIZE"); n != int64(0) || err != nil {
-		keys, _ := server.Do("KEYS", "*")
-		t.Errorf("got %v keys after Probe, %v: %v", n, err, keys)
+}
+
+// TestOverridesLua54: the scripts of overrides run on Lua 5.4, too. Package overrides tests them
+// on a redis-server.
+func TestOverridesLua54(t *testing.T) {
+	store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(redistest.Lua54(t).Addr(), nil))))
+	save := func(name, text string, d time.Duration, full bool) {
+		t.Helper()
+		if got, err := store.SaveOverride(t.Context(), name, text, d, 2); err != nil || got != full {
+			t.Fatalf("%s: got %v, %v, want %v", name, got, err, full)
+		}
+	}
+	save("a", "1", 0, false)
+	save("b", "2", time.Microsecond, false)
+	save("c", "3", 0, false) // b has ended
+	save("d", "4", 0, true)
+	save("a", "", 0, false)
+	save("d", "4", time.Hour, false)
+	kept, version, now, err := store.LoadOverrides(t.Context(), "")
+	if end := fmt.Sprint(now.Add(time.Hour).UnixMicro())[:9]; err != nil || len(kept) != 2 || kept["c"] != "0 3" || !strings.HasPrefix(kept["d"], end) {
+		t.Errorf("got %q at %v, %v", kept, now, err)
+	}
+	if kept, again, _, err := store.LoadOverrides(t.Context(), version); len(kept) != 0 || again != version || err != nil {
+		t.Errorf("the same version: got %q and version %s, %v, want nothing and %s", kept, again, err, version)
 	}
 }
 
