@@ -123,8 +123,8 @@ const maxDirect = 16
 // of the charges may cost 0 instead. Both decide without a table and without a loop over the
 // charges. A script for more than maxDirect charges, or for logs beside other algorithms,
 // begins with neither. Every script ends with general.lua, which decides all other
-// transactions of its algorithms.
-func generate(shape []shaped) (*script, error) {
+// transactions of its algorithms. The argument first is the first line, or "".
+func generate(first string, shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
 	var algorithms []quota.Algorithm
@@ -144,6 +144,7 @@ func generate(shape []shaped) (*script, error) {
 		}
 	}
 	var b lua
+	b.WriteString(first)
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
 	b.line("local now = t[1] * 1e6 + t[2]") // a float also in Lua 5.4: see mostInteger
@@ -205,6 +206,8 @@ type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
 	all []shaped // the algorithms of shapes that have no script of their own
+
+	first string // the first line of every script of the Store, or ""
 }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
@@ -229,7 +232,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 		name = appendNames(name[:0], shape)
 	}
 	if s.of[string(name)] == nil {
-		x, err := generate(shape)
+		x, err := generate(s.first, shape)
 		if err != nil {
 			return nil, false, err
 		}

@@ -187,6 +187,7 @@ func TestUnusable(t *testing.T) {
 		{"no client certificate", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} }, "refuses the TLS of the client", ""},
 		{"TIME refused in scripts", redistest.Fake(t, serverless), nil, "TIME is not allowed in scripts", ""},
 		{"Lua 5.3", redistest.Fake(t, lua53), nil, "the server runs Lua 5.3, and the scripts need Lua 5.1 or 5.4", "the server cannot decide under this algorithm, whatever the key: "},
+		{"Redis 6 with LockKeys", redistest.Fake(t, noFlags), nil, "Options.LockKeys", ""},
 		{"no scripts", redistest.Fake(t, noScripts), nil, "the server has no command EVAL", "the server has no command EVALSHA"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -249,6 +250,48 @@ func lua53(args []string) string {
 	}
 	return "-ERR Error running script (call to f_53aa7d296ba9ded783301cc275161b6e344ad383): @user_script:145: " +
 		"bad argument #2 to 'format' (number has no integer representation)\r\n"
+}
+
+// noFlags answers as Redis 6.2 does if a script begins with a line of flags.
+func noFlags(args []string) string {
+	switch args[0] {
+	case "evalsha":
+		return "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+	case "eval":
+		return "-ERR Error compiling script (new function): user_script:1: unexpected symbol near '#' \r\n"
+	}
+	return "-ERR unknown command\r\n"
+}
+
+// TestLockKeys: with LockKeys a server that knows its flag decides. The error of a Redis, which
+// refuses the flag, names LockKeys.
+func TestLockKeys(t *testing.T) {
+	open := func(addr string) *redisstore.Store {
+		rdb := client(t, redis.NewUniversalClient(optionsOf(addr, nil)))
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience, LockKeys: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store
+	}
+	upstash, plain := open(redistest.Lua54(t).Addr()), open(redistest.Server(t).Addr())
+	calls := map[string]func(store *redisstore.Store) error{
+		"Probe": func(s *redisstore.Store) error { return s.Probe(t.Context(), everyLimit...) },
+		"Take":  func(s *redisstore.Store) error { return s.Take(t.Context(), weirtest.Once(everyLimit[0])) },
+		"TakeEach": func(s *redisstore.Store) error {
+			return errors.Join(s.TakeEach(t.Context(), []*quota.Transaction{weirtest.Once(everyLimit[0]), weirtest.Once(everyLimit[6])})...)
+		},
+		"LoadOverrides": func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
+		"SaveOverride":  func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
+	}
+	for name, call := range calls {
+		if err := call(upstash); err != nil {
+			t.Errorf("%s with a server that knows the flag: %v", name, err)
+		}
+		if err := call(plain); !weirtest.FailsWith(err, "Options.LockKeys") || !errors.Is(err, quota.ErrUnusable) {
+			t.Errorf("%s with Redis: got error %v, want an ErrUnusable that names Options.LockKeys", name, err)
+		}
+	}
 }
 
 func noScripts(args []string) string {
