@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -46,6 +47,20 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { conform(t, client(t, rdb), nil) })
 	}
+}
+
+// TestServer runs Probe and the conformance suite on the server whose address is in WEIR_SERVER.
+// It deletes everything that the server holds.
+func TestServer(t *testing.T) {
+	addr := os.Getenv("WEIR_SERVER")
+	if addr == "" {
+		t.Skip("WEIR_SERVER is not set")
+	}
+	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, addr)))
+	if err := newStore(t, rdb).Probe(t.Context(), everyLimit...); err != nil {
+		t.Fatal(err)
+	}
+	conform(t, rdb, nil)
 }
 
 // TestConformanceCluster runs the conformance suite in a cluster: once with all keys in one

@@ -28,7 +28,8 @@ import (
 // returns how many µs after now the cost fits, or −1 for never. A negative cost gives units
 // back and always fits. The last of the four numbers is the instant from which the next state
 // decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
-// return integers below 2^53, which are exact.
+// return integers below 2^53, which are exact. On a server with Lua 5.4, a number below 2^31 may
+// be an integer, which overflows at 2^63, and string.format('%d') accepts no fraction.
 //
 // The functions get two more arguments after burst: the edges of an Edged algorithm, or nothing,
 // and C of the state. take, queue and cancel return C of the next state after the four other
