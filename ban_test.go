@@ -264,8 +264,8 @@ func TestRetryAfterOfPreflights(t *testing.T) {
 		h := must(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			calls++
 			return mem.Take(ctx, tx)
-		}), weir.Options{FreePreflight: true, Rules: []weir.Rule{{
-			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
+		}), weir.Options{Rules: []weir.Rule{{
+			Name: "api", Cost: weir.FreePreflight(nil), Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)},
 			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute},
 		}}}).Handler(served)
 		for range 6 {

@@ -19,9 +19,9 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		if !applies || len(whole) == 0 || whole[0] == 0 || rule.keyless.holds() {
 			whole, applies = rule.unusualKey(whole, applies)
 		}
-		p, mistake := rule.own, error(nil)
+		p, invalid := rule.own, error(nil)
 		if rule.Policy != nil || rule.ForKey != nil {
-			p, mistake = rule.policyFor(v, r, whole, applies)
+			p, invalid = rule.policyFor(v, r, whole, applies)
 		}
 		if p == isAllowed || !applies && p != isDenied && rule.NoKey != NoKeyRefuse {
 			continue
@@ -37,15 +37,15 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		if !applies || v.reason != 0 || v.event.Err != nil {
 			continue
 		}
-		if mistake != nil && aside {
-			rule.log.warn(v.Context, "use a limit", rule.Name, mistake)
+		if invalid != nil && aside {
+			rule.log.warn(v.Context, "use a limit", rule.Name, invalid)
 			continue
 		}
 		to, items := &v.Transaction, &v.items
 		if aside {
 			to, items = &v.extras().aside.Transaction, &v.extra.aside.items
 		}
-		err := mistake
+		err := invalid
 		if err == nil {
 			err = rule.owe(v, to, items, key, p.policies)
 		}
@@ -57,6 +57,7 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		v.event.Err = nil
 		v.Refusal.RetryAfter = max(v.Refusal.RetryAfter, v.least)
 		v.extra.denial = v.Refusal
+		clear(v.items) // they would keep keys alive in the pool
 		v.items = v.items[:0]
 		v.trim()
 	}
@@ -114,19 +115,13 @@ func (rule *rule) denial(denied, applies bool) Reason {
 // cost returns how many units a request costs. If Cost returns a negative number, cost
 // returns math.MaxInt64, which never fits.
 func (rule *rule) cost(r *http.Request) int64 {
-	if rule.Cost == nil && !rule.freePreflight { // this check is inlined, so most rules cost no call
+	if rule.Cost == nil { // this check is inlined, so most rules cost no call
 		return 1
 	}
 	return rule.costOf(r)
 }
 
 func (rule *rule) costOf(r *http.Request) int64 {
-	if rule.freePreflight && preflight(r) {
-		return 0
-	}
-	if rule.Cost == nil {
-		return 1
-	}
 	cost := rule.Cost(r)
 	switch {
 	case cost < 0:
@@ -139,6 +134,25 @@ func (rule *rule) costOf(r *http.Request) int64 {
 	}
 	rule.costless.end()
 	return cost
+}
+
+// FreePreflight returns a function for Rule.Cost: CORS preflights cost 0, because a browser
+// sends them by itself, and other requests cost what cost returns, or 1 if cost is nil. Only
+// requests in the form that browsers send are free: OPTIONS with Origin and
+// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization, Cookie,
+// Expect or Upgrade. A deny or a ban refuses a free preflight too. By default preflights are
+// charged, because any client can send requests in this form, as many as it likes. CORS
+// middleware in front of the Limiter answers preflights before they are charged.
+func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
+	return func(r *http.Request) int64 {
+		switch {
+		case preflight(r):
+			return 0
+		case cost == nil:
+			return 1
+		}
+		return cost(r)
+	}
 }
 
 // preflight reports whether a request is a CORS preflight, which a browser sends by itself,

@@ -92,3 +92,26 @@ func ExampleRefundErrors() {
 	}
 	// Output: 502 502 502 200 200 429
 }
+
+func ExampleFreePreflight() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
+		Cost: weir.FreePreflight(nil),
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	h := limiter.Handler(http.NotFoundHandler())
+	for _, method := range []string{http.MethodOptions, http.MethodPost} {
+		r := httptest.NewRequest(method, "/", nil)
+		r.Header.Set("Origin", "https://example.com")
+		r.Header.Set("Access-Control-Request-Method", "POST")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		fmt.Println(method, w.Header().Get("X-RateLimit-Remaining"))
+	}
+	// Output:
+	// OPTIONS 100
+	// POST 99
+}

@@ -29,27 +29,18 @@ func newFlights(l *Limiter) rider {
 	return nil
 }
 
-// heed ends the flight of a request that the limits have admitted and another rider refuses.
+// heed gives back the units of a request that the limits have admitted and another rider refuses.
 func (f *flights) heed(v *verdict) {
 	if v.reason != 0 && v.Wait == 0 && v.Transaction.Allowed() { // who gives a turn back gives these units back, too
-		if end := f.start(v); end != nil {
-			end()
+		if charges, _ := held(v); len(charges) > 0 {
+			f.l.settleUp(asking{v.Context}, &quota.Transaction{Charges: charges})
 		}
 	}
 }
 
 // start begins the flight of a request that has spent its charges.
 func (f *flights) start(v *verdict) (end func()) {
-	var charges []quota.Charge // that give the units back
-	lease := quota.MaxTicks * time.Microsecond
-	v.eachSpent(func(t *quota.Transaction, items []item) {
-		for i := range items {
-			if c := t.Charges[i]; c.Cost > 0 && items[i].inFlight {
-				c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
-				charges, lease = append(charges, c), min(lease, c.Limit.Period)
-			}
-		}
-	})
+	charges, lease := held(v)
 	if len(charges) == 0 {
 		return nil
 	}
@@ -58,6 +49,21 @@ func (f *flights) start(v *verdict) (end func()) {
 	defer flying.mu.Unlock()
 	flying.timer = time.AfterFunc(lease/2, flying.renew)
 	return flying.end
+}
+
+// held returns the charges that give the units of v in flight back, and for how long the store
+// keeps these units at least.
+func held(v *verdict) (charges []quota.Charge, lease time.Duration) {
+	lease = quota.MaxTicks * time.Microsecond
+	v.eachSpent(func(t *quota.Transaction, items []item) {
+		for i := range items {
+			if c := t.Charges[i]; c.Cost > 0 && items[i].inFlight {
+				c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
+				charges, lease = append(charges, c), min(lease, c.Limit.Period)
+			}
+		}
+	})
+	return charges, lease
 }
 
 // A flight has the units that one request holds while it is in flight.

@@ -51,21 +51,14 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
 		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
 	}
-	if l.expose != nil {
-		if h[exposeField] == nil {
-			h[exposeField] = l.expose // has no room, so whoever appends to it copies it
-		} else {
-			h[exposeField] = append(h[exposeField], l.expose...)
-		}
-	}
 	if l.o.Headers == headers.None && v.reason == 0 {
 		return
 	}
-	var few [4]headers.Item
-	items := l.show(few[:0], v.items)
+	items := l.show(v.shown[:0], v.items)
 	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
 		items = l.show(items, o.items)
 	}
+	v.shown = items
 	r := headers.Response{Header: h, At: v.At, Refused: v.reason != 0}
 	if tells {
 		r.Memory = v
@@ -75,8 +68,6 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	}
 	l.writer.Write(&r, items)
 }
-
-const exposeField = "Access-Control-Expose-Headers"
 
 // show appends items in the form of package headers.
 func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {

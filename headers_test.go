@@ -131,7 +131,7 @@ func TestTightest(t *testing.T) {
 
 // TestUnits: dialects that have fields for each unit show the tightest limit of each unit.
 func TestUnits(t *testing.T) {
-	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: headers.OpenAI | headers.IETF, ExposeHeaders: true, Rules: []weir.Rule{
+	h := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: headers.OpenAI | headers.IETF | headers.Exposed, Rules: []weir.Rule{
 		{Name: "rpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)}},
 		{Name: "tpm", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, 1500*time.Millisecond)}, Unit: "tokens",
 			Cost: func(*http.Request) int64 { return 250 }},

@@ -60,7 +60,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
-	fresh := len(h) == 0 && l.expose == nil // the response will have no other fields
+	fresh := len(h) == 0 // the response will have no other fields
 	l.writeHeaders(h, v, tells)
 	if v.reason != 0 && v.outer != nil {
 		l.checkNesting(v)

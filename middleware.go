@@ -20,21 +20,8 @@ type Options struct {
 	Rules []Rule
 
 	// Headers says which response header fields tell clients of limits; zero means
-	// headers.XRateLimit.
+	// headers.XRateLimit. With headers.Exposed, scripts from another origin may read them.
 	Headers headers.Dialect
-
-	// ExposeHeaders sends Access-Control-Expose-Headers with the names of the fields about
-	// limits and of Retry-After, so that scripts from another origin may read these fields.
-	ExposeHeaders bool
-
-	// FreePreflight makes CORS preflights cost 0, because a browser sends them by itself.
-	// Only requests in the form that browsers send are free: OPTIONS with Origin and
-	// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization,
-	// Cookie, Expect or Upgrade. A deny or a ban refuses a free preflight too. By default
-	// preflights are charged, because any client can send requests in this form, as many as
-	// it likes. CORS middleware in front of the Limiter answers preflights before they are
-	// charged.
-	FreePreflight bool
 
 	// OnLimited answers a request that was refused; nil means Refuse. The header fields are
 	// set before OnLimited is called, and FromContext returns the decision.
@@ -99,7 +86,6 @@ type Limiter struct {
 	settles bool // a rule has Settle
 	jitters bool // a rule has RetryJitter
 	writer  *headers.Writer
-	expose  []string // the names of the fields; nil without ExposeHeaders
 	log     errorLog
 	passed  errorLog // of requests that pass undecided, which other errors must not silence
 
@@ -110,10 +96,11 @@ type Limiter struct {
 	instant bool        // the store decides in memory: see isInstant
 }
 
-// New returns a Limiter, or an error that says what is wrong with the arguments. It
-// validates all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter before the server starts, not in a handler: if handlers make ten of
-// a rule in a minute, the Logger gets a warning. It also gets one if another Limiter over
-// the same store has a rule of the same name with other limits.
+// New returns a Limiter, or an error that says what is wrong with the arguments. It validates
+// all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter
+// before the server starts, not in a handler: if handlers make ten of a rule in a minute, the
+// Logger gets a warning. It also gets one if another Limiter over the same store has a rule of
+// the same name with other limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -135,14 +122,11 @@ func New(store Store, o Options) (*Limiter, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.index, r.log, r.freePreflight = i, &l.log, o.FreePreflight
+		r.index, r.log = i, &l.log
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
 		l.jitters = l.jitters || r.RetryJitter > 0
-	}
-	if o.ExposeHeaders {
-		l.expose = []string{l.writer.Fields()}
 	}
 	for _, rider := range []rider{newShadow(l), newBans(l), newFlights(l)} {
 		if rider != nil {

@@ -308,8 +308,12 @@ func TestPreflight(t *testing.T) {
 	} {
 		store := memstore.New(memstore.Options{})
 		limiter := func() *weir.Limiter {
-			return must(t, store, weir.Options{FreePreflight: !c.charged, Rules: []weir.Rule{
-				{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+			var cost func(*http.Request) int64
+			if !c.charged {
+				cost = weir.FreePreflight(nil)
+			}
+			return must(t, store, weir.Options{Rules: []weir.Rule{
+				{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Cost: cost,
 					ForKey:  weir.When(func(key string) bool { return key == "mallory" }, weir.Denied()),
 					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}}})
 		}
@@ -345,7 +349,10 @@ func TestPreflightsAreCharged(t *testing.T) {
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}, Cost: func(*http.Request) int64 { return 1 }},
 		} {
 			guesses, remaining := 0, ""
-			h := must(t, memory(), weir.Options{FreePreflight: free, Rules: []weir.Rule{rule}}).
+			if free {
+				rule.Cost = weir.FreePreflight(rule.Cost)
+			}
+			h := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}}).
 				Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { guesses++ }))
 			for range 1000 {
 				r := ask("/login?password=guess", "192.0.2.1:4", "Origin", "made up", "Access-Control-Request-Method", "POST")
@@ -362,7 +369,7 @@ func TestPreflightsAreCharged(t *testing.T) {
 // TestRefusal: a refusal is JSON, text or HTML as Accept asks. It keeps header fields that
 // an outer middleware set, except those that describe another body.
 func TestRefusal(t *testing.T) {
-	l := must(t, memstore.New(memstore.Options{}), weir.Options{ExposeHeaders: true, Rules: []weir.Rule{
+	l := must(t, memstore.New(memstore.Options{}), weir.Options{Headers: headers.Exposed, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}})
 	outer := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -487,16 +494,16 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"store is nil", nil, weir.Options{Rules: rule(limit)}},
 		{"no rules", store, weir.Options{}},
-		{"rule has no name", store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "": it has no name`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
 		{`rule "a\nb": a header field`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
-		{`rule "api" has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
-		{`rule "api" has no limits`, store, weir.Options{Rules: rule()}},
+		{`rule "api": it has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
+		{`rule "api": it has no limits`, store, weir.Options{Rules: rule()}},
 		{`unit "Tokens"`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
-		{`rule "api": Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
-		{`rule "api": RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
+		{`rule "api": the Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
+		{`rule "api": the RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
 		{`two rules are named "api"`, store, weir.Options{Rules: append(rule(limit), rule(limit)...)}},
-		{`two limits named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
-		{`two limits named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
+		{`two limits are named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
+		{`two limits are named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
 		{`limit "é": a header field`, store, weir.Options{Rules: rule(limit.Named("é"))}},
 		{"has no algorithm", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
 		{"quota 0 is below 1", store, weir.Options{Rules: rule(algorithms.GCRA(0, time.Second))}},
@@ -507,7 +514,7 @@ func TestNewRefuses(t *testing.T) {
 		{"quota 1125899906842625 in a period of 1s cannot be counted", store, weir.Options{Rules: rule(algorithms.GCRA(1<<50+1, time.Second))}},
 		{"burst 1125899906842625 in", store, weir.Options{Rules: rule(limit.WithBurst(1<<50 + 1))}},
 		{"choose one", store, weir.Options{Headers: headers.IETF | headers.Draft06, Rules: rule(limit)}},
-		{"None goes with no other", store, weir.Options{Headers: headers.IETF | headers.None, Rules: rule(limit)}},
+		{"none cannot be combined", store, weir.Options{Headers: headers.IETF | headers.None, Rules: rule(limit)}},
 		{"not one of the constants", store, weir.Options{Headers: 1 << 15, Rules: rule(limit)}},
 		{`both are named "a/b"`, store, weir.Options{Rules: []weir.Rule{
 			{Name: "a/b", Key: key, Limits: []weir.Limit{limit}}, {Name: "a", Key: key, Limits: []weir.Limit{limit.Named("b")}}}}},
@@ -517,7 +524,7 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	defer func() {
-		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api" has no limits`) {
+		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api": it has no limits`) {
 			t.Errorf("Middleware panics with %v, want what New says", err)
 		}
 	}()
@@ -629,7 +636,7 @@ func TestHandlerAllocates(t *testing.T) {
 		{"allowed by three", weir.Options{}, several(1 << 20), 2},
 		{"allowed, observed", observed, several(1 << 20)[:1], 2},
 		{"allowed, without a context", weir.Options{NoFromContext: true}, []weir.Limit{algorithms.GCRA(1<<30, time.Second)}, 0},
-		{"allowed, exposed", weir.Options{ExposeHeaders: true}, several(1 << 20)[:1], 2},
+		{"allowed, exposed", weir.Options{Headers: headers.Exposed}, several(1 << 20)[:1], 2},
 		{"denied", weir.Options{}, several(1)[:1], 0},
 		{"denied, observed", observed, several(1)[:1], 0},
 	}

@@ -21,8 +21,9 @@ type Event struct {
 	// process knows of, the store was not asked, and the Transaction has no Charges.
 	Transaction *quota.Transaction
 
-	// Refusal says why the request was refused, by which rule, and for how long. If Refusal is zero, the request was not refused. In an event
-	// with Shadow, Refusal says why the request would have been refused.
+	// Refusal says why the request was refused, by which rule, and for how long. It is zero if
+	// the request was not refused. In an event with Shadow, it says why the request would have
+	// been refused.
 	Refusal Refusal
 
 	// Key is the key that was refused, or "" if no key was refused. It may be personal

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/mix"
 	"github.com/seed83679106/weir/quota"
 )
@@ -148,7 +148,7 @@ func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies boo
 }
 
 // countable prepares limits that Policy has returned. In place of a limit that cannot be counted
-// exactly, it prepares a lower limit that can be counted, and logs the mistake.
+// exactly, it prepares a lower limit that can be counted, and logs the error.
 func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	p := rule.prepare(limits, nil)
 	if p.err == nil {
@@ -156,7 +156,7 @@ func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	}
 	limits = slices.Clone(limits)
 	for i := range limits {
-		var uncountable interface{ Nearest() Limit }
+		var uncountable quota.Uncountable
 		if errors.As(limits[i].Fault(), &uncountable) {
 			limits[i] = uncountable.Nearest()
 		}
@@ -185,9 +185,12 @@ func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
 	if base != nil {
 		replaced = base.policies
 	}
-	p.policies, p.err = rule.policiesOf(p.of, replaced)
+	var err error
+	if p.policies, err = rule.policiesOf(p.of, replaced); err != nil {
+		p.err = &RuleError{rule.Name, err}
+	}
 	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
-		return l.Algorithm != nil && !reflect.ValueOf(l.Algorithm).Comparable()
+		return !compare.Can(l.Algorithm)
 	})
 	if p.loose {
 		return p

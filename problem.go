@@ -8,10 +8,9 @@ import (
 	"html"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/accept"
 )
 
 // A problem is an answer to a request that was not served: problem details as in RFC 9457,
@@ -88,10 +87,10 @@ func (p *problem) writeRest(w http.ResponseWriter, r *http.Request) {
 	h["X-Content-Type-Options"] = noSniff
 
 	body := p.json
-	switch negotiate(r.Header["Accept"]) {
-	case asJSON:
+	switch accept.Best(r.Header["Accept"]) {
+	case accept.JSON:
 		h["Content-Type"] = problemJSON
-	case asHTML:
+	case accept.HTML:
 		h["Content-Type"] = htmlText
 		body = []byte("<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>" +
 			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + p.sentence + tryAgain(h) + "</p>\n")
@@ -112,92 +111,6 @@ func tryAgain(h http.Header) string {
 	default:
 		return " Try again in " + html.EscapeString(after) + " seconds."
 	}
-}
-
-type form int
-
-const (
-	asJSON form = iota
-	asText
-	asHTML
-	forms
-)
-
-// mostAccept is how many bytes of Accept are read. Browsers send about 150 bytes.
-const mostAccept = 2048
-
-// negotiate returns the form that the client prefers (RFC 9110, 12.5.1): problem details
-// if it has no preference, and text if it accepts none of the forms. It reads only the
-// first mostAccept bytes, so that a refusal does not cost more than serving would.
-func negotiate(accept []string) form {
-	if len(accept) == 0 {
-		return asJSON
-	}
-	var quality [forms]int   // in thousandths
-	var precision [forms]int // of the range that names the form: 0 none, 1 */*, 2 type/*, 3 type/subtype
-	rate := func(f form, p, q int) {
-		if p > precision[f] || p == precision[f] && q > quality[f] {
-			precision[f], quality[f] = p, q
-		}
-	}
-	rest := mostAccept
-	for _, line := range accept {
-		if rest <= 0 {
-			break
-		}
-		if len(line) > rest {
-			line = line[:max(0, strings.LastIndexByte(line[:rest], ','))]
-			rest = 0
-		}
-		rest -= len(line) + 1
-		for line != "" {
-			var media string
-			media, line, _ = strings.Cut(line, ",")
-			media, params, _ := strings.Cut(media, ";")
-			q := weight(params)
-			switch strings.ToLower(strings.TrimSpace(media)) {
-			case "*/*":
-				rate(asJSON, 1, q)
-				rate(asText, 1, q)
-				rate(asHTML, 1, q)
-			case "application/*":
-				rate(asJSON, 2, q)
-			case "text/*":
-				rate(asText, 2, q)
-				rate(asHTML, 2, q)
-			case "application/problem+json", "application/json":
-				rate(asJSON, 3, q)
-			case "text/plain":
-				rate(asText, 3, q)
-			case "text/html":
-				rate(asHTML, 3, q)
-			}
-		}
-	}
-	best := asText
-	for _, f := range [...]form{asJSON, asHTML} {
-		if quality[f] > quality[best] || f == asJSON && quality[f] == quality[best] && quality[f] > 0 {
-			best = f
-		}
-	}
-	return best
-}
-
-// weight returns the q of a media range in thousandths. It returns 1000 if q is missing or
-// malformed, so that a malformed q does not reject the range.
-func weight(params string) int {
-	for params != "" {
-		var param string
-		param, params, _ = strings.Cut(params, ";")
-		name, value, _ := strings.Cut(param, "=")
-		if !strings.EqualFold(strings.TrimSpace(name), "q") {
-			continue
-		}
-		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 32); err == nil && q >= 0 && q <= 1 {
-			return int(q*1000 + 0.5)
-		}
-	}
-	return 1000
 }
 
 // Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,

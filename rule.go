@@ -42,7 +42,7 @@ type Rule struct {
 	// Policy says what the rule does with a request, such as the limits of a tier; nil means
 	// Limits. It is also called for a request without a key, of which only Allowed and Denied
 	// count, so that a client cannot escape a denied network by omitting its key. The zero
-	// Policy means Limits. If the rule has no Limits either, it is a mistake, such as a
+	// Policy means Limits. If the rule has no Limits either, it is an error, such as a
 	// misspelt tier: an error of the request, as an invalid limit is (see Options.OnError).
 	// A limit that cannot be counted exactly is replaced by a lower limit that can be counted,
 	// and the Logger gets a warning. The context of r does not end when the client hangs up,
@@ -72,7 +72,7 @@ type Rule struct {
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
-	// −1 gives no units back.
+	// −1 gives no units back. FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
 	// Settle is called after the handler has returned, and returns the final cost of the
@@ -84,9 +84,9 @@ type Rule struct {
 	// 1 the rule is tried out for all keys, and with 0.75 it is enforced for a quarter of
 	// them. Every process enforces the rule for the same keys. If you lower Shadow, the
 	// rule stays enforced for these keys. After the other rules have admitted the request,
-	// a second call of the store charges all rules in shadow. Observe gets the Wait that
-	// these rules would cause, if fewer than MaxWaiting requests wait, but the request does
-	// not wait.
+	// and after its wait if it has to wait, a second call of the store charges all rules in
+	// shadow. Observe gets the further Wait that these rules would cause, if fewer than
+	// MaxWaiting requests wait, but the request does not wait for them.
 	Shadow float64
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
@@ -130,7 +130,6 @@ type rule struct {
 	writer   *headers.Writer // of the Limiter
 	log      *errorLog       // the same
 
-	freePreflight     bool
 	global            bool    // Key is Global, whose key is empty on purpose
 	keyless, costless silence // see wiring.go
 	unsettled         silence // the same
@@ -140,30 +139,47 @@ type rule struct {
 	listCount atomic.Int64
 }
 
+// A RuleError is the error of New, and of Validate, for an invalid Rule.
+type RuleError struct {
+	Rule string // its name
+	Err  error  // what is wrong, without the name
+}
+
+func (e *RuleError) Error() string { return fmt.Sprintf("weir: rule %q: %v", e.Rule, e.Err) }
+func (e *RuleError) Unwrap() error { return e.Err }
+
 func prepare(r Rule, w *headers.Writer) (*rule, error) {
+	p, err := r.prepare(w)
+	if err != nil {
+		return nil, &RuleError{r.Name, err}
+	}
+	return p, nil
+}
+
+func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	switch {
 	case r.Name == "":
-		return nil, errors.New("weir: a rule has no name")
+		return nil, errors.New("it has no name")
 	case !printable.Is(r.Name):
-		return nil, fmt.Errorf("weir: rule %q: %w", r.Name, printable.Err)
+		return nil, printable.Err
 	case r.Key == nil:
-		return nil, fmt.Errorf("weir: rule %q has no key", r.Name)
+		return nil, errors.New("it has no key")
 	case len(r.Limits) == 0 && r.Policy == nil:
-		return nil, fmt.Errorf("weir: rule %q has no limits", r.Name)
+		return nil, errors.New("it has no limits")
 	case !(r.Shadow >= 0 && r.Shadow <= 1):
-		return nil, fmt.Errorf("weir: rule %q: Shadow %v is not from 0 to 1", r.Name, r.Shadow)
+		return nil, fmt.Errorf("the Shadow %v is not from 0 to 1", r.Shadow)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
-		return nil, fmt.Errorf("weir: rule %q: Status %d is not from 400 to 599", r.Name, r.Status)
+		return nil, fmt.Errorf("the Status %d is not from 400 to 599", r.Status)
 	case r.NoKey > NoKeyRefuse:
-		return nil, fmt.Errorf("weir: rule %q: NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.Name, r.NoKey)
+		return nil, fmt.Errorf("the NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
 	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
-		return nil, fmt.Errorf("weir: rule %q: RetryJitter %v is not from 0 to 2^50 µs", r.Name, r.RetryJitter)
+		return nil, fmt.Errorf("the RetryJitter %v is not from 0 to 2^50 µs", r.RetryJitter)
 	}
 	if r.Unit == "" {
 		r.Unit = headers.Requests
 	}
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return nil, fmt.Errorf("weir: rule %q: unit %q is not of lower-case letters, digits and hyphens", r.Name, r.Unit)
+		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
 	}
 	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
 	if r.Status == reducedCapacity.status {
@@ -181,7 +197,7 @@ func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	}
 	if r.Penalty != nil {
 		if err := r.Penalty.validate(); err != nil {
-			return nil, fmt.Errorf("weir: rule %q: %w", r.Name, err)
+			return nil, err
 		}
 	}
 	return p, nil
@@ -203,17 +219,17 @@ func (r *rule) checkLimits() error {
 		a := &r.policies[i]
 		settles = settles || !a.inFlight
 		if err := checkBurst(&a.limit); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, a.limit.Name, err)
+			return fmt.Errorf("limit %q: %w", a.limit.Name, err)
 		}
 		for j := range r.policies {
 			// A Settle, or a policy of a key, may exceed one limit and not the other.
 			if b := &r.policies[j]; i != j && r.Settle == nil && r.ForKey == nil && a.limit.Redundant(&b.limit) {
-				return fmt.Errorf("weir: rule %q: limit %q never refuses a request that limit %q admits: remove it or change its numbers", r.Name, a.limit.Name, b.limit.Name)
+				return fmt.Errorf("limit %q never refuses a request that limit %q admits: remove it or change its numbers", a.limit.Name, b.limit.Name)
 			}
 		}
 	}
 	if !settles {
-		return fmt.Errorf("weir: rule %q: Settle changes nothing, because requests in flight give their units back", r.Name)
+		return errors.New("the Settle changes nothing, because requests in flight give their units back")
 	}
 	return nil
 }
@@ -246,11 +262,11 @@ func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
 			l.Name = l.StoredName()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("weir: rule %q: limit %q: %w", r.Name, l.Name, err)
+			return nil, fmt.Errorf("limit %q: %w", l.Name, err)
 		}
 		for _, p := range policies {
 			if p.limit.Name == l.Name {
-				return nil, fmt.Errorf("weir: rule %q has two limits named %q", r.Name, l.Name)
+				return nil, fmt.Errorf("two limits are named %q", l.Name)
 			}
 		}
 		policies = append(policies, newPolicy(r, len(limits), alone, l))

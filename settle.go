@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seed83679106/weir/internal/recorder"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -113,16 +114,15 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		return
 	}
 	extra := v.extras()
-	rec := &recorder{ResponseWriter: w}
+	rec := &recorder.Recorder{ResponseWriter: w}
 	r2 := r.WithContext(v)
 	if r.Body != nil && r.Body != http.NoBody {
-		rec.body.ReadCloser = r.Body
-		r2.Body = &rec.body
+		r2.Body = rec.Body(r.Body)
 	}
 	o := Outcome{Request: r, Header: w.Header(), Panicked: true}
 	start := time.Now()
 	defer func() {
-		o.Status, o.Bytes, o.Used, o.Took = rec.status, rec.bytes, extra.used.Load(), time.Since(start)
+		o.Status, o.Bytes, o.Used, o.Took = rec.Status, rec.Bytes, extra.used.Load(), time.Since(start)
 		switch {
 		case o.Status != 0:
 		case o.Panicked:
@@ -130,15 +130,15 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		default:
 			o.Status = http.StatusOK
 		}
-		if rec.hijacked { // the end of a WebSocket is no hang-up, and net/http does not see it
+		if rec.Hijacked { // the end of a WebSocket is no hang-up, and net/http does not see it
 			o.HungUp = o.Panicked
 		} else {
-			o.HungUp = r.Context().Err() != nil || rec.hungUp()
+			o.HungUp = r.Context().Err() != nil || rec.HungUp()
 		}
 		ctx := asking{r.Context()}
 		v.eachSpent(func(t *quota.Transaction, items []item) { l.settle(ctx, o, t, items) })
 	}()
-	next.ServeHTTP(rec.writer(), r2)
+	next.ServeHTTP(rec.Writer(), r2)
 	o.Panicked = false
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -28,12 +29,13 @@ type verdict struct {
 // owes, and then the charges of riders.
 type inquiry struct {
 	Admission
-	event   Event         // for Observe; its Transaction and Refusal are those of the Admission
-	buffer  time.Duration // is added to every period
-	least   time.Duration // the limits of some rule refuse for at least this long, as far as a rider knows
-	outer   *verdict      // of the Limiter around this one
-	told    *verdict      // the context of the next handler; nil until tell or Room makes it
-	entered bool          // the request is one of the MaxWaiting that may wait
+	event   Event          // for Observe; its Transaction and Refusal are those of the Admission
+	buffer  time.Duration  // is added to every period
+	least   time.Duration  // the limits of some rule refuse for at least this long, as far as a rider knows
+	outer   *verdict       // of the Limiter around this one
+	told    *verdict       // the context of the next handler; nil until tell or Room makes it
+	shown   []headers.Item // of the header fields
+	entered bool           // the request is one of the MaxWaiting that may wait
 }
 
 // extra holds what few requests need.
@@ -67,7 +69,7 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	v.items = v.items[:0]
 	t := &v.Transaction
 	t.Charges, t.Within = t.Charges[:0], 0
-	t.SetResult(&quota.Result{})
+	t.Result = quota.Result{Decisions: t.Decisions[:0], Undo: t.Undo[:0]}
 	return v
 }
 
@@ -117,7 +119,12 @@ func (l *Limiter) recycle(v *verdict) {
 			v.items[i].policy = nil
 		}
 	}
-	v.Context, v.outer, v.told, v.extra, v.event, v.reason, v.Refusal = nil, nil, nil, nil, Event{}, 0, Refusal{}
+	clear(v.shown)
+	v.shown = v.shown[:0]
+	if v.reason != 0 || l.o.Observe != nil { // otherwise the event has only the request
+		v.event, v.reason, v.Refusal = Event{}, 0, Refusal{}
+	}
+	v.Context, v.outer, v.told, v.extra, v.event.Request = nil, nil, nil, nil, nil
 	v.buffer, v.least, v.entered = 0, 0, false
 	l.pool.Put(v)
 }
@@ -135,7 +142,7 @@ func (asking) Err() error                              { return nil }
 // isInstant reports whether s decides in memory: see quota.Instant.
 func isInstant(s Store) bool {
 	i, ok := s.(quota.Instant)
-	return ok && i.Instant() == s
+	return ok && compare.Equal(i.Instant(), s)
 }
 
 // admission returns the Admission of the inquiry or, if v has none, makes one of the items

@@ -103,7 +103,7 @@ func (l *Limiter) checkNesting(v *verdict) {
 	}
 }
 
-// Two mistakes show only in the process as a whole, so these are globals.
+// Two errors show only in the process as a whole, so these are globals.
 var (
 	handlerMade remade.Count // Limiters, by the name of their first rule
 
@@ -137,7 +137,7 @@ func (l *Limiter) checkWiring() {
 	made.mu.Lock()
 	defer made.mu.Unlock()
 	for i := range made.limiters {
-		if other := made.limiters[i].Value(); other != nil && sameStore(l.store, other.store) {
+		if other := made.limiters[i].Value(); other != nil && compare.Equal(l.store, other.store) {
 			l.compare(other)
 		}
 	}
@@ -178,8 +178,4 @@ func (r *rule) conflict(other *rule) (x, y *Limit) {
 		}
 	}
 	return nil, nil
-}
-
-func sameStore(a, b Store) bool {
-	return compare.Can(a) && a == b
 }

@@ -165,9 +165,9 @@ var variants = []variant{
 	{name: "`Observe`", change: func(o *weir.Options, _ weir.Limit) { o.Observe = func(weir.Event) {} }},
 	{name: "`Observe`, refused", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.Observe = func(weir.Event) {} }},
 	{name: "`MaxWait`, nobody waits", why: "the general path; a place among those that wait is taken and left", change: func(o *weir.Options, _ weir.Limit) { o.MaxWait = time.Second }},
-	{name: "`FreePreflight`, another request", change: func(o *weir.Options, _ weir.Limit) { o.FreePreflight = true }},
-	{name: "`FreePreflight`, a preflight", why: "reads nine fields of the request", request: preflight, change: func(o *weir.Options, _ weir.Limit) { o.FreePreflight = true }},
-	{name: "`ExposeHeaders`", change: func(o *weir.Options, _ weir.Limit) { o.ExposeHeaders = true }},
+	{name: "`FreePreflight`, another request", change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].Cost = weir.FreePreflight(nil) }},
+	{name: "`FreePreflight`, a preflight", why: "reads nine fields of the request", request: preflight, change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].Cost = weir.FreePreflight(nil) }},
+	{name: "`headers.Exposed`", change: func(o *weir.Options, _ weir.Limit) { o.Headers = headers.Exposed }},
 	{name: "`OnLimited`, refused", why: "the handler gets the decision in a copy of the request, as a request that is allowed", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.OnLimited = http.HandlerFunc(weir.Refuse) }},
 
 	{name: "`headers.IETF`", change: dialect(headers.IETF)},

@@ -8,7 +8,7 @@
 //	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
 //
 // Then /admin/ is a page for people, which works without scripts. The paths below /admin answer
-// with JSON, and explain a mistake in problem details (RFC 9457). The name of a rule, R, and a
+// with JSON, and explain an error in problem details (RFC 9457). The name of a rule, R, and a
 // key, K, are query parameters, because a key may have any characters, or none:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed

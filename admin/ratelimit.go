@@ -21,7 +21,7 @@ import (
 // that apply to this request. A rule that counts by route or method shows the quota of the
 // route and method of this request. If a rule has several limits, its resource is the limit
 // with the smallest share left, as in header fields. The field reset is the Unix time in seconds
-// at which the quota is whole again. The field rate is the first resource, in the order of the
+// at which the quota is full again. The field rate is the first resource, in the order of the
 // limiters. It is missing if there is no resource.
 //
 // Rules that are in shadow for the caller are not shown. If the caller is banned, remaining

@@ -96,7 +96,7 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	if limits, err := overridden(r.Name, base, own.Limits()); err == nil {
 		return limits, true, nil
 	}
-	return base, true, nil // a policy with a mistake is ignored
+	return base, true, nil // an invalid policy is ignored
 }
 
 // base returns the limits that a key has without a policy of its own.

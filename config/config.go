@@ -314,7 +314,6 @@ func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 		} else if r.headers != o.Headers {
 			return nil, fmt.Errorf("config: %s: rules %q and %q are charged together, but their headers differ", f.path, names[0], name)
 		}
-		o.FreePreflight = o.FreePreflight || r.freePreflight
 		o.Rules = append(o.Rules, r.Rule)
 	}
 	l, err := weir.New(f.store, o)

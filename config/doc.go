@@ -44,7 +44,8 @@
 //     The periods day, week and month are windows of the calendar.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai,
-//     anthropic, twitter or none, or a list of these.
+//     anthropic, twitter or none, or a list of these. exposed also lists the fields
+//     in Access-Control-Expose-Headers.
 //   - cost is a whole number of at least 1, content-length, or a name of
 //     Options.Costs. The unit of content-length is content-bytes, unless the field
 //     unit says otherwise. A request whose body has no known length is refused.

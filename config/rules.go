@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -51,7 +53,7 @@ type settings struct {
 	freePreflight bool
 }
 
-// placeholder is a valid rule. validate puts the part that it checks into a copy.
+// placeholder has what a part of a rule lacks to be a valid rule.
 var placeholder = weir.Rule{
 	Name: "placeholder", Key: weir.Global(),
 	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
@@ -64,8 +66,8 @@ func (d *decoder) decode() []rule {
 		return nil
 	}
 	s := settings{algorithm: gcra, location: time.UTC, headers: d.o.Limiter.Headers}
-	if s.headers == 0 {
-		s.headers = headers.XRateLimit
+	if s.headers&^headers.Exposed == 0 {
+		s.headers |= headers.XRateLimit
 	}
 	if n := f["trusted-proxies"]; n != nil {
 		s.trusted = d.trustedProxies(n)
@@ -222,30 +224,23 @@ func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
 			r.Unit = "content-bytes"
 		}
 	}
+	if r.freePreflight {
+		r.Cost = weir.FreePreflight(r.Cost)
+	}
 	if n := f["unit"]; n != nil {
 		r.Unit, _ = d.text(n, "unit")
 		d.validate(n, weir.Rule{Unit: r.Unit})
 	}
 }
 
-// validate calls weir.New with a part of a rule. An error of New is a mistake at the node n.
+// validate reports the error of a part of a rule at the node n.
 func (d *decoder) validate(n ast.Node, r weir.Rule) {
-	o := d.o.Limiter
-	o.Rules = []weir.Rule{placeholder}
-	p := &o.Rules[0]
-	if r.Key != nil {
-		p.Key = r.Key
+	r.Name, r.Key = cmp.Or(r.Name, placeholder.Name), placeholder.Key
+	if r.Limits == nil {
+		r.Limits = placeholder.Limits
 	}
-	if r.Name != "" {
-		p.Name = r.Name
-	}
-	if r.Limits != nil {
-		p.Limits = r.Limits
-	}
-	p.Unit, p.Cost, p.Shadow, p.Penalty, p.Status, p.RetryJitter = r.Unit, r.Cost, r.Shadow, r.Penalty, r.Status, r.RetryJitter
-	if _, err := weir.New(d.store, o); err != nil {
-		text := strings.TrimPrefix(err.Error(), "weir: ")
-		d.errorf(n, "%s", strings.TrimPrefix(text, `rule "placeholder": `))
+	if invalid := new(weir.RuleError); errors.As(r.Validate(), &invalid) {
+		d.errorf(n, "%v", invalid.Err)
 	}
 }
 
@@ -256,6 +251,7 @@ func (d *decoder) headers(n ast.Node) (sum headers.Dialect) {
 		nodes = d.list(n, "headers")
 	}
 	before := len(d.errs)
+	sum = d.o.Limiter.Headers & headers.Exposed
 	for _, n := range nodes {
 		name, ok := d.text(n, "headers")
 		if !ok {
@@ -268,19 +264,16 @@ func (d *decoder) headers(n ast.Node) (sum headers.Dialect) {
 		}
 		sum |= 1 << i
 	}
-	if sum&headers.None != 0 && sum != headers.None {
-		d.errorf(n, "none cannot be combined with other headers")
-	}
 	if len(d.errs) == before {
 		if err := sum.Validate(); err != nil {
 			d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "headers: "))
 		}
 	}
-	if len(d.errs) > before {
-		return headers.XRateLimit
+	if len(d.errs) > before || sum == headers.Exposed {
+		return sum&headers.Exposed | headers.XRateLimit
 	}
 	return sum
 }
 
 // dialects are the names of the bits of headers.Dialect, from the lowest.
-var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none"}
+var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none", "exposed"}

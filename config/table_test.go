@@ -93,7 +93,7 @@ func TestNamesOnPage(t *testing.T) {
 
 // TestDialectNames: the names of dialects are in the order of the constants of package weir.
 func TestDialectNames(t *testing.T) {
-	for d, want := range map[headers.Dialect]string{headers.XRateLimit: "x-ratelimit", headers.Twitter: "twitter", headers.None: "none"} {
+	for d, want := range map[headers.Dialect]string{headers.XRateLimit: "x-ratelimit", headers.Twitter: "twitter", headers.None: "none", headers.IETF | headers.Exposed: "ietf, exposed"} {
 		if got := headerNames(d); got != want {
 			t.Errorf("dialect %#x: got %q, want %q", d, got, want)
 		}

@@ -55,16 +55,20 @@ const (
 
 	// None sends nothing but Retry-After.
 	None
+
+	// Exposed lists the fields of the other dialects in Access-Control-Expose-Headers, so that
+	// scripts from another origin may read them: XRateLimit | Exposed. Exposed alone means that.
+	Exposed
 )
 
 // Validate returns an error if d has bits that are not among the constants, or combines
 // dialects that exclude each other.
 func (d Dialect) Validate() error {
 	switch {
-	case d >= None<<1:
+	case d >= Exposed<<1:
 		return fmt.Errorf("headers: dialect %#x is not one of the constants", uint16(d))
-	case d&None != 0 && d != None:
-		return errors.New("headers: None goes with no other dialect")
+	case d&None != 0 && d&^Exposed != None:
+		return errors.New("headers: none cannot be combined with other dialects")
 	case bits.OnesCount16(uint16(d&(IETF|Draft07|Draft06))) > 1:
 		return errors.New("headers: IETF, Draft07 and Draft06 use the same fields: choose one")
 	}
@@ -111,6 +115,7 @@ const (
 	retryAfterMSField = "Retry-After-Ms"
 	rateLimitField    = "Ratelimit"
 	policyField       = "Ratelimit-Policy"
+	exposeField       = "Access-Control-Expose-Headers"
 	usedField         = "X-Ratelimit-Used"
 	resourceField     = "X-Ratelimit-Resource"
 )

@@ -17,15 +17,15 @@ type Writer struct {
 	dialect Dialect
 	triples []triple            // those that show the tightest limit of all
 	named   map[string][]triple // those that show the tightest limit of a unit, by unit
-	fields  string
+	expose  []string            // the names of all fields, with Exposed
 	recent  integers
 }
 
 // NewWriter returns a Writer for limits of some units; no unit means Requests. It returns
 // an error if d is not one of the constants, or combines dialects that use the same fields.
 func NewWriter(d Dialect, units ...string) (*Writer, error) {
-	if d == 0 {
-		d = XRateLimit
+	if d&^Exposed == 0 {
+		d |= XRateLimit
 	}
 	if len(units) == 0 {
 		units = []string{Requests}
@@ -45,7 +45,9 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 		w.named[unit] = d.namedTriples(unit)
 		return again
 	})
-	w.fields = strings.Join(d.fields(units), ", ")
+	if d&Exposed != 0 {
+		w.expose = []string{strings.Join(d.fields(units), ", ")}
+	}
 	return w, nil
 }
 
@@ -58,10 +60,6 @@ func (d Dialect) namedTriples(unit string) (named []triple) {
 	}
 	return named
 }
-
-// Fields lists the names of the fields that w may set, separated by commas, as
-// Access-Control-Expose-Headers needs them.
-func (w *Writer) Fields() string { return w.fields }
 
 // A Policy is a limit as fields show it.
 type Policy struct {

@@ -85,6 +85,11 @@ type Room struct {
 // Write sets the fields of a response that say what was decided about items, which are in
 // the order of the limits.
 func (w *Writer) Write(r *Response, items []Item) {
+	if exposed := r.Header[exposeField]; w.expose != nil && exposed == nil {
+		r.Header[exposeField] = w.expose // has no room, so whoever appends to it copies it
+	} else if w.expose != nil {
+		r.Header[exposeField] = append(exposed, w.expose...)
+	}
 	x := writing{header: r.Header, memory: r.Memory, recent: &w.recent}
 	if len(items) > 0 {
 		x.write(w, r, items)

@@ -83,7 +83,7 @@ func TestWriteTogether(t *testing.T) {
 }
 
 func ExampleWriter() {
-	w, err := headers.NewWriter(headers.IETF, headers.Requests)
+	w, err := headers.NewWriter(headers.IETF|headers.Exposed, headers.Requests)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -101,7 +101,7 @@ func ExampleWriter() {
 	w.Write(&headers.Response{Header: h, At: t.At, Refused: !t.Allowed(), RetryAfter: t.RetryAfter()}, []headers.Item{{Prepared: policy, Decision: &t.Decisions[0]}})
 	fmt.Println(h.Get("RateLimit-Policy"))
 	fmt.Println(h.Get("RateLimit"))
-	fmt.Println("Access-Control-Expose-Headers:", w.Fields())
+	fmt.Println("Access-Control-Expose-Headers:", h.Get("Access-Control-Expose-Headers"))
 	// Output:
 	// "search";q=10;w=60
 	// "search";r=9;t=6

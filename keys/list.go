@@ -104,8 +104,8 @@ func (l *AddrList) Has(a netip.Addr) bool {
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function that reports whether the list has the address that find returns. It returns false if find knows no
-// address. Use ClientAddr for find, with the proxies that weir.ByIP trusts.
+// Match returns a function that reports whether the list has the address that find returns. It
+// returns false if find knows no address. Use ClientAddr for find, with the proxies that weir.ByIP trusts.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)

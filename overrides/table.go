@@ -19,7 +19,7 @@ import (
 // either Limits, or Unlimited, or Denied. An Entry with Nested may have none of these three.
 type Entry struct {
 	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends
-	// with an asterisk stands for all keys with that beginning: "tenant-a/*". For NewJoined,
+	// with an asterisk stands for all keys with that prefix: "tenant-a/*". For NewJoined,
 	// Key is compared with the first part of keys.
 	Key string
 
@@ -36,10 +36,10 @@ type Entry struct {
 
 const (
 	maxLimits = 16  // limits of an entry
-	maxStart  = 128 // bytes of the beginning of keys
+	maxStart  = 128 // bytes of the prefix of keys
 )
 
-// check returns an error for a mistake in the entry itself. mayNest says whether it may
+// check returns an error if the entry itself is invalid. mayNest says whether it may
 // have Nested.
 func (e *Entry) check(mayNest bool) error {
 	start, isStart := strings.CutSuffix(e.Key, "*")
@@ -53,7 +53,7 @@ func (e *Entry) check(mayNest bool) error {
 	case e.Key == "":
 		return errors.New("an entry has an empty key")
 	case isStart && len(start) > maxStart:
-		return fmt.Errorf("the beginning of keys is longer than %d bytes", maxStart)
+		return fmt.Errorf("the prefix is longer than %d bytes", maxStart)
 	case n > 1:
 		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied", e.Key)
 	case n == 0 && len(e.Nested) == 0:
@@ -109,12 +109,12 @@ type start struct {
 type span struct{ from, to int }
 
 // New returns a table whose entries are compared with whole keys. It returns an error if
-// two entries have the same key, or if an entry has a mistake.
+// two entries have the same key, or if an entry is invalid.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
 // NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
 // of a key, and its Nested entries with the second part. If no entry of Nested matches, the
-// Entry itself decides. If that Entry has no limits, an Entry with a shorter beginning
+// Entry itself decides. If that Entry has no limits, the Entry with the next-longest matching prefix
 // decides.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 

@@ -4,7 +4,7 @@
 //	Fallback ─▶ Hybrid ─▶ Breaker ─▶ Coalesce ─▶ redisstore
 //	    └─────▶ Share ─▶ memstore                  while Redis is down
 //
-// The decorators are those of package weir, and each of them can also be used alone.
+// The decorators are those of package quota, and each of them can also be used alone.
 package stack
 
 import (

@@ -82,7 +82,7 @@ func queue(t testing.TB, store quota.Store) {
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
 }
 
-// inFlight: a limit of requests in flight refuses without a time to retry. A request gives
+// inFlight: a concurrency limit refuses without a time to retry. A request gives
 // back its own units, even if later requests have spent units. If a request gives nothing
 // back, its units are free when the lease is over.
 func inFlight(t testing.TB, store quota.Store) {

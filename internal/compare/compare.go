@@ -16,3 +16,6 @@ func Can(x any) (ok bool) {
 	y := x
 	return x == y
 }
+
+// Equal reports whether a and b are the same value, and false if they cannot be compared.
+func Equal[T any](a, b T) bool { return Can(a) && any(a) == any(b) }

@@ -1,4 +1,5 @@
-package weir
+// Package recorder records what a handler answers, and whether the client took it.
+package recorder
 
 import (
 	"bufio"
@@ -9,58 +10,59 @@ import (
 	"sync/atomic"
 )
 
-// A recorder records the status and the size of a response, and whether the client sent its
-// whole request and received the response.
-type recorder struct {
+// A Recorder is a ResponseWriter that records the status and the size of a response, and
+// whether the client sent its whole request and received the response. Only its
+// ResponseWriter need be set.
+type Recorder struct {
 	http.ResponseWriter
-	status   int
-	bytes    int64
-	hijacked bool
+	Status   int // 0 if nothing was sent
+	Bytes    int64
+	Hijacked bool // the handler has taken the connection
 	failed   bool // a write to the client failed
 	body     body
 }
 
-func (rec *recorder) WriteHeader(status int) {
-	if rec.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		rec.status = status
+func (rec *Recorder) WriteHeader(status int) {
+	if rec.Status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		rec.Status = status
 	}
 	rec.ResponseWriter.WriteHeader(status)
 }
 
-func (rec *recorder) Write(p []byte) (int, error) {
+func (rec *Recorder) Write(p []byte) (int, error) {
 	rec.begin()
 	n, err := rec.ResponseWriter.Write(p)
-	rec.bytes += int64(n)
+	rec.Bytes += int64(n)
 	return n, rec.note(err)
 }
 
 // Unwrap lets http.ResponseController find what the ResponseWriter can do.
-func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
-func (rec *recorder) begin() {
-	if rec.status == 0 {
-		rec.status = http.StatusOK
+func (rec *Recorder) begin() {
+	if rec.Status == 0 {
+		rec.Status = http.StatusOK
 	}
 }
 
 // note remembers that a write failed, unless the handler caused the error.
-func (rec *recorder) note(err error) error {
+func (rec *Recorder) note(err error) error {
 	if err != nil && !errors.Is(err, http.ErrContentLength) && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrHijacked) {
 		rec.failed = true
 	}
 	return err
 }
 
-// hungUp reports whether the client failed to send its request or to take the answer.
+// HungUp reports whether the client failed to send its request or to take the answer.
 // net/http does not end the context of a request whose body is malformed or does not come.
-func (rec *recorder) hungUp() bool {
+func (rec *Recorder) HungUp() bool {
 	return rec.failed || rec.body.reading.Load() > 0 || rec.body.failed.Load()
 }
 
-// writer returns rec with the optional interfaces that its ResponseWriter has, and no
+// Writer returns rec with the optional interfaces that its ResponseWriter has, and no
 // others, because a handler that finds a Flusher relies on it. These interfaces are
 // Flusher, Hijacker, io.ReaderFrom and Pusher. A handler finds others through Unwrap.
-func (rec *recorder) writer() http.ResponseWriter {
+func (rec *Recorder) Writer() http.ResponseWriter {
 	const (
 		flushes = 1 << iota
 		hijacks
@@ -84,91 +86,91 @@ func (rec *recorder) writer() http.ResponseWriter {
 	switch n {
 	case flushes:
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 		}{rec, f}
 	case hijacks:
 		return struct {
-			*recorder
+			*Recorder
 			hijacker
 		}{rec, h}
 	case flushes | hijacks:
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			hijacker
 		}{rec, f, h}
 	case reads:
 		return struct {
-			*recorder
+			*Recorder
 			readerFrom
 		}{rec, r}
 	case flushes | reads:
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			readerFrom
 		}{rec, f, r}
 	case hijacks | reads:
 		return struct {
-			*recorder
+			*Recorder
 			hijacker
 			readerFrom
 		}{rec, h, r}
 	case flushes | hijacks | reads: // HTTP/1
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			hijacker
 			readerFrom
 		}{rec, f, h, r}
 	case pushes:
 		return struct {
-			*recorder
+			*Recorder
 			pusher
 		}{rec, p}
 	case flushes | pushes: // HTTP/2
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			pusher
 		}{rec, f, p}
 	case hijacks | pushes:
 		return struct {
-			*recorder
+			*Recorder
 			hijacker
 			pusher
 		}{rec, h, p}
 	case flushes | hijacks | pushes:
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			hijacker
 			pusher
 		}{rec, f, h, p}
 	case reads | pushes:
 		return struct {
-			*recorder
+			*Recorder
 			readerFrom
 			pusher
 		}{rec, r, p}
 	case flushes | reads | pushes:
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			readerFrom
 			pusher
 		}{rec, f, r, p}
 	case hijacks | reads | pushes:
 		return struct {
-			*recorder
+			*Recorder
 			hijacker
 			readerFrom
 			pusher
 		}{rec, h, r, p}
 	case flushes | hijacks | reads | pushes:
 		return struct {
-			*recorder
+			*Recorder
 			flusher
 			hijacker
 			readerFrom
@@ -178,7 +180,7 @@ func (rec *recorder) writer() http.ResponseWriter {
 	return rec
 }
 
-type flusher struct{ rec *recorder }
+type flusher struct{ rec *Recorder }
 
 func (f flusher) Flush() { _ = f.FlushError() }
 
@@ -188,36 +190,42 @@ func (f flusher) FlushError() error {
 	return f.rec.note(http.NewResponseController(f.rec.ResponseWriter).Flush())
 }
 
-type hijacker struct{ rec *recorder }
+type hijacker struct{ rec *Recorder }
 
 // Hijack hands the connection over. Bytes that the handler then writes to the connection
 // are not counted.
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := h.rec.ResponseWriter.(http.Hijacker).Hijack()
 	if err == nil {
-		h.rec.hijacked = true
-		if h.rec.status == 0 {
-			h.rec.status = http.StatusSwitchingProtocols
+		h.rec.Hijacked = true
+		if h.rec.Status == 0 {
+			h.rec.Status = http.StatusSwitchingProtocols
 		}
 	}
 	return conn, rw, err
 }
 
-type readerFrom struct{ rec *recorder }
+type readerFrom struct{ rec *Recorder }
 
 // ReadFrom lets io.Copy use sendfile. Its error does not say whether the source or the
 // client failed. The error counts as a failure of the client, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	r.rec.begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
-	r.rec.bytes += n
+	r.rec.Bytes += n
 	return n, r.rec.note(err)
 }
 
-type pusher struct{ rec *recorder }
+type pusher struct{ rec *Recorder }
 
 func (p pusher) Push(target string, o *http.PushOptions) error {
 	return p.rec.ResponseWriter.(http.Pusher).Push(target, o)
+}
+
+// Body returns the body b of the request, and records whether it was read without an error.
+func (rec *Recorder) Body(b io.ReadCloser) io.ReadCloser {
+	rec.body.ReadCloser = b
+	return &rec.body
 }
 
 // A body is the body of a request. It notes that a read failed, or that a read has not

@@ -1,0 +1,229 @@
+package histories_test
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// An op is one call of a store: what was asked, when, and what was returned.
+type op struct {
+	Worker       int
+	Kind         kind
+	Pair         string
+	Call, Return int64 // ns since 1970; all processes read one clock
+	Err          string
+	Allowed      bool
+	Remaining    []int64 // one for each charge
+}
+
+type kind int
+
+const (
+	spendA    kind = iota // a unit of the pair's first key
+	spendB                // a unit of its second key
+	spendBoth             // a unit of each, or of none
+	refund                // gives a unit of the first key back
+	look                  // costs nothing
+	counts                // the number of kinds that charge a pair
+	burst                 // a unit of a GCRA for all pairs
+	logged                // a unit of a log for all pairs
+)
+
+const quotaOfPair = 40
+
+// state is how many units of each key of a pair are spent.
+type state struct{ a, b int }
+
+// apply returns the state after an operation, and what the operation returns.
+func (s state) apply(k kind) (after state, allowed bool, remaining []int64) {
+	after = s
+	switch k {
+	case spendA:
+		after.a++
+	case spendB:
+		after.b++
+	case spendBoth:
+		after.a++
+		after.b++
+	case refund:
+		after.a = max(0, after.a-1)
+	}
+	allowed = after.a <= quotaOfPair && after.b <= quotaOfPair || after == s
+	if !allowed {
+		after = s
+	}
+	a, b := int64(quotaOfPair-after.a), int64(quotaOfPair-after.b)
+	switch k {
+	case spendB:
+		remaining = []int64{b}
+	case spendBoth:
+		remaining = []int64{a, b}
+	default:
+		remaining = []int64{a}
+	}
+	return after, allowed, remaining
+}
+
+// A search looks for an order of a pair's operations in which one counter after the other
+// would have returned what the store returned, and in which no operation is before another one
+// that had returned when it was called (Herlihy and Wing, Linearizability, 1990). Operations
+// that failed may have any place after their call, or none. Of failed operations of one kind,
+// the order of their calls is the only one that has to be tried: each of them could take the
+// place of a later one.
+type search struct {
+	workers [][]op       // the operations that returned, by worker, in their order
+	failed  [counts][]op // those that failed, in their order
+	seen    map[string]bool
+	steps   int
+}
+
+const maxSteps = 2_000_000
+
+type verdict int
+
+const (
+	possible verdict = iota
+	impossible
+	tooLarge
+)
+
+// linearizable searches in the operations of one pair.
+func linearizable(ops []op) verdict {
+	s := search{seen: map[string]bool{}}
+	byWorker := map[int]int{}
+	for _, o := range slices.SortedFunc(slices.Values(ops), func(x, y op) int { return cmp.Compare(x.Call, y.Call) }) {
+		if o.Err != "" {
+			if o.Kind != look {
+				s.failed[o.Kind] = append(s.failed[o.Kind], o)
+			}
+			continue
+		}
+		n, ok := byWorker[o.Worker]
+		if !ok {
+			n = len(s.workers)
+			byWorker[o.Worker] = n
+			s.workers = append(s.workers, nil)
+		}
+		s.workers[n] = append(s.workers[n], o)
+	}
+	switch {
+	case s.from(state{}, make([]int, len(s.workers)), [counts]int{}):
+		return possible
+	case s.steps > maxSteps:
+		return tooLarge
+	}
+	return impossible
+}
+
+// from reports whether the rest of the operations has an order: those after next of each
+// worker, and any of those that failed after lost of each kind.
+func (s *search) from(now state, next []int, lost [counts]int) bool {
+	position := fmt.Sprint(now, next, lost)
+	if s.seen[position] || s.steps > maxSteps {
+		return false
+	}
+	s.seen[position] = true
+	s.steps++
+	first := int64(math.MaxInt64) // the operations that come next were called before any returned
+	for w, n := range next {
+		if n < len(s.workers[w]) {
+			first = min(first, s.workers[w][n].Return)
+		}
+	}
+	if first == math.MaxInt64 {
+		return true
+	}
+	for w, n := range next {
+		if n == len(s.workers[w]) || s.workers[w][n].Call > first {
+			continue
+		}
+		o := s.workers[w][n]
+		after, allowed, remaining := now.apply(o.Kind)
+		if allowed != o.Allowed || !slices.Equal(remaining, o.Remaining) {
+			continue
+		}
+		next[w]++
+		ok := s.from(after, next, lost)
+		next[w]--
+		if ok {
+			return true
+		}
+	}
+	for k, list := range s.failed {
+		if lost[k] == len(list) || list[lost[k]].Call > first {
+			continue
+		}
+		after, _, _ := now.apply(kind(k))
+		used := lost
+		used[k]++
+		if s.from(after, next, used) {
+			return true
+		}
+	}
+	return false
+}
+
+// beyond returns how many units of each key of a pair were admitted beyond its quota, at least:
+// refunds that failed count as made.
+func beyond(ops []op) (units int) {
+	var net state
+	for _, o := range ops {
+		switch {
+		case o.Kind == refund:
+			net.a--
+		case o.Err != "" || !o.Allowed:
+		case o.Kind == spendA:
+			net.a++
+		case o.Kind == spendB:
+			net.b++
+		case o.Kind == spendBoth:
+			net.a++
+			net.b++
+		}
+	}
+	return max(0, net.a-quotaOfPair) + max(0, net.b-quotaOfPair)
+}
+
+// densest returns the most units of a kind that were certainly admitted within one period:
+// called and returned in it.
+func densest(ops []op, k kind, period time.Duration) (most int) {
+	var list []op
+	for _, o := range ops {
+		if o.Kind == k && o.Err == "" && o.Allowed {
+			list = append(list, o)
+		}
+	}
+	slices.SortFunc(list, func(x, y op) int { return cmp.Compare(x.Call, y.Call) })
+	for i, first := range list {
+		n := 0
+		for _, o := range list[i:] {
+			if o.Call >= first.Call+int64(period) {
+				break
+			}
+			if o.Return < first.Call+int64(period) {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// gap returns the longest time without an answer.
+func gap(ops []op) time.Duration {
+	var longest, last int64
+	list := slices.SortedFunc(slices.Values(ops), func(x, y op) int { return cmp.Compare(x.Return, y.Return) })
+	for _, o := range list {
+		if o.Err != "" {
+			continue
+		}
+		if last != 0 {
+			longest = max(longest, o.Return-last)
+		}
+		last = o.Return
+	}
+	return time.Duration(longest).Round(time.Millisecond)
+}

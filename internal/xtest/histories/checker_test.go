@@ -1,0 +1,106 @@
+package histories_test
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// record makes random operations on one pair of a counter, from several goroutines, and
+// returns their history. flaw, if not nil, changes what a client sees, or the counter itself.
+func record(seed uint64, flaw func(rng *rand.Rand, s *state, o *op)) []op {
+	var mu sync.Mutex
+	var now state
+	var ops []op
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for w := range 8 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(w)))
+			for range 20 {
+				o := op{Worker: w, Kind: kind(rng.IntN(int(counts)))}
+				if rng.IntN(2) == 0 {
+					o.Kind = spendA
+				}
+				o.Call = int64(time.Since(begin))
+				time.Sleep(time.Duration(rng.IntN(100)) * time.Microsecond)
+				mu.Lock()
+				failed := rng.IntN(20) == 0
+				if !failed || rng.IntN(2) == 0 {
+					now, o.Allowed, o.Remaining = now.apply(o.Kind)
+				}
+				if failed {
+					o.Err, o.Allowed, o.Remaining = "lost", false, nil
+				}
+				if flaw != nil {
+					flaw(rng, &now, &o)
+				}
+				mu.Unlock()
+				time.Sleep(time.Duration(rng.IntN(100)) * time.Microsecond)
+				o.Return = int64(time.Since(begin))
+				mu.Lock()
+				ops = append(ops, o)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return ops
+}
+
+// TestChecker: the checker accepts histories of a counter and refuses those of broken ones.
+func TestChecker(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		flaw func(rng *rand.Rand, s *state, o *op)
+	}{
+		{"a counter", nil},
+		{"forgets a unit", func(rng *rand.Rand, s *state, o *op) {
+			if rng.IntN(15) == 0 && s.a > 0 {
+				s.a--
+			}
+		}},
+		{"spends a unit twice", func(rng *rand.Rand, s *state, o *op) {
+			if rng.IntN(6) == 0 && o.Kind == spendB && o.Err == "" && s.b < quotaOfPair {
+				s.b++
+			}
+		}},
+		{"spends half of a pair", func(rng *rand.Rand, s *state, o *op) {
+			if o.Kind == spendBoth && o.Err == "" && !o.Allowed && s.b < quotaOfPair {
+				s.b++
+			}
+		}},
+		{"admits one more", func(rng *rand.Rand, s *state, o *op) {
+			if o.Kind == spendA && o.Err == "" && !o.Allowed {
+				o.Allowed = true
+			}
+		}},
+		{"an old answer", func(rng *rand.Rand, s *state, o *op) {
+			if o.Kind == look && o.Err == "" && o.Remaining[0] < quotaOfPair-5 {
+				o.Remaining[0] += 5
+			}
+		}},
+		{"answers that are too high", func(rng *rand.Rand, s *state, o *op) {
+			if o.Kind == spendA && o.Err == "" && rng.IntN(20) == 0 {
+				o.Remaining[0] += 2
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			found := 0
+			for seed := range uint64(10) {
+				switch linearizable(record(seed, c.flaw)) {
+				case impossible:
+					found++
+				case tooLarge:
+					t.Error("the search gave up")
+				}
+			}
+			if c.flaw == nil && found > 0 || c.flaw != nil && found < 5 {
+				t.Errorf("found a fault in %d of 10 histories", found)
+			}
+		})
+	}
+}
