@@ -27,7 +27,7 @@
 local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
 local log_size, limit_size, entries_from = 32, 36, 18
 local entry_forms, entry_sizes = {n = '<I5I4', w = '<dd'}, {n = 9, w = 16}
-local pack, fields = struct.pack, struct.unpack
+local pack, fields, unpack = struct.pack, struct.unpack, table.unpack or unpack -- Lua 5.4 has only table.unpack
 local entries_of_block = 64
 
 local function parse_block(text)

@@ -187,13 +187,18 @@ func (c *call) shape(s []shaped) (_ []shaped, direct bool) {
 	return s, false
 }
 
-// appendMessagePack appends each number as a fixint, a uint32 or a float64.
+// mostInteger bounds the numbers that a script gets as integers. Lua 5.4 multiplies integers as
+// int64, so the product of any two must stay below 2^63. Its other numbers are floats, as all
+// numbers of Lua 5.1 are.
+const mostInteger = 1 << 31
+
+// appendMessagePack appends each number as a fixint, a uint32 below mostInteger, or a float64.
 func appendMessagePack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
 		switch {
 		case uint64(n) < 1<<7:
 			b = append(b, byte(n))
-		case uint64(n) < 1<<32:
+		case uint64(n) < mostInteger:
 			b = binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
 		default:
 			b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(n)))

@@ -28,7 +28,8 @@ import (
 // returns how many µs after now the cost fits, or −1 for never. A negative cost gives units
 // back and always fits. The last of the four numbers is the instant from which the next state
 // decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
-// return integers below 2^53, which are exact.
+// return integers below 2^53, which are exact. On a server with Lua 5.4, a number below 2^31 may
+// be an integer, which overflows at 2^63, and string.format('%d') accepts no fraction.
 //
 // The functions get two more arguments after burst: the edges of an Edged algorithm, or nothing,
 // and C of the state. take, queue and cancel return C of the next state after the four other
@@ -144,8 +145,8 @@ func fits(shape []shaped) bool {
 // for each value, then what writes the values if all charges fit. A shape that has no direct
 // part, because it has too many charges, or logs beside other algorithms in one value, is only
 // a set of algorithms. Every script ends with general.lua, which decides all other transactions
-// of its algorithms.
-func generate(shape []shaped) (*script, error) {
+// of its algorithms. The argument first is the first line, or "".
+func generate(first string, shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
 	var algorithms []quota.Algorithm
@@ -163,9 +164,10 @@ func generate(shape []shaped) (*script, error) {
 		direct = direct && (i == 0 || c.next || isLog(c.algorithm) == isLog(shape[i-1].algorithm))
 	}
 	var b lua
+	b.WriteString(first)
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
-	b.line("local now = t[1] * 1000000 + t[2]")
+	b.line("local now = t[1] * 1e6 + t[2]") // a float also in Lua 5.4: see mostInteger
 	b.line("local rows, within, times")
 	if direct {
 		b.direct(shape, algorithms, of)
@@ -221,6 +223,8 @@ type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
 	all []shaped // the algorithms of shapes that have no script of their own
+
+	first string // the first line of every script of the Store, or ""
 }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
@@ -245,7 +249,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 		name = appendNames(name[:0], shape)
 	}
 	if s.of[string(name)] == nil {
-		x, err := generate(shape)
+		x, err := generate(s.first, shape)
 		if err != nil {
 			return nil, false, err
 		}

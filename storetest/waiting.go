@@ -22,6 +22,9 @@ func never(t testing.TB, store quota.Store) {
 		p.one("", l, 0)
 		p.one("other", l, 0)
 	}
+	for _, l := range limits(1, (1<<32-1)*time.Microsecond) { // a product with the cost exceeds 2^63
+		p.wants(p.one("huge", l, 1<<32-1), false)
+	}
 }
 
 // reserve: a charge that waits reserves its unit, and no later charge gets that unit first.
