@@ -45,7 +45,7 @@ func TestForKeyReplaces(t *testing.T) {
 		{"by name", []weir.Limit{minute, day}, []weir.Limit{{Name: "day", Quota: 9}, {Name: "1m", Quota: 3}}, "day calendar 9/24h0m0s burst 0; 1m gcra 3/1m0s burst 0", ""},
 		{"one of its own", []weir.Limit{minute, day}, []weir.Limit{algorithms.GCRA(7, time.Hour)}, "1h gcra 7/1h0m0s burst 0", ""},
 		{"of two none is meant", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200}}, "", "it has no algorithm"},
-		{"twice the same", []weir.Limit{minute}, []weir.Limit{{Name: "1m", Quota: 2}, {Quota: 3, Period: time.Minute}}, "", `two limits named "1m"`},
+		{"twice the same", []weir.Limit{minute}, []weir.Limit{{Name: "1m", Quota: 2}, {Quota: 3, Period: time.Minute}}, "", `two limits are named "1m"`},
 		{"a quota of 0", []weir.Limit{minute}, []weir.Limit{{}}, "", "quota 0 is below 1"},
 		{"below nothing", []weir.Limit{minute}, []weir.Limit{{Quota: -1}}, "", "quota -1 is below 1"},
 	} {
@@ -441,7 +441,7 @@ func TestPolicyOf(t *testing.T) {
 			t.Errorf("%s: the rule alone: got %v, %v, want %v, %v", rule.Name, p, also, of, err)
 		}
 	}
-	if _, err := (weir.Rule{Name: "api"}).PolicyOf(""); !failsWith(err, `rule "api" has no key`) || !failsWith(weir.Rule{Name: "api"}.Validate(), `rule "api" has no key`) {
+	if _, err := (weir.Rule{Name: "api"}).PolicyOf(""); !failsWith(err, `rule "api": it has no key`) || !failsWith(weir.Rule{Name: "api"}.Validate(), `rule "api": it has no key`) {
 		t.Errorf("a rule without a key: got %v", err)
 	}
 }

@@ -494,16 +494,16 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"store is nil", nil, weir.Options{Rules: rule(limit)}},
 		{"no rules", store, weir.Options{}},
-		{"rule has no name", store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "": it has no name`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
 		{`rule "a\nb": a header field`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
-		{`rule "api" has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
-		{`rule "api" has no limits`, store, weir.Options{Rules: rule()}},
+		{`rule "api": it has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
+		{`rule "api": it has no limits`, store, weir.Options{Rules: rule()}},
 		{`unit "Tokens"`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
-		{`rule "api": Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
-		{`rule "api": RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
+		{`rule "api": the Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
+		{`rule "api": the RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
 		{`two rules are named "api"`, store, weir.Options{Rules: append(rule(limit), rule(limit)...)}},
-		{`two limits named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
-		{`two limits named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
+		{`two limits are named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
+		{`two limits are named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
 		{`limit "é": a header field`, store, weir.Options{Rules: rule(limit.Named("é"))}},
 		{"has no algorithm", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
 		{"quota 0 is below 1", store, weir.Options{Rules: rule(algorithms.GCRA(0, time.Second))}},
@@ -524,7 +524,7 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	defer func() {
-		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api" has no limits`) {
+		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api": it has no limits`) {
 			t.Errorf("Middleware panics with %v, want what New says", err)
 		}
 	}()

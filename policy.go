@@ -148,7 +148,7 @@ func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies boo
 }
 
 // countable prepares limits that Policy has returned. In place of a limit that cannot be counted
-// exactly, it prepares a lower limit that can be counted, and logs the mistake.
+// exactly, it prepares a lower limit that can be counted, and logs the error.
 func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	p := rule.prepare(limits, nil)
 	if p.err == nil {
@@ -185,7 +185,10 @@ func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
 	if base != nil {
 		replaced = base.policies
 	}
-	p.policies, p.err = rule.policiesOf(p.of, replaced)
+	var err error
+	if p.policies, err = rule.policiesOf(p.of, replaced); err != nil {
+		p.err = &RuleError{rule.Name, err}
+	}
 	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
 		return !compare.Can(l.Algorithm)
 	})

@@ -42,7 +42,7 @@ type Rule struct {
 	// Policy says what the rule does with a request, such as the limits of a tier; nil means
 	// Limits. It is also called for a request without a key, of which only Allowed and Denied
 	// count, so that a client cannot escape a denied network by omitting its key. The zero
-	// Policy means Limits. If the rule has no Limits either, it is a mistake, such as a
+	// Policy means Limits. If the rule has no Limits either, it is an error, such as a
 	// misspelt tier: an error of the request, as an invalid limit is (see Options.OnError).
 	// A limit that cannot be counted exactly is replaced by a lower limit that can be counted,
 	// and the Logger gets a warning. The context of r does not end when the client hangs up,
@@ -139,30 +139,47 @@ type rule struct {
 	listCount atomic.Int64
 }
 
+// A RuleError is the error of New, and of Validate, for an invalid Rule.
+type RuleError struct {
+	Rule string // its name
+	Err  error  // what is wrong, without the name
+}
+
+func (e *RuleError) Error() string { return fmt.Sprintf("weir: rule %q: %v", e.Rule, e.Err) }
+func (e *RuleError) Unwrap() error { return e.Err }
+
 func prepare(r Rule, w *headers.Writer) (*rule, error) {
+	p, err := r.prepare(w)
+	if err != nil {
+		return nil, &RuleError{r.Name, err}
+	}
+	return p, nil
+}
+
+func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	switch {
 	case r.Name == "":
-		return nil, fmt.Errorf("weir: a rule %w", errors.New("has no name"))
+		return nil, errors.New("it has no name")
 	case !printable.Is(r.Name):
-		return nil, r.errorf("%w", printable.Err)
+		return nil, printable.Err
 	case r.Key == nil:
-		return nil, fmt.Errorf("weir: rule %q %w", r.Name, errors.New("has no key"))
+		return nil, errors.New("it has no key")
 	case len(r.Limits) == 0 && r.Policy == nil:
-		return nil, fmt.Errorf("weir: rule %q %w", r.Name, errors.New("has no limits"))
+		return nil, errors.New("it has no limits")
 	case !(r.Shadow >= 0 && r.Shadow <= 1):
-		return nil, r.errorf("Shadow %v is not from 0 to 1", r.Shadow)
+		return nil, fmt.Errorf("the Shadow %v is not from 0 to 1", r.Shadow)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
-		return nil, r.errorf("Status %d is not from 400 to 599", r.Status)
+		return nil, fmt.Errorf("the Status %d is not from 400 to 599", r.Status)
 	case r.NoKey > NoKeyRefuse:
-		return nil, r.errorf("NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
+		return nil, fmt.Errorf("the NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
 	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
-		return nil, r.errorf("RetryJitter %v is not from 0 to 2^50 µs", r.RetryJitter)
+		return nil, fmt.Errorf("the RetryJitter %v is not from 0 to 2^50 µs", r.RetryJitter)
 	}
 	if r.Unit == "" {
 		r.Unit = headers.Requests
 	}
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return nil, r.errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
+		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
 	}
 	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
 	if r.Status == reducedCapacity.status {
@@ -180,19 +197,13 @@ func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	}
 	if r.Penalty != nil {
 		if err := r.Penalty.validate(); err != nil {
-			return nil, r.errorf("%w", err)
+			return nil, err
 		}
 	}
 	return p, nil
 }
 
-// errorf returns an error that names the rule and wraps the reason.
-func (r *Rule) errorf(format string, args ...any) error {
-	return fmt.Errorf("weir: rule %q: %w", r.Name, fmt.Errorf(format, args...))
-}
-
-// Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
-// of the error returns the reason, which does not name the rule.
+// Validate returns the error that New would return for the rule alone, or nil.
 func (r Rule) Validate() error {
 	_, err := prepare(r, defaultWriter)
 	return err
@@ -208,17 +219,17 @@ func (r *rule) checkLimits() error {
 		a := &r.policies[i]
 		settles = settles || !a.inFlight
 		if err := checkBurst(&a.limit); err != nil {
-			return r.errorf("limit %q: %w", a.limit.Name, err)
+			return fmt.Errorf("limit %q: %w", a.limit.Name, err)
 		}
 		for j := range r.policies {
 			// A Settle, or a policy of a key, may exceed one limit and not the other.
 			if b := &r.policies[j]; i != j && r.Settle == nil && r.ForKey == nil && a.limit.Redundant(&b.limit) {
-				return r.errorf("limit %q never refuses a request that limit %q admits: remove it or change its numbers", a.limit.Name, b.limit.Name)
+				return fmt.Errorf("limit %q never refuses a request that limit %q admits: remove it or change its numbers", a.limit.Name, b.limit.Name)
 			}
 		}
 	}
 	if !settles {
-		return r.errorf("Settle changes nothing, because requests in flight give their units back")
+		return errors.New("the Settle changes nothing, because requests in flight give their units back")
 	}
 	return nil
 }
@@ -251,11 +262,11 @@ func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
 			l.Name = l.StoredName()
 		}
 		if err != nil {
-			return nil, r.errorf("limit %q: %w", l.Name, err)
+			return nil, fmt.Errorf("limit %q: %w", l.Name, err)
 		}
 		for _, p := range policies {
 			if p.limit.Name == l.Name {
-				return nil, r.errorf("two limits named %q", l.Name)
+				return nil, fmt.Errorf("two limits are named %q", l.Name)
 			}
 		}
 		policies = append(policies, newPolicy(r, len(limits), alone, l))

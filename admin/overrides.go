@@ -132,12 +132,12 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 // seconds is 0.
 func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
 	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
-	var mistake *overrides.MistakeError
+	var invalid *overrides.InvalidError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
 		return refuse(http.StatusInsufficientStorage, "there are already %d overrides, which is the largest number", overrides.MaxLive)
-	case errors.As(err, &mistake):
-		return refuse(http.StatusBadRequest, "%s", mistake.Text)
+	case errors.As(err, &invalid):
+		return refuse(http.StatusBadRequest, "%s", invalid.Text)
 	}
 	return err
 }
@@ -168,7 +168,11 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "%v", errors.Unwrap(err))
+		var invalid *weir.RuleError
+		if errors.As(err, &invalid) {
+			err = invalid.Err
+		}
+		return nil, refuse(http.StatusBadRequest, "%v", err)
 	}
 	return all, nil
 }

@@ -126,7 +126,7 @@ func TestOverrideMistakes(t *testing.T) {
 		{one, "PUT", "/override?rule=api&key=a", `{"denied": true}`, 405, "POST and DELETE"},
 		{one, "GET", "/overrides?rule=ap", ``, 404, "known are api"},
 		{two, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5}]}`, 400, "it has no algorithm"},
-		{two, "POST", "/override?rule=api&key=a", `{"limits": [{"name": "1h", "quota": 5}, {"name": "1h", "quota": 6}]}`, 400, `two limits named`},
+		{two, "POST", "/override?rule=api&key=a", `{"limits": [{"name": "1h", "quota": 5}, {"name": "1h", "quota": 6}]}`, 400, `two limits are named`},
 		{none, "POST", "/override?rule=api&key=a", `{"denied": true}`, 404, "Options.Overrides is not set"},
 		{none, "DELETE", "/override?rule=api&key=a", ``, 404, "Options.Overrides is not set"},
 		{none, "GET", "/overrides", ``, 404, "Options.Overrides is not set"},

@@ -1,7 +1,7 @@
 // Package credit grants a key units beyond the limits of a rule, for example to a customer
 // that has just paid:
 //
-//	store := credit.New(redis, "api")
+//	store := credit.New(redis, credit.Options{Rules: []string{"api"}})
 //	err := credit.Grant(ctx, store, "api", "acme", 10_000, 24*time.Hour)
 //
 // If the limits of the rule then refuse a request, granted units pay for it, until they are
@@ -28,7 +28,7 @@ import (
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
 // granted units pay for all limits that refuse it. Granted units cannot pay for a pause, a
-// ban, a deny or a limit of requests in flight, and a request that one of these refuses spends
+// ban, a deny or a concurrency limit, and a request that one of these refuses spends
 // none. Rules in shadow spend none either, because they refuse no request. Their events
 // therefore report refusals that granted units would have paid for. If next fails when it is
 // asked again, the refusal stands.
@@ -41,11 +41,17 @@ import (
 // refused. If Settle of the rule gives back units of a paid charge, these units become
 // granted units again, unless their time is over. If the last granted unit of the key was
 // spent an hour ago or earlier, they are lost as well.
-func New(next quota.Store, rules ...string) *Store {
-	if next == nil || len(rules) == 0 {
+func New(next quota.Store, o Options) *Store {
+	if next == nil || len(o.Rules) == 0 {
 		panic("credit: the store is nil, or there are no rules")
 	}
-	return &Store{next, slices.Clone(rules)}
+	return &Store{next, slices.Clone(o.Rules)}
+}
+
+// Options are the options of New.
+type Options struct {
+	// Rules are the names of the rules whose keys may be granted units, at least one.
+	Rules []string
 }
 
 // A Store pays refused charges with granted units. See New.
@@ -56,7 +62,7 @@ type Store struct {
 
 // Grant grants units, 1 to 2^50, to a key of a rule. They last for d, or 35 years if d is 0.
 // They are added to the units that are left of earlier grants, up to 2^50 in all. All these
-// units then end together, at the latest of their ends.
+// units then all expire together, at the latest of their expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:

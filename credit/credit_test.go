@@ -22,11 +22,12 @@ func TestLua(t *testing.T) {
 	limits := []quota.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, 2*time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
 	storetest.Limits(t, weirtest.Memory(), limits...)
 	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
+	storetest.Limits(t, weirtest.Redis(t, redistest.Lua54(t).Addr(), 5*time.Second), limits...)
 }
 
 // TestConforms: without grants, a store of New passes the tests of package storetest.
 func TestConforms(t *testing.T) {
-	weirtest.Conforms(t, func() quota.Store { return New(weirtest.Memory(), "storetest", "other") })
+	weirtest.Conforms(t, func() quota.Store { return New(weirtest.Memory(), Options{Rules: []string{"storetest", "other"}}) })
 }
 
 func left(t *testing.T, store quota.Store, key string) int64 {
@@ -49,7 +50,7 @@ func grant(t *testing.T, store quota.Store, key string, units int64, d time.Dura
 // they end or are revoked.
 func TestGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), "api")
+		store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), Options{Rules: []string{"api"}})
 		limits := []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour), algorithms.FixedWindow(3, 999*time.Hour)}
 		other := algorithms.FixedWindow(6, 1000*time.Hour)
 		ask := func(want bool) {
@@ -101,7 +102,7 @@ func TestGrantOnce(t *testing.T) {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for range 2 {
-		store := New(weirtest.Redis(t, addr, 5*time.Second), "api")
+		store := New(weirtest.Redis(t, addr, 5*time.Second), Options{Rules: []string{"api"}})
 		for range 8 {
 			wg.Go(func() {
 				for range 20 {
@@ -120,7 +121,7 @@ func TestGrantOnce(t *testing.T) {
 // TestSettle: if Settle gives back units of a paid request, they become granted units
 // again, and not units of a limit.
 func TestSettle(t *testing.T) {
-	store := New(weirtest.Memory(), "api")
+	store := New(weirtest.Memory(), Options{Rules: []string{"api"}})
 	limit := algorithms.SlidingLog(10, 1000*time.Hour)
 	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit, algorithms.FixedWindow(10, 999*time.Hour)},
 		Cost: func(*http.Request) int64 { return 10 }, Settle: func(weir.Outcome) int64 { return 4 }}}})
@@ -143,7 +144,7 @@ func TestSettle(t *testing.T) {
 
 // TestPeekPaysNothing: Peek spends neither units of the limit nor granted units.
 func TestPeekPaysNothing(t *testing.T) {
-	store := New(weirtest.Memory(), "api")
+	store := New(weirtest.Memory(), Options{Rules: []string{"api"}})
 	grant(t, store, "ann", 10, 0)
 	ask := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.GCRA(10, time.Hour), Cost: 3}
 	for range 5 {
@@ -167,7 +168,7 @@ func (sliced) Name() string { return "sliced" }
 
 // TestIncomparable: a rule may have limits whose algorithms are not comparable with ==.
 func TestIncomparable(t *testing.T) {
-	store := New(weirtest.Memory(), "api")
+	store := New(weirtest.Memory(), Options{Rules: []string{"api"}})
 	grant(t, store, "ann", 1, 0)
 	var charges []quota.Charge
 	for i, l := range []quota.Limit{algorithms.FixedWindow(1, 1000*time.Hour), algorithms.FixedWindow(5, 999*time.Hour), algorithms.FixedWindow(6, 998*time.Hour)} {
@@ -187,7 +188,7 @@ func TestIncomparable(t *testing.T) {
 // granted unit, and they end when they would have ended. They do not lengthen a later grant.
 func TestSettleLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := New(weirtest.Memory(), "api")
+		store := New(weirtest.Memory(), Options{Rules: []string{"api"}})
 		charges := []quota.Charge{{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 10}}
 		back := []quota.Charge{charges[0]}
 		back[0].Cost = -6
@@ -229,7 +230,7 @@ func TestBannedPaysNothing(t *testing.T) {
 		},
 	} {
 		next := open()
-		store := New(next, "api")
+		store := New(next, Options{Rules: []string{"api"}})
 		limit := algorithms.FixedWindow(2, 1000*time.Hour)
 		rule := weir.Rule{Name: "api", Key: weir.Global(), Limits: []quota.Limit{limit},
 			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Hour}}
@@ -277,7 +278,7 @@ func TestBannedPaysNothing(t *testing.T) {
 
 // TestShadowPaysNothing: a rule in shadow refuses nothing, so granted units do not pay for it.
 func TestShadowPaysNothing(t *testing.T) {
-	store := New(weirtest.Memory(), "api", "new")
+	store := New(weirtest.Memory(), Options{Rules: []string{"api", "new"}})
 	refused := 0
 	l, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{
@@ -306,7 +307,7 @@ func TestShadowPaysNothing(t *testing.T) {
 
 // TestGrantedAreAvailable: Peek and AllowAtMost count granted units as available.
 func TestGrantedAreAvailable(t *testing.T) {
-	store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), "api")
+	store := New(quota.Hybrid(weirtest.Memory(), quota.HybridOptions{}), Options{Rules: []string{"api"}})
 	minute, day := algorithms.FixedWindow(5, 1000*time.Hour), algorithms.FixedWindow(8, 999*time.Hour)
 	charge := func(l quota.Limit, cost int64) quota.Charge {
 		return quota.Charge{Rule: "api", Key: "ann", Limit: l, Cost: cost}

@@ -16,7 +16,7 @@ import (
 
 func Example() {
 	ctx := context.Background()
-	store := credit.New(memstore.New(memstore.Options{}), "api")
+	store := credit.New(memstore.New(memstore.Options{}), credit.Options{Rules: []string{"api"}})
 	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("Api-Key"), Limits: []quota.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
 	}}})

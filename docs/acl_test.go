@@ -127,7 +127,7 @@ func TestACL(t *testing.T) {
 		}
 	})
 	t.Run("credit", func(t *testing.T) {
-		store := credit.New(open(t), "api")
+		store := credit.New(open(t), credit.Options{Rules: []string{"api"}})
 		for _, err := range []error{
 			credit.Grant(t.Context(), store, "api", "192.0.2.1", 100, time.Hour), credit.Revoke(t.Context(), store, "api", "192.0.2.2"),
 		} {

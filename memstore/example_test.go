@@ -71,5 +71,5 @@ func Example_full() {
 		}
 	}
 	// Output:
-	// weir: the store is busy: full of keys that are being limited
+	// quota: the store is busy: full of keys that are being limited
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A MistakeError is the error of Set if its arguments are invalid.
-type MistakeError struct{ Text string }
+// An InvalidError is the error of Set if its arguments are invalid.
+type InvalidError struct{ Text string }
 
-func (e *MistakeError) Error() string { return "overrides: " + e.Text }
+func (e *InvalidError) Error() string { return "overrides: " + e.Text }
 
-func mistake(format string, args ...any) error { return &MistakeError{fmt.Sprintf(format, args...)} }
+func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
 // MaxLive is the largest number of overrides that Set keeps.
 const MaxLive = 10_000
@@ -255,11 +255,11 @@ func (l *Live) build() {
 // Set keeps an override for d, or for ever if d is 0, and puts it in force in this process.
 // In other processes, Run puts it in force. Set replaces an override of the same rule and
 // key. The Algorithm of a limit may be nil, or any of package algorithms except Calendar. If
-// the arguments are invalid, the error is a *MistakeError; ErrFull says that there are
+// the arguments are invalid, the error is an *InvalidError; ErrFull says that there are
 // MaxLive overrides already.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
-		return mistake("duration %v is below 0", d)
+		return invalid("duration %v is below 0", d)
 	}
 	name, text, err := encode(rule, &e, note)
 	if err != nil {
@@ -343,27 +343,27 @@ const maxText = 4096 // bytes
 
 func encode(rule string, e *Entry, note string) (name, text string, err error) {
 	if err := e.check(false); err != nil {
-		return "", "", mistake("%v", err)
+		return "", "", invalid("%v", err)
 	}
 	if rule == "" || strings.Contains(rule, "\x00") {
-		return "", "", mistake("no rule has the name %q", rule)
+		return "", "", invalid("no rule has the name %q", rule)
 	}
 	rec := record{Unlimited: e.Unlimited, Denied: e.Denied, Note: note}
 	for _, l := range e.Limits {
 		r := recordLimit{Name: l.Name, Quota: l.Quota, Period: l.Period, Burst: l.Burst}
 		if l.Algorithm != nil {
 			if r.Algorithm = l.Algorithm.Name(); counters.Named(r.Algorithm) == nil {
-				return "", "", mistake("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
+				return "", "", invalid("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
 			}
 		}
 		if l.Period < 0 || l.Burst < 0 {
-			return "", "", mistake("key %q: a period or a burst is below 0", e.Key)
+			return "", "", invalid("key %q: a period or a burst is below 0", e.Key)
 		}
 		rec.Limits = append(rec.Limits, r)
 	}
 	b, err := json.Marshal(rec)
 	if err == nil && len(b) > maxText {
-		err = mistake("key %q: the override is larger than %d bytes", e.Key, maxText)
+		err = invalid("key %q: the override is larger than %d bytes", e.Key, maxText)
 	}
 	return nameOf(rule, e.Key), string(b), err
 }

@@ -57,11 +57,11 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
 	case next == nil:
-		panic("weir: Breaker: the store is nil")
+		panic("quota: Breaker: the store is nil")
 	case o.Failures < 0:
-		panic(fmt.Sprintf("weir: Breaker: Failures is %d", o.Failures))
+		panic(fmt.Sprintf("quota: Breaker: Failures is %d", o.Failures))
 	case o.Cooldown < 0:
-		panic(fmt.Sprintf("weir: Breaker: Cooldown is %v", o.Cooldown))
+		panic(fmt.Sprintf("quota: Breaker: Cooldown is %v", o.Cooldown))
 	}
 	o.Failures = cmp.Or(o.Failures, 5)
 	o.Cooldown = cmp.Or(o.Cooldown, time.Second)

@@ -320,7 +320,7 @@ func TestBreakerHook(t *testing.T) {
 		says = nil
 		time.Sleep(time.Second)
 		b.Take(t.Context(), tx)
-		want := []string{"true true weir: the breaker is open: " + errDown.Error(), "false false <nil>"}
+		want := []string{"true true quota: the breaker is open: " + errDown.Error(), "false false <nil>"}
 		if strings.Join(seen, "\n") != strings.Join(want, "\n") {
 			t.Errorf("got %q, want %q", seen, want)
 		}
@@ -413,18 +413,18 @@ func TestConstructorsRefuse(t *testing.T) {
 		want string
 		f    func()
 	}{
-		{"weir: Breaker: the store is nil", func() { quota.Breaker(nil, quota.BreakerOptions{}) }},
-		{"weir: Breaker: Failures is -1", func() { quota.Breaker(memory(), quota.BreakerOptions{Failures: -1}) }},
-		{"weir: Breaker: Cooldown is -1s", func() { quota.Breaker(memory(), quota.BreakerOptions{Cooldown: -time.Second}) }},
-		{"weir: Hybrid: the store is nil", func() { quota.Hybrid(nil, quota.HybridOptions{}) }},
-		{"weir: Hybrid: MaxKeys is -1", func() { quota.Hybrid(memory(), quota.HybridOptions{MaxKeys: -1}) }},
-		{"weir: Coalesce: the store is nil", func() { quota.Coalesce(nil) }},
-		{"weir: Fallback: a store is nil", func() { quota.Fallback(nil, memory(), quota.FallbackOptions{}) }},
-		{"weir: Fallback: a store is nil", func() { quota.Fallback(memory(), nil, quota.FallbackOptions{}) }},
-		{"weir: Fallback: both stores are the same", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
-		{"weir: Share: the store is nil", func() { quota.Share(nil, 2) }},
-		{"weir: Share: there are 0 replicas", func() { quota.Share(memory(), 0) }},
-		{"weir: ShareFunc: the store or the function is nil", func() { quota.ShareFunc(memory(), nil) }},
+		{"quota: Breaker: the store is nil", func() { quota.Breaker(nil, quota.BreakerOptions{}) }},
+		{"quota: Breaker: Failures is -1", func() { quota.Breaker(memory(), quota.BreakerOptions{Failures: -1}) }},
+		{"quota: Breaker: Cooldown is -1s", func() { quota.Breaker(memory(), quota.BreakerOptions{Cooldown: -time.Second}) }},
+		{"quota: Hybrid: the store is nil", func() { quota.Hybrid(nil, quota.HybridOptions{}) }},
+		{"quota: Hybrid: MaxKeys is -1", func() { quota.Hybrid(memory(), quota.HybridOptions{MaxKeys: -1}) }},
+		{"quota: Coalesce: the store is nil", func() { quota.Coalesce(nil) }},
+		{"quota: Fallback: a store is nil", func() { quota.Fallback(nil, memory(), quota.FallbackOptions{}) }},
+		{"quota: Fallback: a store is nil", func() { quota.Fallback(memory(), nil, quota.FallbackOptions{}) }},
+		{"quota: Fallback: both stores are the same", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
+		{"quota: Share: the store is nil", func() { quota.Share(nil, 2) }},
+		{"quota: Share: there are 0 replicas", func() { quota.Share(memory(), 0) }},
+		{"quota: ShareFunc: the store or the function is nil", func() { quota.ShareFunc(memory(), nil) }},
 	} {
 		func() {
 			defer func() {
@@ -513,7 +513,7 @@ func ExampleBreaker() {
 	// Output:
 	// open: true because of: connection refused
 	// false connection refused
-	// true weir: the breaker is open: connection refused
-	// true weir: the breaker is open: connection refused
+	// true quota: the breaker is open: connection refused
+	// true quota: the breaker is open: connection refused
 	// {Open:true Refused:2}
 }

@@ -119,14 +119,14 @@ func TestFallbackLog(t *testing.T) {
 			return lines
 		}
 		const begins = `msg="weir: the primary store fails: the secondary decides" cause=`
-		const loud = `level=ERROR msg="weir: the primary store fails until its setup is changed: the secondary decides" cause=unusable err="weir: the store cannot work as it is set up"`
+		const loud = `level=ERROR msg="weir: the primary store fails until its setup is changed: the secondary decides" cause=unusable err="quota: the store cannot work as it is set up"`
 		for _, c := range []struct {
 			err  error
 			d    time.Duration
 			want []string
 		}{
 			{nil, time.Second, nil},
-			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="weir: the store is busy"`}},
+			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="quota: the store is busy"`}},
 			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=5m0.9s decided=3000`}},
 			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
 			{quota.ErrUnusable, 150 * time.Second, []string{loud, loud, loud}}, // in the same outage

@@ -35,7 +35,7 @@ import (
 // Fallback around Coalesce. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
-		panic("weir: Coalesce: the store is nil")
+		panic("quota: Coalesce: the store is nil")
 	}
 	batcher, _ := next.(Batcher)
 	return &CoalescedStore{next: next, batcher: batcher, seed: maphash.MakeSeed(),
@@ -254,12 +254,12 @@ func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction
 }
 
 func (c *CoalescedStore) takeEach(ts []*Transaction) (errs []error, err error) {
-	_, err = panics.Call("weir: Coalesce: the store panicked", func() error {
+	_, err = panics.Call("quota: Coalesce: the store panicked", func() error {
 		errs = c.batcher.TakeEach(context.Background(), ts)
 		return nil
 	})
 	if errs != nil && len(errs) != len(ts) {
-		return nil, fmt.Errorf("weir: Coalesce: %T.TakeEach returned %d errors for %d transactions", c.batcher, len(errs), len(ts))
+		return nil, fmt.Errorf("quota: Coalesce: %T.TakeEach returned %d errors for %d transactions", c.batcher, len(errs), len(ts))
 	}
 	return errs, err
 }

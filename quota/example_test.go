@@ -41,7 +41,7 @@ func ExampleLimit_Validate() {
 	fmt.Println(algorithms.GCRA(0, time.Minute).Named("burst").Validate())
 	// Output:
 	// <nil>
-	// weir: limit "burst": quota 0 is below 1
+	// quota: limit "burst": quota 0 is below 1
 }
 
 // A Store calls Validate first, which returns an error if no store can decide the
@@ -152,7 +152,7 @@ func ExampleLimitedError() {
 	}
 	// Output:
 	// true
-	// weir: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
+	// quota: rule "partner" never allows 2 at once: limit 1 per 1000h0m0s (fixed-window)
 }
 
 // A batch that was not needed gives its units back.

@@ -54,9 +54,9 @@ type FallbackOptions struct {
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
 	case primary == nil || secondary == nil:
-		panic("weir: Fallback: a store is nil")
+		panic("quota: Fallback: a store is nil")
 	case compare.Equal(primary, secondary):
-		panic("weir: Fallback: both stores are the same")
+		panic("quota: Fallback: both stores are the same")
 	}
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}

@@ -38,9 +38,9 @@ type HybridOptions struct {
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
-		panic("weir: Hybrid: the store is nil")
+		panic("quota: Hybrid: the store is nil")
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("weir: Hybrid: MaxKeys is %d", o.MaxKeys))
+		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d", o.MaxKeys))
 	}
 	n := cmp.Or(o.MaxKeys, 1<<16)
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}

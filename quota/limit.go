@@ -109,7 +109,7 @@ func (l Limit) String() string {
 // is wrong.
 func (l Limit) Validate() error {
 	if err := l.Fault(); err != nil {
-		return fmt.Errorf("weir: limit %q: %w", l.Name, err)
+		return fmt.Errorf("quota: limit %q: %w", l.Name, err)
 	}
 	return nil
 }

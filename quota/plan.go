@@ -80,11 +80,11 @@ func (p *plan) make(c *Charge) error {
 	was := p.known
 	p.known, p.seed = false, maphash.Seed{}
 	if !printable.Is(c.Rule) {
-		return fmt.Errorf("weir: rule %q: %w", c.Rule, printable.Err)
+		return fmt.Errorf("quota: rule %q: %w", c.Rule, printable.Err)
 	}
 	l := &c.Limit
 	if err := l.Fault(); err != nil {
-		return fmt.Errorf("weir: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
+		return fmt.Errorf("quota: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
 	}
 	p.Plan = plans.Plan{Names: c.names()}
 	if m, ok := l.Algorithm.(Metered); ok {

@@ -107,7 +107,7 @@ type Decision struct {
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
-	// spent, and for a limit of requests in flight, because nobody knows when a request
+	// spent, and for a concurrency limit, because nobody knows when a request
 	// will end.
 	NextAfter time.Duration
 
@@ -293,11 +293,11 @@ func (t *Transaction) validate() error {
 func (t *Transaction) validateMode() error {
 	switch {
 	case t.Mode > ModeForget:
-		return fmt.Errorf("weir: Mode %d is unknown", t.Mode)
+		return fmt.Errorf("quota: Mode %d is unknown", t.Mode)
 	case t.Mode != ModeSpend && t.Within > 0:
-		return fmt.Errorf("weir: Within is %v: only ModeSpend waits, the other modes need 0", t.Within)
+		return fmt.Errorf("quota: Within is %v: only ModeSpend waits, the other modes need 0", t.Within)
 	case (t.Mode == ModeAtMost) != (t.Most > 0):
-		return fmt.Errorf("weir: Most is %d: ModeAtMost needs 1 or more, the other modes need 0", t.Most)
+		return fmt.Errorf("quota: Most is %d: ModeAtMost needs 1 or more, the other modes need 0", t.Most)
 	case t.Mode != ModeAtMost && t.Mode != ModeForce:
 		return nil
 	}
@@ -305,12 +305,12 @@ func (t *Transaction) validateMode() error {
 	for i := range t.Charges {
 		cost := t.Charges[i].Cost
 		if cost < 0 {
-			return fmt.Errorf("weir: rule %q: ModeAtMost and ModeForce cannot give units back: the cost is %d", t.Charges[i].Rule, cost)
+			return fmt.Errorf("quota: rule %q: ModeAtMost and ModeForce cannot give units back: the cost is %d", t.Charges[i].Rule, cost)
 		}
 		spends = spends || cost > 0
 	}
 	if !spends {
-		return errors.New("weir: ModeAtMost needs a charge with a Cost above 0")
+		return errors.New("quota: ModeAtMost needs a charge with a Cost above 0")
 	}
 	return nil
 }
@@ -349,14 +349,14 @@ func (c *Charge) duplicates(d *Charge) error {
 var (
 	// ErrDuplicate is returned for a transaction that charges the same limit of the same
 	// rule and key twice.
-	ErrDuplicate = errors.New("weir: duplicate charge")
+	ErrDuplicate = errors.New("quota: duplicate charge")
 
 	// ErrBusy is returned by a store that has no capacity for a transaction: it gets more
 	// than it can decide in time, or its memory is full. Nothing was spent, unless the error
 	// also says that an answer was late, as redisstore.ErrTimeout does. Clients can cause
 	// ErrBusy, so it is no outage: by default a Limiter refuses the request (see
 	// Options.OnError).
-	ErrBusy = errors.New("weir: the store is busy")
+	ErrBusy = errors.New("quota: the store is busy")
 
 	// ErrFull is the ErrBusy of a store that keeps its states in the memory of the process
 	// and has no room for another state. Unlike other kinds of ErrBusy, it calls for more
@@ -367,7 +367,7 @@ var (
 	// changes that: the password is wrong, a right is missing, the server cannot run the
 	// scripts. It is no outage, because waiting does not help: by default a Limiter refuses
 	// the request (see Options.OnError).
-	ErrUnusable = errors.New("weir: the store cannot work as it is set up")
+	ErrUnusable = errors.New("quota: the store cannot work as it is set up")
 
 	// ErrLimit marks an invalid limit that a function returned for a request, so that no
 	// constructor could find it. The store has not failed.
@@ -375,5 +375,5 @@ var (
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
 	// the store. The store was not asked, and nothing was spent.
-	ErrOpen = errors.New("weir: the breaker is open")
+	ErrOpen = errors.New("quota: the breaker is open")
 )

@@ -20,9 +20,9 @@ import (
 func Share(next Store, replicas int) *SharedStore {
 	switch {
 	case next == nil:
-		panic("weir: Share: the store is nil")
+		panic("quota: Share: the store is nil")
 	case replicas < 1:
-		panic(fmt.Sprintf("weir: Share: there are %d replicas", replicas))
+		panic(fmt.Sprintf("quota: Share: there are %d replicas", replicas))
 	}
 	return ShareFunc(next, func(charges []Charge) {
 		for i := range charges {
@@ -37,7 +37,7 @@ func Share(next Store, replicas int) *SharedStore {
 // charges of the transaction stay as they are. ShareFunc panics if an argument is nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	if next == nil || change == nil {
-		panic("weir: ShareFunc: the store or the function is nil")
+		panic("quota: ShareFunc: the store or the function is nil")
 	}
 	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
 }

@@ -22,14 +22,14 @@ func (e *LimitedError) Error() string {
 		}
 		c := &t.Charges[i]
 		if c.Limit.InFlight() {
-			return fmt.Sprintf("weir: rule %q has as many requests in flight as it may: limit %v", c.Rule, c.Limit)
+			return fmt.Sprintf("quota: rule %q has as many requests in flight as it may: limit %v", c.Rule, c.Limit)
 		}
 		if d.RetryAfter == Never {
-			return fmt.Sprintf("weir: rule %q never allows %d at once: limit %v", c.Rule, c.Cost, c.Limit)
+			return fmt.Sprintf("quota: rule %q never allows %d at once: limit %v", c.Rule, c.Cost, c.Limit)
 		}
-		return fmt.Sprintf("weir: rule %q is at its limit, retry after %v: limit %v", c.Rule, t.RetryAfter(), c.Limit)
+		return fmt.Sprintf("quota: rule %q is at its limit, retry after %v: limit %v", c.Rule, t.RetryAfter(), c.Limit)
 	}
-	return "weir: limited"
+	return "quota: limited"
 }
 
 // RetryAfter is the wait until all charges fit, if nothing else is spent. It may be Never.
@@ -75,7 +75,7 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
-			return fmt.Errorf("weir: rule %q: a charge of cost %d spends nothing and is never limited: set its Cost", c.Rule, c.Cost)
+			return fmt.Errorf("quota: rule %q: a charge of cost %d spends nothing and is never limited: set its Cost", c.Rule, c.Cost)
 		}
 	}
 	return nil

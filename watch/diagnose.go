@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Codes of the errors that Diagnose finds. DIAGNOSTICS.md says what each means and
-// how to mend it.
+// Codes of the problems that Diagnose finds. DIAGNOSTICS.md says what each means and
+// how to fix it.
 const (
 	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the peer
 	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule

@@ -159,7 +159,7 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 // attributes, and no other. A test of package tally compares docs/metrics.md with the table.
 func TestTable(t *testing.T) {
 	want := map[string]string{}
-	for _, m := range append(tally.New().Metrics(), tally.FileMetrics(nil)...) {
+	for _, m := range append(tally.New().Metrics(), tally.FileMetrics[weir.Rule](nil)...) {
 		attributes := []string{}
 		for _, label := range m.Labels {
 			attributes = append(attributes, "weir."+label)

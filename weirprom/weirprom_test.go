@@ -304,7 +304,7 @@ func TestBounded(t *testing.T) {
 // other. A test of package tally compares docs/metrics.md with the table.
 func TestTable(t *testing.T) {
 	want := map[string]string{}
-	for _, m := range append(tally.New().Metrics(), tally.FileMetrics(nil)...) {
+	for _, m := range append(tally.New().Metrics(), tally.FileMetrics[weir.Rule](nil)...) {
 		slices.Sort(m.Labels)
 		want[m.Name] = fmt.Sprint(m.Kind, m.Labels, m.Help)
 	}

@@ -215,7 +215,7 @@ var All = []struct {
 	{"unit in capitals", one("  unit: Tokens\n", ""), true,
 		`3:9: unit "Tokens" is not of lower-case letters, digits and hyphens`},
 	{"status of a success", one("  status: 200\n", ""), true,
-		"3:11: Status 200 is not from 400 to 599"},
+		"3:11: the Status 200 is not from 400 to 599"},
 	{"status that is text", one("  status: forbidden\n", ""), true,
 		`3:11: status is "forbidden"; want a whole number`},
 	{"jitter of nothing", one("  retry-jitter: 0\n", ""), true,

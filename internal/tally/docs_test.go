@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/tally"
 )
 
@@ -27,7 +28,7 @@ func TestDocumented(t *testing.T) {
 		}
 		rows = append(rows, cells)
 	}
-	metrics := append(tally.New().Metrics(), tally.FileMetrics(nil)...)
+	metrics := append(tally.New().Metrics(), tally.FileMetrics[weir.Rule](nil)...)
 	names, labels := map[string]bool{}, []string{}
 	for i, m := range metrics {
 		names[m.Name], labels = true, append(labels, m.Labels...)

@@ -3,7 +3,6 @@ package tally
 import (
 	"strings"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -88,15 +87,15 @@ func (t *Tally) Metrics() []Metric {
 }
 
 // A file is a file of rules, such as a watch.File.
-type file interface {
+type file[R any] interface {
 	Version() string
 	Reloads() (loaded, failed int64)
 	Err() error
-	Rules() []weir.Rule
+	Rules() []R
 }
 
 // FileMetrics returns the metrics of a file of rules.
-func FileMetrics(file file) []Metric {
+func FileMetrics[R any](file file[R]) []Metric {
 	return []Metric{
 		gauge("weir_rules_info", "weir.rules.info", "{version}", "1 for the version of the rules in force.",
 			func(emit Emit) { emit(1, file.Version()) }, "version"),
