@@ -203,7 +203,8 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	return p, nil
 }
 
-// Validate returns the error that New would return for the rule alone, or nil.
+// Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
+// of the error returns the reason, which does not name the rule.
 func (r Rule) Validate() error {
 	_, err := prepare(r, defaultWriter)
 	return err

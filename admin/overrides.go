@@ -168,11 +168,7 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
-		var invalid *weir.RuleError
-		if errors.As(err, &invalid) {
-			err = invalid.Err
-		}
-		return nil, refuse(http.StatusBadRequest, "%v", err)
+		return nil, refuse(http.StatusBadRequest, "%v", errors.Unwrap(err))
 	}
 	return all, nil
 }

@@ -36,7 +36,7 @@ type Entry struct {
 
 const (
 	maxLimits = 16  // limits of an entry
-	maxStart  = 128 // bytes of the prefix of keys
+	maxStart  = 128 // bytes of a prefix of keys
 )
 
 // check returns an error if the entry itself is invalid. mayNest says whether it may
@@ -53,7 +53,7 @@ func (e *Entry) check(mayNest bool) error {
 	case e.Key == "":
 		return errors.New("an entry has an empty key")
 	case isStart && len(start) > maxStart:
-		return fmt.Errorf("the prefix is longer than %d bytes", maxStart)
+		return fmt.Errorf("the prefix of keys is longer than %d bytes", maxStart)
 	case n > 1:
 		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied", e.Key)
 	case n == 0 && len(e.Nested) == 0:
@@ -115,8 +115,8 @@ func New(entries ...Entry) (*Table, error) { return newTable(entries, false, fal
 
 // NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
 // of a key, and its Nested entries with the second part. If no entry of Nested matches, the
-// Entry itself decides. If that Entry has no limits, the Entry with the next-longest matching
-// prefix decides.
+// Entry itself decides. If that Entry has no limits, the Entry with the
+// next-longest matching prefix applies.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
 func twice(key string) error {
