@@ -75,10 +75,7 @@ func (rule *rule) owe(v *verdict, t *quota.Transaction, items *[]item, key strin
 		}
 		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
 	}
-	if v.buffer == 0 {
-		return nil
-	}
-	for i := n; i < len(t.Charges); i++ {
+	for i := n; i < len(t.Charges) && v.buffer > 0; i++ {
 		limit := &t.Charges[i].Limit
 		limit.Period += v.buffer
 		if err := limit.Fault(); err != nil {
