@@ -15,8 +15,9 @@ import (
 // riders of a Limiter are called in the order in which New installs them.
 type rider interface {
 	// meet is called for each rule that may charge or refuse the request, before the rule does.
-	// applies says that the request has that key. meet may deny the request. If it returns true,
-	// the rule refuses nothing, its charges go aside, and the next riders do not meet it.
+	// applies says that the request has that key, and that its policy is not Unlimited. meet may
+	// deny the request. If it returns true, the rule refuses nothing, its charges go aside, and
+	// the next riders do not meet it.
 	meet(v *verdict, rule *rule, key string, applies bool) (aside bool)
 
 	// board adds charges to v, behind those that the request owes.
