@@ -112,7 +112,8 @@ func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
 }
 
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
-// neither keys nor logs of states alive.
+// neither keys nor logs of states alive. charge and trim clear what they cut, so no key is left
+// beyond the lengths.
 func (l *Limiter) recycle(v *verdict) {
 	v.Release()
 	for i := range v.items {
