@@ -241,6 +241,30 @@ func TestRetryAfterOfSeveral(t *testing.T) {
 	})
 }
 
+// TestBanOfUnlimited: a ban of a key that has become unlimited does not hold, whether this process
+// remembers the ban or not, and holds again when the key has limits.
+func TestBanOfUnlimited(t *testing.T) {
+	store, own := memstore.New(memstore.Options{}), weir.Policy{}
+	limiter := func() *weir.Limiter {
+		return must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("User"), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)},
+			ForKey:  func(string) weir.Policy { return own },
+			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, time.Hour), Duration: time.Minute}}}})
+	}
+	knows, knowsNot := limiter(), limiter()
+	ban(t, knows, "ann", time.Minute)
+	for _, c := range []struct {
+		policy weir.Policy
+		status int
+	}{{weir.Unlimited(), 200}, {weir.Policy{}, 429}, {weir.Unlimited(), 200}} {
+		own = c.policy
+		for _, l := range []*weir.Limiter{knows, knowsNot} {
+			if got := do(l.Handler(served), ask("/", "", "User", "ann")).StatusCode; got != c.status {
+				t.Errorf("policy %v, remembered %v: got %d, want %d", c.policy, l == knows, got, c.status)
+			}
+		}
+	}
+}
+
 // TestDenyBeforeErrors: if the Policy of one rule fails, a request that another rule denies
 // is still refused.
 func TestDenyBeforeErrors(t *testing.T) {

@@ -28,7 +28,7 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		}
 		key, aside := storedkey.Of(whole), false
 		for i := 0; i < len(riders) && !aside; i++ {
-			aside = riders[i].meet(v, rule, key, applies)
+			aside = riders[i].meet(v, rule, key, applies && p != isUnlimited)
 		}
 		if reason := rule.denial(p == isDenied, applies); reason != 0 && !aside {
 			v.deny(Refusal{reason, rule.Name, quota.Never}, rule, key)
@@ -37,19 +37,20 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		if !applies || v.reason != 0 || v.event.Err != nil {
 			continue
 		}
-		if invalid != nil && aside {
-			rule.log.warn(v.Context, "use a limit", rule.Name, invalid)
-			continue
-		}
 		to, items := &v.Transaction, &v.items
 		if aside {
 			to, items = &v.extras().aside.Transaction, &v.extra.aside.items
 		}
-		err := invalid
+		n, err := len(*items), invalid
 		if err == nil {
 			err = rule.owe(v, to, items, key, p.policies)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case aside:
+			rule.log.warn(v.Context, "use a limit", rule.Name, err)
+			to.Charges, *items = to.Charges[:n], (*items)[:n]
+		default:
 			v.event.Err, v.Refusal = err, Refusal{Reason: ReasonError, Rule: rule.Name}
 		}
 	}
@@ -75,10 +76,7 @@ func (rule *rule) owe(v *verdict, t *quota.Transaction, items *[]item, key strin
 		}
 		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
 	}
-	if v.buffer == 0 {
-		return nil
-	}
-	for i := n; i < len(t.Charges); i++ {
+	for i := n; i < len(t.Charges) && v.buffer > 0; i++ {
 		limit := &t.Charges[i].Limit
 		limit.Period += v.buffer
 		if err := limit.Fault(); err != nil {

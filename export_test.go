@@ -20,6 +20,25 @@ var (
 	BeginPause = beginPause
 )
 
+// PooledKeys returns the keys that a verdict in the pool keeps alive. ok is false if the pool is
+// empty.
+func (l *Limiter) PooledKeys() (keys []string, ok bool) {
+	v, ok := l.pool.Get().(*verdict)
+	if !ok {
+		return nil, false
+	}
+	for _, it := range v.items[:cap(v.items)] {
+		keys = append(keys, it.key)
+	}
+	for _, c := range v.Charges[:cap(v.Charges)] {
+		keys = append(keys, c.Key)
+	}
+	for _, it := range v.shown[:cap(v.shown)] {
+		keys = append(keys, it.PartitionKey)
+	}
+	return append(keys, v.event.Key), true
+}
+
 // MaxPrepared is how many lists of limits a rule keeps prepared.
 const MaxPrepared = maxPrepared
 

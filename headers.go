@@ -54,11 +54,6 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	if l.o.Headers == headers.None && v.reason == 0 {
 		return
 	}
-	items := l.show(v.shown[:0], v.items)
-	for o := v.outer; o != nil && len(items) > 0; o = verdictOf(o.Context) {
-		items = l.show(items, o.items)
-	}
-	v.shown = items
 	r := headers.Response{Header: h, At: v.At, Refused: v.reason != 0}
 	if tells {
 		r.Memory = v
@@ -66,7 +61,19 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	if v.reason != 0 {
 		r.RetryAfter = l.retryAfter(v)
 	}
-	l.writer.Write(&r, items)
+	if v.outer == nil && len(v.items) == 1 && (l.o.Headers&headers.IETF == 0 || v.items[0].rule.PartitionKey == nil) {
+		it := &v.items[0]
+		one := [1]headers.Item{{Prepared: it.fields, Decision: &it.Decision}} // on the stack, where pointers cost the least
+		l.writer.Write(&r, one[:])
+		return
+	}
+	shown := l.show(v.shown, v.items)
+	for o := v.outer; o != nil && len(shown) > 0; o = verdictOf(o.Context) {
+		shown = l.show(shown, o.items)
+	}
+	l.writer.Write(&r, shown)
+	clear(shown) // it would keep keys alive in the pool
+	v.shown = shown[:0]
 }
 
 // show appends items in the form of package headers.

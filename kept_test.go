@@ -5,12 +5,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -69,4 +72,37 @@ func TestKeptCharges(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPoolKeepsNoKeys: a verdict in the pool keeps no key of a request alive, whether the request
+// was admitted, refused by a limit, or denied after another rule had charged it.
+func TestPoolKeepsNoKeys(t *testing.T) {
+	for what, status := range map[string]int{"admitted": 200, "refused": 429, "denied": 429} {
+		var rules []weir.Rule
+		for _, name := range []string{"a", "b", "c"} {
+			rules = append(rules, weir.Rule{Name: name, Key: weir.ByHeader("User"), PartitionKey: func(key string) string { return key }, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}})
+		}
+		rules[2].ForKey = weir.When(func(string) bool { return what == "denied" }, weir.Denied())
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: rules, Headers: headers.IETF})
+		if what == "refused" {
+			do(l.Handler(served), ask("/", "", "User", "ann"))
+		}
+		for tries := 0; ; tries++ { // the race detector empties pools at random
+			user := "ann"
+			if what == "admitted" {
+				user = strconv.Itoa(tries)
+			}
+			if got := do(l.Handler(served), ask("/", "", "User", user)).StatusCode; got != status {
+				t.Fatalf("%s: got %d, want %d", what, got, status)
+			}
+			if keys, ok := l.PooledKeys(); ok {
+				if got := strings.Join(keys, ""); got != "" {
+					t.Errorf("%s: the pool keeps %q alive", what, got)
+				}
+				break
+			} else if tries == 100 {
+				t.Fatalf("%s: the pool stays empty", what)
+			}
+		}
+	}
 }

@@ -15,8 +15,9 @@ import (
 // riders of a Limiter are called in the order in which New installs them.
 type rider interface {
 	// meet is called for each rule that may charge or refuse the request, before the rule does.
-	// applies says that the request has that key. meet may deny the request. If it returns true,
-	// the rule refuses nothing, its charges go aside, and the next riders do not meet it.
+	// applies says that the request has that key, and that its policy is not Unlimited. meet may
+	// deny the request. If it returns true, the rule refuses nothing, its charges go aside, and
+	// the next riders do not meet it.
 	meet(v *verdict, rule *rule, key string, applies bool) (aside bool)
 
 	// board adds charges to v, behind those that the request owes.
@@ -201,28 +202,18 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 	for _, rider := range riders {
 		rider.board(v)
 	}
-	v.event.Took, v.event.Err = l.timedTake(v, l.store, &v.Transaction)
-	v.judge()
+	var err error
+	if v.event.Took, err = l.timedTake(v, l.store, &v.Transaction); err != nil {
+		v.event.Err = err
+		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
+	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
+		v.Refusal, v.reason, v.event.Key = f, f.Reason, v.Charges[longest].Key
+	}
 	if len(riders) > 0 {
 		l.heed(v, riders)
 	}
 	if v.event.Err == nil {
 		l.observe(v)
-	}
-}
-
-// judge sets the Refusal if a limit or an error refuses the request.
-func (v *verdict) judge() {
-	if v.event.Err != nil {
-		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
-		return
-	}
-	for i := range v.items {
-		if !v.Decisions[i].Allowed {
-			f, longest := refusalOf(&v.Transaction, len(v.items))
-			v.Refusal, v.reason, v.event.Key = f, f.Reason, v.Charges[longest].Key
-			return
-		}
 	}
 }
 

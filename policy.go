@@ -38,7 +38,8 @@ func Limited(limits ...Limit) Policy {
 }
 
 // Unlimited returns the policy without limits, such as that of a tier. If the key or the
-// request is denied by the other of Rule.Policy and Rule.ForKey, it is refused all the same.
+// request is denied by the other of Rule.Policy and Rule.ForKey, it is refused all the same. A
+// ban of the key does not hold while the policy is Unlimited.
 func Unlimited() Policy { return Policy{kind: unlimited} }
 
 // Denied returns the policy that refuses every request, without asking the store. It is for

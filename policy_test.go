@@ -70,6 +70,11 @@ func TestPolicyNeverFailsOpen(t *testing.T) {
 			if _, err := transport(t, buffered, weir.TransportOptions{Base: &partner{}, Buffer: 7 * time.Microsecond}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {
 				t.Errorf("with a buffer: Transport returns %v", err)
 			}
+			rule.Shadow = 1
+			buffered = must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if _, err := transport(t, buffered, weir.TransportOptions{Base: &partner{}, Buffer: 7 * time.Microsecond}).RoundTrip(ask("/", "", "User", "ann")); err != nil || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "buffer of 7µs") {
+				t.Errorf("with a buffer, in shadow: Transport returns %v, and logs %q", err, &log)
+			}
 			given[0] = c.limits[0]
 		}
 		if !slices.Equal(given, c.limits) {

@@ -41,13 +41,14 @@ type Rule struct {
 
 	// Policy says what the rule does with a request, such as the limits of a tier; nil means
 	// Limits. It is also called for a request without a key, of which only Allowed and Denied
-	// count, so that a client cannot escape a denied network by omitting its key. The zero
-	// Policy means Limits. If the rule has no Limits either, it is an error, such as a
-	// misspelt tier: an error of the request, as an invalid limit is (see Options.OnError).
-	// A limit that cannot be counted exactly is replaced by a lower limit that can be counted,
-	// and the Logger gets a warning. The context of r does not end when the client hangs up,
-	// because a lookup that fails for that reason would change the limits. Policy must
-	// therefore limit the time of its lookup itself.
+	// count, so that a client cannot escape a denied network by omitting its key, and for a
+	// banned key, which an Allowed lets pass. The zero Policy means Limits. If the rule has
+	// no Limits either, it is an error, such as a misspelt tier: an error of the request,
+	// as an invalid limit is (see Options.OnError). A limit that cannot be counted exactly
+	// is replaced by a lower limit that can be counted, and the Logger gets a warning. The
+	// context of r does not end when the client hangs up, because a lookup that fails for
+	// that reason would change the limits. Policy must therefore limit the time of its
+	// lookup itself.
 	Policy func(r *http.Request) Policy
 
 	// ForKey returns the policy of a key that has one of its own, and the zero Policy for any

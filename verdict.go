@@ -68,8 +68,10 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	v.event.Request = r
 	v.items = v.items[:0]
 	t := &v.Transaction
-	t.Charges, t.Within = t.Charges[:0], 0
-	t.Result = quota.Result{Decisions: t.Decisions[:0], Undo: t.Undo[:0]}
+	t.Charges = t.Charges[:0]
+	t.Decisions = t.Decisions[:0]
+	t.Undo = t.Undo[:0]
+	t.Within, t.Wait, t.At = 0, 0, time.Time{}
 	return v
 }
 
@@ -110,7 +112,8 @@ func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
 }
 
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
-// neither keys nor logs of states alive.
+// neither keys nor logs of states alive. charge and trim clear what they cut, so no key is left
+// beyond the lengths.
 func (l *Limiter) recycle(v *verdict) {
 	v.Release()
 	for i := range v.items {
@@ -119,13 +122,11 @@ func (l *Limiter) recycle(v *verdict) {
 			v.items[i].policy = nil
 		}
 	}
-	clear(v.shown)
-	v.shown = v.shown[:0]
-	if v.reason != 0 || l.o.Observe != nil { // otherwise the event has only the request
-		v.event, v.reason, v.Refusal = Event{}, 0, Refusal{}
+	if v.reason != 0 {
+		v.reason, v.Refusal = 0, Refusal{}
 	}
-	v.Context, v.outer, v.told, v.extra, v.event.Request = nil, nil, nil, nil, nil
-	v.buffer, v.least, v.entered = 0, 0, false
+	v.Context, v.outer, v.told, v.extra, v.event.Request, v.event.Key = nil, nil, nil, nil, nil, ""
+	v.event.Took, v.event.BanBegan, v.buffer, v.least, v.entered = 0, false, 0, 0, false
 	l.pool.Put(v)
 }
 

@@ -38,6 +38,9 @@ func (a *Item) tighter(b *Item) bool {
 // room for one limit. It ignores items whose Remaining is unknown, and returns nil if no
 // item is left.
 func tightest(items []Item, unit string) (tight *Item) {
+	if len(items) == 1 && items[0].Remaining >= 0 && unit == "" { // the usual case
+		return &items[0]
+	}
 	for i := range items {
 		it := &items[i]
 		if it.Remaining >= 0 && (unit == "" || it.unit == unit) && (tight == nil || it.tighter(tight)) {
@@ -85,10 +88,12 @@ type Room struct {
 // Write sets the fields of a response that say what was decided about items, which are in
 // the order of the limits.
 func (w *Writer) Write(r *Response, items []Item) {
-	if exposed := r.Header[exposeField]; w.expose != nil && exposed == nil {
-		r.Header[exposeField] = w.expose // has no room, so whoever appends to it copies it
-	} else if w.expose != nil {
-		r.Header[exposeField] = append(exposed, w.expose...)
+	if w.expose != nil {
+		if exposed := r.Header[exposeField]; exposed == nil {
+			r.Header[exposeField] = w.expose // has no room, so whoever appends to it copies it
+		} else {
+			r.Header[exposeField] = append(exposed, w.expose...)
+		}
 	}
 	x := writing{header: r.Header, memory: r.Memory, recent: &w.recent}
 	if len(items) > 0 {
