@@ -19,9 +19,9 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		if !applies || len(whole) == 0 || whole[0] == 0 || rule.keyless.holds() {
 			whole, applies = rule.unusualKey(whole, applies)
 		}
-		p, mistake := rule.own, error(nil)
+		p, invalid := rule.own, error(nil)
 		if rule.Policy != nil || rule.ForKey != nil {
-			p, mistake = rule.policyFor(v, r, whole, applies)
+			p, invalid = rule.policyFor(v, r, whole, applies)
 		}
 		if p == isAllowed || !applies && p != isDenied && rule.NoKey != NoKeyRefuse {
 			continue
@@ -41,7 +41,7 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		if aside {
 			to, items = &v.extras().aside.Transaction, &v.extra.aside.items
 		}
-		n, err := len(*items), mistake
+		n, err := len(*items), invalid
 		if err == nil {
 			err = rule.owe(v, to, items, key, p.policies)
 		}

@@ -97,8 +97,8 @@ func TestImportsOfMetrics(t *testing.T) {
 			t.Errorf("internal/tally imports %s", store)
 		}
 	}
-	if !slices.Contains(deps, module+"/watch") {
-		t.Fatalf("got %d packages without watch, want all that internal/tally imports", len(deps))
+	if !slices.Contains(deps, module+"/quota") {
+		t.Fatalf("got %d packages without quota, want all that internal/tally imports", len(deps))
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 //
 // The key may be a substring of the request, so code that keeps the key must clone it. It
 // may be as long as net/http allows, but a Limiter keeps only what [Charge.StoredKey] makes
-// of it. The functions that return a KeyFunc panic on a mistake in their arguments.
+// of it. The functions that return a KeyFunc panic if their arguments are invalid.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
 // ByIP limits each client address: an IPv4 address by itself, an IPv6 address together with

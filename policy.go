@@ -149,7 +149,7 @@ func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies boo
 }
 
 // countable prepares limits that Policy has returned. In place of a limit that cannot be counted
-// exactly, it prepares a lower limit that can be counted, and logs the mistake.
+// exactly, it prepares a lower limit that can be counted, and logs the error.
 func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	p := rule.prepare(limits, nil)
 	if p.err == nil {

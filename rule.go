@@ -43,7 +43,7 @@ type Rule struct {
 	// Limits. It is also called for a request without a key, of which only Allowed and Denied
 	// count, so that a client cannot escape a denied network by omitting its key, and for a
 	// banned key, which an Allowed lets pass. The zero Policy means Limits. If the rule has
-	// no Limits either, it is a mistake, such as a misspelt tier: an error of the request,
+	// no Limits either, it is an error, such as a misspelt tier: an error of the request,
 	// as an invalid limit is (see Options.OnError). A limit that cannot be counted exactly
 	// is replaced by a lower limit that can be counted, and the Logger gets a warning. The
 	// context of r does not end when the client hangs up, because a lookup that fails for
@@ -204,7 +204,8 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	return p, nil
 }
 
-// Validate returns the error that New would return for the rule alone, or nil.
+// Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
+// of the error returns the reason, which does not name the rule.
 func (r Rule) Validate() error {
 	_, err := prepare(r, defaultWriter)
 	return err

@@ -32,7 +32,7 @@ type TransportOptions struct {
 	Buffer time.Duration
 
 	// MaxPause is how long a response may pause a key; 0 means one minute. Few servers ask
-	// for more. Without the bound, a mistake in one response could stop all processes for a
+	// for more. Without the bound, an error in one response could stop all processes for a
 	// day. When MaxPause is over, requests go out again, and their responses can renew the
 	// pause. GitHub has windows of an hour and punishes requests that come too early. For
 	// such a server, set MaxPause to the length of its window. The first pause that is cut is

@@ -103,7 +103,7 @@ func (l *Limiter) checkNesting(v *verdict) {
 	}
 }
 
-// Two mistakes show only in the process as a whole, so these are globals.
+// Two errors show only in the process as a whole, so these are globals.
 var (
 	handlerMade remade.Count // Limiters, by the name of their first rule
 

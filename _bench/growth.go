@@ -38,7 +38,7 @@ func serverMicros(rdb *redis.Client, ops int, ask check) (float64, error) {
 			return 0, fmt.Errorf("a wrong decision: %v, %v", allowed, err)
 		}
 	}
-	_, usec, err := serverTime(rdb)
+	_, usec, err := serverTime(rdb, map[string]int64{"evalsha": int64(ops)})
 	return usec / float64(ops), err
 }
 

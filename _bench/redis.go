@@ -30,6 +30,7 @@ type shared struct {
 	errs bool // checks may fail; the table shows how many do
 
 	several bool // a check is several commands
+	always  bool // every check is allowed
 	unique  bool // the last argument of the script differs from check to check
 }
 
@@ -90,6 +91,65 @@ var windows = []shared{
 	windowsOf("weir, three fixed windows", 3, algorithms.FixedWindow),
 	windowsOf("weir, anchored window", 1, algorithms.AnchoredWindow),
 	windowsOf("weir, sliding window", 1, algorithms.SlidingWindow),
+	windowsOf("weir, twenty GCRA", 20, algorithms.GCRA),
+	rulesOf("weir, two rules with a key each", func(units int64) [][]quota.Limit {
+		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}}
+	}),
+	rulesOf("weir, three rules with a key each", func(units int64) [][]quota.Limit {
+		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}, {algorithms.GCRA(units, time.Second)}}
+	}),
+	rulesOf("weir, GCRA beside a log", func(units int64) [][]quota.Limit {
+		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute), algorithms.SlidingLog(units, time.Minute)}}
+	}),
+	rulesOf("weir, the login of the README", func(units int64) [][]quota.Limit {
+		return [][]quota.Limit{
+			{algorithms.SlidingLog(units, time.Minute), algorithms.SlidingLog(units, 3*time.Second)},
+			{algorithms.SlidingLog(units, 10*time.Second)},
+		}
+	}),
+	{name: "weir, a refund", always: true, open: refunds},
+}
+
+// rulesOf makes checks of one transaction that charges each key under several rules.
+func rulesOf(name string, rules func(units int64) [][]quota.Limit) shared {
+	return shared{name: name, open: func(rdb *redis.Client, units int64) func() check {
+		store := storeOf(rdb, name+":")
+		var t quota.Transaction
+		for i, limits := range rules(units) {
+			for _, l := range limits {
+				t.Charges = append(t.Charges, quota.Charge{Rule: fmt.Sprint("rule", i), Limit: l, Cost: 1})
+			}
+		}
+		return each(func(key string) (bool, error) {
+			for i := range t.Charges {
+				t.Charges[i].Key = key + t.Charges[i].Rule
+			}
+			err := store.Take(ctx, &t)
+			return t.Allowed(), err
+		})
+	}}
+}
+
+// refunds makes checks that give back a unit, as weir.Rule.Settle does. The first check spends
+// a thousand units, which all later checks give back.
+func refunds(rdb *redis.Client, _ int64) func() check {
+	store := storeOf(rdb, "wr:")
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(2000, 1000*time.Hour), Cost: 1000}}}
+	return each(func(key string) (bool, error) {
+		c := &t.Charges[0]
+		c.Key = key
+		if n, err := rdb.DBSize(ctx).Result(); err != nil || n == 0 {
+			c.Cost, c.Spent = 1000, 0
+		}
+		if c.Cost > 0 {
+			if err := store.Take(ctx, &t); err != nil {
+				return false, err
+			}
+			c.Cost, c.Spent = -1, t.Decisions[0].At
+		}
+		err := store.Take(ctx, &t)
+		return t.Allowed(), err
+	})
 }
 
 func windowsOf(name string, n int, f func(int64, time.Duration) quota.Limit) shared {
@@ -305,7 +365,7 @@ func hybridBlocked(o options, rdb *redis.Client) (*table, error) {
 		}
 	}
 	took := time.Since(start)
-	calls, _, err := serverTime(rdb)
+	calls, _, err := serverTime(rdb, nil)
 	t := &table{title: "A blocked key under Hybrid", header: []string{"asks", "Redis commands", "ns an ask"}}
 	t.add(n, calls, fmt.Sprintf("%.0f", float64(took)/float64(n)))
 	return t, err

@@ -136,7 +136,7 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestMistakes: a request with a mistake gets problem details that name the mistake.
+// TestMistakes: a request with an error gets problem details that name the error.
 func TestMistakes(t *testing.T) {
 	store := memstore.New(memstore.Options{})
 	tiers := weir.Rule{Name: "tiers", Key: byUser, Policy: func(*http.Request) weir.Policy { return weir.Policy{} }}

@@ -8,7 +8,7 @@
 //	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
 //
 // Then /admin/ is a page for people, which works without scripts. The paths below /admin answer
-// with JSON, and explain a mistake in problem details (RFC 9457). The name of a rule, R, and a
+// with JSON, and explain an error in problem details (RFC 9457). The name of a rule, R, and a
 // key, K, are query parameters, because a key may have any characters, or none:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
@@ -18,11 +18,11 @@
 //	GET  /explain?key=K&from=A       the same for a client at the address A, which lists of addresses may have
 //	GET  /top?rule=R                 the keys that are refused most
 //	GET  /bans?rule=R                the bans that this process knows of, and the networks that are denied
-//	POST /reset?rule=R&key=K         gives back all units that K has spent
-//	POST /grant?rule=R&key=K         {"units": 5} gives back 5 units, but no more than were spent
+//	POST /reset?rule=R&key=K         refunds all units that K has spent
+//	POST /grant?rule=R&key=K         {"units": 5} refunds 5 units, but no more than were spent
 //	POST /ban?rule=R&key=K           {"seconds": 600} bans K for 600 seconds, unless K is already banned for longer
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
-//	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} refuses a network for 600 seconds; /unban ends that
+//	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} refuses a network for 600 seconds; /unban lifts that
 //	POST /try?rule=R                 {"limits": [{"quota": 50}]} says how many recent requests these limits would have refused
 //	GET  /overrides                  the overrides that operators have set; with ?rule=R only the overrides of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
@@ -63,7 +63,7 @@
 // # Overrides
 //
 // An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
-// An override without "seconds" does not end. A key that ends with an asterisk stands for all keys
+// An override without "seconds" does not expire. A key that ends with an asterisk stands for all keys
 // with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
 // one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that
 // a key has spent still count. An override that can have no effect is refused with 409: the rule
@@ -90,7 +90,7 @@
 // refused with 409. Bans work. An override is then kept as it was given, without a comparison with
 // the limits that it replaces, and the answer says so in "unchecked".
 //
-// A change applies at once in this process, and in every process that asks the store for each
+// A change applies at once in this process, and in every process that calls the store for each
 // decision. An override that another process sets applies within a second. A process that
 // remembers bans, or refusals as [quota.Hybrid] does, notices a change by another process within 10
 // seconds.

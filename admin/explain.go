@@ -196,7 +196,7 @@ func (h *Handler) ruleParameter(r *http.Request) (string, error) {
 type banBody struct {
 	Rule    string  `json:"rule"`
 	Key     string  `json:"key"`
-	For     float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not end
+	For     float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
 	Network bool    `json:"network,omitempty"`
 	Note    string  `json:"note,omitempty"`
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -43,7 +42,7 @@ type overrideBody struct {
 	Limits    []ownLimitBody `json:"limits,omitempty"`
 	Unlimited bool           `json:"unlimited,omitempty"`
 	Denied    bool           `json:"denied,omitempty"`
-	EndsAfter float64        `json:"ends_after,omitempty"` // seconds; missing if the override does not end
+	EndsAfter float64        `json:"ends_after,omitempty"` // seconds; missing if the override does not expire
 	Note      string         `json:"note,omitempty"`
 }
 
@@ -108,7 +107,7 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 		return err
 	}
 	if !(body.Seconds == 0 || body.Seconds >= 1e-6 && body.Seconds <= most) {
-		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not end", body.Seconds, math.Floor(most))
+		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not expire", body.Seconds, math.Floor(most))
 	}
 	switch {
 	case !body.Denied && t.network != nil:
@@ -129,16 +128,16 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 	return h.set(ctx, t, e, body.Seconds, body.Note)
 }
 
-// set sets the override e of the target. The override ends after the given seconds, or never if
+// set sets the override e of the target. The override expires after the given seconds, or never if
 // seconds is 0.
 func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
 	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
-	var mistake *overrides.MistakeError
+	var invalid *overrides.InvalidError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
 		return refuse(http.StatusInsufficientStorage, "there are already %d overrides, which is the largest number", overrides.MaxLive)
-	case errors.As(err, &mistake):
-		return refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
+	case errors.As(err, &invalid):
+		return refuse(http.StatusBadRequest, "%s", invalid.Text)
 	}
 	return err
 }
@@ -169,11 +168,7 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
-		var invalid *weir.RuleError
-		if errors.As(err, &invalid) {
-			err = invalid.Err
-		}
-		return nil, refuse(http.StatusBadRequest, "%v", err)
+		return nil, refuse(http.StatusBadRequest, "%v", errors.Unwrap(err))
 	}
 	return all, nil
 }

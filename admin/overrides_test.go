@@ -94,8 +94,8 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// TestOverrideMistakes: an override with a mistake changes nothing, and the answer names the
-// mistake.
+// TestOverrideMistakes: an override with an error changes nothing, and the answer names the
+// error.
 func TestOverrideMistakes(t *testing.T) {
 	_, two, _ := newOverridden(t, algorithms.GCRA(1, time.Second))
 	_, one, _ := newOverridden(t)

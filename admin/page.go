@@ -87,7 +87,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		p.Error, status = details.Detail, details.Status
 	}
 	var text bytes.Buffer
-	if err := pageTemplate.Execute(&text, p); err != nil { // the template has a mistake
+	if err := pageTemplate.Execute(&text, p); err != nil { // a bug in the template
 		h.fail(w, r, err)
 		return
 	}

@@ -166,7 +166,7 @@ func TestTopAndBans(t *testing.T) {
 }
 
 // TestBanNetwork: all requests from a banned network are refused until it is unbanned, and the ban
-// is logged. Other changes of a network, such as a reset, are mistakes.
+// is logged. Other changes of a network, such as a reset, are errors.
 func TestBanNetwork(t *testing.T) {
 	s := newSite(t)
 	s.json("POST", "/ban?rule=api&key=192.0.2.0/24", `{"seconds": 600, "note": "scrapers"}`, 200, `"key":"192.0.2.0/24","denied":true,"ends_after":`)
@@ -256,7 +256,7 @@ func TestPage(t *testing.T) {
 	expect("", do("unban", "192.0.2.0/24"), 200, "None that this process knows of")
 	expect("?rule=api&quota=1&period=3600", nil, 200, "This limit would have refused <b>4</b> of 6 requests", "from 2 of 2 keys. The limits in force refused 2.")
 
-	// The page shows the mistake in a form or a query.
+	// The page shows the error in a form or a query.
 	expect("", do("override", "alice", "seconds", "3600"), 400, `role="alert">`, "quota 0")
 	expect("", do("remove", "alice"), 404, "has no override of the key &#34;alice&#34;")
 	expect("", do("explode", "alice"), 400, "the form has an unknown action")

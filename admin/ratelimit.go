@@ -21,11 +21,11 @@ import (
 // that apply to this request. A rule that counts by route or method shows the quota of the
 // route and method of this request. If a rule has several limits, its resource is the limit
 // with the smallest share left, as in header fields. The field reset is the Unix time in seconds
-// at which the quota is whole again. The field rate is the first resource, in the order of the
+// at which the quota is full again. The field rate is the first resource, in the order of the
 // limiters. It is missing if there is no resource.
 //
 // Rules that are in shadow for the caller are not shown. If the caller is banned, remaining
-// is 0 and reset is not before the end of the ban. If a rule denies the caller, RateLimit
+// is 0 and reset is the end of the ban or later. If a rule denies the caller, RateLimit
 // answers with the refusal of that rule.
 //
 // A request to RateLimit costs one call of the store for each limiter, and one call for each
@@ -107,7 +107,7 @@ func tightest(at time.Time, charges []quota.Charge, decisions []quota.Decision) 
 	return res
 }
 
-// unixSeconds returns t in seconds since 1970, rounded up so that the quota is whole by then.
+// unixSeconds returns t in seconds since 1970, rounded up so that the quota is full by then.
 func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
 // A peeker applies the rules of a Limiter to requests and charges nothing.

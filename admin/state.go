@@ -96,12 +96,12 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	if limits, err := overridden(r.Name, base, own.Limits()); err == nil {
 		return limits, true, nil
 	}
-	return base, true, nil // a policy with a mistake is ignored
+	return base, true, nil // an invalid policy is ignored
 }
 
 // base returns the limits that a key has without a policy of its own.
 func (h *Handler) base(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
-	if r.Policy != nil && h.o.Policy != nil && !strings.HasSuffix(key, "*") { // keys with the same beginning may have different limits
+	if r.Policy != nil && h.o.Policy != nil && !strings.HasSuffix(key, "*") { // keys with the same prefix may have different limits
 		p, err := h.o.Policy(ctx, r.Name, key)
 		if err != nil {
 			return nil, true, err
@@ -180,7 +180,7 @@ type stateBody struct {
 }
 
 // states returns the state of a key under each of the rules, as the client at an address finds
-// it; the address may be invalid. It asks the store once for all limits, and once more for each
+// it; the address may be invalid. It calls the store once for all limits, and once more for each
 // rule that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
 	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}

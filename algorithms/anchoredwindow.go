@@ -10,7 +10,7 @@ import (
 // spends begins a window. When that window is over, the next unit begins another. In any
 // span of one period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units,
 // or 2·n if the first unit of a window is given back. That is about as much as
-// FixedWindow admits, but the windows of different keys do not end together.
+// FixedWindow admits, but the windows of different keys expire at different times.
 //
 // A state holds the units of its window (A) and when the window begins (B).
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {

@@ -10,7 +10,7 @@ import (
 // request back when its handler returns. If the process dies, the units become free when
 // their lease ends. The Limiter renews the units when half of the lease has passed, so a
 // request may last longer than the lease. A lease of a minute suits most services: it
-// outlasts a short failure of the store, and the units of a killed process are free again
+// outlasts a short failure of the store, and the units of a killed process are available again
 // after a minute.
 //
 // InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a

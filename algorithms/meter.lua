@@ -3,7 +3,7 @@
 -- Every number is an integer below 2^53, except products that are only compared with a smaller
 -- number. (x + -x % y) / y is ⌈x/y⌉. 4503599627370496 is 2^52 (mostOwed), and 1125899906842624 is
 -- 2^50 (maxReset).
-local owed -- defined below cancel, because take does not call it: see takeOnly in redisstore
+local owed -- defined below cancel, because take does not call it: see upTo in redisstore
 
 -- copy take
 local function take(at, a, b, till, now, cost, unit, rate, full, edges, c)

@@ -22,7 +22,7 @@ import "github.com/seed83679106/weir/quota"
 // that, the short limit admits one charge in each of its periods until the long window
 // ends.
 //
-// A window of one period may end together with a window of another period. The Until of
+// A window of one period may expire at the same time as a window of another period. The Until of
 // their states is then the same, and a sliding window takes the state of the other limit
 // for its own. If a unit may have been spent in either of two windows, it then counts in
 // the later one. There is an exception if the longer period is less than twice the

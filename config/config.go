@@ -11,8 +11,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 )
@@ -54,7 +56,7 @@ type Options struct {
 	FS fs.FS
 }
 
-// A File has the rules of a file. If a reload finds a mistake in the file, the File keeps
+// A File has the rules of a file. If a reload finds an error in the file, the File keeps
 // the rules that it had before. It is safe for concurrent use.
 type File struct {
 	path  string
@@ -79,7 +81,7 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a file of rules, whose limits are counted in store. Its error has the mistakes
+// Open loads a file of rules, whose limits are counted in store. Its error has the errors
 // of the file, each an [*Error], but at most 100 of them.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
@@ -98,7 +100,7 @@ func Open(path string, store weir.Store, o Options) (*File, error) {
 	return f, nil
 }
 
-// check returns an error for a mistake in the arguments of Open.
+// check returns an error if an argument of Open is invalid.
 func (f *File) check() error {
 	if f.store == nil {
 		return errors.New("config: the store is nil")
@@ -117,8 +119,8 @@ func (f *File) check() error {
 		}
 	}
 	probe := f.o.Limiter
-	probe.Rules = []weir.Rule{placeholder}
-	_, err := weir.New(f.store, probe)
+	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
+	_, err := weir.New(f.store, probe) // only New checks the options
 	return err
 }
 
@@ -218,7 +220,7 @@ func (f *File) Unused() (names []string) {
 }
 
 // Check loads a file without using its rules, for example before the file is deployed, and
-// returns the error that Open would return. The mistakes that it finds depend on Keys, Costs,
+// returns the error that Open would return. The errors that it finds depend on Keys, Costs,
 // FS and Limiter of o. Check never calls the functions in Keys and Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
@@ -282,13 +284,13 @@ func (f *File) replace(c *content) (Changes, error) {
 	return changes(old.rules, v.rules), nil
 }
 
-// version returns a version without limiters, or the mistakes in the content.
+// version returns a version without limiters, or the errors in the content.
 func (c *content) version() (*version, error) {
 	rules := c.decode()
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ip}, nil
+	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ipKey().fn}, nil
 }
 
 // limiter returns a Limiter that charges the named rules together.

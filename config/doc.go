@@ -52,10 +52,10 @@
 //   - shadow: true charges requests and refuses none. shadow: 75% enforces the rule
 //     for a quarter of the keys, and refuses no requests of the other keys.
 //   - allow lists requests that the rule does not apply to, and deny lists requests
-//     that it refuses. An entry is an address, a network, a key, or the beginning of
+//     that it refuses. An entry is an address, a network, a key, or a prefix of
 //     keys, such as tenant-a/*. Addresses and networks are compared with the address
 //     of the request, whatever the key of the rule is. An entry that no key of the
-//     rule can match is a mistake.
+//     rule can match is an error.
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the longest
 //     random time that is added to Retry-After. See Status and RetryJitter of
 //     [weir.Rule].
@@ -67,9 +67,9 @@
 // The field include names other files of rules, such as limits.d/*.yaml: docs/files.md.
 //
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
-// loaded as a whole or not at all. Each mistake in the file is an [Error] with a line and a
-// column. A limit that never refuses what another limit of its rule admits is a mistake
-// too. config recognizes this mistake in plain cases only.
+// loaded as a whole or not at all. Each error in the file is an [Error] with a line and a
+// column. A limit that never refuses what another limit of its rule admits is an error
+// too. config recognizes this error in plain cases only.
 //
 // A store keeps counts under the names of rule, limit and algorithm, and under the
 // key. A reload keeps each count whose names and key stay the same: limits may change

@@ -63,7 +63,7 @@ limits:
 	// Output: chat [1000 per 1m0s, 4000 at once (token-bucket)]
 }
 
-// The error of Open has the mistakes of the file, each with its place.
+// The error of Open has the errors of the file, each with its place.
 func ExampleError() {
 	files := fstest.MapFS{"rules.yaml": {Data: []byte(`limits:
   - name: api
@@ -126,7 +126,7 @@ func ExampleCheck() {
 }
 
 // Watch runs in a goroutine until the server ends. It logs the changes that it loads, and
-// the mistakes of a file that it does not load.
+// the errors of a file that it does not load.
 func ExampleFile_Watch() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/internal/badfiles"
 )
 
-// FuzzOpen: no text makes Open panic, and each mistake has a place in the text.
+// FuzzOpen: no text makes Open panic, and each error has a place in the text.
 func FuzzOpen(f *testing.F) {
 	for _, tt := range badfiles.All {
 		f.Add(tt.Text)

@@ -21,8 +21,6 @@ import (
 // maxIncluded is how many files a file may include.
 const maxIncluded = 1000
 
-const theFile = "the file" // in messages
-
 // disk is the file system of the operating system. Unlike os.DirFS, it takes any path.
 type disk struct{}
 
@@ -47,9 +45,9 @@ type reader struct {
 }
 
 // read reads the file and the files that it includes. It fails if the file itself cannot be
-// read. The decoder has all other mistakes.
+// read. The decoder has all other errors.
 func (f *File) read() (*content, error) {
-	d := &decoder{path: f.path, store: f.store, o: &f.o}
+	d := &decoder{source: source{path: f.path}, o: &f.o}
 	r := reader{content: &content{decoder: d, paths: []string{f.path}}, fsys: f.o.FS, sum: sha256.New()}
 	if r.fsys == nil {
 		r.fsys = disk{}
@@ -86,14 +84,10 @@ func (r *reader) readFile(name string) ([]byte, error) {
 
 // include reads the field include: a pattern, or a list of them.
 func (r *reader) include(n ast.Node) {
-	nodes := []ast.Node{n}
-	if _, ok := n.(*ast.SequenceNode); ok {
-		nodes = r.list(n, "include")
-	}
 	done := map[string]bool{path.Clean(filepath.ToSlash(r.path)): true}
-	for _, n := range nodes {
-		pattern, ok := r.text(n, "include")
-		if !ok {
+	for _, n := range r.oneOrMore(n, "include") {
+		pattern := r.text(n, "include")
+		if pattern == "" {
 			continue
 		}
 		pattern = path.Clean(pattern)
@@ -169,19 +163,7 @@ func (r *reader) includeFile(n ast.Node, name string) {
 		return
 	}
 	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below), data) // the zero bytes keep names and contents apart: no file that is loaded has one
-	d := &decoder{path: name, store: r.store, o: r.o, isIncluded: true, outside: r.fsys == (disk{}) && symlinks.LeadOut(cmp.Or(r.below, "."), name)}
+	d := &decoder{o: r.o, source: source{path: name, isIncluded: true, outside: r.fsys == (disk{}) && symlinks.LeadOut(cmp.Or(r.below, "."), name)}}
 	d.parseFile(data, includedFields)
 	r.included, r.paths = append(r.included, d), append(r.paths, name)
-}
-
-// parseFile reads the fields of a file. known are the fields that it may have.
-func (d *decoder) parseFile(data []byte, known []string) {
-	root := d.parse(data)
-	if len(d.errs) > 0 {
-		return
-	}
-	d.fields = d.mapping(root, theFile, known)
-	if d.fields != nil && len(d.errs) == 0 && d.fields["limits"] == nil && d.fields["include"] == nil {
-		d.errorf(root, "the file has no limits")
-	}
 }

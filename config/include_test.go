@@ -16,7 +16,7 @@ func ruleOf(name string) string {
 	return "limits:\n- name: " + name + "\n  config: [{limit: 5, period: 3}]\n"
 }
 
-// TestInclude checks which files are included, in which order, and that each mistake names
+// TestInclude checks which files are included, in which order, and that each error names
 // its file and line.
 func TestInclude(t *testing.T) {
 	many := fstest.MapFS{}
@@ -122,7 +122,7 @@ func TestIncludedVersion(t *testing.T) {
 }
 
 // TestWatchInclude: Watch notices included files that are added, changed, replaced and
-// removed, also after a file with a mistake.
+// removed, also after a file with an error.
 func TestWatchInclude(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -185,7 +185,7 @@ func TestAddedRule(t *testing.T) {
 }
 
 // TestIncludeLink: a symbolic link may lead out of the directory of the file. If the file that it
-// leads to has mistakes, the error names their places, but quotes nothing: who may write a link
+// leads to has errors, the error names their places, but quotes nothing: who may write a link
 // must not read by it what the program may read. Links within the directory are quoted.
 func TestIncludeLink(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()

@@ -30,6 +30,22 @@ const (
 	contentLength = "content-length"
 )
 
+// A kind says what the keys of a key function look like.
+type kind int
+
+const (
+	kindText  kind = iota // any text that a client sends
+	kindNamed             // any text that a function of the program returns
+	kindIP
+	kindGlobal
+	kindMethod
+	kindRoute
+	kindHost
+	kindLower // text in lower case
+	kindJoined
+	kindFirst
+)
+
 // A key is a key function and a text that describes it.
 type key struct {
 	fn   weir.KeyFunc
@@ -41,10 +57,10 @@ type key struct {
 }
 
 // key reads a name, a name with an argument, a list of keys, or first-of.
-func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
+func (d *decoder) key(n ast.Node, what string) key {
 	switch v := n.(type) {
 	case *ast.SequenceNode:
-		parts, keys, text := d.keys(n, "key", trusted)
+		parts, keys, text := d.keys(n, what)
 		if len(keys) > 0 {
 			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined, parts: parts}
 		}
@@ -55,30 +71,29 @@ func (d *decoder) key(n ast.Node, trusted []netip.Prefix) key {
 		}
 		for name, arg := range d.mapping(n, "key", []string{firstOf, headerKey, cookieKey, pathKey, jsonKey}) {
 			if name != firstOf {
-				if s, ok := d.text(arg, name); ok {
+				if s := d.text(arg, name); s != "" {
 					return d.keyWith(arg, name, s)
 				}
-			} else if _, keys, text := d.keys(arg, firstOf, trusted); len(keys) > 0 {
+			} else if _, keys, text := d.keys(arg, firstOf); len(keys) > 0 {
 				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst, n: len(keys)}
 			}
 		}
 	default:
-		s, ok := d.text(n, "key")
-		if !ok {
-			break
-		}
+		s := d.text(n, what)
 		if name, arg, found := strings.Cut(s, ":"); found {
 			return d.keyWith(n, name, arg)
 		}
-		return d.keyNamed(n, s, trusted)
+		if s != "" {
+			return d.keyNamed(n, s)
+		}
 	}
 	return key{}
 }
 
-// keys reads a list of keys. It returns nil after a mistake.
-func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (parts []key, fns []weir.KeyFunc, text []string) {
+// keys reads a list of keys. It returns nil after an error.
+func (d *decoder) keys(n ast.Node, what string) (parts []key, fns []weir.KeyFunc, text []string) {
 	for _, e := range d.list(n, what) {
-		k := d.key(e, trusted)
+		k := d.key(e, "key")
 		if k.fn == nil {
 			return nil, nil, nil
 		}
@@ -91,30 +106,27 @@ func (d *decoder) keys(n ast.Node, what string, trusted []netip.Prefix) (parts [
 var noKeys = []string{"skip", "share", "refuse"}
 
 // noKey reads what a missing key means.
-func (d *decoder) noKey(n ast.Node) weir.NoKey {
-	name, ok := d.text(n, "no-key")
-	if !ok {
-		return weir.NoKeySkip
+func (d *decoder) noKey(n ast.Node, what string) weir.NoKey {
+	return weir.NoKey(max(0, d.choice(n, what, noKeys)))
+}
+
+// ipKey returns the key ip.
+func (d *decoder) ipKey() key {
+	text, separator := "ip", " behind "
+	for _, t := range d.trusted {
+		text, separator = text+separator+t.String(), ", "
 	}
-	i := slices.Index(noKeys, name)
-	if i < 0 {
-		d.errorf(n, "unknown no-key %s%s", name, suggest(name, noKeys))
+	if d.forwarded {
+		return key{fn: keys.ByForwarded(d.trusted...), text: text + " by Forwarded", kind: kindIP}
 	}
-	return weir.NoKey(max(0, i))
+	return key{fn: weir.ByIP(d.trusted...), text: text, kind: kindIP}
 }
 
 // keyNamed returns the key of a name without an argument.
-func (d *decoder) keyNamed(n ast.Node, name string, trusted []netip.Prefix) key {
+func (d *decoder) keyNamed(n ast.Node, name string) key {
 	switch name {
 	case "ip":
-		text, separator := name, " behind "
-		for _, t := range trusted {
-			text, separator = text+separator+t.String(), ", "
-		}
-		if d.forwarded {
-			return key{fn: keys.ByForwarded(trusted...), text: text + " by Forwarded", kind: kindIP}
-		}
-		return key{fn: weir.ByIP(trusted...), text: text, kind: kindIP}
+		return d.ipKey()
 	case "global":
 		return key{fn: weir.Global(), text: name, kind: kindGlobal}
 	case "method":
@@ -170,11 +182,10 @@ func isToken(s string) bool {
 }
 
 // trustedProxies reads a list of networks and addresses; an address is a network of one.
-func (d *decoder) trustedProxies(n ast.Node) (prefixes []netip.Prefix) {
-	const what = "trusted-proxies"
+func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Prefix) {
 	for _, e := range d.list(n, what) {
-		s, ok := d.text(e, what)
-		if !ok {
+		s := d.text(e, what)
+		if s == "" {
 			continue
 		}
 		p, err := netip.ParsePrefix(s)
@@ -195,18 +206,20 @@ func (d *decoder) trustedProxies(n ast.Node) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// proxyHeader reads which header field of the trusted proxies names the client.
-func (d *decoder) proxyHeader(n, trusted ast.Node) {
+// proxyHeader reads which header field of the trusted proxies names the client, and reports
+// whether it is Forwarded.
+func (d *decoder) proxyHeader(n ast.Node, what string) bool {
 	const xff, forwarded = "x-forwarded-for", "forwarded"
-	s, ok := d.text(n, "proxy-header")
+	s := d.text(n, what)
+	is := strings.ToLower(s)
 	switch {
-	case !ok:
-	case strings.ToLower(s) != xff && strings.ToLower(s) != forwarded:
+	case s == "":
+	case is != xff && is != forwarded:
 		d.errorf(n, "unknown proxy-header %s; known are %s, %s", s, xff, forwarded)
-	case trusted == nil:
+	case d.fields["trusted-proxies"] == nil:
 		d.errorf(n, "proxy-header needs trusted-proxies, and the file has none")
 	}
-	d.forwarded = strings.ToLower(s) == forwarded
+	return is == forwarded
 }
 
 // A cost is what a request costs: n units if n > 0, or else what fn returns.
@@ -216,10 +229,10 @@ type cost struct {
 	text string
 }
 
-func (d *decoder) cost(n ast.Node) cost {
+func (d *decoder) cost(n ast.Node, what string) cost {
 	s, ok := n.(*ast.StringNode)
 	if !ok {
-		v := d.atLeast1(n, "cost")
+		v := d.atLeast1(n, what)
 		return cost{v, func(*http.Request) int64 { return v }, fmt.Sprint(v)}
 	}
 	fn := d.o.Costs[s.Value]
@@ -244,4 +257,18 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 		return fmt.Errorf("config: Options.%s: the name %q is built in", field, name)
 	}
 	return nil
+}
+
+// ipKey returns the key that weir.ByIP makes of an address, or of the first address of a
+// network. If v is neither, ok is false.
+func ipKey(v string) (from netip.Addr, key string, ok bool) {
+	from, err := netip.ParseAddr(v)
+	if p, errNet := netip.ParsePrefix(v); errNet == nil {
+		from, err = p.Masked().Addr(), nil
+	}
+	if err != nil {
+		return from, "", false
+	}
+	key, ok = weir.ByIP()(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
+	return from, key, ok
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -21,13 +20,11 @@ type limit struct {
 }
 
 // limit reads a limit, whose defaults are s. If single is true, the rule has no other limit.
-func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, single bool) (l limit) {
+func (d *decoder) limit(n ast.Node, what string, known []string, s settings, single bool) (l limit) {
 	before := len(d.errs)
-	f := d.mapping(n, what, fields, "limit", "period")
+	f := d.mapping(n, what, known, "limit", "period")
 	d.settings(&s, f)
-	if n := f["limit"]; n != nil {
-		l.Quota = d.atLeast1(n, "limit")
-	}
+	set(f, "limit", &l.Quota, d.atLeast1)
 	period := f["period"]
 	if l.unit = calendarUnit(period); period != nil && l.unit == 0 {
 		l.Period = d.duration(period, "period")
@@ -54,48 +51,49 @@ func (d *decoder) limit(n ast.Node, what string, fields []string, s settings, si
 	}
 	if n := f["burst"]; n != nil {
 		l.Burst = s.burst
-		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
+		d.validLimit(n, l)
 	} else if isMeter(l) {
 		l.Burst = s.burst
 	}
 	switch name := f["name"]; {
 	case name != nil:
-		l.Name, _ = d.text(name, "name")
-		d.validate(name, weir.Rule{Limits: []weir.Limit{l.Limit}})
+		l.Name = d.text(name, "name")
+		d.validLimit(name, l)
 	case !single && l.Name == "":
 		l.Name = l.StoredName()
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
+		d.validLimit(n, l)
 	}
 	return l
+}
+
+func (d *decoder) validLimit(n ast.Node, l limit) {
+	d.valid(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 }
 
 // mostEntries is the most requests that a sliding log may have to remember for one key. A
 // million entries take 16 to 32 MB in a memstore, and about 11 MB in Redis.
 const mostEntries = 1_000_000
 
-// checkLimits checks the limits of a rule against each other, and against the cost and the
-// burst of the rule. f has the fields of the rule.
-func (d *decoder) checkLimits(r *rule, f map[string]ast.Node, nodes []ast.Node) {
-	if n := f["burst"]; n != nil && !slices.ContainsFunc(r.limits, isMeter) {
-		d.errorf(n, "no limit of the rule has a burst: only gcra, token-bucket and leaky-bucket have")
-	}
-	d.checkPairs(r.limits, nodes)
-	for i, l := range r.limits {
-		if most := l.Limit.Capacity(); r.cost.n > most {
-			d.errorf(f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", r.cost.n, l.describe(), most)
+// checkLimits checks limits that are charged together against each other, and against the
+// cost of the rule.
+func (d *ruleDecoder) checkLimits(limits []limit, nodes []ast.Node) {
+	d.checkPairs(limits, nodes)
+	cost := d.r.cost.n // 0 if a function returns the cost; the length of a log is not known then
+	for i, l := range limits {
+		if most := l.Limit.Capacity(); cost > most {
+			d.errorf(d.f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", cost, l.describe(), most)
 		}
-		// If a function returns the cost, r.cost.n is 0, and the length of the log is not known.
-		if l.Algorithm.Name() == slidingLog && r.cost.n > 0 && l.Quota/r.cost.n > mostEntries {
+		if l.Algorithm.Name() == slidingLog && cost > 0 && l.Quota/cost > mostEntries {
 			d.errorf(nodes[i], "%s keeps the time of up to %d requests for each key; a sliding-log may keep %d at most: choose another algorithm",
-				l.describe(), l.Quota/r.cost.n, mostEntries)
+				l.describe(), l.Quota/cost, mostEntries)
 		}
 	}
 }
 
-// checkPairs adds a mistake for two limits of the same name, and for each redundant limit.
-func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
+// checkPairs adds an error for two limits of the same name, and for each redundant limit.
+func (d *ruleDecoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i := range limits {
 		for j := range i {
 			if limits[i].Name == limits[j].Name {
@@ -106,7 +104,7 @@ func (d *decoder) checkPairs(limits []limit, nodes []ast.Node) {
 	}
 	for i, a := range limits {
 		for j, b := range limits {
-			// If two limits are the same, the second is the mistake.
+			// If two limits are the same, the second is the error.
 			if i != j && a.Redundant(&b.Limit) && (i > j || !b.Redundant(&a.Limit)) {
 				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(), b.describe())
 				break
@@ -123,26 +121,22 @@ const (
 	anchoredWindow = "anchored-window"
 )
 
-// algorithm reads the name of an algorithm. After a mistake it returns a valid one.
-func (d *decoder) algorithm(n ast.Node) string {
-	name, ok := d.text(n, "algorithm")
-	if ok && name != calendar && counters.Named(name) == nil {
-		known := []string{}
-		for _, l := range counters.All {
-			known = append(known, l.Algorithm.Name())
-		}
-		d.errorf(n, "unknown algorithm %s%s", name, suggest(name, append(known, calendar)))
-		ok = false
+// algorithm reads the name of an algorithm. After an error it returns a valid one.
+func (d *decoder) algorithm(n ast.Node, what string) string {
+	var known []string
+	for _, l := range counters.All {
+		known = append(known, l.Algorithm.Name())
 	}
-	if !ok {
-		return gcra
+	known = append(known, calendar)
+	if i := d.choice(n, what, known); i >= 0 {
+		return known[i]
 	}
-	return name
+	return gcra
 }
 
-func (d *decoder) timezone(n ast.Node) *time.Location {
-	name, ok := d.text(n, "timezone")
-	if !ok {
+func (d *decoder) timezone(n ast.Node, what string) *time.Location {
+	name := d.text(n, what)
+	if name == "" {
 		return nil
 	}
 	loc, err := time.LoadLocation(name)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -20,21 +21,17 @@ type keyList struct {
 	hasAddr func(r *http.Request) bool // nil if no entry is compared with addresses
 }
 
-// keyList reads the allow or the deny list of a rule with the key k. If the rule has
-// no such field, n is nil.
-func (d *decoder) keyList(n ast.Node, what string, k *key) (l keyList) {
-	if n == nil {
-		return l
-	}
+// keyList reads the allow or the deny list of the rule.
+func (d *ruleDecoder) keyList(n ast.Node, what string) (l keyList) {
 	before := len(d.errs)
 	var entries, inKeys, inAddrs []string
 	for _, e := range d.list(n, what) {
-		s, ok := d.text(e, what)
-		if !ok {
+		s := d.text(e, what)
+		if s == "" {
 			continue
 		}
 		entries = append(entries, s)
-		isKey, isAddr := d.listEntry(e, what, s, k)
+		isKey, isAddr := d.listEntry(e, what, s)
 		if isKey {
 			inKeys = append(inKeys, s)
 		}
@@ -72,7 +69,8 @@ func (d *decoder) clientAddr() keys.AddrFunc {
 // of the program returns. An entry of a deny list is also compared with keys that clients
 // choose. An entry of an allow list is not, because a client must not be exempt if it
 // chooses a name that looks like an address.
-func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr bool) {
+func (d *ruleDecoder) listEntry(n ast.Node, what, s string) (isKey, isAddr bool) {
+	k := &d.s.key
 	list, errKey := keys.NewList(s)
 	if _, err := keys.NewAddrList(s); err == nil {
 		if k.kind == kindIP {
@@ -83,28 +81,12 @@ func (d *decoder) listEntry(n ast.Node, what, s string, k *key) (isKey, isAddr b
 		return k.kind == kindNamed || (k.kind == kindText || k.kind == kindLower) && what == "deny", true
 	}
 	if errKey != nil {
-		d.errorf(n, "%s: %s", what, strings.TrimPrefix(errKey.Error(), "keys: list: "))
+		d.errorf(n, "%s: %v", what, errors.Unwrap(errKey))
 	} else if want := k.instead(newEntry(s)); want != "" {
 		d.errorf(n, "%s: %q is never the key of this rule: %s", what, s, want)
 	}
 	return true, false
 }
-
-// A kind says what the keys of a key function look like.
-type kind int
-
-const (
-	kindText  kind = iota // any text that a client sends
-	kindNamed             // any text that a function of the program returns
-	kindIP
-	kindGlobal
-	kindMethod
-	kindRoute
-	kindHost
-	kindLower // text in lower case
-	kindJoined
-	kindFirst
-)
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "other"}
 

@@ -13,7 +13,7 @@ import (
 type listCase struct{ key, entry, want, wrong string }
 
 // listed has list entries, each with the key of its rule and the names of the requests that
-// the entry matches (want). wrong is a part of the error if the entry is a mistake.
+// the entry matches (want). wrong is a part of the error if the entry is an error.
 var listed = []listCase{
 	// An entry that is an address is compared with the address of the request, under every key.
 	{"ip", "198.51.100.7", "v4", ""},

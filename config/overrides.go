@@ -1,9 +1,8 @@
 package config
 
 import (
+	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -15,16 +14,10 @@ import (
 // overrideFields are the fields of an override.
 var overrideFields = []string{"value", "config", "overrides"}
 
-// The words that a config may be in place of a list of limits.
-const (
-	unlimited = "unlimited"
-	denied    = "denied"
-)
-
-// overrides reads the overrides of a rule, or those nested in an override. Their values must
+// overrides reads the overrides of the rule, or those nested in an override. Their values must
 // be keys that keys[0] can return, and the values of overrides nested in them must be keys
-// that keys[1] can return. If there is no keys[1], a nested override is a mistake.
-func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settings, keys []key, path string) (entries []overrides.Entry) {
+// that keys[1] can return. If there is no keys[1], a nested override is an error.
+func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[string]int{}
 	for _, n := range d.list(n, "overrides") {
 		o := d.mapping(n, "an override", overrideFields, "value")
@@ -34,14 +27,14 @@ func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settin
 		var e overrides.Entry
 		text := ""
 		if c := o["config"]; c != nil {
-			text = d.ownLimits(c, &e, r, f, s)
+			text = d.ownLimits(c, &e)
 		}
 		values := d.overrideValues(o["value"], &keys[0], lines)
 		if nested := o["overrides"]; nested != nil {
 			if len(keys) < 2 {
 				d.errorf(nested, "overrides can be nested only once, and only if the key is a list")
 			} else {
-				e.Nested = d.overrides(nested, r, f, s, keys[1:2], path+strings.Join(values, ", ")+" + ")
+				e.Nested = d.overrides(nested, keys[1:2], path+strings.Join(values, ", ")+" + ")
 			}
 		} else if o["config"] == nil {
 			d.errorf(n, "an override has no config")
@@ -50,7 +43,7 @@ func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settin
 			e.Key = v
 			entries = append(entries, e)
 			if text != "" {
-				r.overridden = append(r.overridden, fact{"override " + path + v, text, ""})
+				d.r.overridden = append(d.r.overridden, fact{"override " + path + v, text, ""})
 			}
 		}
 	}
@@ -59,14 +52,10 @@ func (d *decoder) overrides(n ast.Node, r *rule, f map[string]ast.Node, s settin
 
 // overrideValues reads a value or a list of values. lines has the line in which each value
 // came first.
-func (d *decoder) overrideValues(n ast.Node, k *key, lines map[string]int) (values []string) {
-	nodes := []ast.Node{n}
-	if _, ok := n.(*ast.SequenceNode); ok {
-		nodes = d.list(n, "value")
-	}
-	for _, n := range nodes {
-		v, ok := d.text(n, "value")
-		if !ok {
+func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[string]int) (values []string) {
+	for _, n := range d.oneOrMore(n, "value") {
+		v := d.text(n, "value")
+		if v == "" {
 			continue
 		}
 		if line := lines[v]; line > 0 {
@@ -98,47 +87,23 @@ func (k *key) insteadOfValue(v string) string {
 	return strings.TrimSuffix(k.instead(newEntry(v)), ", an address or a network")
 }
 
-// ipKey returns the key that weir.ByIP makes of an address, or of the first address of a
-// network. If v is neither, ok is false.
-func ipKey(v string) (from netip.Addr, key string, ok bool) {
-	from, err := netip.ParseAddr(v)
-	if p, errNet := netip.ParsePrefix(v); errNet == nil {
-		from, err = p.Masked().Addr(), nil
-	}
-	if err != nil {
-		return from, "", false
-	}
-	key, ok = weir.ByIP()(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
-	return from, key, ok
-}
-
-// word reads a config that is no list: unlimited or denied, or "" after a mistake.
-func (d *decoder) word(n ast.Node) string {
-	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
-		return v
-	}
-	d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
-	return ""
-}
-
-// ownLimits reads the config of an override into e, and returns the config as text. f has
-// the fields of the rule.
-func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[string]ast.Node, s settings) string {
+// ownLimits reads the config of an override into e, and returns the config as text.
+func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
 	if _, ok := n.(*ast.StringNode); ok {
 		word := d.word(n)
 		e.Unlimited, e.Denied = word == unlimited, word == denied
 		return word
 	}
 	before := len(d.errs)
-	own := rule{cost: r.cost}
+	var own rule
 	nodes := d.list(n, "config")
 	for _, n := range nodes {
-		l := d.ownLimit(n, r, s, len(nodes) == 1)
+		l := d.ownLimit(n, d.s, len(nodes) == 1)
 		own.limits = append(own.limits, l)
 		e.Limits = append(e.Limits, l.Limit)
 	}
 	if len(d.errs) == before {
-		d.checkLimits(&own, map[string]ast.Node{"cost": f["cost"]}, nodes)
+		d.checkLimits(own.limits, nodes)
 	}
 	return own.limitsText()
 }
@@ -146,19 +111,19 @@ func (d *decoder) ownLimits(n ast.Node, e *overrides.Entry, r *rule, f map[strin
 // ownLimit reads a limit of an override. A missing field has the value of the replaced
 // limit, as weir.Rule.ForKey describes. If single is true, the override has no other
 // limit.
-func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, single bool) (l limit) {
+func (d *ruleDecoder) ownLimit(n ast.Node, s settings, single bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, "a limit", limitFields, "limit")
 	if len(d.errs) > before {
 		return l
 	}
 	name, _ := f["name"].(*ast.StringNode)
-	from := d.replacedLimit(r, f, name, single)
+	from := d.replacedLimit(f, name, single)
 	if len(d.errs) > before {
 		return l
 	}
 	if f["period"] == nil {
-		return d.otherQuota(n, r, f, from)
+		return d.otherQuota(n, f, from)
 	}
 	if from != nil {
 		s.algorithm, s.burst = from.Algorithm.Name(), from.Burst
@@ -181,18 +146,18 @@ func (d *decoder) ownLimit(n ast.Node, r *rule, s settings, single bool) (l limi
 // with a name replaces the limit of the same stored name. A limit without a name replaces
 // the limit of the same period or, if single is true and the rule has one limit, that limit.
 // replacedLimit returns nil if no limit is replaced.
-func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.StringNode, single bool) (from *limit) {
+func (d *ruleDecoder) replacedLimit(f fields, name *ast.StringNode, single bool) (from *limit) {
 	unit := calendarUnit(f["period"])
 	var period limit
 	if f["period"] != nil && unit == 0 {
 		period.Period = d.duration(f["period"], "period")
 	}
-	for i := range r.limits {
-		o := &r.limits[i]
+	for i := range d.r.limits {
+		o := &d.r.limits[i]
 		switch {
 		case name != nil && name.Value == o.StoredName(),
 			name == nil && f["period"] != nil && o.unit == unit && (unit != 0 || o.Period == period.Period),
-			name == nil && single && len(r.limits) == 1:
+			name == nil && single && len(d.r.limits) == 1:
 			from = o
 		}
 	}
@@ -201,10 +166,10 @@ func (d *decoder) replacedLimit(r *rule, f map[string]ast.Node, name *ast.String
 
 // otherQuota reads a limit without a period, in an override. This limit differs from the limit
 // that it replaces only in quota and burst.
-func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *limit) (l limit) {
+func (d *ruleDecoder) otherQuota(n ast.Node, f fields, from *limit) (l limit) {
 	switch {
 	case from == nil:
-		if r.word != "" {
+		if d.r.word != "" {
 			d.errorf(n, "a limit has no period, and the rule has no limit that it could replace")
 			return l
 		}
@@ -223,30 +188,30 @@ func (d *decoder) otherQuota(n ast.Node, r *rule, f map[string]ast.Node, from *l
 		d.errorf(b, "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
+		d.validLimit(n, l)
 	}
 	return l
 }
 
-// table reads the field overrides of a rule, whose limits are valid. It returns nil if the rule
+// table reads the field overrides of the rule, whose limits are valid. It returns nil if the rule
 // has no such field.
-func (d *decoder) table(r *rule, f map[string]ast.Node, s settings) func(string) weir.Policy {
-	n := f["overrides"]
+func (d *ruleDecoder) table() func(string) weir.Policy {
+	n := d.f["overrides"]
 	if n == nil {
 		return nil
 	}
 	before := len(d.errs)
-	keys, newTable := []key{r.key}, overrides.New
-	if r.key.kind == kindJoined {
-		keys, newTable = r.key.parts, overrides.NewJoined
+	keys, newTable := []key{d.r.key}, overrides.New
+	if d.r.key.kind == kindJoined {
+		keys, newTable = d.r.key.parts, overrides.NewJoined
 	}
-	entries := d.overrides(n, r, f, s, keys, "")
+	entries := d.overrides(n, keys, "")
 	if len(d.errs) > before {
 		return nil
 	}
 	table, err := newTable(entries...)
 	if err != nil {
-		d.errorf(n, "%s", strings.TrimPrefix(err.Error(), "overrides: "))
+		d.errorf(n, "%v", errors.Unwrap(err))
 		return nil
 	}
 	return table.ForKey

@@ -13,7 +13,7 @@ import (
 )
 
 // overridden has overrides of a rule that allows 20 per minute, and the limits that the keys then
-// have (want). If the overrides have a mistake, wrong is a part of the error.
+// have (want). If the overrides have an error, wrong is a part of the error.
 var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{limit: 200}]}]", "alice bob", "1m=200 1m=20", ""},
 	{"user", "[{value: [alice, carol], config: [{limit: 200, period: 1h}]}]", "alice bob carol", "1m=200 1m=20 1m=200", ""},

@@ -28,26 +28,24 @@ func (p *penalty) String() string {
 	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + periodName(p.Duration) + " to " + periodName(most)
 }
 
-// penalty reads a penalty. The limit of its strikes inherits only the timezone from s.
-func (d *decoder) penalty(n ast.Node, s settings) *penalty {
+// penalty reads a penalty. The limit of its strikes inherits only the timezone of the rule.
+func (d *ruleDecoder) penalty(n ast.Node, what string) *penalty {
 	before := len(d.errs)
 	p := &penalty{}
-	f := d.mapping(n, "a penalty", penaltyFields, "strikes", "for")
-	if n := f["strikes"]; n != nil {
+	f := d.mapping(n, "a "+what, penaltyFields, "strikes", "for")
+	set(f, "strikes", &p.strikes, func(n ast.Node, what string) limit {
+		s := d.s
 		s.algorithm, s.burst = anchoredWindow, 0
-		p.strikes = d.limit(n, "strikes", strikesFields, s, true)
-		p.Strikes = p.strikes.Limit
-	}
-	if n := f["for"]; n != nil {
-		p.Duration = d.duration(n, "for")
-	}
-	if n := f["most"]; n != nil {
-		if p.MaxDuration = d.duration(n, "most"); len(d.errs) == before && p.MaxDuration < p.Duration {
-			d.errorf(n, "most (%s) is shorter than for (%s)", periodName(p.MaxDuration), periodName(p.Duration))
-		}
+		return d.limit(n, what, strikesFields, s, true)
+	})
+	p.Strikes = p.strikes.Limit
+	set(f, "for", &p.Duration, d.duration)
+	set(f, "most", &p.MaxDuration, d.duration)
+	if n := f["most"]; n != nil && len(d.errs) == before && p.MaxDuration < p.Duration {
+		d.errorf(n, "most (%s) is shorter than for (%s)", periodName(p.MaxDuration), periodName(p.Duration))
 	}
 	if len(d.errs) == before {
-		d.validate(n, weir.Rule{Penalty: &p.Penalty})
+		d.valid(n, weir.Rule{Penalty: &p.Penalty})
 	}
 	return p
 }

@@ -344,7 +344,7 @@ func TestOptionsMistakes(t *testing.T) {
 		want  string
 	}{
 		{nil, Options{}, "config: the store is nil"},
-		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{placeholder}}}, "config: Options.Limiter has Rules; they belong in the file"},
+		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{{}}}}, "config: Options.Limiter has Rules; they belong in the file"},
 		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is below 0"},
 		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: the name "ip" is built in`},
 		{store, Options{Keys: map[string]weir.KeyFunc{"g": weir.Global(), "ip": nil, "h": nil, "e:": nil, "f": nil, "": nil}}, `config: Options.Keys: the name "" is empty or has a colon`}, // the first in order
@@ -354,6 +354,25 @@ func TestOptionsMistakes(t *testing.T) {
 	} {
 		if _, err := Open("testdata/good/published.yaml", tt.store, tt.o); err == nil || err.Error() != tt.want {
 			t.Errorf("got %v, want %s", err, tt.want)
+		}
+	}
+}
+
+// TestNoWaitInFlight: with a MaxWait, a concurrency limit is an error with a place, also in an
+// override.
+func TestNoWaitInFlight(t *testing.T) {
+	const rule = "limits:\n- name: a\n  config: [{limit: 5, period: 3"
+	o := Options{Limiter: weir.Options{MaxWait: time.Second}}
+	for text, want := range map[string]string{
+		rule + ", algorithm: in-flight}]\n": "r.yaml:3:12: ",
+		rule + "}]\n  overrides: [{value: 192.0.2.1, config: [{limit: 2, period: 3, algorithm: in-flight}]}]\n": "r.yaml:4:43: ",
+	} {
+		want += `limit "3s" counts requests in flight, for which no request can wait: Options.Limiter has a MaxWait`
+		if _, err := open(text, o); err == nil || err.Error() != want {
+			t.Errorf("%s\ngot %v, want %s", text, err, want)
+		}
+		if _, err := open(text, Options{}); err != nil {
+			t.Errorf("%s\nwithout MaxWait: %v", text, err)
 		}
 	}
 }
@@ -373,10 +392,8 @@ func TestTooLarge(t *testing.T) {
 func TestPeriodName(t *testing.T) {
 	for d := range map[time.Duration]bool{time.Microsecond: true, 1500 * time.Millisecond: true, 90 * time.Second: true, 3 * time.Hour: true, 48 * time.Hour: true} {
 		var name string
-		l := placeholder.Limits[0]
-		l.Period = d
 		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-			Rules:   []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{l, algorithms.AnchoredWindow(1, d).Named("x")}}},
+			Rules:   []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, d), algorithms.AnchoredWindow(1, d).Named("x")}}},
 			Observe: func(e weir.Event) { name = e.Transaction.Charges[0].Limit.Name },
 		})
 		if err != nil {
@@ -451,7 +468,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	t.Logf("%d requests, %d reloads", answered.Load(), reloads)
 }
 
-// mustNotLoad writes a text with a mistake and expects an error of Reload.
+// mustNotLoad writes a text with an error and expects an error of Reload.
 func (p *page) mustNotLoad(t *testing.T, text string) {
 	t.Helper()
 	if _, err := p.write(text); err == nil {
@@ -505,7 +522,7 @@ func TestHandlerAllocs(t *testing.T) {
 }
 
 // TestReloadsAreCounted checks Reloads, Unused and Version after files with new rules, files
-// without a change, and files with a mistake.
+// without a change, and files with an error.
 func TestReloadsAreCounted(t *testing.T) {
 	rule := func(names ...string) string {
 		text := "limits:\n"

@@ -13,7 +13,6 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
 )
 
@@ -24,6 +23,12 @@ var (
 	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
 		"allow", "deny", "penalty", "status", "retry-jitter", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
+)
+
+// The words that a config may be in place of a list of limits.
+const (
+	unlimited = "unlimited"
+	denied    = "denied"
 )
 
 // A rule is a weir.Rule and the parts of the file that it was made from.
@@ -41,22 +46,28 @@ type rule struct {
 	freePreflight bool // as in every rule of the file
 }
 
+// A decoder reads the rules of one file, and those of the files that it includes.
+type decoder struct {
+	source
+	site
+	o        *Options
+	included []*decoder
+}
+
+// A site is what a file says for itself and for the files that it includes.
+type site struct {
+	trusted       []netip.Prefix // trusted-proxies
+	forwarded     bool           // proxy-header is forwarded
+	freePreflight bool
+}
+
 // settings are the values that a limit inherits from its rule, and a rule from the file.
 type settings struct {
-	trusted   []netip.Prefix
 	key       key
 	algorithm string
 	location  *time.Location
 	headers   headers.Dialect
 	burst     int64
-
-	freePreflight bool
-}
-
-// placeholder has what a part of a rule lacks to be a valid rule.
-var placeholder = weir.Rule{
-	Name: "placeholder", Key: weir.Global(),
-	Limits: []weir.Limit{algorithms.FixedWindow(1, time.Second)},
 }
 
 // decode returns the rules of the file and of the files that it includes.
@@ -65,30 +76,21 @@ func (d *decoder) decode() []rule {
 	if f == nil {
 		return nil
 	}
-	s := settings{algorithm: gcra, location: time.UTC, headers: d.o.Limiter.Headers}
+	set(f, "trusted-proxies", &d.trusted, d.trustedProxies)
+	set(f, "proxy-header", &d.forwarded, d.proxyHeader)
+	set(f, "free-preflights", &d.freePreflight, d.boolean)
+	s := settings{key: d.ipKey(), algorithm: gcra, location: time.UTC, headers: d.o.Limiter.Headers}
 	if s.headers&^headers.Exposed == 0 {
 		s.headers |= headers.XRateLimit
 	}
-	if n := f["trusted-proxies"]; n != nil {
-		s.trusted = d.trustedProxies(n)
-		d.trusted = s.trusted
-	}
-	if n := f["proxy-header"]; n != nil {
-		d.proxyHeader(n, f["trusted-proxies"])
-	}
-	if n := f["free-preflights"]; n != nil {
-		s.freePreflight = d.boolean(n, "free-preflights")
-	}
-	s.key = d.keyNamed(nil, "ip", s.trusted)
-	d.ip = s.key.fn
 	d.settings(&s, f)
 	places := map[string]string{}
 	rules := d.rules(s, places)
 	for _, i := range d.included {
-		s := s
-		i.trusted, i.forwarded = d.trusted, d.forwarded
-		i.settings(&s, i.fields)
-		rules = append(rules, i.rules(s, places)...)
+		i.site = d.site
+		own := s
+		i.settings(&own, i.fields)
+		rules = append(rules, i.rules(own, places)...)
 	}
 	if len(rules) == 0 && d.err() == nil {
 		d.errorf(f["include"], "neither the file nor a file that it includes has limits")
@@ -115,93 +117,131 @@ func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	return rules
 }
 
+// err returns the errors in the order of the file, and then those of the files that it
+// includes, at most 100 in all.
+func (d *decoder) err() error {
+	const maxErrors = 100
+	var errs []error
+	for _, d := range append([]*decoder{d}, d.included...) {
+		slices.SortStableFunc(d.errs, func(a, b *Error) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		for _, e := range d.errs[:min(maxErrors-len(errs), len(d.errs))] {
+			errs = append(errs, e)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // settings reads the fields f of a mapping, and replaces those values of s that they set.
-func (d *decoder) settings(s *settings, f map[string]ast.Node) {
-	if n := f["key"]; n != nil {
-		s.key = d.key(n, s.trusted)
-	}
-	if n := f["algorithm"]; n != nil {
-		s.algorithm = d.algorithm(n)
-	}
-	if n := f["timezone"]; n != nil {
-		s.location = d.timezone(n)
-	}
-	if n := f["headers"]; n != nil {
-		s.headers = d.headers(n)
-	}
-	if n := f["burst"]; n != nil {
-		s.burst = d.atLeast1(n, "burst")
-	}
+func (d *decoder) settings(s *settings, f fields) {
+	set(f, "key", &s.key, d.key)
+	set(f, "algorithm", &s.algorithm, d.algorithm)
+	set(f, "timezone", &s.location, d.timezone)
+	set(f, "headers", &s.headers, d.headers)
+	set(f, "burst", &s.burst, d.atLeast1)
+}
+
+// A ruleDecoder reads one rule.
+type ruleDecoder struct {
+	*decoder
+	f fields
+	s settings
+	r rule
 }
 
 // rule reads a rule, whose defaults are s.
-func (d *decoder) rule(n ast.Node, s settings) (r rule) {
+func (d *decoder) rule(n ast.Node, s settings) rule {
 	before := len(d.errs)
-	f := d.mapping(n, "a rule", ruleFields, "name", "config")
-	if f == nil {
-		return r
+	rd := &ruleDecoder{decoder: d, f: d.mapping(n, "a rule", ruleFields, "name", "config"), s: s}
+	if rd.f == nil {
+		return rule{}
 	}
-	if n := f["name"]; n != nil {
-		r.Name, _ = d.text(n, "name")
-		d.validate(n, weir.Rule{Name: r.Name})
+	rd.parts()
+	if rd.f["config"] == nil {
+		return rd.r
 	}
-	d.settings(&s, f)
-	r.Rule.Key, r.key, r.headers, r.freePreflight = s.key.fn, s.key, s.headers, s.freePreflight
-	if n := f["no-key"]; n != nil {
-		r.NoKey = d.noKey(n)
-	}
-	d.ruleCost(&r, f)
-	if n := f["shadow"]; n != nil {
-		r.Shadow = d.share(n, "shadow")
-	}
-	r.allow, r.deny = d.keyList(f["allow"], "allow", &s.key), d.keyList(f["deny"], "deny", &s.key)
-	if n := f["penalty"]; n != nil {
-		r.penalty = d.penalty(n, s)
-		r.Penalty = &r.penalty.Penalty
-	}
-	if n := f["status"]; n != nil {
-		r.Status = int(d.atLeast1(n, "status"))
-		d.validate(n, weir.Rule{Status: r.Status})
-	}
-	if n := f["retry-jitter"]; n != nil {
-		r.RetryJitter = d.duration(n, "retry-jitter")
-		d.validate(n, weir.Rule{RetryJitter: r.RetryJitter})
-	}
-	if f["config"] == nil {
-		return r
-	}
-	nodes := d.ruleLimits(&r, f["config"], s)
+	nodes := rd.limits()
 	if len(d.errs) == before {
-		d.checkLimits(&r, f, nodes)
+		if n := rd.f["burst"]; n != nil && !slices.ContainsFunc(rd.r.limits, isMeter) {
+			d.errorf(n, "no limit of the rule has a burst: only gcra, token-bucket and leaky-bucket have")
+		}
+		rd.checkLimits(rd.r.limits, nodes)
 	}
 	if len(d.errs) == before {
-		d.validate(n, r.Rule)
+		rd.policies()
 	}
 	if len(d.errs) == before {
-		d.setPolicies(&r, d.table(&r, f, s))
+		d.valid(n, rd.r.Rule)
 	}
-	return r
+	return rd.r
 }
 
-// ruleLimits reads the config of a rule and returns the nodes of its limits: none if the
-// config is unlimited or denied.
-func (d *decoder) ruleLimits(r *rule, n ast.Node, s settings) []ast.Node {
+// parts reads the fields of the rule except its limits and overrides.
+func (d *ruleDecoder) parts() {
+	r, f := &d.r, d.f
+	set(f, "name", &r.Name, d.text)
+	if err := reason(weir.Rule{Name: r.Name}); err != nil {
+		d.errorf(f["name"], "name %q: %v", r.Name, err)
+	}
+	d.settings(&d.s, f)
+	r.Rule.Key, r.key, r.headers, r.freePreflight = d.s.key.fn, d.s.key, d.s.headers, d.freePreflight
+	set(f, "no-key", &r.NoKey, d.noKey)
+	r.cost = cost{n: 1, text: "1"}
+	set(f, "cost", &r.cost, d.cost)
+	r.Cost = r.cost.fn
+	if r.freePreflight {
+		r.Cost = weir.FreePreflight(r.Cost)
+	}
+	if r.cost.text == contentLength {
+		r.Unit = "content-bytes"
+	}
+	set(f, "unit", &r.Unit, d.text)
+	d.valid(f["unit"], weir.Rule{Unit: r.Unit})
+	set(f, "shadow", &r.Shadow, d.share)
+	set(f, "allow", &r.allow, d.keyList)
+	set(f, "deny", &r.deny, d.keyList)
+	set(f, "penalty", &r.penalty, d.penalty)
+	if r.penalty != nil {
+		r.Penalty = &r.penalty.Penalty
+	}
+	set(f, "status", &r.Status, func(n ast.Node, what string) int { return int(d.atLeast1(n, what)) })
+	d.valid(f["status"], weir.Rule{Status: r.Status})
+	set(f, "retry-jitter", &r.RetryJitter, d.duration)
+	d.valid(f["retry-jitter"], weir.Rule{RetryJitter: r.RetryJitter})
+}
+
+// limits reads the config of the rule and returns the nodes of its limits: none if the config
+// is unlimited or denied.
+func (d *ruleDecoder) limits() (nodes []ast.Node) {
+	r, n := &d.r, d.f["config"]
 	if _, ok := n.(*ast.StringNode); ok {
 		r.word = d.word(n)
 		r.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
 		return nil
 	}
-	nodes := d.list(n, "config")
+	nodes = d.list(n, "config")
 	for _, n := range nodes {
-		l := d.limit(n, "a limit", limitFields, s, len(nodes) == 1)
+		l := d.limit(n, "a limit", limitFields, d.s, len(nodes) == 1)
 		r.limits = append(r.limits, l)
 		r.Limits = append(r.Limits, l.Limit)
 	}
 	return nodes
 }
 
-// setPolicies sets ForKey and Policy of a rule, which has the given table of overrides.
-func (d *decoder) setPolicies(r *rule, table func(string) weir.Policy) {
+// word reads a config that is no list: unlimited or denied, or "" after an error.
+func (d *source) word(n ast.Node) string {
+	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
+		return v
+	}
+	d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
+	return ""
+}
+
+// policies sets ForKey and Policy of the rule.
+func (d *ruleDecoder) policies() {
+	r := &d.r
+	table := d.table()
 	var all func(string) weir.Policy
 	if r.word == denied { // every key for which the table has nothing
 		all = func(string) weir.Policy { return weir.Denied() }
@@ -214,55 +254,37 @@ func (d *decoder) setPolicies(r *rule, table func(string) weir.Policy) {
 	r.Policy = weir.When(r.allow.hasAddr, weir.Allowed(), weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
-// ruleCost reads the cost of a rule and its unit.
-func (d *decoder) ruleCost(r *rule, f map[string]ast.Node) {
-	r.cost = cost{n: 1, text: "1"}
-	if n := f["cost"]; n != nil {
-		r.cost = d.cost(n)
-		r.Cost = r.cost.fn
-		if r.cost.text == contentLength {
-			r.Unit = "content-bytes"
+// valid adds the error of a part of a rule, which n has. It also adds the error of a
+// concurrency limit for which requests would have to wait.
+func (d *decoder) valid(n ast.Node, part weir.Rule) {
+	if err := reason(part); err != nil {
+		d.errorf(n, "%v", err)
+		return
+	}
+	for _, l := range part.Limits {
+		if l.InFlight() && d.o.Limiter.MaxWait > 0 {
+			d.errorf(n, "limit %q counts requests in flight, for which no request can wait: Options.Limiter has a MaxWait", l.StoredName())
 		}
 	}
-	if r.freePreflight {
-		r.Cost = weir.FreePreflight(r.Cost)
-	}
-	if n := f["unit"]; n != nil {
-		r.Unit, _ = d.text(n, "unit")
-		d.validate(n, weir.Rule{Unit: r.Unit})
-	}
 }
 
-// validate reports the error of a part of a rule at the node n.
-func (d *decoder) validate(n ast.Node, r weir.Rule) {
-	r.Name, r.Key = cmp.Or(r.Name, placeholder.Name), placeholder.Key
-	if r.Limits == nil {
-		r.Limits = placeholder.Limits
+// reason returns why a part of a rule is not valid, or nil. The rest of the rule is zero.
+func reason(part weir.Rule) error {
+	part.Name, part.Key = cmp.Or(part.Name, "a"), weir.Global()
+	if len(part.Limits) == 0 {
+		part.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
 	}
-	if invalid := new(weir.RuleError); errors.As(r.Validate(), &invalid) {
-		d.errorf(n, "%v", invalid.Err)
-	}
+	return errors.Unwrap(part.Validate())
 }
 
-// headers reads a dialect or a list of them. After a mistake it returns a valid one.
-func (d *decoder) headers(n ast.Node) (sum headers.Dialect) {
-	nodes := []ast.Node{n}
-	if _, ok := n.(*ast.SequenceNode); ok {
-		nodes = d.list(n, "headers")
-	}
+// headers reads a dialect or a list of them. After an error it returns a valid one.
+func (d *decoder) headers(n ast.Node, what string) headers.Dialect {
 	before := len(d.errs)
-	sum = d.o.Limiter.Headers & headers.Exposed
-	for _, n := range nodes {
-		name, ok := d.text(n, "headers")
-		if !ok {
-			continue
+	sum := d.o.Limiter.Headers & headers.Exposed
+	for _, n := range d.oneOrMore(n, what) {
+		if i := d.choice(n, what, dialects); i >= 0 {
+			sum |= 1 << i
 		}
-		i := slices.Index(dialects, name)
-		if i < 0 {
-			d.errorf(n, "unknown headers %s%s", name, suggest(name, dialects))
-			continue
-		}
-		sum |= 1 << i
 	}
 	if len(d.errs) == before {
 		if err := sum.Validate(); err != nil {

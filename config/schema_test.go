@@ -2,10 +2,11 @@ package config
 
 import (
 	"encoding/json"
-	"github.com/seed83679106/weir/internal/counters"
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/seed83679106/weir/internal/counters"
 )
 
 type schemaNode struct {

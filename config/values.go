@@ -11,7 +11,7 @@ import (
 
 // atLeast1 returns a whole number of at least 1. It must be decimal without leading
 // zeros: versions of YAML disagree about 010.
-func (d *decoder) atLeast1(n ast.Node, what string) int64 {
+func (d *source) atLeast1(n ast.Node, what string) int64 {
 	switch n.(type) {
 	case *ast.IntegerNode:
 	case *ast.FloatNode:
@@ -37,9 +37,9 @@ func (d *decoder) atLeast1(n ast.Node, what string) int64 {
 	return v
 }
 
-// duration returns a span of time. It is written as a number of seconds, or as for
+// duration returns a duration. It is written as a number of seconds, or as for
 // time.ParseDuration, with weeks and days in front: 1w2d3h.
-func (d *decoder) duration(n ast.Node, what string) time.Duration {
+func (d *source) duration(n ast.Node, what string) time.Duration {
 	switch n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
 	default:
@@ -47,22 +47,22 @@ func (d *decoder) duration(n ast.Node, what string) time.Duration {
 		return 0
 	}
 	s := n.GetToken().Value
-	span, ok := parseDuration(s)
+	v, ok := parseDuration(s)
 	switch {
 	case !ok && what == "period":
 		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d, or day, week, month of the calendar", what, s)
 	case !ok:
 		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d", what, s)
-	case span <= 0:
+	case v <= 0:
 		d.errorf(n, "%s is %s; want more than 0", what, s)
-	case span < time.Microsecond, span%time.Microsecond != 0:
+	case v < time.Microsecond, v%time.Microsecond != 0:
 		d.errorf(n, "%s %s is not in whole microseconds", what, s)
 	}
-	return span
+	return v
 }
 
-// parseDuration reads a span of time as decoder.duration describes it. ok is false if s is no
-// span of time, or a span that is too long for a time.Duration.
+// parseDuration reads a duration as source.duration describes it. ok is false if s is no
+// duration, or one that is too long for a time.Duration.
 func parseDuration(s string) (total time.Duration, ok bool) {
 	for _, u := range []struct {
 		name string
@@ -89,7 +89,7 @@ func parseDuration(s string) (total time.Duration, ok bool) {
 }
 
 // boolean reads true or false.
-func (d *decoder) boolean(n ast.Node, what string) bool {
+func (d *source) boolean(n ast.Node, what string) bool {
 	b, ok := n.(*ast.BoolNode)
 	if !ok {
 		d.wrongType(n, what, "true or false")
@@ -99,7 +99,7 @@ func (d *decoder) boolean(n ast.Node, what string) bool {
 }
 
 // share reads a share, from 0 to 1: a percentage, or true for 1, or false for 0.
-func (d *decoder) share(n ast.Node, what string) float64 {
+func (d *source) share(n ast.Node, what string) float64 {
 	switch v := n.(type) {
 	case *ast.BoolNode:
 		if v.Value {

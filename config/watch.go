@@ -22,8 +22,8 @@ const quiet = 100 * time.Millisecond
 
 // Watch reloads the file when it or a file that it includes changes. It returns the error of
 // ctx when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
-// goroutines behind. A file with a mistake changes nothing, and Watch reads the file again
-// when the file changes again. Watch logs each change and each mistake to the Logger of
+// goroutines behind. An invalid file changes nothing, and Watch reads the file again
+// when the file changes again. Watch logs each change and each error to the Logger of
 // Options.Limiter. A change that loses counts is logged as a warning, and so is a rule that no
 // handler names.
 //
@@ -84,7 +84,7 @@ func matches(matters, name string) bool {
 
 // reload reads the file and compares its digest with last, which is the digest of the
 // content that was read before. If they differ, reload loads the file and logs the changes
-// or the mistakes. It returns the new digest and the paths to watch.
+// or the errors. It returns the new digest and the paths to watch.
 func (f *File) reload(log *slog.Logger, last string) (digest string, paths []string) {
 	paths = f.current.Load().paths
 	content, err := f.read()
@@ -101,11 +101,11 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 	}
 	changes, err := f.load(content, err)
 	if err != nil {
-		mistakes := []error{err}
+		all := []error{err}
 		if list, ok := err.(interface{ Unwrap() []error }); ok {
-			mistakes = list.Unwrap()
+			all = list.Unwrap()
 		}
-		for _, err := range mistakes {
+		for _, err := range all {
 			log.Error("config: rules not reloaded", "error", err)
 		}
 		return digest, paths

@@ -183,8 +183,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchMistake: Watch logs each mistake of a file, and loads the next file without a
-// mistake. It ignores changes of other files in the directory.
+// TestWatchMistake: Watch logs each error of a file, and loads the next file without a
+// error. It ignores changes of other files in the directory.
 func TestWatchMistake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.yaml")
 	must(t, os.WriteFile(path, []byte(limitOf(1)), 0o644))

@@ -28,7 +28,7 @@ import (
 //
 // A request is paid in full or not at all. Limits that admit it are charged as always, and
 // granted units pay for all limits that refuse it. Granted units cannot pay for a pause, a
-// ban, a deny or a limit of requests in flight, and a request that one of these refuses spends
+// ban, a deny or a concurrency limit, and a request that one of these refuses spends
 // none. Rules in shadow spend none either, because they refuse no request. Their events
 // therefore report refusals that granted units would have paid for. If next fails when it is
 // asked again, the refusal stands.
@@ -62,7 +62,7 @@ type Store struct {
 
 // Grant grants units, 1 to 2^50, to a key of a rule. They last for d, or 35 years if d is 0.
 // They are added to the units that are left of earlier grants, up to 2^50 in all. All these
-// units then end together, at the latest of their ends.
+// units then all expire together, at the latest of their expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:

@@ -22,6 +22,7 @@ func TestLua(t *testing.T) {
 	limits := []quota.Limit{charge("", "", 0, time.Millisecond).Limit.Named("short"), charge("", "", 0, 2*time.Hour).Limit.Named("long"), algorithms.GCRA(7, time.Hour)}
 	storetest.Limits(t, weirtest.Memory(), limits...)
 	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
+	storetest.Limits(t, weirtest.Redis(t, redistest.Lua54(t).Addr(), 5*time.Second), limits...)
 }
 
 // TestConforms: without grants, a store of New passes the tests of package storetest.

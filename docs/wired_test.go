@@ -205,7 +205,7 @@ func TestWiredWrong(t *testing.T) {
 			r := perMinute("api")
 			r.ForKey = live.Of("api", nil)
 			return limited(r)(nil, log)
-		}, `overrides: requests are decided without overrides`},
+		}, `overrides: requests are served without overrides`},
 
 		{"login", "the handler answers wrong passwords with another status", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			r := perMinute("login")

@@ -128,7 +128,7 @@ func checkByJSON(t *testing.T, text string, chunked bool, max int, want string) 
 	}
 }
 
-// TestByJSONPanics: ByJSON panics on a mistake in its arguments.
+// TestByJSONPanics: ByJSON panics on an error in its arguments.
 func TestByJSONPanics(t *testing.T) {
 	for _, call := range []func(){func() { keys.ByJSON("", 1) }, func() { keys.ByJSON("email", 0) }} {
 		func() {

@@ -1,7 +1,7 @@
 // Package keys has key functions for [weir.Rule] besides those of package weir. It also has
 // lists of the keys and addresses that a rule allows or denies.
 //
-// Like the key functions of package weir, those of this package panic on a mistake in
+// Like the key functions of package weir, those of this package panic on an error in
 // their arguments.
 package keys
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/seed83679106/weir/internal/addr"
@@ -30,26 +31,30 @@ type List struct {
 // an [AddrList].
 //
 // NewList returns an error for an entry that would match every key or none. Examples are
-// "*", "", an address with a port, a zone or spaces, and a malformed network.
+// "*", "", an address with a port, a zone or spaces, and a malformed network. errors.Unwrap
+// of the error returns the reason, which names the entry.
 func NewList(entries ...string) (*List, error) {
 	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
-		if e == "" || e == "*" {
-			return nil, fmt.Errorf("keys: list: entry %q would match every key or none", e)
-		}
 		network, ok, err := parseNetwork(e)
 		switch {
-		case err != nil:
+		case e == "" || e == "*":
+			err = fmt.Errorf("entry %q would match every key or none", e)
+		case err == nil && !ok && strings.TrimSpace(e) != e:
+			err = fmt.Errorf("entry %q has spaces around it: list %q", e, strings.TrimSpace(e))
+		}
+		if err != nil {
 			return nil, fmt.Errorf("keys: list: %w", err)
-		case ok:
+		}
+		if ok {
 			l.networks.add(network)
 			continue
-		case strings.TrimSpace(e) != e:
-			return nil, fmt.Errorf("keys: list: entry %q has spaces around it: list %q", e, strings.TrimSpace(e))
 		}
 		if start, ok := strings.CutSuffix(e, "*"); ok {
 			l.starts[start] = true
-			l.lengths = with(l.lengths, len(start))
+			if !slices.Contains(l.lengths, len(start)) {
+				l.lengths = append(l.lengths, len(start))
+			}
 			continue
 		}
 		l.keys[storedkey.Of(e)] = true
@@ -68,7 +73,7 @@ func (l *List) Has(key string) bool {
 			return true
 		}
 	}
-	if len(l.networks.bits) == 0 {
+	if l.networks.Len() == 0 {
 		return false
 	}
 	network, ok := network(key)
@@ -114,34 +119,10 @@ func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 }
 
 // networks is a set of networks.
-type networks struct {
-	of   map[netip.Prefix]bool
-	bits []int // the lengths of the networks; IPv4 counts as mapped to IPv6, so /8 is 104
-}
+type networks struct{ addr.Networks[struct{}] }
 
-func (n *networks) add(p netip.Prefix) {
-	if n.of == nil {
-		n.of = map[netip.Prefix]bool{}
-	}
-	n.of[p] = true
-	n.bits = with(n.bits, length(p))
-}
-
-// hold reports whether p lies in one of the networks.
-func (n *networks) hold(p netip.Prefix) bool {
-	for _, bits := range n.bits {
-		if p.Addr().Is4() {
-			bits -= 96
-		}
-		if bits < 0 || bits > p.Bits() {
-			continue
-		}
-		if wider, err := p.Addr().Prefix(bits); err == nil && n.of[wider] {
-			return true
-		}
-	}
-	return false
-}
+func (n *networks) add(p netip.Prefix)       { n.Add(p, struct{}{}) }
+func (n *networks) hold(p netip.Prefix) bool { return n.Hold(p, func(struct{}) bool { return true }) }
 
 // network reads an address or a network without a zone. The bits after the prefix of the
 // result are 0. An IPv4-mapped address or network becomes IPv4.
@@ -154,9 +135,9 @@ func network(s string) (netip.Prefix, bool) {
 	if strings.Contains(s, "/") { // the error of the wrong function would be an allocation
 		p, err = netip.ParsePrefix(s)
 	} else {
-		var addr netip.Addr
-		addr, err = netip.ParseAddr(s)
-		p = netip.PrefixFrom(addr, addr.BitLen())
+		var a netip.Addr
+		a, err = netip.ParseAddr(s)
+		p = netip.PrefixFrom(a, a.BitLen())
 	}
 	if err != nil {
 		return netip.Prefix{}, false
@@ -194,22 +175,4 @@ func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 		}
 	}
 	return p, false, nil
-}
-
-// length returns the length of the prefix of a network. It counts IPv4 as mapped to IPv6.
-func length(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return p.Bits() + 96
-	}
-	return p.Bits()
-}
-
-// with returns the set s with n added.
-func with(s []int, n int) []int {
-	for _, m := range s {
-		if m == n {
-			return s
-		}
-	}
-	return append(s, n)
 }

@@ -38,7 +38,7 @@ type Leaser interface {
 	// in the following call, n is at most this result minus the units used since.
 	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64
 
-	// Drains reports whether unused units become free again by themselves, at the rate of
+	// Drains reports whether unused units become available again by themselves, at the rate of
 	// the limit. The caller does not give such units back, because other requests may
 	// already have been admitted in their place. If Drains returns false, the caller gives
 	// unused units back with Cancel.

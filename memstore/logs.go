@@ -39,7 +39,7 @@ func (l *log) load(s *quota.State) {
 
 // save writes the log and the numbers of s. An algorithm appends entries at the end of
 // the memory, and the oldest entries leave at the beginning. When the memory is full and
-// entries have left, save moves the log to the beginning of the memory. A log that keeps its
+// entries have left, save moves the log to the start of the memory. A log that keeps its
 // length therefore needs no new memory. If the log then fills less than half of the memory or
 // more than two thirds, save moves it to new memory, of which it fills two thirds.
 func (l *log) save(s *quota.State) {

@@ -43,10 +43,10 @@ type Options struct {
 // one in 370,000. Keys with different hashes never share the state of a limit.
 //
 // When the store is full, a new state replaces one of a few other states. The store chooses
-// a state whose quota is whole again. If there is none, it chooses a state that has always
+// a state whose quota is full again. If there is none, it chooses a state that has always
 // had units left, or else a state that once had none left. Among states of the same kind the
 // store chooses the state whose quota is whole soonest. A state that has refused a charge
-// stays until its quota is whole again.
+// stays until its quota is full again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed

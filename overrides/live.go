@@ -21,17 +21,17 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A MistakeError is the error of Set if its arguments have a mistake.
-type MistakeError struct{ Text string }
+// A InvalidError is the error of Set if its arguments are invalid.
+type InvalidError struct{ Text string }
 
-func (e *MistakeError) Error() string { return "overrides: " + e.Text }
+func (e *InvalidError) Error() string { return "overrides: " + e.Text }
 
-func mistake(format string, args ...any) error { return &MistakeError{fmt.Sprintf(format, args...)} }
+func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
 // MaxLive is the largest number of overrides that Set keeps.
 const MaxLive = 10_000
 
-// ErrFull is returned by Set if there are MaxLive other overrides that have not ended.
+// ErrFull is returned by Set if there are MaxLive other overrides that have not expired.
 var ErrFull = errors.New("overrides: there are too many overrides")
 
 var errUnread = errors.New("overrides: the table was not read yet")
@@ -42,13 +42,13 @@ type Keeper interface {
 	// LoadOverrides returns the texts of all overrides by name, and the version of the
 	// newest change. If version is equal to newest, kept is nil. A name may hold any
 	// bytes. Each text begins with a number and a space. The number is the time at which
-	// the override ends, in µs since 1970 on the clock of the Keeper, or 0 if it never
-	// ends. now is the current time on that clock.
+	// the override expires, in µs since 1970 on the clock of the Keeper, or 0 if it never
+	// expires. now is the current time on that clock.
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride keeps the text of an override for the duration d, or without end if d is
 	// 0. It replaces an override of the same name. An empty text removes the override. If
-	// the Keeper already has `most` other overrides that have not ended, SaveOverride
+	// the Keeper already has `most` other overrides that have not expired, SaveOverride
 	// returns full.
 	SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error)
 }
@@ -58,7 +58,7 @@ type LiveOptions struct {
 	// Keeper shares the overrides with other processes; nil keeps them in this process.
 	Keeper Keeper
 
-	// Interval is how often Run asks the Keeper for changes; 0 means 500 ms.
+	// Interval is how often Run queries the Keeper for changes; 0 means 500 ms.
 	Interval time.Duration
 
 	// Logger gets a warning when the Keeper fails, a line when it is back, and a warning if a
@@ -68,9 +68,9 @@ type LiveOptions struct {
 
 // Live is a table that changes while the program runs. It is safe for concurrent use.
 //
-// Requests are decided by a copy of the table in memory. Run copies changes of other
+// Requests are checked against a copy of the table in memory. Run copies changes of other
 // processes into it, within Interval and one call of the Keeper. If the Keeper fails, the
-// copy stays in force, its overrides end when they should, and Err returns the error.
+// copy stays in force, its overrides expire when they should, and Err returns the error.
 //
 // Until the table was read for the first time, Live knows no override: a denied key or network
 // is served, and every key has the limits of its rule. Live does not refuse requests then,
@@ -96,7 +96,7 @@ type Live struct {
 type Override struct {
 	Rule string // the name of a rule
 	Entry
-	End  time.Time // when the override ends, on the clock of this process; zero means never
+	End  time.Time // when the override expires, on the clock of this process; zero means never
 	Note string    // why the override was set
 }
 
@@ -117,10 +117,10 @@ func NewLive(o LiveOptions) *Live {
 // is true from the start. Once true, it stays true.
 func (l *Live) Ready() bool { return l.ready.Load() }
 
-// unread warns once that a request of a rule is decided before the table was read.
+// unread warns once that a request of a rule comes before the table was read.
 func (l *Live) unread(rule string) {
 	if l.warned.CompareAndSwap(false, true) {
-		l.log.Warn("overrides: requests are decided without overrides: the table was not read yet, so nobody is denied; call Run, and wait for Ready", "rule", rule)
+		l.log.Warn("overrides: requests are served without overrides: the table was not read yet, so nobody is denied; call Run, and wait for Ready", "rule", rule)
 	}
 }
 
@@ -174,7 +174,7 @@ func (l *Live) Run(ctx context.Context) error {
 	}
 }
 
-// Refresh asks the Keeper for changes and puts them in force.
+// Refresh queries the Keeper for changes and puts them in force.
 func (l *Live) Refresh(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,11 +255,11 @@ func (l *Live) build() {
 // Set keeps an override for d, or for ever if d is 0, and puts it in force in this process.
 // In other processes, Run puts it in force. Set replaces an override of the same rule and
 // key. The Algorithm of a limit may be nil, or any of package algorithms except Calendar. If
-// the arguments have a mistake, the error is a *MistakeError; ErrFull says that there are
+// the arguments are invalid, the error is a *InvalidError; ErrFull says that there are
 // MaxLive overrides already.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
-		return mistake("duration %v is below 0", d)
+		return invalid("duration %v is below 0", d)
 	}
 	name, text, err := encode(rule, &e, note)
 	if err != nil {
@@ -296,12 +296,11 @@ func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	return o, false
 }
 
-// All returns the overrides that have not ended, in the order of rules and keys.
+// All returns the overrides that have not expired, in the order of rules and keys.
 func (l *Live) All() []Override {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !o.End.IsZero() && !now.Before(o.End) })
+	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !unexpired(o.End) })
 }
 
 // Err returns the error of the last Refresh, or an error if there was none. While Err is not
@@ -344,27 +343,27 @@ const maxText = 4096 // bytes
 
 func encode(rule string, e *Entry, note string) (name, text string, err error) {
 	if err := e.check(false); err != nil {
-		return "", "", mistake("%v", err)
+		return "", "", invalid("%v", err)
 	}
 	if rule == "" || strings.Contains(rule, "\x00") {
-		return "", "", mistake("no rule has the name %q", rule)
+		return "", "", invalid("no rule has the name %q", rule)
 	}
 	rec := record{Unlimited: e.Unlimited, Denied: e.Denied, Note: note}
 	for _, l := range e.Limits {
 		r := recordLimit{Name: l.Name, Quota: l.Quota, Period: l.Period, Burst: l.Burst}
 		if l.Algorithm != nil {
 			if r.Algorithm = l.Algorithm.Name(); counters.Named(r.Algorithm) == nil {
-				return "", "", mistake("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
+				return "", "", invalid("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
 			}
 		}
 		if l.Period < 0 || l.Burst < 0 {
-			return "", "", mistake("key %q: a period or a burst is below 0", e.Key)
+			return "", "", invalid("key %q: a period or a burst is below 0", e.Key)
 		}
 		rec.Limits = append(rec.Limits, r)
 	}
 	b, err := json.Marshal(rec)
 	if err == nil && len(b) > maxText {
-		err = mistake("key %q: the override is larger than %d bytes", e.Key, maxText)
+		err = invalid("key %q: the override is larger than %d bytes", e.Key, maxText)
 	}
 	return nameOf(rule, e.Key), string(b), err
 }

@@ -3,49 +3,19 @@ package overrides
 import (
 	"net/http"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// networks are the denied networks of a rule.
-type networks struct {
-	until      map[netip.Prefix]time.Time // when each denial ends; zero means never
-	ipv4, ipv6 []int                      // the lengths of the prefixes in until
-}
+// networks are the denied networks of a rule, with the time at which each denial expires; zero
+// means never.
+type networks struct{ addr.Networks[time.Time] }
 
-func (n *networks) add(p netip.Prefix, end time.Time) {
-	if n.until == nil {
-		n.until = map[netip.Prefix]time.Time{}
-	}
-	n.until[p] = end
-	lengths := &n.ipv6
-	if p.Addr().Is4() {
-		lengths = &n.ipv4
-	}
-	if !slices.Contains(*lengths, p.Bits()) {
-		*lengths = append(*lengths, p.Bits())
-	}
-}
-
-// hold reports whether an address lies in a network whose denial has not ended.
+// hold reports whether an address lies in a network whose denial has not expired.
 func (n *networks) hold(a netip.Addr) bool {
-	lengths := n.ipv6
-	if a.Is4() {
-		lengths = n.ipv4
-	}
-	for _, bits := range lengths {
-		p, err := a.Prefix(bits)
-		if err != nil {
-			continue
-		}
-		if end, ok := n.until[p]; ok && (end.IsZero() || time.Now().Before(end)) {
-			return true
-		}
-	}
-	return false
+	return a.IsValid() && n.Hold(netip.PrefixFrom(a, a.BitLen()), unexpired)
 }
 
 // Network returns the network that a key such as "192.0.2.0/24" names. ok is false if the
@@ -104,7 +74,7 @@ func (l *Live) buildNetworks() {
 		if of[o.Rule] == nil {
 			of[o.Rule] = &networks{}
 		}
-		of[o.Rule].add(p, o.End)
+		of[o.Rule].Add(p, o.End)
 	}
 	for rule, denied := range l.denied {
 		denied.Store(of[rule])

@@ -19,7 +19,7 @@ import (
 // either Limits, or Unlimited, or Denied. An Entry with Nested may have none of these three.
 type Entry struct {
 	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends
-	// with an asterisk stands for all keys with that beginning: "tenant-a/*". For NewJoined,
+	// with an asterisk stands for all keys with that prefix: "tenant-a/*". For NewJoined,
 	// Key is compared with the first part of keys.
 	Key string
 
@@ -36,10 +36,10 @@ type Entry struct {
 
 const (
 	maxLimits = 16  // limits of an entry
-	maxStart  = 128 // bytes of the beginning of keys
+	maxStart  = 128 // bytes of a prefix of keys
 )
 
-// check returns an error for a mistake in the entry itself. mayNest says whether it may
+// check returns an error if the entry itself is invalid. mayNest says whether it may
 // have Nested.
 func (e *Entry) check(mayNest bool) error {
 	start, isStart := strings.CutSuffix(e.Key, "*")
@@ -53,7 +53,7 @@ func (e *Entry) check(mayNest bool) error {
 	case e.Key == "":
 		return errors.New("an entry has an empty key")
 	case isStart && len(start) > maxStart:
-		return fmt.Errorf("the beginning of keys is longer than %d bytes", maxStart)
+		return fmt.Errorf("the prefix of keys is longer than %d bytes", maxStart)
 	case n > 1:
 		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied", e.Key)
 	case n == 0 && len(e.Nested) == 0:
@@ -83,7 +83,7 @@ func (e *Entry) policy() weir.Policy {
 }
 
 // A Table finds the entry of a key: the entry for exactly that key, or else the one with the
-// longest beginning. A Table never changes, so it is safe for concurrent use.
+// longest matching prefix. A Table never changes, so it is safe for concurrent use.
 type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
@@ -96,7 +96,7 @@ type Table struct {
 
 type node struct {
 	policy weir.Policy
-	until  time.Time // for Live: when the node ends; zero means never
+	until  time.Time // for Live: when the node expires; zero means never
 	nested *Table
 }
 
@@ -109,14 +109,19 @@ type start struct {
 type span struct{ from, to int }
 
 // New returns a table whose entries are compared with whole keys. It returns an error if
-// two entries have the same key, or if an entry has a mistake.
+// two entries have the same key, or if an entry is invalid. errors.Unwrap of the error returns
+// the reason, which names the entry.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
 // NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
 // of a key, and its Nested entries with the second part. If no entry of Nested matches, the
-// Entry itself decides. If that Entry has no limits, an Entry with a shorter beginning
-// decides.
+// Entry itself decides. If that Entry has no limits, the Entry with the
+// next-longest matching prefix applies.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
+
+func twice(key string) error {
+	return fmt.Errorf("overrides: %w", fmt.Errorf("two entries for the key %q", key))
+}
 
 func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 	t := &Table{exact: make(map[string]*node), joined: joined}
@@ -133,7 +138,7 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 			}
 		}
 		if !t.add(e.Key, n) {
-			return nil, fmt.Errorf("overrides: two entries for the key %q", e.Key)
+			return nil, twice(e.Key)
 		}
 	}
 	return t, t.finish()
@@ -178,7 +183,7 @@ func (t *Table) finish() error {
 	for i := 1; i < len(t.starts); i++ {
 		s := &t.starts[i]
 		if s.text == t.starts[i-1].text {
-			return fmt.Errorf("overrides: two entries for the key %q", s.text+"*")
+			return twice(s.text + "*")
 		}
 		for s.shorter = i - 1; s.shorter >= 0 && !strings.HasPrefix(s.text, t.starts[s.shorter].text); {
 			s.shorter = t.starts[s.shorter].shorter
@@ -259,8 +264,11 @@ func (t *Table) last(key string) int {
 	return -1
 }
 
+// unexpired reports whether a time of expiry is in the future, or zero, which means never.
+func unexpired(end time.Time) bool { return end.IsZero() || time.Now().Before(end) }
+
 func (n *node) find(second string) weir.Policy {
-	if !n.until.IsZero() && !time.Now().Before(n.until) {
+	if !unexpired(n.until) {
 		return weir.Policy{}
 	}
 	if n.nested != nil {

@@ -107,7 +107,7 @@ type Decision struct {
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
-	// spent, and for a limit of requests in flight, because nobody knows when a request
+	// spent, and for a concurrency limit, because nobody knows when a request
 	// will end.
 	NextAfter time.Duration
 

@@ -82,8 +82,15 @@ type call struct {
 	within int64 // see longestWait
 
 	*script
-	ids  string // see idsOf
-	args []any  // the arguments of the command; the method command sets the first two
+	values []value
+	args   []any // the arguments of the command; the method command sets the first two
+}
+
+// A value is a value in Redis. The script gets and returns the charges value after value.
+type value struct {
+	key, ids string // see idsOf
+	charges  []int  // the indexes of the charges whose states the value has
+	numbers  []byte // what direct.lua or logs.lua reads
 }
 
 // prepare finds the script of c and writes the arguments of the call. The script gets the
@@ -93,77 +100,105 @@ func (s *Store) prepare(c *call, around []int64) error {
 	if len(t.Charges) > mostCharges {
 		return fmt.Errorf("redisstore: %d charges in one transaction: at most %d are allowed", len(t.Charges), mostCharges)
 	}
+	c.values = s.valuesOf(t)
 	var here [maxDirect]shaped
-	shape, cost := c.shape(here[:0])
+	shape, direct := c.shape(here[:0])
 	x, own, err := s.scripts.find(shape)
 	if err != nil {
 		return err
 	}
-	c.script, c.ids = x, idsOf(t)
-	if cost > 0 && own {
-		c.args = append(make([]any, 2, 7), 1, s.key(&t.Charges[0]), c.ids, c.numbers(cost))
-	} else {
-		keys, rows := c.rows(s)
-		c.args = append(append(append(make([]any, 2, 6+len(keys)), len(keys)), keys...), c.ids, "", rows)
-	}
-	for i := range t.Charges {
-		if e, ok := t.Charges[i].Limit.Algorithm.(Edged); ok {
-			c.args = append(c.args, packEdges(e, around))
+	c.script, direct = x, direct && own
+	c.args = append(make([]any, 2, 4+3*len(c.values)), len(c.values))
+	var texts, edges []any
+	for i := range c.values {
+		v := &c.values[i]
+		v.ids = idsOf(t, v.charges)
+		if !direct {
+			v.numbers = nil
 		}
+		c.args, texts = append(c.args, v.key), append(texts, v.ids, v.numbers)
+		for _, j := range v.charges {
+			if e, ok := t.Charges[j].Limit.Algorithm.(Edged); ok {
+				edges = append(edges, packEdges(e, around))
+			}
+		}
+	}
+	c.args = append(append(c.args, texts...), edges...)
+	if !direct {
+		c.args = append(c.args, c.rows())
 	}
 	return nil
 }
 
-// shape appends the shape of c to s. The result cost is the one cost of all charges whose
-// cost is not 0. If only general.lua can decide c, the shape has just the algorithms of c,
-// and cost is 0.
-func (c *call) shape(s []shaped) (_ []shaped, cost int64) {
-	t := c.ts[0]
-	first := &t.Charges[0]
-	direct := c.within >= 0 && t.Mode == quota.ModeSpend && len(c.ts) == 1 && len(t.Charges) <= maxDirect
-	for i := 0; i < len(t.Charges) && direct; i++ {
-		charge, a := &t.Charges[i], t.Charges[i].Limit.Algorithm
-		_, queues := a.(quota.Queuer)
-		switch {
-		case charge.Key != first.Key, charge.Rule != first.Rule, isLog(a) != isLog(first.Limit.Algorithm), charge.Cost < 0:
-			direct = false
-		case charge.Cost == 0:
-			direct = !isLog(a)
-		default:
-			direct = (cost == 0 || cost == charge.Cost) && !(queues && c.within > 0)
-			cost = charge.Cost
+// valuesOf returns the values of the charges of t.
+func (s *Store) valuesOf(t *quota.Transaction) []value {
+	values, key := make([]value, 0, 2), ""
+	for i := range t.Charges {
+		c, last := &t.Charges[i], &t.Charges[max(0, i-1)]
+		if i == 0 || c.Key != last.Key || c.Rule != last.Rule || isLog(c.Limit.Algorithm) != isLog(last.Limit.Algorithm) {
+			key = s.key(c)
 		}
-		s = append(s, shaped{a, charge.Cost == 0})
+		k := 0
+		for k < len(values) && values[k].key != key {
+			k++
+		}
+		if k == len(values) {
+			values = append(values, value{key: key})
+		}
+		values[k].charges = append(values[k].charges, i)
 	}
-	if direct && cost > 0 {
-		return s, cost
+	return values
+}
+
+// shape appends the shape of c to s, and packs the numbers that a script of this shape reads, as
+// MessagePack: the numbers of the limits, the one cost of all charges that do not cost 0, and the
+// longest wait. A script reads MessagePack faster than the doubles that pack writes. If only
+// general.lua can decide c, direct is false, and the shape has just the algorithms of c.
+func (c *call) shape(s []shaped) (_ []shaped, direct bool) {
+	t := c.ts[0]
+	direct = c.within >= 0 && t.Mode == quota.ModeSpend && len(c.ts) == 1 && len(t.Cancels) == 0 && len(t.Charges) <= maxDirect
+	nothing := true
+	for k := 0; k < len(c.values) && direct; k++ {
+		v, cost := &c.values[k], int64(0)
+		v.numbers = make([]byte, 0, 9*(2+4*len(v.charges)))
+		for j, i := range v.charges {
+			charge := &t.Charges[i]
+			as := shaped{charge.Limit.Algorithm, spends, k > 0 && j == 0}
+			_, queues := as.algorithm.(quota.Queuer)
+			direct = direct && (charge.Cost > 0 || !isLog(as.algorithm)) && !(queues && c.within > 0 && charge.Cost > 0) && (charge.Cost == 0 || cost == 0 || cost == charge.Cost)
+			v.numbers = appendMessagePack(v.numbers, numbersOf(&charge.Limit)...)
+			if _, ok := as.algorithm.(quota.Canceler); ok && charge.Cost < 0 && charge.Spent > 0 {
+				as.kind, v.numbers = cancels, appendMessagePack(v.numbers, charge.Spent)
+			} else if charge.Cost == 0 {
+				as.kind = looks
+			}
+			cost, s = cmp.Or(charge.Cost, cost), append(s, as)
+		}
+		nothing = nothing && cost == 0
+		v.numbers = appendMessagePack(v.numbers, cost, c.within)
+	}
+	if direct && !nothing && fits(s) {
+		return s, true
 	}
 	s = s[:0]
 	for i := range t.Charges {
 		s = insert(s, t.Charges[i].Limit.Algorithm)
 	}
-	return s, 0
+	return s, false
 }
 
-// numbers packs the numbers that direct.lua and logs.lua read, as MessagePack. A script
-// reads MessagePack faster than the doubles that pack writes.
-func (c *call) numbers(cost int64) []byte {
-	charges := c.ts[0].Charges
-	b := make([]byte, 0, 9*(2+3*len(charges)))
-	b = appendMessagePack(b, c.within, cost)
-	for i := range charges {
-		b = appendMessagePack(b, numbersOf(&charges[i].Limit)...)
-	}
-	return b
-}
+// mostInteger bounds the numbers that a script gets as integers. Lua 5.4 multiplies integers as
+// int64, so the product of any two must stay below 2^63. Its other numbers are floats, as all
+// numbers of Lua 5.1 are.
+const mostInteger = 1 << 31
 
-// appendMessagePack appends each number as a fixint, a uint32 or a float64.
+// appendMessagePack appends each number as a fixint, a uint32 below mostInteger, or a float64.
 func appendMessagePack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
 		switch {
 		case uint64(n) < 1<<7:
 			b = append(b, byte(n))
-		case uint64(n) < 1<<32:
+		case uint64(n) < mostInteger:
 			b = binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
 		default:
 			b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(n)))
@@ -172,29 +207,24 @@ func appendMessagePack(b []byte, numbers ...int64) []byte {
 	return b
 }
 
-// rows returns the keys and the rows that general.lua reads.
-func (c *call) rows(s *Store) (keys []any, rows []byte) {
+// rows returns the last text that general.lua reads.
+func (c *call) rows() (rows []byte) {
 	t := c.ts[0]
 	times := int64(len(c.ts))
 	if t.Mode == quota.ModeAtMost {
 		times = -min(t.Most, quota.MaxTicks)
 	}
-	rows = pack(make([]byte, 0, 16+120*len(t.Charges)), c.within, times)
-	for i := range t.Charges {
-		charge := &t.Charges[i]
-		a := slices.Index(c.algorithms, charge.Limit.Algorithm.Name())
-		name := any(s.key(charge))
-		key := slices.Index(keys, name)
-		if key < 0 {
-			key = len(keys)
-			keys = append(keys, name)
+	rows = pack(make([]byte, 0, 16+112*len(t.Charges)), c.within, times)
+	for _, v := range c.values {
+		for _, i := range v.charges {
+			charge := &t.Charges[i]
+			rows = pack(rows, int64(slices.Index(c.algorithms, charge.Limit.Algorithm.Name())+1), charge.Cost)
+			rows = pack(rows, numbersOf(&charge.Limit)...)
+			rows = pack(rows, max(0, charge.Spent))
+			rows = pack(rows, undoOf(t, i)...)
 		}
-		rows = pack(rows, int64(a+1), int64(key+1), charge.Cost)
-		rows = pack(rows, numbersOf(&charge.Limit)...)
-		rows = pack(rows, max(0, charge.Spent))
-		rows = pack(rows, undoOf(t, i)...)
 	}
-	return keys, rows
+	return rows
 }
 
 // pack appends numbers as doubles, which Lua reads by struct.unpack('<d'). A double holds
@@ -254,11 +284,11 @@ func packEdges(e Edged, around []int64) (b []byte) {
 	return b
 }
 
-// idsOf returns the ids of the states of t, as they stand in a value:
+// idsOf returns the ids of the states of some charges of t, as they stand in a value:
 // "limit/algorithm,limit/algorithm;".
-func idsOf(t *quota.Transaction) string {
-	b := make([]byte, 0, 32*len(t.Charges))
-	for i := range t.Charges {
+func idsOf(t *quota.Transaction, charges []int) string {
+	b := make([]byte, 0, 32*len(charges))
+	for _, i := range charges {
 		l := &t.Charges[i].Limit
 		if l.Name == "" {
 			b = period.Append(b, l.Period)
@@ -301,16 +331,15 @@ func (c *call) explain(s *Store, cmd once) error {
 // read reads the reply of a script: the time of Redis in µs since 1970, how often the
 // script has spent the charges, and the states that it has found.
 //
-// The integer -n says that the value of the n-th charge cannot be read. Any other reply is
+// The integer -n says that the n-th value cannot be read. Any other reply is
 // a text and packed doubles. The text has the seconds and microseconds of the time, how
 // often the script has spent the charges, and a semicolon. The doubles are the states,
-// which parseState reads. If nothing follows the semicolon, Redis knew none of the keys.
-// Before states that are not logs there may be the ids of their value. A reply of any other
-// form is an error: nothing is decided from it.
+// which parseState reads, value after value. Before states that are not logs there may be the
+// ids of their value. A reply of any other form is an error: nothing is decided from it.
 func (c *call) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := c.ts[0].Charges
-	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(charges)) {
-		return 0, 0, nil, faultOf(&charges[-n-1], unreadable)
+	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(c.values)) {
+		return 0, 0, nil, faultOf(&charges[c.values[-n-1].charges[0]], unreadable)
 	}
 	text, _ := reply.(string)
 	seconds, text, _ := strings.Cut(text, " ")
@@ -319,44 +348,49 @@ func (c *call) read(reply any) (now, spent int64, states []quota.State, err erro
 	s, err1 := strconv.ParseUint(seconds, 10, 33) // up to the year 2242, and s*1e6 < 2^53
 	µs, err2 := strconv.ParseUint(micros, 10, 32)
 	spent, err3 := strconv.ParseInt(times, 10, 64)
-	text = strings.TrimPrefix(text, c.ids)
-	if cmp.Or(err1, err2, err3) != nil || µs >= 1e6 || !found || len(text)%8 != 0 {
+	if cmp.Or(err1, err2, err3) != nil || µs >= 1e6 || !found {
 		return 0, 0, nil, faultOf(&charges[0], "the script's reply can't be read")
 	}
 	states = make([]quota.State, len(charges))
-	numbers, ok := unpack(text)
-	seen := len(numbers) > 0
-	for i := range states {
-		if ok && seen {
-			states[i], numbers, ok = parseState(numbers, isLog(charges[i].Limit.Algorithm))
-		}
-		if !ok {
-			return 0, 0, nil, faultOf(&charges[i], unreadable)
+	for _, v := range c.values {
+		text = strings.TrimPrefix(text, v.ids)
+		for _, i := range v.charges {
+			if states[i], text, found = parseState(text, isLog(charges[i].Limit.Algorithm)); !found {
+				return 0, 0, nil, faultOf(&charges[i], unreadable)
+			}
 		}
 	}
-	if len(numbers) > 0 {
+	if text != "" {
 		return 0, 0, nil, faultOf(&charges[0], "the script's reply can't be read")
 	}
 	return int64(s)*1e6 + int64(µs), spent, states, nil
 }
 
-// parseState reads a state and returns the numbers after it. A state is four numbers. The last
+// parseState reads a state and returns the text after it. A state is four numbers. The last
 // is Until, or −C if C is not 0. A log
 // begins with a count of the numbers that follow: At, Until, and pairs of a sum and an
 // instant. For an empty log the count is 0, and nothing follows. The pairs are the entries
 // that the arithmetic will need, in any order. An entry may occur more than once.
-func parseState(numbers []int64, log bool) (s quota.State, rest []int64, ok bool) {
-	if !log {
-		if len(numbers) < 4 {
-			return s, nil, false
+func parseState(text string, log bool) (s quota.State, rest string, ok bool) {
+	count := 4
+	if log {
+		n, ok := unpack(text[:min(8, len(text))])
+		if !ok || len(n) == 0 || n[0] < 0 || n[0] > int64(len(text)/8) || n[0]%2 != 0 {
+			return s, "", false
 		}
-		last := numbers[3]
-		return quota.State{At: numbers[0], A: numbers[1], B: numbers[2], C: max(0, -last), Until: max(0, last)}, numbers[4:], true
+		count, text = int(n[0]), text[8:]
 	}
-	if len(numbers) == 0 || numbers[0] < 0 || numbers[0] >= int64(len(numbers)) || numbers[0]%2 != 0 {
-		return s, nil, false
+	if len(text) < 8*count {
+		return s, "", false
 	}
-	list, rest := numbers[1:1+numbers[0]], numbers[1+numbers[0]:]
+	list, ok := unpack(text[:8*count])
+	rest = text[8*count:]
+	if !ok {
+		return s, "", false
+	}
+	if !log {
+		return quota.State{At: list[0], A: list[1], B: list[2], C: max(0, -list[3]), Until: max(0, list[3])}, rest, true
+	}
 	if len(list) == 0 {
 		return s, rest, true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -42,9 +43,24 @@ func TestConformance(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{
 		"defaults": redis.NewClient(&redis.Options{Addr: addr}),
 		"tuned":    redis.NewUniversalClient(redisstore.ClientOptions(patience, addr)),
+		"Lua 5.4":  redis.NewClient(&redis.Options{Addr: redistest.Lua54(t).Addr()}),
 	} {
 		t.Run(name, func(t *testing.T) { conform(t, client(t, rdb), nil) })
 	}
+}
+
+// TestServer runs Probe and the conformance suite on the server whose address is in WEIR_SERVER.
+// It deletes everything that the server holds.
+func TestServer(t *testing.T) {
+	addr := os.Getenv("WEIR_SERVER")
+	if addr == "" {
+		t.Skip("WEIR_SERVER is not set")
+	}
+	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, addr)))
+	if err := newStore(t, rdb).Probe(t.Context(), everyLimit...); err != nil {
+		t.Fatal(err)
+	}
+	conform(t, rdb, nil)
 }
 
 // TestConformanceCluster runs the conformance suite in a cluster: once with all keys in one
@@ -72,9 +88,11 @@ func TestConformanceRing(t *testing.T) {
 // TestInFlight tests a limit of requests in flight, whose units are given back one by one,
 // beside other limits of the key.
 func TestInFlight(t *testing.T) {
-	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
-	storetest.Limits(t, newStore(t, rdb), algorithms.InFlight(7, time.Millisecond).Named("short"), algorithms.InFlight(7, time.Hour).Named("long"),
-		algorithms.SlidingLog(7, time.Hour).Named("log"), algorithms.GCRA(7, time.Hour).Named("meter"))
+	for _, addr := range []string{redistest.Server(t).Addr(), redistest.Lua54(t).Addr()} {
+		rdb := client(t, redis.NewClient(&redis.Options{Addr: addr}))
+		storetest.Limits(t, newStore(t, rdb), algorithms.InFlight(7, time.Millisecond).Named("short"), algorithms.InFlight(7, time.Hour).Named("long"),
+			algorithms.SlidingLog(7, time.Hour).Named("log"), algorithms.GCRA(7, time.Hour).Named("meter"))
+	}
 }
 
 // severalKeys are the tests of the suite that charge several keys at one instant.

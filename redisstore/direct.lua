@@ -1,49 +1,51 @@
--- These lines decide charges of one rule and key that all have the same cost or the cost 0,
--- if the value holds only their states. If they cannot decide, they prepare the rows that
--- general.lua reads. ARGV[2] has numbers in MessagePack: the longest wait, the cost, and the
--- three numbers of each limit. If ARGV[2] is empty, general.lua decides. Go repeats the text
--- in guillemets for each charge: see expand.
-if ARGV[2] ~= '' then
-  TAKES
-  local longest, cost, «x#, y#, z#» = cmsgpack.unpack(ARGV[2])
-  local «at#, a#, b#, till#» = «0, 0, 0, 0»
-  local ids, key, call = ARGV[1], KEYS[1], redis.call
-  local text, size = call('GET', key), #ids
-  local known = not text
-  if text and #text == size + 32 * («1| + ») and string.find(text, ids, 1, true) == 1 then
-    «at#, a#, b#, till#» = struct.unpack('<«dddd|»', text, size + 1)
-    known = «at# <= now| and »
-  end
-  if known then
-    local wait, old = nil, 0
-    «if till# > old then old = till# end|
+-- These lines decide the charges of one value whose states are no logs, if the value has only
+-- their states. No state has a C, because its value would have other ids. Each charge has the
+-- same cost, or the cost 0. `break` leaves the transaction to general.lua. For the signs that are
+-- no Lua see expand.
+do
+  text¤ = call('GET', KEYS[¤])
+  local ids = IDS
+  if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or find(text¤, ids, 1, true) ~= 1) then break end
+  reply¤ = text¤ or string.rep('\0', 32 * («1| + »)) -- a key never seen
+  local «at#, a#, b#, till#» = fields('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
+  if «at# > now| or » then break end
+  local old, changed = 0, false «?or true| »
+  «if till# > old then old = till# end|
+  »
+  do
+    local «NUMBERS», cost, longest = numbers(PACKED)
+    within = longest
+    «<do local at, a, b, till = cancel@(at#, a#, b#, till#, now, INSTANT, -cost, x#, y#, z#, EDGES, 0) if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
     »
     repeat
-      «?TAKE if wait ~= 0 then break end|
+      «?if wait ~= 0 then break end wait, at#, a#, b#, till# = take@(at#, a#, b#, till#, now, cost, x#, y#, z#, EDGES, 0)|
       »
     until true
-    if wait == 0 then
-      local last = now
-      «!if till# > last then last = till# end|
-      »
-      «?if till# > last then last = till# elseif till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end|
-      »
-      if last > now then
-        if last - now > 4503599627370496 then return -1 end -- see general.lua
-        local value = struct.pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
-        last = last + -last % 1000000
-        if last == old + -old % 1000000 then -- the TTL already ends then: see general.lua
-          call('SET', key, value, 'KEEPTTL') -- PSETEX would take 0.4 µs more
-        else
-          call('PSETEX', key, string.format('%d', (last - now + 1999) / 1000), value)
-        end
-      elseif text then
-        call('DEL', key)
+  end
+  if wait == 0 and changed then
+    local last = now
+    «!if till# > last then last = till# end|
+    »
+    «?if till# > last then last = till# elseif till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end|
+    »
+    if last > now then
+      if last - now > 4503599627370496 then return -¤ end -- see general.lua
+      value¤ = pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
+      last = last + -last % 1000000
+      if last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua
+        local ms = last - now + 1999
+        ttl¤ = string.format('%d', (ms - ms % 1000) / 1000)
       end
-      return t[1] .. ' ' .. t[2] .. ' 1;' .. (text or '')
-    elseif longest == 0 then
-      return t[1] .. ' ' .. t[2] .. ' 0;' .. (text or '')
+    else
+      value¤ = ''
     end
   end
-  rows, within, times, edges_from = {«{@, 1, $, x#, y#, z#}»}, longest, 1, 3
+end
+-- write
+if value¤ == '' then
+  if text¤ then call('DEL', KEYS[¤]) end
+elseif ttl¤ then
+  call('PSETEX', KEYS[¤], ttl¤, value¤)
+elseif value¤ then
+  call('SETRANGE', KEYS[¤], '0', value¤) -- as long as the old value; SET with KEEPTTL would take 0.3 µs more
 end

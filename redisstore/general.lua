@@ -1,22 +1,22 @@
 -- These lines decide all transactions that the lines above do not decide: batches, and
--- transactions with several keys, with many charges, with other states in the value, with
--- waits, or with negative costs.
+-- transactions with many charges, with other states in a value, with waits, or with other modes.
 --
--- ARGV[1] has the ids of the charges, in the form in which a value has them. ARGV[3] has packed
--- doubles: the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
+-- For each key, ARGV has two texts: the ids of its charges, in the form in which a value has
+-- them, and the numbers of these charges if the lines above should decide. Then come the edges
+-- of each charge of an Edged algorithm. Without such numbers the last text has packed doubles:
+-- the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
 -- what does not fit), how often to spend the charges (-n: as often as
 -- they fit now, at most n times, as one charge), and a row for each charge. A row has the
--- indexes of the algorithm and of the key, the cost, the three numbers of the limit, and
+-- index of the algorithm, the cost, the three numbers of the limit, and
 -- the instant of the units that a negative cost gives back (0: the newest). The last eight
 -- numbers of a row undo the charge that spent those units: at, a and b of the state after that
 -- charge, and the state before it: at, a, b, till and c. For a log they have only the instant of the state before
--- it, or -1. The arguments from ARGV[4] on have the edges for charges of Edged algorithms, in
--- the order of the charges.
+-- it, or -1.
 if not rows then
-  within, times = struct.unpack('<dd', ARGV[3])
+  local text = ARGV[#ARGV]
+  within, times = struct.unpack('<dd', text)
   rows = {}
-  for from = 17, #ARGV[3], 120 do rows[#rows + 1] = {struct.unpack('<ddddddddddddddd', ARGV[3], from)} end
-  edges_from = 4
+  for from = 17, #text, 112 do rows[#rows + 1] = {struct.unpack('<dddddddddddddd', text, from)} end
 end
 local forget, forced = within == -2, within == -3
 
@@ -47,34 +47,32 @@ local function read(text)
   if #ids > 0 and from == #text then return states, ids end
 end
 
-local charges, values = {}, {}
-for id in string.gmatch(ARGV[1], '[^,;]+') do
-  local i = #charges + 1
-  local row = rows[i]
-  local c = {
-    algorithm = algorithms[row[1]], id = id, now = now, cost = row[3], when = row[7] or 0, undo = row,
-    quota = row[4], period = row[5], burst = row[6], edges = '', at = 0,
-  }
-  if c.algorithm.edged then
-    c.edges = ARGV[edges_from]
-    edges_from = edges_from + 1
+local charges, values, edges_from = {}, {}, 2 * #KEYS + 1
+for k, key in ipairs(KEYS) do
+  local value = {key = key, charges = {}, states = {}, ids = {}}
+  for id in string.gmatch(ARGV[2 * k - 1], '[^,;]+') do
+    local row = rows[#charges + 1]
+    local c = {
+      algorithm = algorithms[row[1]], id = id, now = now, cost = row[2], when = row[6], undo = row,
+      quota = row[3], period = row[4], burst = row[5], edges = '', at = 0,
+    }
+    if c.algorithm.edged then
+      c.edges = ARGV[edges_from]
+      edges_from = edges_from + 1
+    end
+    charges[#charges + 1], value.charges[#value.charges + 1] = c, c
   end
-  charges[i] = c
-  local value = values[row[2]]
-  if not value then
-    value = {key = KEYS[row[2]], charges = {}, log = c.algorithm.open, first = i, states = {}, ids = {}}
-    values[row[2]] = value
-  end
-  value.charges[#value.charges + 1] = c
+  value.log = value.charges[1].algorithm.open
+  values[k] = value
 end
-for _, value in ipairs(values) do
+for k, value in ipairs(values) do
   if value.log then
-    if not value.log(value, value.charges) then return -value.first end
+    if not value.log(value, value.charges) then return -k end
   else
     value.text = redis.call('GET', value.key)
     if value.text then
       value.states, value.ids = read(value.text)
-      if not value.ids then return -value.first end
+      if not value.ids then return -k end
     end
     for _, c in ipairs(value.charges) do
       c.found = value.states[c.id] or {0, 0, 0, 0, 0}
@@ -105,9 +103,9 @@ local function cancel(c)
   local s, f, u = c.state, c.algorithm, c.undo
   if f.open then
     f.take(c, c.target, 0, c.quota, c.period)
-    f.cancel(c, now, c.when, -c.cost, u[11] >= 0 and u[11] or nil)
-  elseif u[8] > 0 and u[8] == s[1] and u[9] == s[2] and u[10] == s[3] then
-    c.next = {u[11], u[12], u[13], u[14], u[15]}
+    f.cancel(c, now, c.when, -c.cost, u[10] >= 0 and u[10] or nil)
+  elseif u[7] > 0 and u[7] == s[1] and u[8] == s[2] and u[9] == s[3] then
+    c.next = {u[10], u[11], u[12], u[13], u[14]}
   elseif f.cancel then
     local at, a, b, till, owed = f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges, s[5])
     if at then c.next = {at, a, b, till, owed or 0} end

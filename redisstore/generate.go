@@ -28,7 +28,8 @@ import (
 // returns how many µs after now the cost fits, or −1 for never. A negative cost gives units
 // back and always fits. The last of the four numbers is the instant from which the next state
 // decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
-// return integers below 2^53, which are exact.
+// return integers below 2^53, which are exact. On a server with Lua 5.4, a number below 2^31 may
+// be an integer, which overflows at 2^63, and string.format('%d') accepts no fraction.
 //
 // The functions get two more arguments after burst: the edges of an Edged algorithm, or nothing,
 // and C of the state. take, queue and cancel return C of the next state after the four other
@@ -108,27 +109,48 @@ type script struct {
 }
 
 // A shape describes the transactions that a script is made for. It has a shaped for each
-// charge: the algorithm of the charge, and whether its cost is 0.
+// charge, value after value.
 type shaped struct {
 	algorithm quota.Algorithm
-	look      bool // the cost is 0
+	kind      kind
+	next      bool // the charge is the first of another value than the charge before it
 }
 
-// maxDirect bounds the charges that a script decides without a loop over them, because a
-// function in Lua has at most 200 registers.
-const maxDirect = 16
+// A kind says what a script does with a charge. It stands behind the algorithm in the name of a
+// shape: no name of an algorithm contains it.
+type kind byte
 
-// generate writes the script of a shape. The script begins with direct.lua or logs.lua, which
-// decide a transaction whose charges have one rule, one key and one cost. In direct.lua some
-// of the charges may cost 0 instead. Both decide without a table and without a loop over the
-// charges. A script for more than maxDirect charges, or for logs beside other algorithms,
-// begins with neither. Every script ends with general.lua, which decides all other
-// transactions of its algorithms.
-func generate(shape []shaped) (*script, error) {
+const (
+	spends  kind = '\n' // or gives back the newest units
+	looks   kind = '\t' // the cost is 0
+	cancels kind = '\r' // gives back the units of an instant
+)
+
+// maxDirect bounds the charges that a script decides without a loop over them. A log counts
+// twice. In Lua a function has at most 200 locals, and a charge takes up to 8.
+const maxDirect = 20
+
+func fits(shape []shaped) bool {
+	n := len(shape)
+	for _, c := range shape {
+		if isLog(c.algorithm) {
+			n++
+		}
+	}
+	return n <= maxDirect
+}
+
+// generate writes the script of a shape. The script begins with a direct part, which decides a
+// transaction without a table and without a loop over the charges: first direct.lua or logs.lua
+// for each value, then what writes the values if all charges fit. A shape that has no direct
+// part, because it has too many charges, or logs beside other algorithms in one value, is only
+// a set of algorithms. Every script ends with general.lua, which decides all other transactions
+// of its algorithms. The argument first is the first line, or "".
+func generate(first string, shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
 	var algorithms []quota.Algorithm
-	direct, logs := len(shape) <= maxDirect, 0
+	direct := fits(shape)
 	for i, c := range shape {
 		if _, ok := c.algorithm.(Scripted); !ok {
 			return nil, fmt.Errorf("redisstore: algorithm %q has no Lua, so Redis can't run it, see Scripted: %w", c.algorithm.Name(), errors.ErrUnsupported)
@@ -139,20 +161,16 @@ func generate(shape []shaped) (*script, error) {
 			algorithms = append(algorithms, c.algorithm)
 			of[i] = len(algorithms)
 		}
-		if isLog(c.algorithm) {
-			logs++
-		}
+		direct = direct && (i == 0 || c.next || isLog(c.algorithm) == isLog(shape[i-1].algorithm))
 	}
 	var b lua
+	b.WriteString(first)
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
-	b.line("local now = t[1] * 1000000 + t[2]")
-	b.line("local rows, within, times, edges_from")
-	switch {
-	case direct && logs == 0:
-		b.WriteString(expand(directLua, shape, of))
-	case direct && logs == len(shape):
-		b.WriteString(expand(logsLua, shape, of))
+	b.line("local now = t[1] * 1e6 + t[2]") // a float also in Lua 5.4: see mostInteger
+	b.line("local rows, within, times")
+	if direct {
+		b.direct(shape, algorithms, of)
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 end")
 	b.line("local algorithms = {}")
@@ -205,6 +223,8 @@ type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
 	all []shaped // the algorithms of shapes that have no script of their own
+
+	first string // the first line of every script of the Store, or ""
 }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
@@ -229,7 +249,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 		name = appendNames(name[:0], shape)
 	}
 	if s.of[string(name)] == nil {
-		x, err := generate(shape)
+		x, err := generate(s.first, shape)
 		if err != nil {
 			return nil, false, err
 		}
@@ -247,23 +267,17 @@ func insert(shape []shaped, a quota.Algorithm) []shaped {
 	if found {
 		return shape
 	}
-	return slices.Insert(shape, i, shaped{algorithm: a})
+	return slices.Insert(shape, i, shaped{algorithm: a, kind: spends})
 }
 
 func appendNames(b []byte, shape []shaped) []byte {
 	for _, c := range shape {
-		b = c.appendName(b)
+		if c.next {
+			b = append(b, '\f')
+		}
+		b = append(append(b, c.algorithm.Name()...), byte(c.kind))
 	}
 	return b
-}
-
-// appendName appends the name of the algorithm and a separator, which no name contains.
-func (c shaped) appendName(b []byte) []byte {
-	b = append(b, c.algorithm.Name()...)
-	if c.look {
-		return append(b, '\t')
-	}
-	return append(b, '\n')
 }
 
 // isLog reports whether the states of an algorithm are logs. Logs have a value of their own.

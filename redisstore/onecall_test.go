@@ -32,6 +32,18 @@ func TestOneCall(t *testing.T) {
 		t.Within = time.Hour
 		return t
 	}
+	keys := func(t quota.Transaction) quota.Transaction {
+		for i := range t.Charges {
+			t.Charges[i].Key = fmt.Sprint("k", i)
+		}
+		return t
+	}
+	spent := func(t quota.Transaction) quota.Transaction {
+		for i := range t.Charges {
+			t.Charges[i].Spent = time.Now().UnixMicro()
+		}
+		return t
+	}
 	meter := func(units int64) quota.Limit { return algorithms.GCRA(units, time.Minute).Named("l") }
 	fixed, sliding, log := algorithms.FixedWindow(1000, time.Hour), algorithms.SlidingWindow(1000, time.Hour).Named("l"), algorithms.SlidingLog(1000, time.Hour)
 	bucket, day := algorithms.LeakyBucket(1000, 1000, time.Minute), algorithms.Calendar(1000, algorithms.Day, nil)
@@ -53,7 +65,9 @@ func TestOneCall(t *testing.T) {
 		"forgotten":                 {tx(1, meter(1000), fixed), {Charges: charges(1, fixed), Mode: quota.ModeForget}, {Charges: charges(1, meter(1000)), Mode: quota.ModeForget}},
 		"at most":                   {{Charges: charges(1, meter(1000), fixed), Mode: quota.ModeAtMost, Most: 100}, {Charges: charges(1, log, fixed), Mode: quota.ModeAtMost, Most: 1e6}, {Charges: charges(2, log), Mode: quota.ModeAtMost, Most: 1}},
 		"forced":                    {{Charges: charges(5000, meter(1000), fixed), Mode: quota.ModeForce}, {Charges: charges(5000, log), Mode: quota.ModeForce}, tx(1, meter(1000))},
-		"few and many":              {tx(1, several(16)...), tx(1, several(17)...), tx(1, several(3)...)},
+		"few and many":              {tx(1, several(20)...), tx(1, several(21)...), tx(1, several(3)...)},
+		"several keys":              {keys(tx(1, meter(1000), fixed, log)), keys(tx(1, log, meter(10))), tx(1, log), keys(waits(tx(1, bucket, fixed))), keys(tx(0, meter(1000), fixed))},
+		"given back":                {keys(tx(1, meter(1000), fixed)), spent(keys(tx(-1, meter(1000), fixed))), spent(tx(-1, meter(1000), fixed)), spent(tx(-1, log))},
 	} {
 		setRule(shapes, name)
 		takeShapes(t, store, name, shapes)
@@ -173,6 +187,13 @@ func TestFewScripts(t *testing.T) {
 		var charges []quota.Charge
 		for j := range 6 { // makes up to 4096 shapes
 			charges = append(charges, quota.Charge{Rule: "r", Key: "k", Limit: kinds[i*17>>(2*j)%4](1000, time.Hour).Named(fmt.Sprint(j)), Cost: 1})
+		}
+		take(t, store, charges...)
+	}
+	for i := range 1000 {
+		var charges []quota.Charge
+		for j := range 10 { // makes up to 1024 shapes of several keys
+			charges = append(charges, quota.Charge{Rule: "r", Key: fmt.Sprint(j), Limit: kinds[i>>j&1](1000, time.Hour), Cost: 1})
 		}
 		take(t, store, charges...)
 	}

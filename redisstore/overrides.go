@@ -58,18 +58,13 @@ local newest = redis.call('HGET', h, '')
 redis.call('HSET', h, '', string.format('%.0f', math.max(now, (newest or 0) + 1)))
 return 0`
 
-var (
-	loadOverrides = redis.NewScript(loadOverridesLua)
-	saveOverride  = redis.NewScript(saveOverrideLua)
-)
-
 func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 
 // LoadOverrides implements overrides.Keeper.
 func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()
-	cmd, err := s.run(ctx, loadOverrides, version)
+	cmd, err := s.run(ctx, loadOverridesLua, version)
 	if err == nil {
 		kept, newest, now, err = readOverrides(cmd.StringSlice())
 	}
@@ -81,9 +76,9 @@ func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[str
 
 // run runs a script on the overrides. It returns a panic of the client as an error, because on
 // the goroutine of overrides.Live the panic would end the process.
-func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (cmd *redis.Cmd, err error) {
+func (s *Store) run(ctx context.Context, lua string, args ...any) (cmd *redis.Cmd, err error) {
 	_, err = panics.Call("redisstore: the client panicked", func() error {
-		cmd = script.Run(ctx, s.rdb, []string{s.overridesKey()}, args...)
+		cmd = redis.NewScript(s.scripts.first+lua).Run(ctx, s.rdb, []string{s.overridesKey()}, args...)
 		return cmd.Err()
 	})
 	return cmd, err
@@ -92,7 +87,7 @@ func (s *Store) run(ctx context.Context, script *redis.Script, args ...any) (cmd
 // overridesError explains an error of a script for overrides. If waiting does not help, it wraps
 // quota.ErrUnusable.
 func (s *Store) overridesError(lua string, err error) error {
-	return fmt.Errorf("redisstore: overrides: %w", s.say(quoteLine(lua, "overrides", err)))
+	return fmt.Errorf("redisstore: overrides: %w", s.say(quoteLine(s.scripts.first+lua, "overrides", err)))
 }
 
 // readOverrides reads the reply of loadOverridesLua.
@@ -120,7 +115,7 @@ func readOverrides(fields []string, err error) (kept map[string]string, newest s
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
 	defer cancel()
-	cmd, err := s.run(ctx, saveOverride, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
+	cmd, err := s.run(ctx, saveOverrideLua, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
 	if err != nil {
 		return false, s.overridesError(saveOverrideLua, err)
 	}

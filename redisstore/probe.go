@@ -3,9 +3,7 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha1"
 	_ "embed"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -95,8 +93,8 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 			continue
 		case !undecided(err) || s.setup(err) != "":
 			return err
-		case lua != "Lua 5.1":
-			return &unusable{"the server runs " + lua + ", and the scripts need Lua 5.1: " + l.Algorithm.Name(), cannotRun(err)}
+		case lua != "Lua 5.1" && lua != "Lua 5.4":
+			return &unusable{"the server runs " + lua + ", and the scripts need Lua 5.1 or 5.4: " + l.Algorithm.Name(), cannotRun(err)}
 		}
 		return &unusable{l.Algorithm.Name(), cannotRun(err)}
 	}
@@ -105,16 +103,15 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 
 // tryCommands calls each command that the store needs, and returns the version of Lua.
 func (s *Store) tryCommands(ctx context.Context, key string) (lua string, err error) {
-	name := s.probeKey(key)
-	sum := sha1.Sum([]byte(probeLua))
-	load := once{redis.NewCmd(ctx, "eval", probeLua, 1, name)}
+	name, script := s.probeKey(key), redis.NewScript(s.scripts.first+probeLua)
+	load := once{redis.NewCmd(ctx, "eval", s.scripts.first+probeLua, 1, name)}
 	if err := s.process(ctx, name, []once{load}); err != nil {
 		return "", err
 	}
 	if err := load.Err(); err != nil {
 		return "", err
 	}
-	hashed := once{redis.NewCmd(ctx, "evalsha", hex.EncodeToString(sum[:]), 1, name)}
+	hashed := once{redis.NewCmd(ctx, "evalsha", script.Hash(), 1, name)}
 	if err := s.process(ctx, name, []once{hashed}); err != nil {
 		return "", err
 	}

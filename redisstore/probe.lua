@@ -13,7 +13,8 @@ local call, key = redis.pcall, KEYS[1]
 try('TIME', call('TIME'))
 try('GET', call('GET', key))
 local first = try('PSETEX', call('PSETEX', key, '1000', 'x'))
-if try('SET', call('SET', key, 'x', 'PX', '1000')) or first then
+if try('SETRANGE', call('SETRANGE', key, '0', 'x')) or first then
+  try('PEXPIRE', call('PEXPIRE', key, '1000'))
   -- The key holds a text, so these commands write nothing, and only the rights count.
   try('HGET', call('HGET', key, 'x'))
   try('HMGET', call('HMGET', key, 'x'))
@@ -23,7 +24,6 @@ if try('SET', call('SET', key, 'x', 'PX', '1000')) or first then
   try('HLEN', call('HLEN', key))
   try('HEXISTS', call('HEXISTS', key, 'x'))
   try('PTTL', call('PTTL', key))
-  try('PEXPIRE', call('PEXPIRE', key, '1000'))
 end
 try('DEL', call('DEL', key))
 return reply

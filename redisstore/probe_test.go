@@ -48,18 +48,44 @@ func optionsOf(addr string, change func(o *redis.UniversalOptions)) *redis.Unive
 	return o
 }
 
-// TestProbe: Probe accepts a Redis that can decide, and leaves no key behind.
+// TestProbe: Probe accepts a server that can decide, and leaves no key behind.
 func TestProbe(t *testing.T) {
-	server := redistest.Server(t)
-	store := storeOf(t, optionsOf(server.Addr(), nil))
-	for range 3 {
-		if err := store.Probe(t.Context(), everyLimit...); err != nil {
-			t.Fatal(err)
+	for _, addr := range []string{redistest.Server(t).Addr(), redistest.Lua54(t).Addr()} {
+		rdb := client(t, redis.NewUniversalClient(optionsOf(addr, nil)))
+		store := newStore(t, rdb)
+		for range 3 {
+			if err := store.Probe(t.Context(), everyLimit...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if keys, err := rdb.Keys(t.Context(), "*").Result(); len(keys) > 0 || err != nil {
+			t.Errorf("got %v after Probe, %v", keys, err)
 		}
 	}
-	if n, err := server.Do("DBSIZE"); n != int64(0) || err != nil {
-		keys, _ := server.Do("KEYS", "*")
-		t.Errorf("got %v keys after Probe, %v: %v", n, err, keys)
+}
+
+// TestOverridesLua54: the scripts of overrides run on Lua 5.4, too. Package overrides tests them
+// on a redis-server.
+func TestOverridesLua54(t *testing.T) {
+	store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(redistest.Lua54(t).Addr(), nil))))
+	save := func(name, text string, d time.Duration, full bool) {
+		t.Helper()
+		if got, err := store.SaveOverride(t.Context(), name, text, d, 2); err != nil || got != full {
+			t.Fatalf("%s: got %v, %v, want %v", name, got, err, full)
+		}
+	}
+	save("a", "1", 0, false)
+	save("b", "2", time.Microsecond, false)
+	save("c", "3", 0, false) // b has ended
+	save("d", "4", 0, true)
+	save("a", "", 0, false)
+	save("d", "4", time.Hour, false)
+	kept, version, now, err := store.LoadOverrides(t.Context(), "")
+	if end := fmt.Sprint(now.Add(time.Hour).UnixMicro())[:9]; err != nil || len(kept) != 2 || kept["c"] != "0 3" || !strings.HasPrefix(kept["d"], end) {
+		t.Errorf("got %q at %v, %v", kept, now, err)
+	}
+	if kept, again, _, err := store.LoadOverrides(t.Context(), version); len(kept) != 0 || again != version || err != nil {
+		t.Errorf("the same version: got %q and version %s, %v, want nothing and %s", kept, again, err, version)
 	}
 }
 
@@ -160,7 +186,8 @@ func TestUnusable(t *testing.T) {
 		{"unknown CA", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{} }, "does not trust the certificate", ""},
 		{"no client certificate", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} }, "refuses the TLS of the client", ""},
 		{"TIME refused in scripts", redistest.Fake(t, serverless), nil, "TIME is not allowed in scripts", ""},
-		{"Lua 5.4", redistest.Fake(t, lua54), nil, "the server runs Lua 5.4, and the scripts need Lua 5.1", "the server cannot decide under this algorithm, whatever the key: "},
+		{"Lua 5.3", redistest.Fake(t, lua53), nil, "the server runs Lua 5.3, and the scripts need Lua 5.1 or 5.4", "the server cannot decide under this algorithm, whatever the key: "},
+		{"Redis 6 with LockKeys", redistest.Fake(t, noFlags), nil, "Options.LockKeys", ""},
 		{"no scripts", redistest.Fake(t, noScripts), nil, "the server has no command EVAL", "the server has no command EVALSHA"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -213,16 +240,58 @@ func serverless(args []string) string {
 	return "-ERR unknown command\r\n"
 }
 
-// lua54 answers as a server with Lua 5.4, where numbers with a fraction are not accepted by %d.
-func lua54(args []string) string {
+// lua53 answers as a server with a Lua that no script was written for.
+func lua53(args []string) string {
 	switch {
 	case strings.EqualFold(args[0], "time"):
 		return "*2\r\n$10\r\n1700000000\r\n$1\r\n1\r\n"
 	case strings.Contains(args[1], "redis.pcall"), args[0] == "evalsha" && strings.Contains(args[3], "probe{"):
-		return "*1\r\n$7\r\nLua 5.4\r\n"
+		return "*1\r\n$7\r\nLua 5.3\r\n"
 	}
 	return "-ERR Error running script (call to f_53aa7d296ba9ded783301cc275161b6e344ad383): @user_script:145: " +
 		"bad argument #2 to 'format' (number has no integer representation)\r\n"
+}
+
+// noFlags answers as Redis 6.2 does if a script begins with a line of flags.
+func noFlags(args []string) string {
+	switch args[0] {
+	case "evalsha":
+		return "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+	case "eval":
+		return "-ERR Error compiling script (new function): user_script:1: unexpected symbol near '#' \r\n"
+	}
+	return "-ERR unknown command\r\n"
+}
+
+// TestLockKeys: with LockKeys a server that knows its flag decides. The error of a Redis, which
+// refuses the flag, names LockKeys.
+func TestLockKeys(t *testing.T) {
+	open := func(addr string) *redisstore.Store {
+		rdb := client(t, redis.NewUniversalClient(optionsOf(addr, nil)))
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience, LockKeys: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store
+	}
+	upstash, plain := open(redistest.Lua54(t).Addr()), open(redistest.Server(t).Addr())
+	calls := map[string]func(store *redisstore.Store) error{
+		"Probe": func(s *redisstore.Store) error { return s.Probe(t.Context(), everyLimit...) },
+		"Take":  func(s *redisstore.Store) error { return s.Take(t.Context(), weirtest.Once(everyLimit[0])) },
+		"TakeEach": func(s *redisstore.Store) error {
+			return errors.Join(s.TakeEach(t.Context(), []*quota.Transaction{weirtest.Once(everyLimit[0]), weirtest.Once(everyLimit[6])})...)
+		},
+		"LoadOverrides": func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
+		"SaveOverride":  func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
+	}
+	for name, call := range calls {
+		if err := call(upstash); err != nil {
+			t.Errorf("%s with a server that knows the flag: %v", name, err)
+		}
+		if err := call(plain); !weirtest.FailsWith(err, "Options.LockKeys") || !errors.Is(err, quota.ErrUnusable) {
+			t.Errorf("%s with Redis: got error %v, want an ErrUnusable that names Options.LockKeys", name, err)
+		}
+	}
 }
 
 func noScripts(args []string) string {
@@ -359,7 +428,7 @@ func ExampleStore_Probe() {
 	case err == nil:
 		fmt.Println("Redis can decide")
 	case errors.Is(err, quota.ErrUnusable):
-		fmt.Println("somebody must change something:", err) // such as: user "weir" lacks +set
+		fmt.Println("somebody must change something:", err) // such as: user "weir" lacks +setrange
 	default:
 		fmt.Println("an outage")
 	}

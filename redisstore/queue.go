@@ -62,6 +62,7 @@ type queue struct {
 	fastest  time.Duration // the time of the fastest call of the present interval
 	quick    time.Duration // the time of the fastest call of the interval before
 
+	idle int    // how many asks in a row have found the queue without any other
 	asks []*ask // all that are not over, and some that are
 	clock
 }
@@ -105,6 +106,9 @@ func (q *queue) do(ctx context.Context, cmds []once) error {
 	if left <= 0 {
 		return ErrTimeout
 	}
+	if b := q.alone(ctx, cmds); b != nil {
+		return q.mismatchOr(q.direct(ctx, b, left))
+	}
 	a := &ask{ctx: ctx, cmds: cmds, done: make(chan struct{}), must: cmds[0].Name() == "eval"}
 	if err := q.enter(a, left); err != nil {
 		return err
@@ -121,6 +125,55 @@ func (q *queue) do(ctx context.Context, cmds []once) error {
 		return q.mismatchOr(a.err)
 	}
 	return nil
+}
+
+// lone is how many asks in a row must have been alone before the next one that is alone is sent
+// by its caller. Among several busy callers, so many are practically never alone.
+const lone = 16
+
+// alone returns a batch of the commands if the caller may send them itself, which saves two
+// switches between goroutines: nobody else has asked lately, Redis answers fast, and the caller
+// does not give up before its budget ends. Otherwise it returns nil.
+func (q *queue) alone(ctx context.Context, cmds []once) *batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.runners > 0 || q.queued > 0 {
+		q.idle = 0
+		return nil
+	}
+	if q.idle++; q.idle <= lone || q.open == 0 || q.service > q.timeout/8 || ctx.Done() != nil {
+		return nil
+	}
+	now := q.now()
+	q.answered, q.lostThen = now, q.lost
+	q.runners++
+	q.inFlight += len(cmds)
+	return &batch{cmds: cmds, underWay: q.inFlight, sent: time.Now(), began: now}
+}
+
+// direct sends a batch on the goroutine of its caller.
+func (q *queue) direct(ctx context.Context, b *batch, left time.Duration) error {
+	sending, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	err := q.sendSafely(sending, b.cmds)
+	took := time.Since(b.sent)
+	spend(ctx, left-took)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	q.inFlight -= len(b.cmds)
+	q.runners--
+	q.learn(b, took, now, err)
+	q.start(now)
+	switch {
+	case err == nil:
+		return nil
+	case took > left+beat: // the deadline has passed long ago, so the process was late
+		return errLate
+	case took >= left:
+		return ErrTimeout
+	}
+	return failure(b.cmds)
 }
 
 func (q *queue) enter(a *ask, left time.Duration) error {
@@ -256,7 +309,11 @@ func (q *queue) run(b *batch) {
 		err := q.call(b)
 		took := time.Since(b.sent)
 		for _, a := range b.asks {
-			a.finish(a.failure(err))
+			if err == nil {
+				a.finish(nil)
+			} else {
+				a.finish(failure(a.cmds))
+			}
 		}
 		q.mu.Lock()
 		now := q.now()
@@ -352,13 +409,11 @@ func (q *queue) call(b *batch) error {
 	return q.sendSafely(ctx, b.cmds)
 }
 
-// failure returns why an ask has no answer after a call that returned err.
-func (a *ask) failure(err error) error {
-	if err != nil {
-		for _, cmd := range a.cmds {
-			if e := cmd.Err(); e != nil && !isAnswer(e) {
-				return e
-			}
+// failure returns why commands have no answers after a call that failed, or nil if they have.
+func failure(cmds []once) error {
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err != nil && !isAnswer(err) {
+			return err
 		}
 	}
 	return nil

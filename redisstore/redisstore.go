@@ -31,7 +31,16 @@ type Options struct {
 	// own settings; 0 means 50 ms. While the process itself is late, because it is stopped or
 	// has too much to do, the time does not count.
 	Timeout time.Duration
+
+	// LockKeys is for Upstash, which runs a script under a lock of the whole database. With
+	// LockKeys, scripts begin with #!lua flags=allow-key-locking, and Upstash locks only their keys
+	// (https://upstash.com/docs/redis/features/key-locking). Redis and Valkey refuse this line: then
+	// nothing is decided, and the error wraps quota.ErrUnusable and names LockKeys.
+	LockKeys bool
 }
+
+// lockKeys is the first line of scripts under Options.LockKeys.
+const lockKeys = "#!lua flags=allow-key-locking\n"
 
 const (
 	defaultPrefix  = "weir:"
@@ -97,6 +106,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		return nil, fmt.Errorf("redisstore: timeout %v is below 0", o.Timeout)
 	}
 	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout)}
+	if o.LockKeys {
+		s.scripts.first = lockKeys
+	}
 	watch := func(node *redis.Client) { node.AddHook(&s.dials) }
 	switch rdb := rdb.(type) {
 	case *redis.ClusterClient:

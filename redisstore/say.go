@@ -56,6 +56,8 @@ var setups = [...]struct{ text, what string }{
 	{"not allowed from script", "COMMAND is not allowed in scripts"},
 	{"unknown redis command", "the server has no command COMMAND"},
 	{"unknown command", "the server has no command COMMAND"},
+	{"unexpected flag in script shebang", "the server refuses what Options.LockKeys adds to scripts"},
+	{"user_script:1: unexpected symbol near '#'", "the server refuses what Options.LockKeys adds to scripts"},
 	{"error compiling script", "the server cannot compile the scripts"},
 	{"after non deterministic commands", "the server is older than Redis 6.0"},
 	{"cluster support disabled", "the server is no cluster, and the client is for a cluster"},

@@ -50,6 +50,26 @@ func TestScriptedMistakes(t *testing.T) {
 	}
 }
 
+// TestScriptedLua54: on Lua 5.4, too, the time is a float, so an algorithm may multiply it by
+// other numbers.
+func TestScriptedLua54(t *testing.T) {
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: redistest.Lua54(t).Addr()})))
+	a := algorithms.FixedWindow(1<<30, time.Hour).Algorithm
+	lua, cancel, _ := strings.Cut(a.(redisstore.Scripted).Lua(), "local function cancel(")
+	lua += `
+local decide = take
+local function take(at, a, b, till, now, cost, quota, period)
+  if (now - at) * quota < 0 then return -1 end
+  return decide(at, a, b, till, now, cost, quota, period)
+end
+local function cancel(` + cancel
+	limit := quota.Limit{Algorithm: own{a, "product", lua}, Quota: 1 << 30, Period: time.Hour}
+	tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: limit, Cost: 1}}}
+	if err := store.Take(t.Context(), tx); err != nil || !tx.Allowed() {
+		t.Errorf("got %+v, %v, want the charge allowed", tx.Decisions, err)
+	}
+}
+
 // A double is an algorithm under which a unit costs two units of another meter.
 type double struct{ own }
 

@@ -28,4 +28,5 @@ func TestBucketLua(t *testing.T) {
 	}
 	storetest.Limits(t, weirtest.Memory(), limits...)
 	storetest.Limits(t, weirtest.Redis(t, redistest.Server(t).Addr(), 5*time.Second), limits...)
+	storetest.Limits(t, weirtest.Redis(t, redistest.Lua54(t).Addr(), 5*time.Second), limits...)
 }

@@ -81,7 +81,7 @@ const whole = 10_000
 // share once its span is over. If the clock of central jumps, two regions may use the same
 // part for a span.
 //
-// New panics on a mistake in its arguments.
+// New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	switch {

@@ -22,6 +22,9 @@ func never(t testing.TB, store quota.Store) {
 		p.one("", l, 0)
 		p.one("other", l, 0)
 	}
+	for _, l := range limits(1, (1<<32-1)*time.Microsecond) { // a product with the cost exceeds 2^63
+		p.wants(p.one("huge", l, 1<<32-1), false)
+	}
 }
 
 // reserve: a charge that waits reserves its unit, and no later charge gets that unit first.
@@ -79,7 +82,7 @@ func queue(t testing.TB, store quota.Store) {
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
 }
 
-// inFlight: a limit of requests in flight refuses without a time to retry. A request gives
+// inFlight: a concurrency limit refuses without a time to retry. A request gives
 // back its own units, even if later requests have spent units. If a request gives nothing
 // back, its units are free when the lease is over.
 func inFlight(t testing.TB, store quota.Store) {

@@ -13,7 +13,7 @@ import (
 )
 
 // Bans remembers the bans by which limiters of this process refused requests, for n keys at
-// most. If more keys are banned, Bans forgets the ban that ends first.
+// most. If more keys are banned, Bans forgets the ban that expires first.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
@@ -54,7 +54,7 @@ func (b *Bans) Observe(e weir.Event) {
 	b.known[key] = &Banned{key.rule, key.key, until}
 }
 
-// first returns the key whose ban ends first.
+// first returns the key whose ban expires first.
 func (b *Bans) first() (first ruleKey) {
 	var until time.Time
 	for key, known := range b.known {
@@ -65,7 +65,7 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not ended. The ban that ends last comes first. A ban that an
+// Keys returns the bans that have not expired. The ban that expires last comes first. A ban that an
 // operator has lifted is still among them.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()

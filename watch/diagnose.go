@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Codes of the mistakes that Diagnose finds. DIAGNOSTICS.md says what each means and
-// how to mend it.
+// Codes of the problems that Diagnose finds. DIAGNOSTICS.md says what each means and
+// how to fix it.
 const (
 	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the peer
 	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
@@ -29,9 +29,9 @@ const (
 	Unlimited      = "WEIR008" // no rule limits any request
 )
 
-// Diagnose finds probable mistakes in a configuration. It checks the rules and the stores
+// Diagnose finds probable errors in a configuration. It checks the rules and the stores
 // when it is called, and returns a function for weir.Options.Observe that checks requests.
-// A mistake is logged as a warning with its code. Each code is logged at most once a minute.
+// An error is logged as a warning with its code. Each code is logged at most once a minute.
 // A nil logger means slog.Default(). A store is checked if it has a method
 // Warnings() []string, as a redisstore.Store has.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
@@ -118,7 +118,7 @@ func (d *diagnosis) observe(e weir.Event) {
 	}
 }
 
-// firstRequests is how many requests the rules may leave unlimited before that is a mistake.
+// firstRequests is how many requests the rules may leave unlimited before that is an error.
 const firstRequests = 200
 
 // count finds that no rule has charged or refused any of the first requests.

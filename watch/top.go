@@ -1,7 +1,7 @@
 // Package watch has functions for weir.Options.Observe that show operators what limiters do.
 // Top finds the keys that are refused most. Bans lists the keys that are banned. Traffic tries
 // other limits on recent requests. Log logs refusals at a bounded rate. Diagnose finds
-// probable mistakes in a configuration. To use several of these functions, set Observe to a
+// probable errors in a configuration. To use several of these functions, set Observe to a
 // function that calls each of them.
 package watch
 

@@ -224,7 +224,7 @@ type warned struct{ weir.Store }
 
 func (warned) Warnings() []string { return []string{"MaxRetries is 3"} }
 
-// TestDiagnose: each mistake is logged once with its code, and a correct configuration logs
+// TestDiagnose: each error is logged once with its code, and a correct configuration logs
 // nothing.
 func TestDiagnose(t *testing.T) {
 	everyone := weir.ByIP(netip.MustParsePrefix("0.0.0.0/1"), netip.MustParsePrefix("128.0.0.0/1"), netip.MustParsePrefix("::/1"), netip.MustParsePrefix("8000::/1"))
@@ -266,7 +266,7 @@ func TestDiagnose(t *testing.T) {
 			h := limiter(t, tt.store, observe, r).Handler(http.NotFoundHandler())
 			if tt.nested {
 				h = limiter(t, tt.store, observe, r).Handler(h)
-			} else { // a rule of the same name with another key is no mistake
+			} else { // a rule of the same name with another key is no error
 				h = limiter(t, mem(), nil, rule("api", weir.ByHeader("Other"), 100)).Handler(h)
 			}
 			tt.fields = append(tt.fields, "Other", "else")
@@ -312,7 +312,7 @@ func TestDiagnoseUnlimited(t *testing.T) {
 	}
 }
 
-// TestDiagnoseAgain: a mistake that lasts is logged once a minute.
+// TestDiagnoseAgain: an error that lasts is logged once a minute.
 func TestDiagnoseAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, l := logger()

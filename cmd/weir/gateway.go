@@ -40,13 +40,13 @@ type gateway struct {
 	diagnosing sync.Mutex // held to replace diagnosis after a reload
 }
 
-// A diagnosis looks for probable mistakes in one version of the file.
+// A diagnosis looks for probable errors in one version of the file.
 type diagnosis struct {
 	version string
 	observe func(weir.Event)
 }
 
-// diagnose checks the rules in force and a request for probable mistakes, and logs them.
+// diagnose checks the rules in force and a request for probable errors, and logs them.
 func (g *gateway) diagnose(e weir.Event) {
 	d := g.diagnosis.Load()
 	if version := g.rules.Version(); d.version != version && g.diagnosing.TryLock() {

@@ -23,7 +23,7 @@ import (
 //   - If Redis does not answer and -redis-down is memory, the process is ready, because all
 //     processes share Redis, and its outage must take out neither all of them nor a rollout. The
 //     body is then "memory". Only a process that has never reached Redis, perhaps because of its
-//     own mistake, is not ready for the time of -redis-ready-after.
+//     own configuration, is not ready for the time of -redis-ready-after.
 type health struct {
 	redis  quota.Store  // nil without Redis; has no fallback
 	check  func() error // what the last check of Redis has found

@@ -4,7 +4,7 @@
 //
 //	weir serve -limits limits.yaml        # for nginx, ingress-nginx, Caddy, Traefik and Envoy
 //	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files
-//	weir check limits.yaml                # exit status 1 if the file has mistakes
+//	weir check limits.yaml                # exit status 1 if the file has errors
 //	weir check -redis-addrs redis:6379    # exit status 1 if this Redis cannot decide
 //	weir version
 //
@@ -42,7 +42,7 @@ func main() {
 
 const usage = `usage:
   weir serve [flags]        answer a proxy, or be a reverse proxy; -help lists the flags
-  weir check FILE…          print the mistakes in files of limits
+  weir check FILE…          print the errors in files of limits
   weir check -envoy DIR…    the same for files of Envoy's rate limit service
   weir check -redis-addrs …  find out whether a Redis can decide, with the -redis flags of serve
   weir version              print the version of weir and of Go
@@ -51,8 +51,8 @@ const usage = `usage:
 // Exit statuses.
 const (
 	exitOK      = 0
-	exitFailure = 1 // the file has mistakes, or the service failed
-	exitUsage   = 2 // the command line has mistakes
+	exitFailure = 1 // the file has errors, or the service failed
+	exitUsage   = 2 // the command line has errors
 )
 
 // run executes a command line until it is done or ctx ends, and returns the exit status.
@@ -88,8 +88,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 }
 
-// usageError prints a mistake in a command line and returns the exit status. A request for
-// help is no mistake.
+// usageError prints an error in a command line and returns the exit status. A request for
+// help is no error.
 func usageError(err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
@@ -98,7 +98,7 @@ func usageError(err error, stderr io.Writer) int {
 	return exitUsage
 }
 
-// check prints the mistakes in files of limits, each with its file and line, and whether a
+// check prints the errors in files of limits, each with its file and line, and whether a
 // Redis can decide, and returns the exit status.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
@@ -151,7 +151,7 @@ func checkRedis(ctx context.Context, o *redisOptions) error {
 	return nil
 }
 
-// checkFile returns the mistakes in a file. It loads the file as serve does.
+// checkFile returns the errors in a file. It loads the file as serve does.
 func checkFile(path string, asEnvoy, merge bool) error {
 	if asEnvoy {
 		_, err := envoy.Load(path, merge)

@@ -79,7 +79,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestMistakesInOrder: several mistakes of a command line are printed in the order of the
+// TestMistakesInOrder: several errors of a command line are printed in the order of the
 // flags, each time.
 func TestMistakesInOrder(t *testing.T) {
 	for range 20 {

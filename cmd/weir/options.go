@@ -42,7 +42,7 @@ type options struct {
 
 	shutdownDelay, shutdownTimeout time.Duration
 
-	warnings []string // mistakes that do not keep weir from serving
+	warnings []string // errors that do not keep weir from serving
 }
 
 // A choice is a flag.Value that is one of several words.
@@ -137,30 +137,30 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	return errors.Join(err, o.check())
 }
 
-// check returns the mistakes that parsing each flag alone does not find.
+// check returns the errors that parsing each flag alone does not find.
 func (o *options) check() error {
 	var errs []error
-	mistake := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if o.limits == "" && o.envoyConfig == "" {
-		mistake("-limits or -envoy-config is missing")
+		invalid("-limits or -envoy-config is missing")
 	}
 	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
-		mistake("-upstream and -admin-token need -limits")
+		invalid("-upstream and -admin-token need -limits")
 	}
 	if o.upstream != "" {
 		if u, err := url.Parse(o.upstream); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			mistake("-upstream %s is not a URL such as http://localhost:9000", o.upstream)
+			invalid("-upstream %s is not a URL such as http://localhost:9000", o.upstream)
 		}
 	}
 	if n := len(o.adminToken); n > 0 && n < 16 {
-		mistake("-admin-token has %d bytes; want at least 16", n)
+		invalid("-admin-token has %d bytes; want at least 16", n)
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
-		mistake("-tls-cert and -tls-key need each other")
+		invalid("-tls-cert and -tls-key need each other")
 	}
 	for _, f := range []struct{ name, addr string }{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr}, {"envoy-rls", o.envoyAddr}} {
 		if strings.HasPrefix(f.addr, tlsScheme) && o.tlsCert == "" {
-			mistake("-%s %s needs -tls-cert and -tls-key", f.name, f.addr)
+			invalid("-%s %s needs -tls-cert and -tls-key", f.name, f.addr)
 		}
 	}
 	for _, f := range []struct {
@@ -168,17 +168,17 @@ func (o *options) check() error {
 		d    time.Duration
 	}{{"header-timeout", o.headerTimeout}, {"read-timeout", o.readTimeout}, {"body-pause", o.bodyPause}, {"idle-timeout", o.idleTimeout}} {
 		if f.d <= 0 {
-			mistake("-%s is %v; want more than 0", f.name, f.d)
+			invalid("-%s is %v; want more than 0", f.name, f.d)
 		}
 	}
 	if o.maxKeys < 1 {
-		mistake("-max-keys is %d; want at least 1", o.maxKeys)
+		invalid("-max-keys is %d; want at least 1", o.maxKeys)
 	}
 	if o.logRefusals < 0 {
-		mistake("-log-refusals is %d; want at least 0", o.logRefusals)
+		invalid("-log-refusals is %d; want at least 0", o.logRefusals)
 	}
 	if o.replicas < 1 {
-		mistake("-replicas is %d; want at least 1", o.replicas)
+		invalid("-replicas is %d; want at least 1", o.replicas)
 	}
 	errs = append(errs, o.redis.check())
 	return errors.Join(errs...)

@@ -95,7 +95,7 @@ func flagOf(field string) string {
 
 func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or of several cluster nodes or Sentinels, separated by commas; without it weir counts in memory")
-	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`text` at the beginning of every key in Redis")
+	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`prefix` of every key in Redis")
 	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
 	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")

@@ -87,7 +87,7 @@ func asking(client string) []string {
 }
 
 // TestServe: one service is a reverse proxy, answers a proxy and operators, and exports
-// metrics. It uses a changed file, even if a rule is added, and ignores a file with a mistake.
+// metrics. It uses a changed file, even if a rule is added, and ignores a file with an error.
 func TestServe(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "served") }))
 	defer upstream.Close()
@@ -144,7 +144,7 @@ func TestServe(t *testing.T) {
 	}
 	status(200, 200, 429)
 
-	writeLimits(t, path, 3) // one more request; the mistake below changes nothing
+	writeLimits(t, path, 3) // one more request; the error below changes nothing
 	eventually(t, "a reload", func() bool { return strings.Contains(s.log.String(), "rules reloaded") })
 	status(200, 429)
 	writeFile(t, path, "limits: [")
@@ -165,7 +165,7 @@ func TestServe(t *testing.T) {
 }
 
 // TestLogOfRefusals: refused requests are logged at a bounded rate, without the address of the
-// client. Probable mistakes in the file are logged with their codes, at start and after a
+// client. Probable errors in the file are logged with their codes, at start and after a
 // reload: here a rule whose key clients can choose.
 func TestLogOfRefusals(t *testing.T) {
 	path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), "trusted-proxies: [127.0.0.1]\nlimits:\n- {name: a, key: header:X-Forwarded-For, config: [{limit: 1, period: 1h}]}")
@@ -280,7 +280,7 @@ func TestShutdownTimeout(t *testing.T) {
 }
 
 // TestServeFails: a service that cannot start ends with exit status 1 and an error that names
-// the flag or the mistake.
+// the flag or the error.
 func TestServeFails(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

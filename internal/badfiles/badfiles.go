@@ -99,7 +99,7 @@ var All = []struct {
 	{"name that is a number", "limits:\n- name: 7\n  config: [{limit: 5, period: 3}]\n", true,
 		"2:9: name is 7; want a string"},
 	{"name that no header can carry", "limits:\n- name: \u00fcber\n  config: [{limit: 5, period: 3}]\n", true,
-		`2:9: a header field can carry printable ASCII only`},
+		`2:9: name "über": a header field can carry printable ASCII only`},
 	{"two rules of a name", "limits:\n- name: a\n  config: [{limit: 5, period: 3}]\n- name: a\n  config: [{limit: 5, period: 3}]\n", false,
 		`4:3: two rules are named "a"; the first is in line 2`},
 	{"no config", "limits:\n- name: a\n", true,

@@ -97,13 +97,7 @@ func (p *Proc) Restart(t testing.TB) {
 // was found free may be taken when the server binds it: go test runs packages in parallel.
 func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		const msg = "redistest: no redis-server: apt-get install redis-server redis-sentinel"
-		if os.Getenv("CI") != "" {
-			t.Fatal(msg)
-		}
-		t.Skip(msg)
-	}
+	require(t, "redis-server", "redis-server redis-sentinel")
 	dir := t.TempDir()
 	var err error
 	for range 10 {
@@ -116,6 +110,19 @@ func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	}
 	t.Fatalf("redistest: redis-server does not start: %v", err)
 	return nil
+}
+
+// require skips a test if a program is missing, or fails the test if CI is set.
+func require(t testing.TB, program, packages string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err == nil {
+		return
+	}
+	msg := "redistest: no " + program + ": apt-get install " + packages
+	if os.Getenv("CI") != "" {
+		t.Fatal(msg)
+	}
+	t.Skip(msg)
 }
 
 // randomPort returns a port from 10000 to 19999, which leaves 20000 to 29999 for the

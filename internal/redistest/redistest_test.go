@@ -269,6 +269,58 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+// TestLua54: the server refuses what no script must do, and decides by the clock that SetTime sets.
+func TestLua54(t *testing.T) {
+	l := Lua54(t)
+	call := func(args ...string) any {
+		reply, err := do(l.Addr(), args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := reply.(error); ok {
+			return e.Error()
+		}
+		return reply
+	}
+	for _, c := range []struct {
+		script string
+		want   any
+	}{
+		{"return redis.call('SET', KEYS[1], 7, 'PX', '1500')", "OK"},
+		{"return redis.call('GET', KEYS[1])", "7"},
+		{"return redis.call('PTTL', KEYS[1])", int64(1500)},
+		{"return redis.call('GET', 'a' .. KEYS[1])", "ERR the script has not declared a key of GET"},
+		{"return redis.call('GET')", "ERR the script has not declared a key of GET"},
+		{"return redis.call('HGET', KEYS[1], 'f')", "WRONGTYPE Operation against a key holding the wrong kind of value"},
+		{"return redis.call('SET', KEYS[1], 1.0)", "argument 3 of redis.call is no text or integer"},
+		{"return string.format('%d', 1.5)", "number has no integer representation"},
+		{"return unpack({})", "nonexistent global variable 'unpack'"},
+		{"x = 1", "Attempt to modify a readonly table: x"},
+		{"return {1, 2.9, false, 'x'}", []any{int64(1), int64(2), nil, "x"}},
+		{"return redis.call('TIME')", []any{"1700000000", "1"}},
+		{"return", nil},
+		{"retrn", "ERR Error compiling script"},
+	} {
+		l.SetTime(time.UnixMicro(1_700_000_000_000_001))
+		got := call("EVAL", c.script, "1", "k")
+		want, isText := c.want.(string)
+		if text, _ := got.(string); isText && !strings.Contains(text, want) || !isText && !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: got %#v, want %#v", c.script, got, c.want)
+		}
+	}
+	before := l.Dump()
+	if call("PEXPIRE", "k", "1501"); l.Dump() == before {
+		t.Errorf("Dump does not change with a TTL: %s", before)
+	}
+	sha := call("SCRIPT", "LOAD", "return 1").(string)
+	if got := call("EVALSHA", sha, "0"); got != int64(1) {
+		t.Errorf("EVALSHA: got %v", got)
+	}
+	if got := call("EVALSHA", "x", "0"); got != "NOSCRIPT No matching script. Please use EVAL." {
+		t.Errorf("EVALSHA of an unknown script: got %v", got)
+	}
+}
+
 // TestSlot: Slot agrees with the server, also about hash tags.
 func TestSlot(t *testing.T) {
 	p := Server(t, "--cluster-enabled", "yes")

@@ -3,8 +3,8 @@ package tally
 import (
 	"strings"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/watch"
 )
 
 // A Metric is a line of the table from which packages weirprom and weirotel export. A test
@@ -87,8 +87,16 @@ func (t *Tally) Metrics() []Metric {
 	}
 }
 
+// A file is a file of rules, such as a watch.File.
+type file interface {
+	Version() string
+	Reloads() (loaded, failed int64)
+	Err() error
+	Rules() []weir.Rule
+}
+
 // FileMetrics returns the metrics of a file of rules.
-func FileMetrics(file watch.File) []Metric {
+func FileMetrics(file file) []Metric {
 	return []Metric{
 		gauge("weir_rules_info", "weir.rules.info", "{version}", "1 for the version of the rules in force.",
 			func(emit Emit) { emit(1, file.Version()) }, "version"),

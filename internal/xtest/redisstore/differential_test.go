@@ -27,11 +27,10 @@ import (
 // random limits, costs and waits, on a clock that the test sets. Every decision of the
 // store must equal the decision of Transaction.Decide on states that the test keeps. A refusal
 // and a charge of cost 0 must write nothing. A value must live as long as its states matter,
-// and not much longer.
+// and not much longer. With Lua 5.4 no script may use a key that it does not declare.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
-	server := miniredis.RunT(t)
-	differential(t, redis.NewClient(&redis.Options{Addr: server.Addr()}), server)
+	onBothLuas(t, differential)
 }
 
 // TestDifferentialOnServer does the same as TestDifferential with a redis-server, on the
@@ -39,6 +38,7 @@ func TestDifferential(t *testing.T) {
 func TestDifferentialOnServer(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
 	differential(t, rdb, &realServer{rdb: rdb})
 }
 
@@ -47,7 +47,6 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	decisions := rounds.N(5000, 30_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
-	defer rdb.Close()
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +79,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	}
 }
 
-// A history is a sequence of random transactions on a few limits of two keys. It compares the
+// A history is a sequence of random transactions on a few limits of two or three keys. It compares the
 // decisions of the store with decisions on states that the history keeps itself.
 type history struct {
 	r      *rand.Rand
@@ -121,7 +120,37 @@ func (h *history) text(lines int) string {
 	return b.String()
 }
 
-// A world is the server that a history uses: a miniredis or a realServer.
+// A lua54Server has a clock that SetTime sets. Its values do not expire.
+type lua54Server struct {
+	realServer
+	lua *redistest.Lua
+}
+
+func (s *lua54Server) SetTime(now time.Time) { s.lua.SetTime(now) }
+func (s *lua54Server) Dump() string          { return s.lua.Dump() }
+
+func onLua54(t *testing.T) (*redis.Client, *lua54Server) {
+	lua := redistest.Lua54(t)
+	rdb := redis.NewClient(&redis.Options{Addr: lua.Addr()})
+	t.Cleanup(func() { rdb.Close() })
+	return rdb, &lua54Server{realServer{rdb}, lua}
+}
+
+// onBothLuas runs a test with miniredis, whose Lua is 5.1, and with a lua54Server.
+func onBothLuas(t *testing.T, test func(t *testing.T, rdb *redis.Client, server world)) {
+	t.Run("5.1", func(t *testing.T) {
+		server := miniredis.RunT(t)
+		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		defer rdb.Close()
+		test(t, rdb, server)
+	})
+	t.Run("5.4", func(t *testing.T) {
+		rdb, server := onLua54(t)
+		test(t, rdb, server)
+	})
+}
+
+// A world is the server that a history uses: a miniredis, a lua54Server or a realServer.
 type world interface {
 	SetTime(time.Time)
 	Dump() string
@@ -140,6 +169,9 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 	}
 	kind := r.IntN(12)
 	limits := 1 + r.IntN(4)
+	if r.IntN(50) == 0 {
+		limits = 17 + r.IntN(6) // as many as a script decides without a loop, and more
+	}
 	if h.tiers = h.changing && r.IntN(2) == 0; h.tiers {
 		kind, limits = []int{0, 5}[r.IntN(2)], 1+r.IntN(2)
 		h.debts = h.debts || r.IntN(2) == 0
@@ -171,7 +203,7 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 		l := h.limits[i]
 		h.former[l.Name+l.Algorithm.Name()] = smaller(r, l)
 	}
-	h.keys = []string{"a", "b"}
+	h.keys = []string{"a", "b", "c"}[:2+r.IntN(2)]
 	if r.IntN(4) == 0 {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
@@ -369,7 +401,7 @@ func (h *history) exceed(charges []quota.Charge) {
 // change sometimes gives a limit different numbers: new ones, or those that the limit had
 // before. So debts are often charged under two limits in turn, and one of them may hold less
 // than the debt. The period of a log does not go back, because it never grows beyond the time
-// for which the history keeps the units of both keys.
+// for which the history keeps the units of all keys.
 func (h *history) change() {
 	i := h.r.IntN(len(h.limits))
 	l := &h.limits[i]
@@ -417,7 +449,7 @@ func smaller(r *rand.Rand, l quota.Limit) quota.Limit {
 }
 
 // renumber gives a limit new numbers. The period of a log never grows beyond the time for
-// which the history keeps the units of both keys, because Redis may remember older units.
+// which the history keeps the units of all keys, because Redis may remember older units.
 func (h *history) renumber(l *quota.Limit) {
 	other := randomLimit(h.r)
 	switch l.Algorithm.Name() {
@@ -436,7 +468,7 @@ func (h *history) renumber(l *quota.Limit) {
 	}
 }
 
-// kept returns for how long the history keeps the units of a log under both keys. The result is
+// kept returns for how long the history keeps the units of a log under all keys. The result is
 // at least the period of the limit.
 func (h *history) kept(l *quota.Limit) time.Duration {
 	least := int64(math.MaxInt64)
@@ -995,11 +1027,12 @@ func (h *history) again() {
 // share a log.
 func TestLongLogs(t *testing.T) {
 	t.Parallel()
+	onBothLuas(t, longLogs)
+}
+
+func longLogs(t *testing.T, rdb *redis.Client, server world) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 6))
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
 	for n := range rounds.N(1, 12) {
 		n += r.IntN(12)
 		h := newHistory(r, server, newStore(t, rdb))
@@ -1010,7 +1043,7 @@ func TestLongLogs(t *testing.T) {
 		}
 		h.unlike, h.changing = n%4 == 3, n%3 == 2
 		h.switching, h.back = h.changing, !h.changing && n%3 == 1
-		blocks := 0
+		blocks := int64(0)
 		for range 800 {
 			if h.changing && r.IntN(100) == 0 {
 				h.shift(&h.limits[r.IntN(len(h.limits))])
@@ -1018,12 +1051,10 @@ func TestLongLogs(t *testing.T) {
 			if _, err := h.step(t); err != nil {
 				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(20), err)
 			}
-			if fields, err := server.HKeys(value(&quota.Charge{Key: h.keys[0], Limit: h.limits[0]})); err == nil {
-				blocks = max(blocks, len(fields))
-			}
+			blocks = max(blocks, rdb.HLen(t.Context(), value(&quota.Charge{Key: h.keys[0], Limit: h.limits[0]})).Val())
 		}
 		t.Logf("seed %d: history %d: %d limits, %d blocks", seed, n, len(h.limits), blocks)
-		server.FlushDB()
+		rdb.FlushDB(t.Context())
 	}
 }
 

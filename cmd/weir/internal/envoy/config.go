@@ -180,7 +180,7 @@ func readFiles(path string) ([]file, error) {
 	return files, nil
 }
 
-// Load reads the files of a directory, or one file. Its error lists the mistakes of all files,
+// Load reads the files of a directory, or one file. Its error lists the errors of all files,
 // each with its file and line. If merge is true, several files may have descriptors of the
 // same domain.
 func Load(path string, merge bool) (*Config, error) {
@@ -198,7 +198,7 @@ func parse(files []file, merge bool) (*Config, error) {
 		r := reader{config: c, file: f, merge: merge}
 		r.read()
 		if f.outside && len(r.errs) > 0 { // who may write a link must not read by it what this process may read
-			r.errs = []error{fmt.Errorf("%s: %d mistakes; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}
+			r.errs = []error{fmt.Errorf("%s: %d errors; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}
 		}
 		errs = append(errs, r.errs...)
 	}
@@ -214,8 +214,8 @@ type reader struct {
 	errs   []error
 }
 
-// mistake adds an error for the line of a YAML path such as $.descriptors[0].
-func (r *reader) mistake(path, format string, args ...any) {
+// errorf adds an error for the line of a YAML path such as $.descriptors[0].
+func (r *reader) errorf(path, format string, args ...any) {
 	line := 1
 	if p, err := yaml.PathString(path); err == nil {
 		if n, err := p.FilterFile(r.tree); err == nil && n != nil {
@@ -273,7 +273,7 @@ func (r *reader) read() {
 		return
 	}
 	if y.Domain == "" {
-		r.mistake("$", "the file has no domain")
+		r.errorf("$", "the file has no domain")
 		return
 	}
 	domain := string(y.Domain)
@@ -283,7 +283,7 @@ func (r *reader) read() {
 		n = newNode()
 		r.config.domains[domain] = n
 	case !r.merge:
-		r.mistake("$.domain", "another file has the domain %s as well", domain)
+		r.errorf("$.domain", "another file has the domain %s as well", domain)
 		return
 	}
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
@@ -304,7 +304,7 @@ func (f *fields) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// syntax adds an error of the YAML library, with the line of the mistake if that is known.
+// syntax adds an error of the YAML library, with the line of the error if that is known.
 func (r *reader) syntax(err error) {
 	line := 1
 	text := err.Error()
@@ -325,7 +325,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 	for i, d := range list {
 		at := fmt.Sprintf("%s.descriptors[%d]", at, i)
 		if d.Key == "" {
-			r.mistake(at, "a descriptor has no key")
+			r.errorf(at, "a descriptor has no key")
 			continue
 		}
 		name := string(d.Key)
@@ -335,7 +335,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 		names := append(slices.Clip(names), name)
 		full := strings.Join(names, ".")
 		if n.children[name] != nil {
-			r.mistake(at, "two descriptors have the name %s", full)
+			r.errorf(at, "two descriptors have the name %s", full)
 			continue
 		}
 		child := newNode()
@@ -345,7 +345,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 		}
 		if d.ShareThreshold {
 			if child.shared = string(d.Value); !strings.Contains(name, "*") {
-				r.mistake(at+".share_threshold", "share_threshold needs a value with an asterisk")
+				r.errorf(at+".share_threshold", "share_threshold needs a value with an asterisk")
 			}
 		}
 		if d.RateLimit != nil {
@@ -362,9 +362,9 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	unit := ratelimit.RateLimitResponse_RateLimit_Unit(ratelimit.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(string(y.Unit))])
 	switch valid := periods[unit] > 0; {
 	case y.Unlimited && valid:
-		r.mistake(at+".unit", "an unlimited rate_limit must not have a unit")
+		r.errorf(at+".unit", "an unlimited rate_limit must not have a unit")
 	case !y.Unlimited && !valid:
-		r.mistake(at, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
+		r.errorf(at, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
 	}
 	l := &limit{
 		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: y.RequestsPerUnit, Unit: unit},
@@ -373,9 +373,9 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	for i, replaced := range y.Replaces {
 		switch at := fmt.Sprintf("%s.replaces[%d]", at, i); replaced.Name {
 		case "":
-			r.mistake(at, "an entry of replaces has no name")
+			r.errorf(at, "an entry of replaces has no name")
 		case y.Name:
-			r.mistake(at, "a rate_limit replaces itself")
+			r.errorf(at, "a rate_limit replaces itself")
 		}
 		l.replaces = append(l.replaces, string(replaced.Name))
 	}

@@ -49,7 +49,7 @@ type Service struct {
 	o     Options
 
 	mu        sync.Mutex // held while files are loaded
-	data      []byte     // the files as last read, even if they had a mistake
+	data      []byte     // the files as last read, even if they had an error
 	config    atomic.Pointer[Config]
 	overrides *stats // counts the hits of all limits that come with descriptors of calls
 
@@ -70,7 +70,7 @@ func NewService(path string, store quota.Store, o Options) (*Service, error) {
 }
 
 // Reload loads the files if they have changed since the last call. After an error the limits
-// that were loaded before stay in force. A mistake in the files is returned once: further calls
+// that were loaded before stay in force. An error in the files is returned once: further calls
 // return nil until the files change.
 func (s *Service) Reload() error {
 	s.mu.Lock()

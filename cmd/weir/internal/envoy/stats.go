@@ -60,7 +60,7 @@ var (
 	shadowDesc = prometheus.NewDesc(prefix+"rate_limit_shadow_mode", "Hits over a limit with shadow_mode, which were answered with OK.", labels, nil)
 	errorDesc  = prometheus.NewDesc(prefix+"should_rate_limit_error", "Calls answered with an error, because the store failed (redis_error) or the call was invalid (service_error).", []string{"err_type"}, nil)
 	loadDesc   = prometheus.NewDesc(prefix+"config_load_success", "Number of times that the files of limits were loaded.", nil, nil)
-	failDesc   = prometheus.NewDesc(prefix+"config_load_error", "Number of times that the files of limits had a mistake, so that the old limits stayed in force.", nil, nil)
+	failDesc   = prometheus.NewDesc(prefix+"config_load_error", "Number of times that the files of limits had an error, so that the old limits stayed in force.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
@@ -15,35 +16,57 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/nesting"
 )
 
-// A decoder reads nodes of YAML and collects the mistakes in them. The value that it
-// returns for a node with a mistake must not be used.
-type decoder struct {
-	path  string
-	store weir.Store
-	o     *Options
-	errs  []*Error
-
-	fields     map[string]ast.Node // of the file
-	included   []*decoder          // of the files that it includes
+// A source is one file. It reads nodes of YAML and collects the errors in them. The value
+// that it returns for a node with an error must not be used.
+type source struct {
+	path       string
+	fields     fields
 	isIncluded bool
 	outside    bool // a symbolic link to a file outside of the directory of the file that includes it
-
-	trusted   []netip.Prefix // trusted-proxies
-	forwarded bool           // proxy-header is forwarded
-	ip        weir.KeyFunc   // the key ip
+	errs       []*Error
 }
 
-// errorf adds a mistake at the place of n.
-func (d *decoder) errorf(n ast.Node, format string, args ...any) {
+// fields are the values of a mapping.
+type fields map[string]ast.Node
+
+// set sets *to to the value that read returns for a field, if the mapping has this field.
+func set[T any](f fields, name string, to *T, read func(n ast.Node, what string) T) {
+	if n := f[name]; n != nil {
+		*to = read(n, name)
+	}
+}
+
+// errorf adds an error at the place of n.
+func (d *source) errorf(n ast.Node, format string, args ...any) {
 	line, column := 1, 1
 	if t := firstToken(n); t != nil && t.Position != nil {
 		line, column = t.Position.Line, t.Position.Column
 	}
 	d.add(line, column, fmt.Sprintf(format, args...))
+}
+
+// add adds an error. Its text may quote the file, so add cuts a long text and replaces
+// characters that could control a terminal. It quotes no file outside: who may write a link
+// could otherwise read by it what this process may read.
+func (d *source) add(line, column int, text string) {
+	if d.outside {
+		text = "an error; its text is not shown, because this path is a symbolic link that leads out of the directory of the file that includes it"
+	}
+	const maxText = 300
+	if len(text) > maxText {
+		text = text[:maxText] + "…"
+	}
+	text = strings.ReplaceAll(text, "\t", `\t`)
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+	d.errs = append(d.errs, &Error{d.path, max(1, line), max(1, column), text})
 }
 
 // firstToken returns the first token of a node. GetToken of a mapping would return
@@ -62,8 +85,22 @@ func firstToken(n ast.Node) *token.Token {
 	return n.GetToken()
 }
 
-// parse returns the only document of a file, or nil after a mistake.
-func (d *decoder) parse(data []byte) ast.Node {
+const theFile = "the file" // in messages
+
+// parseFile reads the fields of a file. known are the fields that it may have.
+func (d *source) parseFile(data []byte, known []string) {
+	root := d.parse(data)
+	if len(d.errs) > 0 {
+		return
+	}
+	d.fields = d.mapping(root, theFile, known)
+	if d.fields != nil && len(d.errs) == 0 && d.fields["limits"] == nil && d.fields["include"] == nil {
+		d.errorf(root, "the file has no limits")
+	}
+}
+
+// parse returns the only document of a file, or nil after an error.
+func (d *source) parse(data []byte) ast.Node {
 	if len(data) > MaxSize {
 		d.errorf(nil, "the file is larger than %d KiB", MaxSize>>10)
 		return nil
@@ -97,7 +134,7 @@ func (d *decoder) parse(data []byte) ast.Node {
 }
 
 // syntaxError adds an error of the parser.
-func (d *decoder) syntaxError(err error) {
+func (d *source) syntaxError(err error) {
 	line, column, text := 1, 1, err.Error()
 	var syntax yaml.Error
 	if errors.As(err, &syntax) {
@@ -115,14 +152,14 @@ const maxDepth = 16
 // mapping returns the values of a mapping by field. Its parameters are the name of the mapping
 // in messages, such as "a rule", the fields that the mapping may have, and the fields that
 // it must have.
-func (d *decoder) mapping(n ast.Node, what string, known []string, required ...string) map[string]ast.Node {
+func (d *source) mapping(n ast.Node, what string, known []string, required ...string) fields {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
 	if !ok {
 		d.wrongType(n, what, "a mapping")
 		return nil
 	}
-	fields, lines := map[string]ast.Node{}, map[string]int{}
+	f, lines := fields{}, map[string]int{}
 	for _, v := range m.Values {
 		name, key := "", firstToken(v.Key)
 		if key != nil {
@@ -142,14 +179,14 @@ func (d *decoder) mapping(n ast.Node, what string, known []string, required ...s
 			d.errorf(v, "unknown field %s in %s%s", name, what, suggestField(name, known))
 			continue
 		}
-		fields[name], lines[name] = v.Value, key.Position.Line
+		f[name], lines[name] = v.Value, key.Position.Line
 	}
 	for _, name := range required {
-		if fields[name] == nil && len(d.errs) == before { // after another mistake the field may be there, misspelt
+		if f[name] == nil && len(d.errs) == before { // after another error the field may be there, misspelt
 			d.errorf(n, "%s has no %s", what, name)
 		}
 	}
-	return fields
+	return f
 }
 
 // suggestField is suggest for the names of fields. It also knows names that other
@@ -166,8 +203,8 @@ func suggestField(name string, known []string) string {
 	return suggest(name, known)
 }
 
-// list returns the elements of a list. An empty list is a mistake.
-func (d *decoder) list(n ast.Node, what string) []ast.Node {
+// list returns the elements of a list. An empty list is an error.
+func (d *source) list(n ast.Node, what string) []ast.Node {
 	s, ok := n.(*ast.SequenceNode)
 	switch {
 	case !ok:
@@ -179,22 +216,39 @@ func (d *decoder) list(n ast.Node, what string) []ast.Node {
 	return s.Values
 }
 
-// text returns a string. An empty string is a mistake.
-func (d *decoder) text(n ast.Node, what string) (string, bool) {
+// oneOrMore returns the elements of a list, or n itself if n is no list.
+func (d *source) oneOrMore(n ast.Node, what string) []ast.Node {
+	if _, ok := n.(*ast.SequenceNode); ok {
+		return d.list(n, what)
+	}
+	return []ast.Node{n}
+}
+
+// text returns a string, or "" after an error. An empty string is an error.
+func (d *source) text(n ast.Node, what string) string {
 	s, ok := n.(*ast.StringNode)
 	switch {
 	case !ok:
 		d.wrongType(n, what, "a string")
-		return "", false
+		return ""
 	case s.Value == "":
 		d.errorf(n, "%s is an empty string", what)
-		return "", false
 	}
-	return s.Value, true
+	return s.Value
 }
 
-// wrongType adds the mistake that the node n does not have the wanted type.
-func (d *decoder) wrongType(n ast.Node, what, want string) {
+// choice reads one of the known names and returns its index, or -1 after an error.
+func (d *source) choice(n ast.Node, what string, known []string) int {
+	name := d.text(n, what)
+	i := slices.Index(known, name)
+	if i < 0 && name != "" {
+		d.errorf(n, "unknown %s %s%s", what, name, suggest(name, known))
+	}
+	return i
+}
+
+// wrongType adds the error that the node n does not have the wanted type.
+func (d *source) wrongType(n ast.Node, what, want string) {
 	switch n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		d.errorf(n, "%s is %s, which is not supported; the top of the file has defaults for all rules", what, describe(n))
