@@ -161,3 +161,9 @@ func preflight(r *http.Request) bool {
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }
+
+// deny refuses the request of v for another reason than a limit.
+func (v *verdict) deny(f Refusal, by *rule, key string) {
+	v.Refusal, v.reason, v.event.Key = f, f.Reason, key
+	v.extras().denial, v.extra.by = f, by
+}

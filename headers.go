@@ -103,3 +103,16 @@ func (l *Limiter) retryAfter(v *verdict) time.Duration {
 	longest, _ := v.longest()
 	return wait + rand.N(longest.rule.RetryJitter+1)
 }
+
+// longest returns the item that refuses for the longest time, and how many items refuse.
+// The Refusal names the rule of that item.
+func (v *verdict) longest() (longest *item, n int) {
+	for i := range v.items {
+		if it := &v.items[i]; !it.Allowed {
+			if n++; longest == nil || it.RetryAfter > longest.RetryAfter {
+				longest = it
+			}
+		}
+	}
+	return longest, n
+}

@@ -76,33 +76,3 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 	}
 	return l
 }
-
-// observe calls Observe with the event of v, and logs its error.
-func (l *Limiter) observe(v *verdict) {
-	if v.event.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
-		l.complete(v)
-	}
-}
-
-// complete completes the event of v and reports it.
-func (l *Limiter) complete(v *verdict) {
-	v.event.Transaction, v.event.Refusal = &v.Transaction, v.Refusal
-	l.report(v, &v.event)
-}
-
-// report logs the error of an event, and calls Observe.
-func (l *Limiter) report(ctx context.Context, e *Event) {
-	if e.Err != nil {
-		log, what := &l.log, []any{"passed", e.Passed}
-		switch {
-		case e.Passed:
-			log = &l.passed
-		case e.Shadow: // its rules refuse nothing
-			what = []any{"shadow", true}
-		}
-		log.warn(ctx, "decide", e.Refusal.Rule, e.Err, what...)
-	}
-	if l.o.Observe != nil {
-		l.o.Observe(*e)
-	}
-}

@@ -226,42 +226,6 @@ func hashOf(limits []Limit, base *prepared) (h uint64) {
 	return h
 }
 
-// replaced returns the one of the policies that l, one of n limits, replaces, or nil if l
-// replaces none. A limit with a name replaces the policy of the same name. A limit without a
-// name replaces the policy of the same period. If no policy has the same period, but n is 1
-// and there is one policy, l replaces that policy.
-func replaced(l *Limit, policies []policy, n int) *policy {
-	var same *policy
-	for i := range policies {
-		p := &policies[i]
-		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
-			same = p
-		}
-	}
-	if same == nil && n == 1 && len(policies) == 1 && l.Name == "" {
-		same = &policies[0]
-	}
-	return same
-}
-
-// inherit sets the Name of l, and fields of l that are zero, to the values of the limit
-// that l replaces.
-func inherit(l, from *Limit) {
-	l.Name = from.Name
-	if l.Period == 0 {
-		l.Period = from.Period
-	}
-	switch {
-	case l.Algorithm == nil:
-		l.Algorithm = from.Algorithm
-	case l.Algorithm.Name() != from.Algorithm.Name():
-		return
-	}
-	if l.Burst == 0 {
-		l.Burst = from.Burst
-	}
-}
-
 // PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
 // Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
 // the rule has no Limits, the limits of a key that has none of its own, or that are to replace

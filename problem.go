@@ -153,19 +153,6 @@ func (v *verdict) problem() *problem {
 	return &p
 }
 
-// longest returns the item that refuses for the longest time, and how many items refuse.
-// The Refusal names the rule of that item.
-func (v *verdict) longest() (longest *item, n int) {
-	for i := range v.items {
-		if it := &v.items[i]; !it.Allowed {
-			if n++; longest == nil || it.RetryAfter > longest.RetryAfter {
-				longest = it
-			}
-		}
-	}
-	return longest, n
-}
-
 // clientClosedRequest is the status that nginx logs if a client hangs up before the
 // answer.
 const clientClosedRequest = 499

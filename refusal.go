@@ -108,15 +108,3 @@ func (r Reason) String() string {
 	}
 	return ""
 }
-
-// refusalOf returns why the first n charges of a decided transaction are refused, and the index
-// of the charge with the longest wait.
-func refusalOf(t *quota.Transaction, n int) (f Refusal, charge int) {
-	for i := range t.Decisions[:n] {
-		d := &t.Decisions[i]
-		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
-			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
-		}
-	}
-	return f, charge
-}
