@@ -85,11 +85,7 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	case v.reason != 0:
 		p := v.problem()
 		l.recycle(v)
-		if fresh {
-			p.writeFresh(w, r)
-		} else {
-			p.write(w, r)
-		}
+		p.write(w, r, fresh)
 	default:
 		l.recycle(v)
 		next.ServeHTTP(w, r)

@@ -241,7 +241,7 @@ func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err e
 	if errors.Is(err, quota.ErrBusy) {
 		w.Header()[headers.RetryAfter] = oneSecond
 	}
-	reducedCapacity.write(w, r)
+	reducedCapacity.write(w, r, false)
 }
 
 // oneSecond is the Retry-After of a busy store. A store that gets too much now may have

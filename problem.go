@@ -62,27 +62,18 @@ var (
 	htmlText    = []string{"text/html; charset=utf-8"}
 )
 
-func (p *problem) write(w http.ResponseWriter, r *http.Request) {
+// write answers with p. fresh says that the response has no fields yet except those about limits.
+func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
 	h := w.Header()
-	if vary := h["Vary"]; len(vary) == 0 {
+	if vary := h["Vary"]; fresh || len(vary) == 0 {
 		h["Vary"] = varyAccept
 	} else if !slices.Contains(vary, "Accept") {
 		h.Add("Vary", "Accept")
 	}
-	delete(h, "Content-Length") // net/http sets it
-	delete(h, "Content-Encoding")
-	p.writeRest(w, r)
-}
-
-// writeFresh does what write does, for a response that has no fields yet except those about
-// limits.
-func (p *problem) writeFresh(w http.ResponseWriter, r *http.Request) {
-	w.Header()["Vary"] = varyAccept
-	p.writeRest(w, r)
-}
-
-func (p *problem) writeRest(w http.ResponseWriter, r *http.Request) {
-	h := w.Header()
+	if !fresh {
+		delete(h, "Content-Length") // net/http sets it
+		delete(h, "Content-Encoding")
+	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
 
@@ -121,10 +112,10 @@ func tryAgain(h http.Header) string {
 // Status is, because no wait helps, and problem details of the type about:blank.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
-		v.problem().write(w, r)
+		v.problem().write(w, r, false)
 		return
 	}
-	quotaExceeded.write(w, r)
+	quotaExceeded.write(w, r, false)
 }
 
 // problem returns the answer to a refused request. After a refusal by limits, the answer names
@@ -161,7 +152,7 @@ const clientClosedRequest = 499
 // may be gone, but the log must not show a success, and a cache must store nothing.
 func unserved(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r)
+		reducedCapacity.write(w, r, false)
 		return
 	}
 	h := w.Header()
