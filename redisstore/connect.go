@@ -25,15 +25,17 @@ const (
 func newQueue(rdb redis.UniversalClient, timeout time.Duration) *queue {
 	most := maxCalls
 	var differ mismatch
+	bounded := false
 	if single, ok := rdb.(*redis.Client); ok {
 		o := single.Options()
 		differ.client = o
 		most = min(most, o.PoolSize)
+		bounded = o.ContextTimeoutEnabled
 		if !o.ContextTimeoutEnabled {
 			rdb = single.WithTimeout(timeout + lateness)
 		}
 	}
-	return &queue{send: sendTo(rdb), timeout: timeout, most: most, window: firstWindow, mismatch: differ}
+	return &queue{send: sendTo(rdb), timeout: timeout, most: most, bounded: bounded, window: firstWindow, mismatch: differ}
 }
 
 // sendTo returns a function that sends commands in one round trip. Afterwards each command

@@ -36,6 +36,7 @@ type queue struct {
 	send    func(ctx context.Context, cmds []once) error // see sendTo
 	timeout time.Duration                                // the store's Timeout
 	most    int                                          // the most connections
+	bounded bool                                         // send returns when its context ends
 
 	mu       sync.Mutex
 	waiting  []*ask
@@ -132,8 +133,9 @@ func (q *queue) do(ctx context.Context, cmds []once) error {
 const lone = 16
 
 // alone returns a batch of the commands if the caller may send them itself, which saves two
-// switches between goroutines: nobody else has asked lately, Redis answers fast, and the caller
-// does not give up before its budget ends. Otherwise it returns nil.
+// switches between goroutines: nobody else has asked lately, Redis has just answered and is fast,
+// and neither the caller nor the client may end before or after the budget. Otherwise it returns
+// nil.
 func (q *queue) alone(ctx context.Context, cmds []once) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -141,10 +143,10 @@ func (q *queue) alone(ctx context.Context, cmds []once) *batch {
 		q.idle = 0
 		return nil
 	}
-	if q.idle++; q.idle <= lone || q.open == 0 || q.service > q.timeout/8 || ctx.Done() != nil {
+	now := q.now()
+	if q.idle++; q.idle <= lone || !q.bounded || q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8 || ctx.Done() != nil {
 		return nil
 	}
-	now := q.now()
 	q.answered, q.lostThen = now, q.lost
 	q.runners++
 	q.inFlight += len(cmds)
