@@ -107,7 +107,11 @@ func TestLimitsFlaws(t *testing.T) {
 		{from: "0, now - period, a, 0, now", to: "0, 0, 0, 0, 0"},
 	} {
 		limits := storetest.Test{Name: "Limits", Run: func(t testing.TB, _ quota.Store) { storetest.Limits(t, store, cooldowns(m)...) }}
-		if len(failures(t, limits, "")) == 0 {
+		found := false
+		for attempt := 0; attempt < 10 && !found; attempt++ { // Limits makes random charges, at the speed of the machine
+			found = len(failures(t, limits, "")) > 0
+		}
+		if !found {
 			t.Errorf("Limits found no mistake after %q replaced %q in the Lua", m.to, m.from)
 		}
 	}
