@@ -57,9 +57,9 @@ func (broken) Take(context.Context, *quota.Transaction) error {
 func ExampleFailClosed() {
 	limiter, err := weir.New(broken{}, weir.Options{
 		Rules: []weir.Rule{{Name: "login", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, time.Minute)}}},
-		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+		OnError: func(r *http.Request, err error) error {
 			fmt.Println(quota.Cause(err))
-			weir.FailClosed(w, r, next, err)
+			return weir.FailClosed(r, err)
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	})

@@ -124,9 +124,9 @@ func serveGone(t *testing.T, store quota.Store, limit quota.Limit, p protocol, w
 	var handled, errs atomic.Int64
 	l := must(t, store, weir.Options{
 		Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{limit}}},
-		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
+		OnError: func(*http.Request, error) error {
 			errs.Add(1)
-			next.ServeHTTP(w, r) // as the default OnError does
+			return nil // as the default OnError does
 		},
 	})
 	limited := l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -259,7 +259,7 @@ func TestGoneWhileTheStoreFails(t *testing.T) {
 				Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []quota.Limit{algorithms.GCRA(1, time.Hour)}}},
 				Logger:  slog.New(slog.NewTextHandler(&out, nil)),
 				Observe: func(e weir.Event) { seen = e.Err },
-				OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { told = err },
+				OnError: func(_ *http.Request, err error) error { told = err; return err },
 			}).Handler(served)
 			if when == beforeAsking {
 				hangUp()
@@ -440,7 +440,7 @@ func (n *hangUpCounts) handler(t *testing.T, store quota.Store, wait time.Durati
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(hangUpStrikes, 1000*time.Hour), Duration: time.Hour},
 		}},
 		MaxWait: wait,
-		OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { n.failed.Add(1) },
+		OnError: func(_ *http.Request, err error) error { n.failed.Add(1); return err },
 		Observe: n.observe,
 	}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.ran.Add(1) }))
 }

@@ -47,10 +47,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	if len(v.items) == 0 && v.reason == 0 {
 		return
 	}
-	for i := range v.items {
-		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
-		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
-	}
+	v.note()
 	if l.o.Headers == headers.None && v.reason == 0 {
 		return
 	}
@@ -76,6 +73,14 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 	v.shown = shown[:0]
 }
 
+// note copies the decisions to the items, which the context of the next handler keeps.
+func (v *verdict) note() {
+	for i := range v.items {
+		it, d := &v.items[i], &v.Decisions[i] // copied field by field, as in charge
+		it.Allowed, it.Remaining, it.RetryAfter, it.NextAfter, it.ResetAfter, it.At = d.Allowed, d.Remaining, d.RetryAfter, d.NextAfter, d.ResetAfter, d.At
+	}
+}
+
 // show appends items in the form of package headers.
 func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 	for i := range items {
@@ -94,7 +99,7 @@ func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
 // longest time.
 func (l *Limiter) retryAfter(v *verdict) time.Duration {
 	wait := v.RetryAfter()
-	if !l.jitters || wait == quota.Never {
+	if !l.jitters || wait == quota.Never || v.reason == ReasonError {
 		return wait
 	}
 	if v.extra != nil && v.extra.by != nil {

@@ -350,7 +350,7 @@ if ARGV[1] == '1' then redis.call('INCR', 'served') end`)
 	var unknown atomic.Int64
 	h := must(t, redisAt(t, addr, 10*time.Second), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.InFlight(10, lease)}}},
-		OnError: func(w http.ResponseWriter, r *http.Request, next http.Handler, err error) { unknown.Add(1) },
+		OnError: func(_ *http.Request, err error) error { unknown.Add(1); return err },
 	}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		if job == "hang" {
 			rdb.Incr(ctx, "hanging")

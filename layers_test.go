@@ -355,7 +355,7 @@ func settling(t *testing.T, r *rand.Rand, limits []weir.Limit, leased bool) int 
 	}}}).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		q := r.Context().Value(inWorld{}).(*request)
 		q.served = true
-		weir.ReportUsage(r.Context(), <-q.finish)
+		weir.ReportUsage(r.Context(), "requests", <-q.finish)
 	}))
 	for range 60 {
 		w.sleep()

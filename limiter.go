@@ -2,9 +2,8 @@ package weir
 
 import (
 	"context"
+	"errors"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
@@ -45,18 +44,27 @@ func (bystander) start(*verdict) func()                   { return nil }
 // serve is the way of a request: it is decided, it waits for its turn, and it is answered.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := l.newVerdict(r)
+	switch err := l.admit(v); {
+	case err != nil:
+		unserved(w, r, err)
+	case v.event.Passed:
+		next.ServeHTTP(w, r)
+	default:
+		l.answer(w, r, next, v)
+	}
+}
+
+// admit decides the request of v and returns when its turn has come, or the error of its context
+// if that ends first.
+func (l *Limiter) admit(v *verdict) error {
 	l.decide(v, l.riders, l.o.MaxWait)
-	if v.event.Err != nil {
-		l.fail(w, next, v) // v is not recycled: a store that failed may still use it
-		return
+	switch {
+	case v.event.Err != nil:
+		l.fail(v)
+	case v.reason == 0 && v.Wait > 0:
+		return l.wait(v)
 	}
-	if v.reason == 0 && v.Wait > 0 {
-		if err := l.wait(v); err != nil {
-			unserved(w, r, err)
-			return
-		}
-	}
-	l.answer(w, r, next, v)
+	return nil
 }
 
 // answer writes the header fields, writes the refusal or calls next, and recycles the
@@ -144,21 +152,18 @@ func (v *verdict) tell() *verdict {
 	return told
 }
 
-// fail has OnError answer a request that could not be decided. The error is observed as soon
-// as it is known whether the request passes: before next is called, or else after the answer.
-func (l *Limiter) fail(w http.ResponseWriter, next http.Handler, v *verdict) {
-	var once sync.Once // OnError may call next on another goroutine
-	observe := func(passed bool) {
-		once.Do(func() {
-			v.event.Passed = passed
-			l.observe(v)
-		})
+// fail has OnError say whether a request passes that could not be decided.
+func (l *Limiter) fail(v *verdict) {
+	defer l.observe(v) // even if OnError panics
+	v.items = nil      // their decisions mean nothing
+	if l.o.OnError(v.event.Request, v.event.Err) == nil {
+		v.event.Passed = true
+		return
 	}
-	defer observe(false) // even if OnError panics
-	l.o.OnError(w, v.event.Request, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		observe(true)
-		next.ServeHTTP(w, r)
-	}), v.event.Err)
+	if errors.Is(v.event.Err, quota.ErrBusy) {
+		v.Refusal.RetryAfter = time.Second // a store that gets too much now may have room a moment later
+	}
+	v.deny(v.Refusal, nil, v.event.Key)
 }
 
 // decide charges the rules that apply to the request of v, and records the outcome in v. It
@@ -331,10 +336,11 @@ type inquiry struct {
 
 // extra holds what few requests need.
 type extra struct {
-	denial Refusal      // that is not by limits: a ban, a deny, or a missing key
-	by     *rule        // the rule of the denial
-	aside  book         // charges that refuse nothing
-	used   atomic.Int64 // see ReportUsage
+	denial Refusal  // that is not by limits: a ban, a deny, or a missing key
+	by     *rule    // the rule of the denial
+	aside  book     // charges that refuse nothing
+	l      *Limiter // if a rule has Settle
+	used   usage    // see ReportUsage
 }
 
 // A book has charges of a request that are spent in a call of their own, in place of its other
@@ -354,6 +360,12 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 		v, _ = makeVerdict(l.limits, false)
 		v.inquiry = new(inquiry)
 	}
+	v.begin(r)
+	return v
+}
+
+// begin empties v for the request r.
+func (v *verdict) begin(r *http.Request) {
 	v.Context = r.Context()
 	v.outer = verdictOf(v.Context)
 	v.event.Request = r
@@ -363,7 +375,6 @@ func (l *Limiter) newVerdict(r *http.Request) *verdict {
 	t.Decisions = t.Decisions[:0]
 	t.Undo = t.Undo[:0]
 	t.Within, t.Wait, t.At = 0, 0, time.Time{}
-	return v
 }
 
 // makeVerdict returns a verdict that has no inquiry, with room for the given number of
@@ -404,8 +415,12 @@ func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
 
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
 // neither keys nor logs of states alive. charge and trim clear what they cut, so no key is left
-// beyond the lengths.
+// beyond the lengths. After an error v is not recycled, because a store that failed may still use
+// it.
 func (l *Limiter) recycle(v *verdict) {
+	if v.event.Err != nil {
+		return
+	}
 	v.Release()
 	for i := range v.items {
 		v.items[i].key = ""
@@ -435,26 +450,6 @@ func (asking) Err() error                              { return nil }
 func isInstant(s Store) bool {
 	i, ok := s.(quota.Instant)
 	return ok && compare.Equal(i.Instant(), s)
-}
-
-// admission returns the Admission of the inquiry or, if v has none, makes one of the items
-// of v.
-func (v *verdict) admission() *Admission {
-	if v.inquiry != nil {
-		return &v.Admission
-	}
-	t := &Admission{Transaction: quota.Transaction{Result: quota.Result{At: time.UnixMicro(v.at), Wait: v.waited}}}
-	for i := range v.items {
-		it := &v.items[i]
-		t.Charges = append(t.Charges, quota.Charge{Rule: it.rule.Name, Key: it.key, Limit: it.limit, Cost: it.cost})
-		t.Decisions = append(t.Decisions, it.Decision)
-	}
-	if v.extra != nil && v.extra.denial.Reason != 0 {
-		t.Refusal = v.extra.denial
-	} else {
-		t.Refusal, _ = refusalOf(&t.Transaction, len(v.items))
-	}
-	return t
 }
 
 func (v *verdict) Value(key any) any {
@@ -500,18 +495,6 @@ func (v *verdict) trim() {
 		clear(v.Charges[n:]) // they would keep keys alive
 		v.Charges, v.Decisions = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))]
 	}
-}
-
-// FromContext returns the decision on the request with that context, or nil if no Limiter
-// has charged or refused the request. If there are several decisions, it returns the
-// decision of the innermost Limiter. Options.NoFromContext makes it return nil. The
-// Admission must not be changed. A handler may serve less if Remaining is low. OnLimited may
-// read from Refusal why the request was refused.
-func FromContext(ctx context.Context) *Admission {
-	if v := verdictOf(ctx); v != nil {
-		return v.admission()
-	}
-	return nil
 }
 
 // observe calls Observe with the event of v, and logs its error.

@@ -24,16 +24,19 @@ type Options struct {
 	Headers headers.Dialect
 
 	// OnLimited answers a request that was refused; nil means Refuse. The header fields are
-	// set before OnLimited is called, and FromContext returns the decision.
+	// set before OnLimited is called, and FromContext returns the decision. Its Refusal says
+	// why: after an error that OnError has returned, the Reason is ReasonError.
 	OnLimited http.Handler
 
-	// OnError answers a request that could not be decided, because the store failed or
-	// a Policy had an invalid limit. nil calls next in an outage of the store (it fails
-	// open). It answers as FailClosed does if the error is ErrBusy, because a client could
-	// otherwise flood the store to remove its own limit, and if the error is ErrUnusable or
-	// a limit is invalid, because such an error does not go away by itself. The text of err
-	// is not for clients.
-	OnError func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)
+	// OnError says whether a request passes that could not be decided because of err: the
+	// store failed, or a Policy had an invalid limit. If OnError returns nil, the request
+	// passes without a limit. If it returns an error, the request is refused, and the error
+	// goes no further: its text is not for clients. The nil OnError lets requests pass in an
+	// outage of the store (it fails open), and returns err if err is ErrBusy, because a client
+	// could otherwise flood the store to remove its own limit, and if err is ErrUnusable or
+	// about an invalid limit, because such an error does not go away by itself. FailClosed
+	// lets no request pass.
+	OnError func(r *http.Request, err error) error
 
 	// MaxWait > 0 makes a request that does not fit wait for its turn, instead of refusing
 	// it, if the turn comes within MaxWait. No lock is held during the wait. If the context
@@ -60,8 +63,8 @@ type Options struct {
 	// log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
-	// Observe is called with each decision and each error, before the request goes on or,
-	// if OnError has refused it, after the answer; nil observes nothing. The Transaction of
+	// Observe is called with each decision and each error, before the request goes on
+	// or is answered; nil observes nothing. The Transaction of
 	// a request that no rule charges or refuses has no Charges. Observe must be safe for
 	// concurrent use.
 	Observe func(Event)
@@ -92,8 +95,9 @@ type Limiter struct {
 	waiting atomic.Int64
 	pool    sync.Pool // of *verdict
 
-	nested  atomic.Bool // checkNesting has warned
-	instant bool        // the store decides in memory: see isInstant
+	nested    atomic.Bool // checkNesting has warned
+	strayUnit atomic.Bool // ReportUsage has warned
+	instant   bool        // the store decides in memory: see isInstant
 }
 
 // New returns a Limiter, or an error that says what is wrong with the arguments. It validates
@@ -219,31 +223,14 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-// failOpen is the default of OnError: it lets requests pass in an outage, and only then.
-func failOpen(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-	if !outage(err) {
-		FailClosed(w, r, next, err)
-		return
+// failOpen is the default of OnError: it lets requests pass in an outage, and only then. An
+// outage goes away by itself, and no client can cause it.
+func failOpen(_ *http.Request, err error) error {
+	if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) || errors.Is(err, quota.ErrLimit) {
+		return err
 	}
-	next.ServeHTTP(w, r)
+	return nil
 }
 
-// outage reports whether a request could not be decided because the store is away. No client
-// can cause that, and it goes away by itself.
-func outage(err error) bool {
-	return !errors.Is(err, quota.ErrBusy) && !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
-}
-
-// FailClosed is an OnError that refuses requests that could not be decided: it answers 503
-// with problem details of the type temporary-reduced-capacity. If the store is busy, it
-// also sends a Retry-After of one second.
-func FailClosed(w http.ResponseWriter, r *http.Request, next http.Handler, err error) {
-	if errors.Is(err, quota.ErrBusy) {
-		w.Header()[headers.RetryAfter] = oneSecond
-	}
-	reducedCapacity.write(w, r, false)
-}
-
-// oneSecond is the Retry-After of a busy store. A store that gets too much now may have
-// room a moment later, and the field has whole seconds. The slice must not be changed.
-var oneSecond = []string{"1"}
+// FailClosed is an OnError that lets no request pass that could not be decided.
+func FailClosed(_ *http.Request, err error) error { return err }

@@ -446,7 +446,7 @@ func TestOnError(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		err     error
-		onError func(http.ResponseWriter, *http.Request, http.Handler, error)
+		onError func(*http.Request, error) error
 		status  int
 		body    string
 		retry   string

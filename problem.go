@@ -109,7 +109,9 @@ func tryAgain(h http.Header) string {
 // After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
 // refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
 // 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
-// Status is, because no wait helps, and problem details of the type about:blank.
+// Status is, because no wait helps, and problem details of the type about:blank. A request that
+// could not be decided, and that Options.OnError does not let pass, gets 503 and
+// temporary-reduced-capacity.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		v.problem().write(w, r, false)
@@ -122,8 +124,11 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 // them. Usually one limit refuses, and its answer is prepared already.
 func (v *verdict) problem() *problem {
 	if v.extra != nil && v.extra.denial.Reason != 0 {
-		if v.extra.denial.Reason == ReasonNoKey {
+		switch v.extra.denial.Reason {
+		case ReasonNoKey:
 			return &missingKey
+		case ReasonError:
+			return &reducedCapacity
 		}
 		return &v.extra.by.abnormal
 	}

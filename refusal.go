@@ -7,27 +7,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Admission is what a Limiter has decided about a request: see FromContext.
-type Admission struct {
-	// Transaction has the charges of the request and their Decisions. After a deny, or a ban
-	// that the process knows of, it has no Charges.
-	quota.Transaction
-
-	// Refusal says why the request was refused. It is zero if the request was admitted.
-	Refusal Refusal
-}
-
-// Allowed reports whether the request was admitted. Its charges were then spent.
-func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transaction.Allowed() }
-
-// RetryAfter is the wait until the request would be admitted, if nothing else is spent. It may
-// be Never.
-func (a *Admission) RetryAfter() time.Duration {
-	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
-}
-
-// A RefusedError is the error of a request that Limiter.Transport has not sent, because the
-// limits refused it. errors.As finds it, and a *LimitedError with the same charges.
+// A RefusedError is the error of a request that Limiter.Admit has refused, or that
+// Limiter.Transport has not sent, because its rules refused it. errors.As finds it, and a
+// *LimitedError with the same charges.
 type RefusedError struct {
 	Admission *Admission
 }
@@ -42,6 +24,8 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("weir: the request has no key for rule %q", f.Rule)
 	case ReasonPause:
 		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, e.RetryAfter())
+	case ReasonError:
+		return fmt.Sprintf("weir: rule %q could not decide", f.Rule)
 	}
 	return e.Unwrap().Error()
 }
@@ -73,7 +57,7 @@ type Refusal struct {
 	// because of a ban that it remembers, it does not ask the store. The waits for the
 	// limits are then the waits that the store gave to the last banned request with the
 	// same keys, if that request cost no more. After a deny, and for ReasonNoKey, RetryAfter
-	// is Never. After an error it is 0, which means unknown.
+	// is Never. After an error it is 0, which means unknown, or a second if the store is busy.
 	RetryAfter time.Duration
 }
 

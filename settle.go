@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/recorder"
@@ -42,7 +43,7 @@ type Outcome struct {
 	// Bytes is how many bytes of the body were written through the ResponseWriter.
 	Bytes int64
 
-	// Used is the sum of the arguments of ReportUsage.
+	// Used is how many units of the rule's Unit ReportUsage was told of.
 	Used int64
 
 	// Panicked says that the handler panicked.
@@ -96,15 +97,54 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ReportUsage tells the limiters around a handler how many units the request has used, such
-// as the tokens of an answer. Outcome.Used is the sum of all calls. Without a rule that has
-// Settle, ReportUsage does nothing.
-func ReportUsage(ctx context.Context, used int64) {
+// ReportUsage tells the limiters around a handler how many units of one kind the request has used,
+// such as the tokens of an answer. A rule with Settle finds the sum of all calls with its Unit in
+// Outcome.Used; the unit of a rule without Unit is "requests". If limiters have rules with Settle,
+// but none has that unit, the Logger gets a warning. Without a rule that has Settle, ReportUsage
+// does nothing.
+func ReportUsage(ctx context.Context, unit string, used int64) {
+	var l *Limiter
+	known := false
 	for v := verdictOf(ctx); v != nil; v = verdictOf(v.Context) {
-		if v.extra != nil {
-			v.extra.used.Add(used)
+		if v.extra != nil && v.extra.l != nil {
+			l = v.extra.l
+			known = l.settlesUnit(unit) || known
+			v.extra.used.add(unit, used)
 		}
 	}
+	if l != nil && !known && !l.strayUnit.Swap(true) {
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage has a unit that no rule with Settle has, so nothing was charged for it; later ones are not logged", "unit", unit)
+	}
+}
+
+func (l *Limiter) settlesUnit(unit string) bool {
+	for _, r := range l.rules {
+		if r.Settle != nil && r.Unit == unit {
+			return true
+		}
+	}
+	return false
+}
+
+// A usage is how many units of each kind a request has used.
+type usage struct {
+	mu sync.Mutex
+	of map[string]int64
+}
+
+func (u *usage) add(unit string, n int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[string]int64{}
+	}
+	u.of[unit] += n
+}
+
+func (u *usage) sum(unit string) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.of[unit]
 }
 
 // serveAndSettle serves a request, and then charges its final cost.
@@ -113,37 +153,41 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		next.ServeHTTP(w, r)
 		return
 	}
-	extra := v.extras()
+	v.extras().l = l
 	rec := &recorder.Recorder{ResponseWriter: w}
 	r2 := r.WithContext(v)
 	if r.Body != nil && r.Body != http.NoBody {
 		r2.Body = rec.Body(r.Body)
 	}
-	o := Outcome{Request: r, Header: w.Header(), Panicked: true}
+	o := Outcome{Header: w.Header(), Panicked: true}
 	start := time.Now()
 	defer func() {
-		o.Status, o.Bytes, o.Used, o.Took = rec.Status, rec.Bytes, extra.used.Load(), time.Since(start)
-		switch {
-		case o.Status != 0:
-		case o.Panicked:
-			o.Status = http.StatusInternalServerError
-		default:
-			o.Status = http.StatusOK
-		}
+		o.Status, o.Bytes, o.Took = rec.Status, rec.Bytes, time.Since(start)
 		if rec.Hijacked { // the end of a WebSocket is no hang-up, and net/http does not see it
 			o.HungUp = o.Panicked
 		} else {
 			o.HungUp = r.Context().Err() != nil || rec.HungUp()
 		}
-		ctx := asking{r.Context()}
-		v.eachSpent(func(t *quota.Transaction, items []item) { l.settle(ctx, o, t, items) })
+		l.settle(v, o)
 	}()
 	next.ServeHTTP(rec.Writer(), r2)
 	o.Panicked = false
 }
 
-// settle replaces the reserved cost of a request by its final cost.
-func (l *Limiter) settle(ctx context.Context, o Outcome, t *quota.Transaction, items []item) {
+// settle replaces the reserved cost of a request under each rule by its final cost.
+func (l *Limiter) settle(v *verdict, o Outcome) {
+	o.Request = v.event.Request
+	switch {
+	case o.Status != 0:
+	case o.Panicked:
+		o.Status = http.StatusInternalServerError
+	default:
+		o.Status = http.StatusOK
+	}
+	v.eachSpent(func(t *quota.Transaction, items []item) { l.settleEach(asking{v.Context}, o, &v.extra.used, t, items) })
+}
+
+func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quota.Transaction, items []item) {
 	var back, more []quota.Charge
 	for i, n := 0, 0; i < len(items); i += n {
 		it := &items[i]
@@ -151,7 +195,7 @@ func (l *Limiter) settle(ctx context.Context, o Outcome, t *quota.Transaction, i
 		if it.rule.Settle == nil || it.cost <= 0 {
 			continue
 		}
-		o.Cost = it.cost
+		o.Cost, o.Used = it.cost, used.sum(it.rule.Unit)
 		cost := max(0, it.rule.Settle(o))
 		it.rule.settled(cost)
 		to := &back

@@ -46,11 +46,11 @@ func TestSettle(t *testing.T) {
 		{"panics as its client hangs up", weir.RefundErrors, func(w http.ResponseWriter, r *http.Request) { hangUp(r); panic(http.ErrAbortHandler) }, 90},
 		{"bytes", func(o weir.Outcome) int64 { return o.Bytes }, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "seven b") }, 93},
 		{"tokens", used, func(w http.ResponseWriter, r *http.Request) {
-			weir.ReportUsage(r.Context(), 1)
-			weir.ReportUsage(r.Context(), 3)
+			weir.ReportUsage(r.Context(), "requests", 1)
+			weir.ReportUsage(r.Context(), "requests", 3)
 		}, 96},
-		{"more tokens than reserved", used, func(w http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), 60) }, 40},
-		{"more tokens than there are", used, func(w http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), 1e9) }, 0},
+		{"more tokens than reserved", used, func(w http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), "requests", 60) }, 40},
+		{"more tokens than there are", used, func(w http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), "requests", 1e9) }, 0},
 		{"by a field", func(o weir.Outcome) int64 { fmt.Sscan(o.Header.Get("Cost"), &o.Cost); return o.Cost },
 			func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Cost", "2"); w.WriteHeader(200) }, 98},
 		{"negative", func(o weir.Outcome) int64 { return -5 }, answer(200), 100},
@@ -235,7 +235,7 @@ func ExampleReportUsage() {
 	}
 	h := model.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Println("left while it answers:", weir.FromContext(r.Context()).Decisions[0].Remaining)
-		weir.ReportUsage(r.Context(), 250)
+		weir.ReportUsage(r.Context(), "tokens", 250)
 	}))
 	for range 2 {
 		r := httptest.NewRequest("GET", "/", nil)

@@ -17,13 +17,9 @@ type TransportOptions struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is called for a request that could not be decided, because the store failed
-	// or a Policy had an invalid limit. With MaxWait the store has then failed until
-	// MaxWait was over. If OnError returns nil, the request is sent without a limit, and the
-	// Logger gets a warning. If OnError returns an error, the request is not sent, and the
-	// error is returned. nil sends the request in an outage of the store (it fails open), and
-	// returns err if err is ErrBusy, ErrUnusable or about an invalid limit, as the default of
-	// Options.OnError refuses then. To fail closed, return err.
+	// OnError is like Options.OnError, and has the same default. With MaxWait the store has then
+	// failed until MaxWait was over. If OnError returns an error, the request is not sent, and
+	// RoundTrip returns the error.
 	OnError func(r *http.Request, err error) error
 
 	// Buffer is added to every period, because some requests take longer to the server than
@@ -62,20 +58,12 @@ func (o *TransportOptions) complete(l *Limiter) error {
 		o.Base = http.DefaultTransport
 	}
 	if o.OnError == nil {
-		o.OnError = sendInOutage
+		o.OnError = failOpen
 	}
 	if o.MaxPause == 0 {
 		o.MaxPause = time.Minute
 	}
 	return nil
-}
-
-// sendInOutage is the default of TransportOptions.OnError.
-func sendInOutage(_ *http.Request, err error) error {
-	if outage(err) {
-		return nil
-	}
-	return err
 }
 
 // Transport limits requests that go out through o.Base. It returns an error if an option is

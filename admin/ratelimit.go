@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -44,11 +45,19 @@ func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
 	}
 	answer := rateLimitAnswer{Resources: map[string]resource{}}
 	for _, p := range peekers {
-		t, ok := p.peek(w, r)
-		if !ok {
+		a, err := p.free.Admit(r)
+		if refused := (*weir.RefusedError)(nil); errors.As(err, &refused) {
+			if refused.Admission.Refusal.Reason != weir.ReasonError {
+				weir.Refuse(w, r.WithContext(refused.Admission.Context()))
+				return
+			}
+			err = storeFailed // the limiter logs the error
+		}
+		if err != nil {
+			h.fail(w, r, err)
 			return
 		}
-		if err := answer.add(r.Context(), p.limiter, &t); err != nil {
+		if err := answer.add(r.Context(), p.limiter, &a.Transaction); err != nil {
 			h.fail(w, r, err)
 			return
 		}
@@ -138,10 +147,7 @@ func (h *Handler) peekersInForce() ([]peeker, error) {
 			Rules:   rules,
 			Headers: headers.None,
 			Logger:  h.o.Logger,
-			Observe: keepTransaction,
-			OnError: func(w http.ResponseWriter, r *http.Request, _ http.Handler, _ error) {
-				h.fail(w, r, storeFailed) // the limiter logs the error
-			},
+			OnError: weir.FailClosed,
 		})
 		if err != nil {
 			return nil, err
@@ -150,24 +156,4 @@ func (h *Handler) peekersInForce() ([]peeker, error) {
 	}
 	h.peekers.Store(p)
 	return p.all, nil
-}
-
-// peek returns the decisions for a request. If ok is false, the request has been
-// answered.
-func (p peeker) peek(w http.ResponseWriter, r *http.Request) (t quota.Transaction, ok bool) {
-	ctx := context.WithValue(r.Context(), transactionKey{}, &t)
-	p.free.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ok = true })).ServeHTTP(w, r.WithContext(ctx))
-	return t, ok
-}
-
-type transactionKey struct{}
-
-// keepTransaction is the Observe of a peeker. It keeps the decisions for peek. peek cannot use
-// weir.FromContext, because if no rule applies, FromContext returns the decisions of an outer
-// limiter.
-func keepTransaction(e weir.Event) {
-	if e.Err == nil && !e.Shadow {
-		t := e.Request.Context().Value(transactionKey{}).(*quota.Transaction)
-		*t = quota.Transaction{Charges: slices.Clone(e.Transaction.Charges), Result: quota.Result{Decisions: slices.Clone(e.Transaction.Decisions), At: e.Transaction.At}}
-	}
 }

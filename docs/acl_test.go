@@ -150,7 +150,7 @@ func TestACL(t *testing.T) {
 func useLimiter(t *testing.T, store weir.Store) {
 	t.Helper()
 	limiter := weirtest.New(t, store, weir.Options{
-		OnError: func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { t.Error(err) },
+		OnError: func(_ *http.Request, err error) error { t.Error(err); return err },
 		Rules: []weir.Rule{
 			{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.LeakyBucket(5, 1, time.Hour), algorithms.Calendar(20, algorithms.Day, nil), algorithms.InFlight(3, time.Minute)},
 				Cost: func(*http.Request) int64 { return 2 }, Settle: func(weir.Outcome) int64 { return 1 }},
