@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // A script gets one of these values instead of the longest wait. With peek the script
@@ -303,7 +304,7 @@ func idsOf(t *quota.Transaction, charges []int) string {
 
 // explain fills in the results of the transactions of c. It decides them again in Go, from
 // the states that the script has found.
-func (c *call) explain(s *Store, cmd once) error {
+func (c *call) explain(s *Store, cmd queue.Cmd) error {
 	first := &c.ts[0].Charges[0]
 	reply, err := cmd.Result()
 	if err != nil {

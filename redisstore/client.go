@@ -6,6 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // ClientOptions returns settings of a client that suit a limiter. A client with these
@@ -27,11 +29,11 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		MaxRetries:               -1,
 		DialerRetries:            1,
-		DialTimeout:              connectTime,
-		ReadTimeout:              timeout + lateness,
-		WriteTimeout:             timeout + lateness,
+		DialTimeout:              queue.ConnectTime,
+		ReadTimeout:              timeout + queue.Lateness,
+		WriteTimeout:             timeout + queue.Lateness,
 		PoolTimeout:              timeout,
-		PoolSize:                 maxCalls,
+		PoolSize:                 queue.MaxCalls,
 		MinIdleConns:             2,
 		ContextTimeoutEnabled:    true,
 	}
@@ -39,29 +41,34 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 
 // Warnings returns a sentence for each setting of the client that works against the store.
 // It returns no sentence for a client with ClientOptions.
-func (s *Store) Warnings() []string {
-	var w []string
-	check := func(contextTimeout bool, dials int, dial time.Duration) {
-		if !contextTimeout {
-			w = append(w, "ContextTimeoutEnabled is off: commands go through a copy of the client that has the store's timeouts and none of the client's hooks")
-		}
-		if dials > 1 {
-			w = append(w, fmt.Sprintf("DialerRetries is %d: a refused connection is tried again before it is reported", dials))
-		}
-		if dial > 2*connectTime {
-			w = append(w, fmt.Sprintf("DialTimeout is %v: an attempt to connect that gets no answer holds a place in the pool for as long", dial))
-		}
+func (s *Store) Warnings() (w []string) {
+	o := optionsOf(s.rdb)
+	if o == nil {
+		return nil
 	}
-	switch rdb := s.rdb.(type) {
-	case *redis.Client:
-		o := rdb.Options()
-		check(o.ContextTimeoutEnabled, o.DialerRetries, o.DialTimeout)
-	case *redis.ClusterClient:
-		o := rdb.Options()
-		check(o.ContextTimeoutEnabled, o.DialerRetries, o.DialTimeout)
-	case *redis.Ring:
-		o := rdb.Options()
-		check(o.ContextTimeoutEnabled, o.DialerRetries, o.DialTimeout)
+	if !o.ContextTimeoutEnabled {
+		w = append(w, "ContextTimeoutEnabled is off: commands go through a copy of the client that has the store's timeouts and none of the client's hooks")
+	}
+	if o.DialerRetries > 1 {
+		w = append(w, fmt.Sprintf("DialerRetries is %d: a refused connection is tried again before it is reported", o.DialerRetries))
+	}
+	if o.DialTimeout > 2*queue.ConnectTime {
+		w = append(w, fmt.Sprintf("DialTimeout is %v: an attempt to connect that gets no answer holds a place in the pool for as long", o.DialTimeout))
 	}
 	return w
+}
+
+// optionsOf returns the options that all kinds of clients have, or nil for an unknown kind.
+func optionsOf(rdb redis.UniversalClient) *redis.Options {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		return rdb.Options()
+	case *redis.ClusterClient:
+		o := rdb.Options()
+		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries, DialTimeout: o.DialTimeout}
+	case *redis.Ring:
+		o := rdb.Options()
+		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries, DialTimeout: o.DialTimeout}
+	}
+	return nil
 }

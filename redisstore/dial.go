@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // dials is a hook of the client. It remembers why the last attempt to connect failed, so that
@@ -36,7 +38,7 @@ func (d *dials) DialHook(next redis.DialHook) redis.DialHook {
 			d.failed.Store(nil)
 		}
 		if err == nil {
-			conn = promptly(conn)
+			conn = queue.Promptly(conn)
 		}
 		return conn, err
 	}

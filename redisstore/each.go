@@ -9,6 +9,7 @@ import (
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // TakeEach implements quota.Batcher. It usually decides all transactions in one round trip, in
@@ -21,7 +22,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 		return slices.Repeat([]error{err}, len(ts))
 	}
 	errs := make([]error, len(ts))
-	budget := newBudget(ctx, s.timeout)
+	budget := queue.WithBudget(ctx, s.timeout)
 	s.decideAll(budget, s.group(ts, errs), errs)
 	failed := false
 	for i, err := range errs {

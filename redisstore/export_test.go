@@ -1,21 +1,6 @@
 package redisstore
 
-import (
-	"context"
-
-	"github.com/seed83679106/weir/quota"
-)
-
-// Direct reports whether the next call of a caller without a deadline would be sent by that
-// caller.
-func (s *Store) Direct() bool {
-	b := s.queue.alone(newBudget(context.Background(), s.timeout), make([]once, 1))
-	if b != nil {
-		s.queue.runners--
-		s.queue.inFlight--
-	}
-	return b != nil
-}
+import "github.com/seed83679106/weir/quota"
 
 // Key returns the name of the value that keeps the state of a charge.
 func (s *Store) Key(c *quota.Charge) string { return s.key(c) }

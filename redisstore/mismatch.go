@@ -5,70 +5,55 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A mismatch is what a queue knows about a server that it could never use: only one of server
-// and client speaks TLS. Neither side says so: the server closes the connection or waits, so
-// that only another attempt to connect, in the other way, can tell.
+// A mismatch finds out about a server that has never been of use whether only one of server and
+// client speaks TLS. Neither side says so: the server closes the connection or waits, so that only
+// another attempt to connect, in the other way, can tell.
 type mismatch struct {
-	client *redis.Options // of the queue; nil if nobody can tell
-	found  error          // what the last check found
-	looked time.Time      // when it began
+	client redis.UniversalClient
+	mu     sync.Mutex
+	what   string    // what the last check found; "" if nothing
+	looked time.Time // when it began
 }
 
-// untilNextLook is the shortest time between two checks.
-const untilNextLook = time.Second
+const untilNextLook = time.Second // the shortest time between two checks
+const lookTime = 250 * time.Millisecond
 
-// explain returns the error of a connection that failed, or what explains it better.
-func (q *queue) explain(err error) error {
-	q.mu.Lock()
-	never := q.answered.IsZero() && q.client != nil && hangsUp(err)
-	look := never && time.Since(q.looked) > untilNextLook
-	if look {
-		q.looked = time.Now()
+// explain returns the error of a connection that failed, or what explains it better: a server
+// that speaks otherwise closes the connection, or does not answer.
+func (m *mismatch) explain(err error) error {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, redis.ErrClosed) || queue.IsAnswer(err) {
+		return err
 	}
-	q.mu.Unlock()
-	if look {
-		what := otherWay(q.client)
-		q.mu.Lock()
-		if q.found = nil; what != "" {
-			q.found = &unusable{what, err}
-		}
-		q.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.looked) > untilNextLook {
+		m.looked = time.Now()
+		m.what = otherWay(m.client)
 	}
-	if never {
-		return q.mismatchOr(err)
+	if m.what != "" {
+		return &unusable{m.what, err}
 	}
 	return err
-}
-
-// mismatchOr returns the mismatch that is known of a server that has never answered, or err.
-func (q *queue) mismatchOr(err error) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.found != nil && q.answered.IsZero() {
-		return q.found
-	}
-	return err
-}
-
-// hangsUp reports whether a connection failed as it does at a server that speaks otherwise: the
-// server closed it, or did not answer.
-func hangsUp(err error) bool {
-	return err != nil && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, redis.ErrClosed) && !isAnswer(err)
 }
 
 // otherWay connects to the server of a client, with TLS if the client has none, and otherwise
 // without. It returns what is wrong, or "" if it cannot tell.
-func otherWay(o *redis.Options) string {
-	if o.Network != "tcp" {
+func otherWay(client redis.UniversalClient) string {
+	single, ok := client.(*redis.Client)
+	if !ok || single.Options().Network != "tcp" {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lateness)
+	o := single.Options()
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, o.Network, o.Addr)

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // probeTimeout bounds a Probe. No request waits for it.
@@ -30,7 +31,7 @@ var probeLua string
 // cannot, and names all that is wrong or missing. Any other error says that Probe could not
 // find out, because there is an outage. Probe takes at most 5 s.
 func (s *Store) Probe(ctx context.Context, limits ...quota.Limit) error {
-	budget := newBudget(ctx, probeTimeout)
+	budget := queue.WithBudget(ctx, probeTimeout)
 	keys, err := s.keyOfEachNode(budget)
 	if err != nil {
 		return s.timeoutCause(ctx, err)
@@ -104,15 +105,15 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 // tryCommands calls each command that the store needs, and returns the version of Lua.
 func (s *Store) tryCommands(ctx context.Context, key string) (lua string, err error) {
 	name, script := s.probeKey(key), redis.NewScript(s.scripts.first+probeLua)
-	load := once{redis.NewCmd(ctx, "eval", s.scripts.first+probeLua, 1, name)}
-	if err := s.process(ctx, name, []once{load}); err != nil {
+	load := queue.NewCmd(ctx, "eval", s.scripts.first+probeLua, 1, name)
+	if err := s.process(ctx, name, []queue.Cmd{load}); err != nil {
 		return "", err
 	}
 	if err := load.Err(); err != nil {
 		return "", err
 	}
-	hashed := once{redis.NewCmd(ctx, "evalsha", script.Hash(), 1, name)}
-	if err := s.process(ctx, name, []once{hashed}); err != nil {
+	hashed := queue.NewCmd(ctx, "evalsha", script.Hash(), 1, name)
+	if err := s.process(ctx, name, []queue.Cmd{hashed}); err != nil {
 		return "", err
 	}
 	return s.readProbe(hashed.StringSlice())

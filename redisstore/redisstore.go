@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // Options are the options of New. The zero Options are ready to use.
@@ -53,12 +54,7 @@ const (
 // time, or if the process itself is late, Redis is not down: errors.Is then finds both
 // ErrTimeout and quota.ErrBusy. ErrTimeout has a method Timeout that returns true. It is not
 // context.DeadlineExceeded, which is the error of a caller whose own deadline has passed.
-var ErrTimeout error = timeoutError{}
-
-type timeoutError struct{}
-
-func (timeoutError) Error() string { return "redisstore: no answer in time" }
-func (timeoutError) Timeout() bool { return true }
+var ErrTimeout = queue.ErrTimeout
 
 // Store is a quota.Store. It is safe for concurrent use.
 //
@@ -80,9 +76,9 @@ type Store struct {
 	prefix  string
 	timeout time.Duration
 
-	queue   *queue      // nil if keys may be on different nodes
-	queues  sync.Map    // *redis.Client → *queue, for the nodes
-	located atomic.Bool // the nodes of the cluster are known
+	queue   *queue.Queue // nil if keys may be on different nodes
+	queues  sync.Map     // *redis.Client → func() *queue.Queue, for the nodes
+	located atomic.Bool  // the nodes of the cluster are known
 
 	scripts  scripts
 	dials    dials
@@ -120,8 +116,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	case *redis.Client:
 		watch(rdb)
 	}
-	s.queue = newQueue(rdb, s.timeout)
-	s.queue.warm()
+	s.queue = s.newQueue(rdb)
 	return s, nil
 }
 
@@ -140,7 +135,7 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		t.Decide(time.Now().UnixMicro(), nil)
 		return nil
 	}
-	budget := newBudget(ctx, s.timeout)
+	budget := queue.WithBudget(ctx, s.timeout)
 	if err := s.take(budget, t); err != nil {
 		return s.timeoutCause(ctx, s.judge(budget, t, err))
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // clientOf returns a client whose Redis has the same reply to all commands but TIME and HELLO.
@@ -202,11 +203,11 @@ func replies() (all [][]byte) {
 
 // askAllForms explains one reply to everything that a store asks.
 func askAllForms(t *testing.T, reply string, value any, err error) {
-	answer := func() once {
+	answer := func() queue.Cmd {
 		cmd := redis.NewCmd(context.Background())
 		cmd.SetVal(value)
 		cmd.SetErr(err)
-		return once{cmd}
+		return queue.Cmd{Cmd: cmd}
 	}
 	s := &Store{prefix: "weir:", timeout: time.Second}
 	explain := func(what string, c *call) {

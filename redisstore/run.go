@@ -4,23 +4,18 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
-
-// once is a command that go-redis never sends a second time, whatever its settings. A
-// charge that is sent twice could be spent twice.
-type once struct{ *redis.Cmd }
-
-func (once) NoRetry() bool { return true }
 
 // send makes Redis run the scripts of calls in order, usually in one round trip. It returns at
 // the latest when ctx ends. The returned commands have the answers of Redis, errors included.
-func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
-	cmds := make([]once, len(calls))
+func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
+	cmds := make([]queue.Cmd, len(calls))
 	for i, c := range calls {
 		// If Redis may lack the script, a batch has the text of the script. With only its
 		// hash, this call would fail, and Redis would decide the later calls of the batch
@@ -46,9 +41,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 			case redis.HasErrorPrefix(err, "TRYAGAIN"):
 				// While a slot moves, a node may lack some keys of a call. The node then
 				// runs no script.
-				const pause = time.Millisecond
-				time.Sleep(pause)
-				spend(ctx, leftOf(ctx)-pause)
+				_ = queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
 				cmds[i] = c.command(ctx, "evalsha", c.sha)
 			default:
 				continue
@@ -60,22 +53,22 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]once, error) {
 }
 
 // command returns the command of c. It reuses the memory of the last command of c.
-func (c *call) command(ctx context.Context, name, script string) once {
+func (c *call) command(ctx context.Context, name, script string) queue.Cmd {
 	c.args[0], c.args[1] = name, script
-	cmd := once{redis.NewCmd(ctx, c.args...)}
+	cmd := queue.NewCmd(ctx, c.args...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
 
 // process sends commands to the node of key and returns when they have their answers. If
 // ctx ends earlier, it returns an error.
-func (s *Store) process(ctx context.Context, key string, cmds []once) error {
+func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error {
 	if s.queue != nil {
-		return s.queue.do(ctx, cmds)
+		return s.queue.Do(ctx, cmds)
 	}
 	node, err := s.node(ctx, key)
 	if err == nil {
-		err = s.queueOf(node).do(ctx, cmds)
+		err = s.queueOf(node).Do(ctx, cmds)
 	}
 	if err != nil {
 		if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
@@ -85,7 +78,7 @@ func (s *Store) process(ctx context.Context, key string, cmds []once) error {
 	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && redirected(err) {
-			if err := await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) }); !isAnswer(err) {
+			if err := queue.Await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) }); !queue.IsAnswer(err) {
 				return err
 			}
 		}
@@ -109,7 +102,7 @@ func redirected(err error) bool {
 // the cluster, within the client's own timeouts.
 func (s *Store) node(ctx context.Context, key string) (*redis.Client, error) {
 	if !s.located.Load() {
-		if err := await(ctx, func(ctx context.Context) error { _, err := s.find(ctx, key); return err }); err != nil {
+		if err := queue.Await(ctx, func(ctx context.Context) error { _, err := s.find(ctx, key); return err }); err != nil {
 			return nil, err
 		}
 		s.located.Store(true)
@@ -124,33 +117,17 @@ func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
 	return s.rdb.(*redis.ClusterClient).MasterForKey(ctx, key)
 }
 
-func (s *Store) queueOf(node *redis.Client) *queue {
-	q, ok := s.queues.Load(node)
-	if !ok {
-		q, _ = s.queues.LoadOrStore(node, newQueue(node, s.timeout))
-	}
-	return q.(*queue)
+// newQueue returns the queue of a client of one node.
+func (s *Store) newQueue(rdb redis.UniversalClient) *queue.Queue {
+	return queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
 }
 
-// await runs f and returns when f or the budget ctx ends. f may then go on in a goroutine
-// until the client's own timeouts end it. A panic of the client is an error, because on that
-// goroutine it would end the process.
-func await(ctx context.Context, f func(ctx context.Context) error) error {
-	begin, left := time.Now(), leftOf(ctx)
-	defer func(b context.Context) { spend(b, left-time.Since(begin)) }(ctx)
-	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrTimeout)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		_, err := panics.Call("redisstore: the client panicked", func() error { return f(context.WithoutCancel(ctx)) })
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
+func (s *Store) queueOf(node *redis.Client) *queue.Queue {
+	q, ok := s.queues.Load(node)
+	if !ok {
+		q, _ = s.queues.LoadOrStore(node, sync.OnceValue(func() *queue.Queue { return s.newQueue(node) }))
 	}
+	return q.(func() *queue.Queue)()
 }
 
 // beyondEdges returns the instant around which a script needs more edges, in µs since 1970.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // An unusable is a quota.ErrUnusable: waiting does not help against its cause.
@@ -73,7 +74,7 @@ func (s *Store) say(err error) error {
 	switch u := (*unusable)(nil); {
 	case err == nil || errors.As(err, &u):
 		return err
-	case !isAnswer(err):
+	case !queue.IsAnswer(err):
 		if what := refusedTLS(err); what != "" {
 			return &unusable{what, err}
 		}
@@ -121,19 +122,10 @@ func (s *Store) meaning(text, command string) string {
 
 // user names the user of the client.
 func (s *Store) user() string {
-	name := ""
-	switch rdb := s.rdb.(type) {
-	case *redis.Client:
-		name = rdb.Options().Username
-	case *redis.ClusterClient:
-		name = rdb.Options().Username
-	case *redis.Ring:
-		name = rdb.Options().Username
+	if o := optionsOf(s.rdb); o != nil && o.Username != "" {
+		return fmt.Sprintf("user %q", o.Username)
 	}
-	if name == "" {
-		return "the default user"
-	}
-	return fmt.Sprintf("user %q", name)
+	return "the default user"
 }
 
 // refusedTLS returns why a server and the client never agree on TLS, or "" if err has another
@@ -165,7 +157,7 @@ func isAlert(err error) bool {
 // state is probably damaged (see judge). The error text of Redis quotes the script, but neither
 // the key nor the value.
 func (s *Store) blame(x *script, c *quota.Charge, err error) error {
-	if !isAnswer(err) || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || !scriptLine.MatchString(err.Error()) {
+	if !queue.IsAnswer(err) || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || !scriptLine.MatchString(err.Error()) {
 		return err
 	}
 	err = quoteLine(x.text, strings.Join(x.algorithms, ", "), err)
@@ -178,7 +170,7 @@ func (s *Store) blame(x *script, c *quota.Charge, err error) error {
 // quoteLine adds to an error of Lua the line of the script that it names.
 func quoteLine(lua, of string, err error) error {
 	m := scriptLine.FindStringSubmatch(err.Error())
-	if m == nil || !isAnswer(err) {
+	if m == nil || !queue.IsAnswer(err) {
 		return err
 	}
 	lines := strings.Split(lua, "\n")
@@ -193,7 +185,7 @@ func quoteLine(lua, of string, err error) error {
 // outage.
 func undecided(err error) bool {
 	f := (*fault)(nil)
-	return errors.As(err, &f) || isAnswer(err) && !isOutage(err)
+	return errors.As(err, &f) || queue.IsAnswer(err) && !isOutage(err)
 }
 
 // isOutage reports whether an error reply of Redis is about an outage.

@@ -1,4 +1,4 @@
-package redisstore
+package queue
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ const firstLook = time.Millisecond
 
 // promptly returns a prompt. The client can test the socket of the prompt if it can test the
 // socket of conn.
-func promptly(conn net.Conn) net.Conn {
+func Promptly(conn net.Conn) net.Conn {
 	p := &prompt{Conn: conn}
 	if raw, ok := conn.(syscall.Conn); ok {
 		return struct {
@@ -55,7 +55,7 @@ func (p *prompt) Read(b []byte) (int, error) {
 		look := now.Add(max(firstLook, now.Sub(begin)/4))
 		last := !p.deadline.IsZero() && !look.Before(p.deadline)
 		if last {
-			look = latest(p.deadline, now.Add(firstLook))
+			look = now.Add(max(firstLook, p.deadline.Sub(now)))
 		}
 		if p.Conn.SetReadDeadline(look) != nil { // conn has no deadlines
 			return p.Conn.Read(b)
@@ -64,11 +64,4 @@ func (p *prompt) Read(b []byte) (int, error) {
 			return n, err
 		}
 	}
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -1,4 +1,4 @@
-package redisstore
+package queue
 
 import (
 	"context"
@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/quota"
 )
@@ -33,7 +31,7 @@ type far struct {
 	most  int       // the most calls that were under way at once
 }
 
-func (f *far) send(ctx context.Context, cmds []once) error {
+func (f *far) send(ctx context.Context, cmds []Cmd) error {
 	f.mu.Lock()
 	f.calls++
 	f.most = max(f.most, f.calls)
@@ -57,7 +55,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (f *far) answer(ctx context.Context, cmds []once) error {
+func (f *far) answer(ctx context.Context, cmds []Cmd) error {
 	f.mu.Lock()
 	lost := f.lost
 	if f.idle == 0 {
@@ -95,8 +93,8 @@ func (f *far) answer(ctx context.Context, cmds []once) error {
 	return nil
 }
 
-func (f *far) queue(timeout time.Duration) *queue {
-	return &queue{send: f.send, timeout: timeout, most: maxCalls, window: firstWindow}
+func (f *far) queue(timeout time.Duration) *Queue {
+	return &Queue{send: f.send, timeout: timeout, most: MaxCalls, window: firstWindow}
 }
 
 // bubble runs f in a bubble of testing/synctest, and then lets the goroutines that f has
@@ -108,9 +106,9 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-func (q *queue) ask() error {
-	ctx := newBudget(context.Background(), q.timeout)
-	return q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}})
+func (q *Queue) ask() error {
+	ctx := WithBudget(context.Background(), q.timeout)
+	return q.Do(ctx, []Cmd{NewCmd(ctx, "evalsha")})
 }
 
 // A sum counts asks by their results.
@@ -128,7 +126,7 @@ func (s *sum) all() int64 {
 }
 
 // load makes the given number of asks a second for the duration d, and returns the results.
-func load(q *queue, rate int, d time.Duration) *sum {
+func load(q *Queue, rate int, d time.Duration) *sum {
 	s := &sum{}
 	var wg sync.WaitGroup
 	for range int(float64(rate) * d.Seconds()) {
@@ -196,8 +194,8 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 			t.Errorf("after a spike of %v times the capacity: got %v, want all but %d decided at least", times, after, capacity/100)
 		}
 	}
-	if f.dials > maxCalls {
-		t.Errorf("got %d connections made, want %d at most: none is lost", f.dials, maxCalls)
+	if f.dials > MaxCalls {
+		t.Errorf("got %d connections made, want %d at most: none is lost", f.dials, MaxCalls)
 	}
 }
 
@@ -207,7 +205,7 @@ func TestNear(t *testing.T) {
 	for _, c := range []struct {
 		rtt  time.Duration
 		most int
-	}{{200 * time.Microsecond, nearCalls}, {5 * time.Millisecond, maxCalls}} {
+	}{{200 * time.Microsecond, nearCalls}, {5 * time.Millisecond, MaxCalls}} {
 		bubble(t, func(t *testing.T) {
 			f := &far{rtt: c.rtt, each: 10 * time.Microsecond}
 			q := f.queue(50 * time.Millisecond)
@@ -242,8 +240,8 @@ func TestNoDial(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		refused := errors.New("connection refused")
 		var sends atomic.Int64
-		q := &queue{timeout: 50 * time.Millisecond, most: maxCalls, window: firstWindow}
-		q.send = func(_ context.Context, cmds []once) error {
+		q := &Queue{timeout: 50 * time.Millisecond, most: MaxCalls, window: firstWindow}
+		q.send = func(_ context.Context, cmds []Cmd) error {
 			switch sends.Add(1) {
 			case 1: // the first attempt to connect
 				return nil
@@ -257,7 +255,7 @@ func TestNoDial(t *testing.T) {
 			}
 			return refused
 		}
-		q.warm()
+		q.connect(q.now())
 		time.Sleep(time.Millisecond)
 		var wg sync.WaitGroup
 		for range 3 {
@@ -281,7 +279,7 @@ func TestManyProcesses(t *testing.T) {
 	for _, processes := range []int{20, 200} {
 		bubble(t, func(t *testing.T) {
 			f := &far{rtt: time.Millisecond, each: time.Second / capacity}
-			queues := make([]*queue, processes)
+			queues := make([]*Queue, processes)
 			for i := range queues {
 				queues[i] = f.queue(50 * time.Millisecond)
 			}
@@ -362,7 +360,7 @@ func TestBlip(t *testing.T) {
 			if undecided := s.all() - s.decided.Load(); undecided > most {
 				t.Errorf("round trip %v: got %v, want %d undecided at most", rtt, s, most)
 			}
-			if f.dials > maxCalls || rtt == 0 && f.dials > dials+maxCalls {
+			if f.dials > MaxCalls || rtt == 0 && f.dials > dials+MaxCalls {
 				t.Errorf("round trip %v: got %d connections made, %d before the blip, want none lost", rtt, f.dials, dials)
 			}
 		})
@@ -407,7 +405,7 @@ func TestConnects(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			f := &far{rtt: c.rtt, dial: c.dial}
 			q := f.queue(c.timeout)
-			q.warm()
+			q.connect(q.now())
 			time.Sleep(c.dial + 2*c.rtt)
 			if s := load(q, 1000, time.Second); s.decided.Load() < s.all()*9/10 {
 				t.Errorf("%+v: got %v, want all but a few decided once there is a connection", c, s)
@@ -423,10 +421,10 @@ func TestQueueHeeds(t *testing.T) {
 		f := &far{rtt: 10 * time.Millisecond, dial: 40 * time.Millisecond}
 		q := f.queue(50 * time.Millisecond)
 		own, cancel := context.WithCancel(t.Context())
-		ctx := newBudget(own, q.timeout)
+		ctx := WithBudget(own, q.timeout)
 		time.AfterFunc(5*time.Millisecond, cancel)
 		begin := time.Now()
-		if err := q.do(ctx, []once{{redis.NewCmd(ctx, "evalsha")}}); !errors.Is(err, context.Canceled) || time.Since(begin) != 5*time.Millisecond {
+		if err := q.Do(ctx, []Cmd{NewCmd(ctx, "evalsha")}); !errors.Is(err, context.Canceled) || time.Since(begin) != 5*time.Millisecond {
 			t.Errorf("got %v after %v, want %v after 5ms", err, time.Since(begin), context.Canceled)
 		}
 		time.Sleep(time.Second)
@@ -449,7 +447,7 @@ func TestQueuePanic(t *testing.T) {
 		if err := q.ask(); err != nil {
 			t.Fatal(err)
 		}
-		q.send = func(context.Context, []once) error { panic("a bug") }
+		q.send = func(context.Context, []Cmd) error { panic("a bug") }
 		if err := q.ask(); err == nil || errors.Is(err, ErrTimeout) {
 			t.Errorf("got %v, want the panic", err)
 		}
@@ -495,7 +493,7 @@ func TestOneSlowCall(t *testing.T) {
 		shrinks bool
 	}{{time.Millisecond, false}, {40 * time.Millisecond, false}, {time.Millisecond, false}, {40 * time.Millisecond, false}, {40 * time.Millisecond, true}} {
 		before := q.window
-		b := &batch{cmds: make([]once, 1), underWay: 10, began: now}
+		b := &batch{cmds: make([]Cmd, 1), underWay: 10, began: now}
 		now = now.Add(c.took)
 		q.learn(b, c.took, now, nil)
 		if (q.window < before) != c.shrinks {
@@ -531,7 +529,7 @@ func TestFailures(t *testing.T) {
 		f := &far{rtt: 52 * time.Millisecond, each: 50 * time.Microsecond}
 		q := f.queue(50 * time.Millisecond)
 		var fails atomic.Bool
-		q.send = func(ctx context.Context, cmds []once) error {
+		q.send = func(ctx context.Context, cmds []Cmd) error {
 			err := f.send(ctx, cmds)
 			if err == nil && fails.Load() {
 				err = errors.New("connection reset")
@@ -550,6 +548,44 @@ func TestFailures(t *testing.T) {
 		fails.Store(false)
 		if s := load(q, rate, time.Second/2); s.decided.Load() < s.all()*9/10 {
 			t.Errorf("got %v, want nearly all decided", s)
+		}
+	})
+}
+
+// TestExplain: if attempts to connect to a Redis that has never been of use fail, Explain says
+// why, to callers too whose budget is over while another attempt hangs. Once Redis has answered,
+// nobody asks Explain.
+func TestExplain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{}
+		q := f.queue(50 * time.Millisecond)
+		reset, asked := errors.New("connection reset"), 0
+		q.explain = func(err error) error { asked++; return fmt.Errorf("%w: %w", quota.ErrUnusable, err) }
+		broken := func(ctx context.Context, cmds []Cmd) error {
+			cmds[0].SetErr(reset)
+			return reset
+		}
+		q.send = broken
+		check := func(when string, want error) {
+			t.Helper()
+			if err := q.ask(); !errors.Is(err, want) {
+				t.Errorf("%s: got %v, want %v", when, err, want)
+			}
+		}
+		check("the first attempt", quota.ErrUnusable)
+		time.Sleep(time.Second)
+		f.lost, q.send = true, f.send
+		check("the next one hangs", quota.ErrUnusable)
+		time.Sleep(2 * time.Second)
+		f.lost = false
+		check("Redis answers", nil)
+		before := asked
+		q.send = broken
+		check("a lost connection", reset)
+		time.Sleep(time.Second)
+		check("no connection", reset)
+		if asked != before {
+			t.Errorf("Explain was asked %d times after Redis had answered", asked-before)
 		}
 	})
 }

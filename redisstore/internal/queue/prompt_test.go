@@ -1,4 +1,4 @@
-package redisstore
+package queue
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ func TestPromptDeadlines(t *testing.T) {
 					_, _ = there.Write([]byte("x"))
 				}()
 			}
-			p := promptly(here)
+			p := Promptly(here)
 			if c.deadline > 0 {
 				_ = p.SetReadDeadline(time.Now().Add(c.deadline))
 			}
@@ -68,7 +68,7 @@ func (s *stopped) Read(b []byte) (int, error) {
 // until after the deadline.
 func TestPromptReadsWhatIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := promptly(&stopped{})
+		p := Promptly(&stopped{})
 		_ = p.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 		if n, err := p.Read(make([]byte, 1)); n != 1 || err != nil {
 			t.Errorf("got %d bytes, error %v; want the answer", n, err)
@@ -85,14 +85,14 @@ func (plainConn) Read(b []byte) (int, error)      { return len(b), nil }
 // TestPromptKinds: a prompt reads from connections without deadlines too, and lets the client
 // test the sockets that it could test before.
 func TestPromptKinds(t *testing.T) {
-	if n, err := promptly(plainConn{}).Read(make([]byte, 1)); n != 1 || err != nil {
+	if n, err := Promptly(plainConn{}).Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Errorf("without deadlines: got %d bytes, error %v", n, err)
 	}
 	for _, c := range []struct {
 		conn net.Conn
 		want bool
 	}{{plainConn{}, false}, {&net.TCPConn{}, true}, {&net.UnixConn{}, true}} {
-		if _, got := promptly(c.conn).(syscall.Conn); got != c.want {
+		if _, got := Promptly(c.conn).(syscall.Conn); got != c.want {
 			t.Errorf("%T: got %v for whether the socket can be tested, want %v", c.conn, got, c.want)
 		}
 	}

@@ -1,0 +1,57 @@
+package queue
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir/internal/panics"
+)
+
+// A budget is a context that says how much of its time Redis and the network have left. Time in
+// which the process is late does not count, so the budget itself never ends: Do and Await keep
+// to it.
+type budget struct {
+	context.Context
+	ns atomic.Int64
+}
+
+// WithBudget returns a context for calls of Do and Await that may take the time d together. It
+// has the values, the deadline and the end of ctx.
+func WithBudget(ctx context.Context, d time.Duration) context.Context {
+	b := &budget{Context: ctx}
+	b.ns.Store(int64(d))
+	return b
+}
+
+// leftOf returns what is left of the budget ctx.
+func leftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budget).ns.Load()) }
+
+// spend notes that so much was left of ctx after a round trip. If round trips are made at the
+// same time, the longest counts.
+func spend(ctx context.Context, left time.Duration) {
+	b := ctx.(*budget)
+	for old := b.ns.Load(); int64(left) < old && !b.ns.CompareAndSwap(old, int64(left)); old = b.ns.Load() {
+	}
+}
+
+// Await runs f and returns when f or the budget ctx ends. f may then go on in a goroutine
+// until the client's own timeouts end it. A panic of the client is an error, because on that
+// goroutine it would end the process.
+func Await(ctx context.Context, f func(ctx context.Context) error) error {
+	begin, left := time.Now(), leftOf(ctx)
+	defer func(b context.Context) { spend(b, left-time.Since(begin)) }(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := panics.Call("redisstore: the client panicked", func() error { return f(context.WithoutCancel(ctx)) })
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,63 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// connect starts to make one more connection. It does nothing if enough connections are open
+// or under way, or if it is too early for another attempt: see redialAfter and retryAfter.
+func (q *Queue) connect(now time.Time) {
+	switch {
+	case q.open+q.opening >= q.enough(now),
+		q.opening > 0 && q.opening >= q.open && now.Sub(q.attempted) < redialAfter:
+		return
+	case q.open == 0 && now.Sub(q.failed) < retryAfter:
+		if q.opening == 0 {
+			q.failAll()
+		}
+		return
+	}
+	q.opening++
+	q.attempted = now
+	go q.dial()
+}
+
+// dial sends the command TIME, which needs a connection. Usually all connections that the
+// queue knows are in use, so that the client makes a new one.
+func (q *Queue) dial() {
+	ctx, cancel := context.WithTimeout(context.Background(), max(ConnectTime, q.timeout+Lateness))
+	defer cancel()
+	cmd := NewCmd(ctx, "time")
+	err := q.sendSafely(ctx, []Cmd{cmd})
+	if answer := cmd.Err(); redis.HasErrorPrefix(answer, "WRONGPASS") || redis.HasErrorPrefix(answer, "NOAUTH") {
+		err = answer
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err != nil && q.explain != nil && q.answered.IsZero() {
+		q.mu.Unlock()
+		err = q.explain(err)
+		q.mu.Lock()
+	}
+	now := q.now()
+	q.opening--
+	if err == nil {
+		q.open++
+		q.start(now)
+		return
+	}
+	q.failed, q.failure = now, err
+	if q.open == 0 {
+		q.failAll()
+	}
+}
+
+// failAll tells all callers that wait why there is no connection.
+func (q *Queue) failAll() {
+	for len(q.waiting) > 0 {
+		q.pop().finish(q.failure)
+	}
+}

@@ -1,0 +1,52 @@
+package queue
+
+import (
+	"context"
+	"time"
+)
+
+// alone returns a batch of the commands if the caller may send them itself, which saves two
+// switches between goroutines: nobody else has asked lately, Redis has just answered and is fast,
+// and neither the caller nor the client may end before or after the budget. Otherwise it returns
+// nil.
+func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.runners > 0 || q.queued > 0 {
+		q.idle = 0
+		return nil
+	}
+	now := q.now()
+	if q.idle++; q.idle <= lone || !q.bounded || q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8 || ctx.Done() != nil {
+		return nil
+	}
+	q.answered, q.lostThen = now, q.lost
+	q.runners++
+	q.inFlight += len(cmds)
+	return &batch{cmds: cmds, underWay: q.inFlight, sent: time.Now(), began: now}
+}
+
+// direct sends a batch on the goroutine of its caller.
+func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error {
+	sending, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	err := q.sendSafely(sending, b.cmds)
+	took := time.Since(b.sent)
+	spend(ctx, left-took)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	q.inFlight -= len(b.cmds)
+	q.runners--
+	q.learn(b, took, now, err)
+	q.start(now)
+	switch {
+	case err == nil:
+		return nil
+	case took > left+beat: // the deadline has passed long ago, so the process was late
+		return errLate
+	case took >= left:
+		return ErrTimeout
+	}
+	return failure(b.cmds)
+}

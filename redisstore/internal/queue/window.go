@@ -1,0 +1,50 @@
+package queue
+
+import "time"
+
+// learn adapts the window after a call that took so long. If even without the time for which
+// the process was late the call took longer than the round trip plus a third of the rest of
+// the timeout, too many commands were under way, perhaps commands of other processes. A single
+// such call shows nothing: perhaps only its goroutine was late.
+//
+// If even the fastest call of an interval takes that long, although the window shrinks, the
+// round trip has probably become longer: learn raises trip to the time of that call, but to at
+// most half of the timeout. Perhaps other processes load Redis instead, and if all of them
+// then made their windows larger, every answer would be late.
+func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
+	own := min(took, now.Sub(b.began))
+	if err != nil { // the connection is lost
+		q.open = max(0, q.open-1)
+	} else {
+		q.answered, q.lostThen = now, q.lost
+		if q.since.IsZero() {
+			q.service, q.trip, q.fastest, q.quick, q.since = own, took, took, took, now
+		}
+		if own < q.timeout {
+			q.inTime = now
+		}
+		q.service += (own - q.service) / 8
+		q.fastest = min(q.fastest, took)
+		if now.Sub(q.since) > interval {
+			if q.fastest > q.good() {
+				q.trip = min(q.fastest, q.timeout/2)
+			}
+			q.quick, q.fastest, q.since = q.fastest, took, now
+		}
+		q.trip = min(q.trip, took)
+	}
+	good := q.good()
+	both := min(own, q.own)
+	q.own = own
+	switch {
+	case own < good && err != nil: // a failure shows nothing of how much Redis can decide
+	case own < good && float64(b.underWay) < q.window/2: // the window did not limit the commands
+	case own < good:
+		q.window = min(q.window+float64(len(b.cmds))/2*float64(good-own)/float64(good-q.trip), MaxCalls*maxBatch)
+	case both >= good && b.began.After(q.cut):
+		q.window = max(minWindow, min(q.window, float64(b.underWay)*float64(good)/float64(both)))
+		q.cut = now
+	}
+}
+
+func (q *Queue) good() time.Duration { return q.trip + (q.timeout-q.trip)/3 }
