@@ -53,8 +53,8 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 	}
 	transport, err := limiter.Transport(weir.TransportOptions{
 		Base:    base,
-		Buffer:  100 * time.Millisecond,                                // how much the travel time of requests may vary
-		OnError: func(_ *http.Request, err error) error { return err }, // without the store no request is sent
+		Buffer:  100 * time.Millisecond, // how much the travel time of requests may vary
+		OnError: weir.FailClosed,        // without the store no request is sent
 	})
 	return &http.Client{Transport: transport}, err
 }
