@@ -68,7 +68,7 @@ func (b *bans) meet(v *verdict, rule *rule, key string, applies bool) bool {
 	if v.least = max(v.least, wait); rest > v.Refusal.RetryAfter {
 		v.deny(Refusal{ReasonBan, rule.Name, rest}, rule, key)
 	}
-	if p := b.of[rule.index]; p != nil {
+	if p := b.of[rule.index]; p != nil && v.reason == 0 {
 		v.riding = append(v.riding, p.charge(p.ban, key, 0))
 		if p.mayHaveStruck(key) {
 			v.riding = append(v.riding, p.charge(p.strikes, key, 0))
