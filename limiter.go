@@ -21,7 +21,6 @@ type Limiter struct {
 	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
-	jitters bool // a rule has RetryJitter
 	writer  *headers.Writer
 	log     errorLog
 	passed  errorLog // of requests that pass undecided, which other errors must not silence
@@ -105,6 +104,27 @@ type book struct {
 	quota.Transaction
 	items []item
 	spent bool
+}
+
+// A usage is how many units of each kind a request has used.
+type usage struct {
+	mu sync.Mutex
+	of map[string]int64
+}
+
+func (u *usage) add(unit string, n int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[string]int64{}
+	}
+	u.of[unit] += n
+}
+
+func (u *usage) sum(unit string) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.of[unit]
 }
 
 // An item is the decision on one limit of a request.

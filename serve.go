@@ -234,7 +234,7 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 		l.checkNesting(v)
 	}
 	if v.reason == 0 && len(l.riders) > 0 {
-		next = start(l.riders, v).handler(next)
+		next = startAll(l.riders, v).handler(next)
 	}
 	if settles {
 		l.serveAndSettle(w, r, v, next)
