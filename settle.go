@@ -125,6 +125,21 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
+func (u *usage) add(unit string, n int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[string]int64{}
+	}
+	u.of[unit] += n
+}
+
+func (u *usage) sum(unit string) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.of[unit]
+}
+
 // ends has what riders do once a request is over.
 type ends []func()
 
