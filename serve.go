@@ -226,12 +226,12 @@ func (l *Limiter) fail(v *verdict) {
 // answer writes the header fields, writes the refusal or calls next, and recycles the
 // verdict.
 func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
-	if v.reason != 0 && v.outer != nil {
-		l.checkNesting(v)
-	}
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 // the response will have no other fields
+	if v.reason != 0 && v.outer != nil {
+		l.checkNesting(v)
+	}
 	l.writeHeaders(h, v, tells)
 	if v.reason == 0 && len(l.riders) > 0 {
 		next = startAll(l.riders, v).handler(next)
