@@ -1,7 +1,7 @@
 # `make` runs all steps of .ci/run, and `make STEP` runs one step, which installs nothing.
 # `make release VERSION=v0.1.0` makes a release, and prints what to push; with DRY=-dry-run it changes nothing here.
 
-steps = install vet bench fuzz examples serve peers playground race test bare releases stranger
+steps = install vet bench fuzz examples serve peers playground race test bare stranger
 
 .PHONY: all release $(steps)
 
