@@ -3,7 +3,6 @@ package weir
 import (
 	"context"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/recorder"
@@ -126,11 +125,26 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
+func (u *usage) add(unit string, n int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.of == nil {
+		u.of = map[string]int64{}
+	}
+	u.of[unit] += n
+}
+
+func (u *usage) sum(unit string) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.of[unit]
+}
+
 // ends has what riders do once a request is over.
 type ends []func()
 
-// start has riders start an admitted request.
-func start(riders []rider, v *verdict) (all ends) {
+// startAll has riders start an admitted request.
+func startAll(riders []rider, v *verdict) (all ends) {
 	for _, rider := range riders {
 		if end := rider.start(v); end != nil {
 			all = append(all, end)
@@ -154,27 +168,6 @@ func (e ends) handler(next http.Handler) http.Handler {
 		defer e.run()
 		next.ServeHTTP(w, r)
 	})
-}
-
-// A usage is how many units of each kind a request has used.
-type usage struct {
-	mu sync.Mutex
-	of map[string]int64
-}
-
-func (u *usage) add(unit string, n int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.of == nil {
-		u.of = map[string]int64{}
-	}
-	u.of[unit] += n
-}
-
-func (u *usage) sum(unit string) int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.of[unit]
 }
 
 // serveAndSettle serves a request, and then charges its final cost.

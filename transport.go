@@ -153,7 +153,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
 	var ends ends
 	if v.event.Err == nil {
-		ends = start(t.riders, v)
+		ends = startAll(t.riders, v)
 	}
 	if len(ends) == 0 {
 		return t.o.Base.RoundTrip(r)
