@@ -55,14 +55,18 @@ func (f *flights) start(v *verdict) (end func()) {
 // keeps these units at least.
 func held(v *verdict) (charges []quota.Charge, lease time.Duration) {
 	lease = quota.MaxTicks * time.Microsecond
-	v.eachSpent(func(t *quota.Transaction, items []item) {
+	hold := func(t *quota.Transaction, items []item) {
 		for i := range items {
 			if c := t.Charges[i]; c.Cost > 0 && items[i].inFlight {
 				c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
 				charges, lease = append(charges, c), min(lease, c.Limit.Period)
 			}
 		}
-	})
+	}
+	hold(&v.Transaction, v.items)
+	if v.extra != nil && v.extra.aside.spent {
+		hold(&v.extra.aside.Transaction, v.extra.aside.items)
+	}
 	return charges, lease
 }
 

@@ -11,33 +11,19 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// newWriter returns the writer of header fields for the rules of o.
-func newWriter(o *Options) (*headers.Writer, error) {
-	units := make([]string, len(o.Rules))
-	for i := range o.Rules {
-		if units[i] = o.Rules[i].Unit; units[i] == "" {
+// newWriter returns the writer of header fields in a dialect, for rules.
+func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
+	units := make([]string, len(rules))
+	for i := range rules {
+		if units[i] = rules[i].Unit; units[i] == "" {
 			units[i] = headers.Requests
 		}
 	}
-	w, err := headers.NewWriter(o.Headers, units...)
+	w, err := headers.NewWriter(d, units...)
 	if err != nil {
 		return nil, fmt.Errorf("weir: %w", err)
 	}
 	return w, nil
-}
-
-// An item is the decision on one limit of a request.
-type item struct {
-	*policy
-	quota.Decision
-	key  string
-	cost int64
-}
-
-// Room makes v.told, the context of the next handler, with Room for values of header fields.
-func (v *verdict) Room() (r *headers.Room) {
-	v.told, r = makeVerdict(len(v.items), true)
-	return r
 }
 
 // writeHeaders writes the decision into the response fields, together with the decisions
@@ -64,10 +50,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		l.writer.Write(&r, one[:])
 		return
 	}
-	shown := l.show(v.shown, v.items)
-	for o := v.outer; o != nil && len(shown) > 0; o = verdictOf(o.Context) {
-		shown = l.show(shown, o.items)
-	}
+	shown := l.show(v)
 	l.writer.Write(&r, shown)
 	clear(shown) // it would keep keys alive in the pool
 	v.shown = shown[:0]
@@ -81,16 +64,19 @@ func (v *verdict) note() {
 	}
 }
 
-// show appends items in the form of package headers.
-func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
-	for i := range items {
-		it, partition := &items[i], ""
-		if l.o.Headers&headers.IETF != 0 && it.rule.PartitionKey != nil {
-			if partition = it.rule.PartitionKey(it.key); len(partition) > storedkey.Max {
-				partition = ""
+// show returns the items of v, and of the verdicts around it, in the form of package headers.
+func (l *Limiter) show(v *verdict) []headers.Item {
+	shown := v.shown
+	for o := v; o != nil && len(v.items) > 0; o = o.outside() {
+		for i := range o.items {
+			it, partition := &o.items[i], ""
+			if l.o.Headers&headers.IETF != 0 && it.rule.PartitionKey != nil {
+				if partition = it.rule.PartitionKey(it.key); len(partition) > storedkey.Max {
+					partition = ""
+				}
 			}
+			shown = append(shown, headers.Item{Prepared: it.fields, Decision: &it.Decision, PartitionKey: partition})
 		}
-		shown = append(shown, headers.Item{Prepared: it.fields, Decision: &it.Decision, PartitionKey: partition})
 	}
 	return shown
 }
@@ -105,19 +91,5 @@ func (l *Limiter) retryAfter(v *verdict) time.Duration {
 	if v.extra != nil && v.extra.by != nil {
 		return wait + rand.N(v.extra.by.RetryJitter+1)
 	}
-	longest, _ := v.longest()
-	return wait + rand.N(longest.rule.RetryJitter+1)
-}
-
-// longest returns the item that refuses for the longest time, and how many items refuse.
-// The Refusal names the rule of that item.
-func (v *verdict) longest() (longest *item, n int) {
-	for i := range v.items {
-		if it := &v.items[i]; !it.Allowed {
-			if n++; longest == nil || it.RetryAfter > longest.RetryAfter {
-				longest = it
-			}
-		}
-	}
-	return longest, n
+	return wait + rand.N(v.items[v.longest].rule.RetryJitter+1)
 }

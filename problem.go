@@ -2,8 +2,6 @@ package weir
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -104,22 +102,6 @@ func tryAgain(h http.Header) string {
 	}
 }
 
-// Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
-// usually 429, and with problem details, or with text or HTML if the client prefers that.
-// After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
-// refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
-// 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
-// Status is, because no wait helps, and problem details of the type about:blank. A request that
-// could not be decided, and that Options.OnError does not let pass, gets 503 and
-// temporary-reduced-capacity.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v := verdictOf(r.Context()); v != nil {
-		v.problem().write(w, r, false)
-		return
-	}
-	quotaExceeded.write(w, r, false)
-}
-
 // problem returns the answer to a refused request. After a refusal by limits, the answer names
 // them. Usually one limit refuses, and its answer is prepared already.
 func (v *verdict) problem() *problem {
@@ -132,37 +114,25 @@ func (v *verdict) problem() *problem {
 		}
 		return &v.extra.by.abnormal
 	}
-	longest, n := v.longest()
-	if n == 1 {
+	refusing := 0
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			refusing++
+		}
+	}
+	if refusing == 0 { // a handler calls Refuse for a request that was admitted
+		return &quotaExceeded
+	}
+	longest := &v.items[v.longest]
+	if refusing == 1 {
 		return &longest.policy.problem
 	}
-	exceeded, names := quotaExceeded, [][]byte(nil)
-	if n > 0 {
-		exceeded = longest.rule.exceeded
-	}
+	var names [][]byte
 	for i := range v.items {
 		if !v.items[i].Allowed {
 			names = append(names, v.items[i].json)
 		}
 	}
-	p := exceeded.violating(names...)
+	p := longest.rule.exceeded.violating(names...)
 	return &p
-}
-
-// clientClosedRequest is the status that nginx logs if a client hangs up before the
-// answer.
-const clientClosedRequest = 499
-
-// unserved answers a request whose context ended with err before it was served. The client
-// may be gone, but the log must not show a success, and a cache must store nothing.
-func unserved(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r, false)
-		return
-	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
-	w.WriteHeader(clientClosedRequest)
 }

@@ -126,6 +126,36 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
+// ends has what riders do once a request is over.
+type ends []func()
+
+// start has riders start an admitted request.
+func start(riders []rider, v *verdict) (all ends) {
+	for _, rider := range riders {
+		if end := rider.start(v); end != nil {
+			all = append(all, end)
+		}
+	}
+	return all
+}
+
+func (e ends) run() {
+	for _, end := range e {
+		end()
+	}
+}
+
+// handler returns next, or a handler that runs e when next returns or panics.
+func (e ends) handler(next http.Handler) http.Handler {
+	if len(e) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer e.run()
+		next.ServeHTTP(w, r)
+	})
+}
+
 // A usage is how many units of each kind a request has used.
 type usage struct {
 	mu sync.Mutex
@@ -184,7 +214,10 @@ func (l *Limiter) settle(v *verdict, o Outcome) {
 	default:
 		o.Status = http.StatusOK
 	}
-	v.eachSpent(func(t *quota.Transaction, items []item) { l.settleEach(asking{v.Context}, o, &v.extra.used, t, items) })
+	l.settleEach(asking{v.Context}, o, &v.extra.used, &v.Transaction, v.items)
+	if aside := &v.extra.aside; aside.spent {
+		l.settleEach(asking{v.Context}, o, &v.extra.used, &aside.Transaction, aside.items)
+	}
 }
 
 func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quota.Transaction, items []item) {
