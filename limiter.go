@@ -31,6 +31,7 @@ type Limiter struct {
 
 	nested    atomic.Bool // checkNesting has warned
 	strayUnit atomic.Bool // ReportUsage has warned
+	lateUnit  atomic.Bool // the same
 	instant   bool        // the store decides in memory: see isInstant
 }
 
@@ -97,6 +98,8 @@ type extra struct {
 	aside  book     // charges that refuse nothing
 	l      *Limiter // if a rule has Settle
 	used   usage    // see ReportUsage
+
+	onError func(r *http.Request, err error) error // the same, if Draw cannot draw
 }
 
 // A book has charges of a request that are spent in a call of their own, in place of its other
@@ -212,6 +215,11 @@ func (v *verdict) extras() *extra {
 		v.extra = new(extra)
 	}
 	return v.extra
+}
+
+// settledBy has l settle the request of v.
+func (e *extra) settledBy(l *Limiter, onError func(r *http.Request, err error) error) {
+	e.l, e.onError = l, onError
 }
 
 // outside returns the verdict of the Limiter around that of v, or nil if there is none.

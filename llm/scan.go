@@ -13,7 +13,7 @@ type scanner struct {
 	long   bool      // the value is longer than text
 	text   []byte    // of a string or a number, at most maxText bytes
 	name   string    // the field whose value follows
-	closed bool   // the outermost value has ended
+	closed bool      // the outermost value has ended
 	found  found
 }
 
