@@ -84,7 +84,7 @@ func newStay(l *Limiter, r *http.Request) *stay {
 // begin has riders start the request, and logs if Done is never called although it has something
 // to do.
 func (s *stay) begin() {
-	s.ends = start(s.l.riders, s.v)
+	s.ends = startAll(s.l.riders, s.v)
 	if !s.l.settles && len(s.ends) == 0 {
 		return
 	}

@@ -6,36 +6,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/printable"
 	"github.com/seed83679106/weir/quota"
 )
-
-// A rule is a Rule with everything that New prepares.
-type rule struct {
-	Rule
-	index    int             // in the rules of its Limiter
-	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
-	policies []policy        // of Limits
-	own      *prepared       // Limits; nil if there are none
-	exceeded problem         // the body of a refusal by its limits
-	abnormal problem         // the body of a refusal by a ban or a deny
-	writer   *headers.Writer // of the Limiter
-	log      *errorLog       // the same
-
-	global            bool    // Key is Global, whose key is empty on purpose
-	chargesUsed       bool    // Settle is ChargeUsed
-	keyless, costless silence // see wiring.go
-	unsettled         silence // the same
-	emptied           atomic.Bool
-
-	lists     sync.Map // hash → *prepared
-	listCount atomic.Int64
-}
 
 func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	p, err := r.prepare(w)
@@ -137,19 +113,6 @@ func (r *rule) checkLimits() error {
 	return nil
 }
 
-// A policy is a limit with what is the same in every response, for every key.
-type policy struct {
-	rule     *rule
-	limits   int // how many limits of the rule are charged together
-	limit    Limit
-	name     string // the rule's, or rule/limit
-	inFlight bool   // it counts requests that have not ended
-
-	fields  *headers.Prepared
-	json    []byte  // the name as JSON
-	problem problem // the answer if this limit alone refuses
-}
-
 // newPolicy prepares a limit. If alone, header fields show the limit under the name of the
 // rule, and otherwise as rule/limit.
 func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
@@ -242,4 +205,19 @@ func inherit(l, from *Limit) {
 	if l.Burst == 0 {
 		l.Burst = from.Burst
 	}
+}
+
+// newWriter returns the writer of header fields in a dialect, for rules.
+func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
+	units := make([]string, len(rules))
+	for i := range rules {
+		if units[i] = rules[i].Unit; units[i] == "" {
+			units[i] = headers.Requests
+		}
+	}
+	w, err := headers.NewWriter(d, units...)
+	if err != nil {
+		return nil, fmt.Errorf("weir: %w", err)
+	}
+	return w, nil
 }

@@ -101,38 +101,3 @@ func tryAgain(h http.Header) string {
 		return " Try again in " + html.EscapeString(after) + " seconds."
 	}
 }
-
-// problem returns the answer to a refused request. After a refusal by limits, the answer names
-// them. Usually one limit refuses, and its answer is prepared already.
-func (v *verdict) problem() *problem {
-	if v.extra != nil && v.extra.denial.Reason != 0 {
-		switch v.extra.denial.Reason {
-		case ReasonNoKey:
-			return &missingKey
-		case ReasonError:
-			return &reducedCapacity
-		}
-		return &v.extra.by.abnormal
-	}
-	refusing := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			refusing++
-		}
-	}
-	if refusing == 0 { // a handler calls Refuse for a request that was admitted
-		return &quotaExceeded
-	}
-	longest := &v.items[v.longest]
-	if refusing == 1 {
-		return &longest.policy.problem
-	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := longest.rule.exceeded.violating(names...)
-	return &p
-}

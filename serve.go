@@ -229,12 +229,12 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 // the response will have no other fields
-	l.writeHeaders(h, v, tells)
 	if v.reason != 0 && v.outer != nil {
 		l.checkNesting(v)
 	}
+	l.writeHeaders(h, v, tells)
 	if v.reason == 0 && len(l.riders) > 0 {
-		next = start(l.riders, v).handler(next)
+		next = startAll(l.riders, v).handler(next)
 	}
 	if settles {
 		l.serveAndSettle(w, r, v, next)

@@ -122,8 +122,8 @@ func isChargeUsed(settle func(Outcome) int64) bool {
 // ends has what riders do once a request is over.
 type ends []func()
 
-// start has riders start an admitted request.
-func start(riders []rider, v *verdict) (all ends) {
+// startAll has riders start an admitted request.
+func startAll(riders []rider, v *verdict) (all ends) {
 	for _, rider := range riders {
 		if end := rider.start(v); end != nil {
 			all = append(all, end)

@@ -167,7 +167,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
 	var ends ends
 	if v.event.Err == nil {
-		ends = start(t.riders, v)
+		ends = startAll(t.riders, v)
 		if t.l.settles && len(v.Charges) > 0 {
 			v.extras().settledBy(t.l, t.o.OnError)
 			r = r.WithContext(v)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 
 	"github.com/seed83679106/weir/quota"
 )
@@ -134,21 +133,6 @@ func (l *Limiter) settlesUnit(unit string) bool {
 		}
 	}
 	return false
-}
-
-// A usage is what a request has used, by unit.
-type usage struct {
-	mu   sync.Mutex
-	of   map[string]*units
-	over bool // the request was settled
-}
-
-// units are how many units of one kind a request has used.
-type units struct {
-	used     int64 // reported or drawn
-	reported bool
-	drawn    int64         // beyond what Cost has reserved
-	stream   *quota.Stream // of these
 }
 
 func (u *usage) unit(name string) *units {
