@@ -150,7 +150,7 @@ func (r *report) check(t *testing.T, s scenario, ops []op) {
 		if s.lossy || s.clocks {
 			continue
 		}
-		switch linearizable(list) {
+		switch linearizable(list, false) {
 		case impossible:
 			r.impossible++
 			t.Errorf("pair %s: no order of its %d operations explains the answers:\n%s", name, len(list), listing(list))
@@ -192,8 +192,8 @@ func listing(ops []op) string {
 	slices.SortFunc(ops, func(x, y op) int { return int(x.Call - y.Call) })
 	var b strings.Builder
 	for _, o := range ops {
-		fmt.Fprintf(&b, "%8.3f–%8.3f ms worker %d kind %d allowed %t remaining %v %s\n",
-			float64(o.Call-ops[0].Call)/1e6, float64(o.Return-ops[0].Call)/1e6, o.Worker, o.Kind, o.Allowed, o.Remaining, o.Err)
+		fmt.Fprintf(&b, "%8.3f–%8.3f ms worker %d kind %d allowed %t remaining %v waits %d %s\n",
+			float64(o.Call-ops[0].Call)/1e6, float64(o.Return-ops[0].Call)/1e6, o.Worker, o.Kind, o.Allowed, o.Remaining, o.Waits, o.Err)
 	}
 	return b.String()
 }
