@@ -20,8 +20,13 @@ type pauses struct {
 	cut  atomic.Bool   // a pause was cut to MaxPause, which is logged once
 }
 
-// board adds a charge for the pause of each key of v.
-func (p *pauses) board(v *verdict) { v.Charges = append(v.Charges, v.pauses()...) }
+// meet adds a charge for the pause of the key.
+func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside bool) {
+	if applies {
+		v.riding = append(v.riding, pauseOf(rule.Name, key))
+	}
+	return false
+}
 
 // heed refuses the request because of a pause that lasts longer than its limits refuse.
 func (p *pauses) heed(v *verdict) {

@@ -3,7 +3,6 @@ package weir
 import (
 	"context"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/recorder"
@@ -126,12 +125,6 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
-// A usage is how many units of each kind a request has used.
-type usage struct {
-	mu sync.Mutex
-	of map[string]int64
-}
-
 func (u *usage) add(unit string, n int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -145,6 +138,36 @@ func (u *usage) sum(unit string) int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.of[unit]
+}
+
+// ends has what riders do once a request is over.
+type ends []func()
+
+// startAll has riders start an admitted request.
+func startAll(riders []rider, v *verdict) (all ends) {
+	for _, rider := range riders {
+		if end := rider.start(v); end != nil {
+			all = append(all, end)
+		}
+	}
+	return all
+}
+
+func (e ends) run() {
+	for _, end := range e {
+		end()
+	}
+}
+
+// handler returns next, or a handler that runs e when next returns or panics.
+func (e ends) handler(next http.Handler) http.Handler {
+	if len(e) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer e.run()
+		next.ServeHTTP(w, r)
+	})
 }
 
 // serveAndSettle serves a request, and then charges its final cost.
@@ -184,7 +207,10 @@ func (l *Limiter) settle(v *verdict, o Outcome) {
 	default:
 		o.Status = http.StatusOK
 	}
-	v.eachSpent(func(t *quota.Transaction, items []item) { l.settleEach(asking{v.Context}, o, &v.extra.used, t, items) })
+	l.settleEach(asking{v.Context}, o, &v.extra.used, &v.Transaction, v.items)
+	if aside := &v.extra.aside; aside.spent {
+		l.settleEach(asking{v.Context}, o, &v.extra.used, &aside.Transaction, aside.items)
+	}
 }
 
 func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quota.Transaction, items []item) {

@@ -36,8 +36,8 @@ type TransportOptions struct {
 	MaxPause time.Duration
 }
 
-// complete validates options for the rules of l and replaces zeros by defaults.
-func (o *TransportOptions) complete(l *Limiter) error {
+// complete validates options and replaces zeros by defaults.
+func (o *TransportOptions) complete() error {
 	switch {
 	case o.Buffer < 0:
 		return errors.New("weir: Buffer is below 0")
@@ -45,14 +45,6 @@ func (o *TransportOptions) complete(l *Limiter) error {
 		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
 	case o.MaxPause < 0:
 		return errors.New("weir: MaxPause is below 0")
-	}
-	for _, r := range l.rules {
-		for _, p := range r.policies {
-			p.limit.Period += o.Buffer
-			if err := p.limit.Fault(); err != nil {
-				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
-			}
-		}
 	}
 	if o.Base == nil {
 		o.Base = http.DefaultTransport
@@ -101,17 +93,26 @@ func (o *TransportOptions) complete(l *Limiter) error {
 // error of the store is logged and observed. The options of l about responses, and its
 // OnError, are only for handlers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
-	if err := o.complete(l); err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	p := &pauses{l: l, most: o.MaxPause}
-	return &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...)}, nil
+	t := &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...)}
+	for _, r := range l.rules {
+		b, err := r.buffered(o.Buffer)
+		if err != nil {
+			return nil, err
+		}
+		t.rules = append(t.rules, b)
+	}
+	return t, nil
 }
 
 type transport struct {
 	l      *Limiter
 	o      TransportOptions
 	pauses *pauses
+	rules  []*rule // of l, with the buffer
 	riders []rider // pauses, and those of l
 }
 
@@ -152,7 +153,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
 	var ends ends
 	if v.event.Err == nil {
-		ends = start(t.riders, v)
+		ends = startAll(t.riders, v)
 	}
 	if len(ends) == 0 {
 		return t.o.Base.RoundTrip(r)
@@ -199,13 +200,12 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		v := l.newVerdict(r)
-		v.buffer = t.o.Buffer
 		left := time.Until(giveUp)
 		if l.o.MaxWait > 0 {
 			left = max(left, noPlace) // with 0 a queue would let a burst pass
 		}
-		l.decide(v, t.riders, left)
+		v := l.newVerdict(r)
+		err := l.decide(v, t.rules, t.riders, left)
 		switch {
 		case v.event.Err != nil:
 			if failures++; mayRecover(v.event.Err) && l.sitOut(v, min(pauseAfter(failures), time.Until(giveUp))) {
@@ -221,17 +221,13 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &RefusedError{Admission: &v.Admission}
 			}
-			continue
-		case v.Wait == 0:
-			return v, nil
-		}
-		if err := l.wait(v); err != nil {
+		case err != nil:
 			return nil, err
-		}
-		if !t.pauses.paused(v) {
+		case v.Wait == 0 || !t.pauses.paused(v):
 			return v, nil
+		default:
+			l.giveBack(v) // the next iteration takes a later turn
 		}
-		l.giveBack(v) // the next iteration takes a later turn
 	}
 }
 

@@ -21,7 +21,7 @@ type explanation struct {
 	Unknown  []string `json:"unknown,omitempty"`  // a sentence for each thing that may change the answer
 	Past     []string `json:"past,omitempty"`     // a sentence for each earlier offense that is remembered
 	Note     string   `json:"note,omitempty"`     // the note of the key's override
-	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key: see watch.Top.Count
+	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key: see watch.Top.Find
 }
 
 // Verdict returns the answer of the page.
@@ -47,7 +47,8 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 		s.explain(&rules[i])
 		s.Note = h.note(s.Rule, s.key)
 		if h.o.Top != nil {
-			s.Refusals = h.o.Top.Count(s.Rule, s.key)
+			r, _ := h.o.Top.Find(s.Rule, s.key)
+			s.Refusals = r.Count
 		}
 		s.recall(&rules[i])
 	}
@@ -180,7 +181,13 @@ func (h *Handler) topAnswer(r *http.Request) (any, error) {
 	}
 	return struct {
 		Top []topBody `json:"top"`
-	}{topBodies(h.o.Top.Keys(), rule)}, nil
+	}{topBodies(h.top(), rule)}, nil
+}
+
+// top returns the keys that were refused in the last hour.
+func (h *Handler) top() []watch.Refused {
+	keys, _ := h.o.Top.Keys(time.Hour)
+	return keys
 }
 
 // ruleParameter returns the rule that the query names, or "" for all.

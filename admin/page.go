@@ -121,7 +121,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 		}
 	}
 	if h.o.Top != nil {
-		p.Top = topBodies(h.o.Top.Keys(), "")
+		p.Top = topBodies(h.top(), "")
 		p.Top = p.Top[:min(20, len(p.Top))]
 	}
 	if h.o.Overrides != nil {

@@ -1,8 +1,8 @@
 // Package watch has functions for weir.Options.Observe that show operators what limiters do.
-// Top finds the keys that are refused most. Bans lists the keys that are banned. Traffic tries
-// other limits on recent requests. Log logs refusals at a bounded rate. Diagnose finds
-// probable errors in a configuration. To use several of these functions, set Observe to a
-// function that calls each of them.
+// Top finds the keys that are refused most, and remembers refusals. Bans lists the keys that are
+// banned. Traffic counts requests, and tries other limits on recent ones. Log logs refusals at a
+// bounded rate. Diagnose finds probable errors in a configuration. To use several of these
+// functions, set Observe to a function that calls each of them.
 package watch
 
 import (
@@ -12,64 +12,94 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Top finds the keys that are refused most. It remembers n keys. A key that has more than
-// 1/n of all refusals is always among them. The algorithm is Space-Saving, of Metwally,
-// Agrawal and El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
-// Streams" (2005).
+// A Top finds the keys that were refused most in the last hour, and remembers the last
+// refusals: see Recent. It remembers n keys, in about 500 bytes each and 200 bytes for each of n
+// refusals.
+//
+// The algorithm is Space-Saving, of Metwally, Agrawal and El Abbadi, "Efficient Computation of
+// Frequent and Top-k Elements in Data Streams" (2005), with counts that expire. A key is
+// forgotten only if it had no more than 1/n of the refusals of an hour. A client that makes up
+// keys must therefore be refused n times in an hour for each refusal of a key that it wants
+// forgotten.
 type Top struct {
 	n      int
 	mu     sync.Mutex
-	known  map[ruleKey]*counted
-	counts counts
+	clock  clock                   // its slots are seconds
+	minute int64                   // the newest, since the Top began
+	known  [2]map[ruleKey]*counted // [1] of rules in shadow
+	counts counts                  // heap
+	recent recent
 }
+
+// minutes is for how many minutes a Top counts. The newest of them has not ended.
+const minutes = 60
+
+type ruleKey struct{ rule, key string }
 
 // A counted is a key that a Top remembers.
 type counted struct {
-	Refused
-	at int // its index in Top.counts
+	ruleKey
+	shadow int // 1 if the rule is in shadow
+	at     int // its index in Top.counts
+
+	perMinute [minutes]uint32 // refusals, in minute m at index m % minutes
+	sum       int64           // of perMinute
+	since     int64           // the minute in which the key was first refused
+	before    uint32          // how many of that minute's refusals are of other keys; so are all earlier ones
+
+	reason weir.Reason // of the last refusal
+	last   int64       // when that was, in seconds since the Top began
+	line   *line       // the last of it, if that is still a line of it
 }
 
-// counts is a heap.Interface: the key with the lowest Count comes first.
+// counts is a heap.Interface: the key with the lowest sum comes first.
 type counts []*counted
 
 func (c counts) Len() int           { return len(c) }
-func (c counts) Less(i, j int) bool { return c[i].Count < c[j].Count }
+func (c counts) Less(i, j int) bool { return c[i].sum < c[j].sum }
 func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at = i, j }
 func (c *counts) Push(x any)        { *c = append(*c, x.(*counted)) }
 func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
-
-type ruleKey struct{ rule, key string }
 
 // A Refused is a key that was refused under a rule: at most Count times, and at least
 // Count − Error times.
 type Refused struct {
 	Rule         string
-	Key          string // as quota.Charge.StoredKey returns it
+	Key          string // as quota.Charge.StoredKey returns it; "" also stands for requests without a key
 	Count, Error int64
+
+	Shadow bool        // the rule is in shadow, so the requests passed
+	Reason weir.Reason // of the last refusal
+	Last   time.Time   // when the last refusal was, to the second
 }
 
+// AtLeast returns Count − Error.
+func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
+
 // NewTop returns a Top of n keys. It panics if n is below 1. Counting a refusal takes time in
-// proportion to the logarithm of n.
+// proportion to the logarithm of n and, once a minute, in proportion to n.
 func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: %d keys, want at least 1", n))
 	}
-	return &Top{n: n, known: make(map[ruleKey]*counted, n)}
+	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}}, recent: recent{size: int64(n)}}
 }
 
-// Observe counts a refused request once for each rule that refused it, by a limit, a
-// ban or a deny list. It ignores rules in shadow.
+// Observe counts a refused request once for each rule that refused it. Requests that a rule in
+// shadow would have refused are counted separately. Errors are not counted.
 func (t *Top) Observe(e weir.Event) {
-	if e.Err != nil || e.Shadow || e.Transaction == nil {
+	by := e.Refusal.Reason
+	if e.Err != nil || e.Transaction == nil || by == 0 && e.Shadow {
 		return
 	}
-	if by := e.Refusal.Reason; by == weir.ReasonBan || by == weir.ReasonDeny {
-		t.count(e.Refusal.Rule, e.Key)
+	if by > weir.ReasonLimit {
+		t.count(&e, e.Refusal.Rule, e.Key, by)
 		return
 	}
 	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
@@ -82,54 +112,128 @@ func (t *Top) Observe(e weir.Event) {
 			first = first && (decisions[j].Allowed || charges[j].Rule != charges[i].Rule)
 		}
 		if first {
-			t.count(charges[i].Rule, charges[i].Key)
+			t.count(&e, charges[i].Rule, charges[i].Key, weir.ReasonLimit)
 		}
 	}
 }
 
-func (t *Top) count(rule, key string) {
-	key = storedkey.Of(key)
+func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
+	k, shadow := ruleKey{rule, storedkey.Of(key)}, 0
+	if e.Shadow {
+		shadow = 1
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.known[ruleKey{rule, key}]
-	switch {
-	case r != nil:
-		r.Count++
-	case len(t.counts) < t.n:
-		r = &counted{Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: 1}, len(t.counts)}
-		t.known[ruleKey{r.Rule, r.Key}] = r
-		heap.Push(&t.counts, r)
+	at := e.Transaction.At.UnixMicro()
+	if by > weir.ReasonLimit {
+		at = 0 // the store may not have been asked
+	}
+	now := t.clock.at(at)
+	t.expire(now / 60)
+	c := t.known[shadow][k]
+	if c == nil {
+		c = t.take(k, shadow)
+	}
+	c.perMinute[t.minute%minutes]++
+	c.sum++
+	c.reason, c.last = by, now
+	heap.Fix(&t.counts, c.at)
+	if rule == e.Refusal.Rule {
+		t.recent.observe(e, c, now)
+	}
+}
+
+// take returns a counted for a new key. If the Top is full, it is that of the key with the lowest
+// count, and goes on from that count.
+func (t *Top) take(k ruleKey, shadow int) (c *counted) {
+	if len(t.counts) < t.n {
+		c = &counted{at: len(t.counts)}
+		heap.Push(&t.counts, c)
+	} else {
+		c = t.counts[0]
+		delete(t.known[c.shadow], c.ruleKey)
+	}
+	c.ruleKey, c.shadow = ruleKey{strings.Clone(k.rule), strings.Clone(k.key)}, shadow
+	c.since, c.before, c.line = t.minute, c.perMinute[t.minute%minutes], nil
+	t.known[shadow][c.ruleKey] = c
+	return c
+}
+
+// expire forgets the refusals of the minutes that are no longer counted when a new one begins.
+func (t *Top) expire(minute int64) {
+	if minute == t.minute {
 		return
-	default: // the new key replaces the one with the lowest count, and goes on from that count
-		r = t.counts[0]
-		delete(t.known, ruleKey{r.Rule, r.Key})
-		r.Refused = Refused{Rule: strings.Clone(rule), Key: strings.Clone(key), Count: r.Count + 1, Error: r.Count}
-		t.known[ruleKey{r.Rule, r.Key}] = r
 	}
-	heap.Fix(&t.counts, r.at)
+	for m := max(t.minute, minute-minutes) + 1; m <= minute; m++ {
+		for _, c := range t.counts {
+			c.sum -= int64(c.perMinute[m%minutes])
+			c.perMinute[m%minutes] = 0
+		}
+	}
+	t.minute = minute
+	heap.Init(&t.counts)
 }
 
-// Count returns the Count of a key under a rule, see [Refused]. It returns 0 if the Top does
-// not remember the key.
-func (t *Top) Count(rule, key string) int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.known[ruleKey{rule, storedkey.Of(key)}]; r != nil {
-		return r.Count
+// refused returns how often a key was refused in the newest n minutes.
+func (t *Top) refused(c *counted, n int64) Refused {
+	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow == 1, Reason: c.reason, Last: t.time(c.last)}
+	for m := max(0, t.minute-n+1); m <= t.minute; m++ {
+		r.Count += int64(c.perMinute[m%minutes])
+		switch {
+		case m < c.since:
+			r.Error = r.Count
+		case m == c.since:
+			r.Error += int64(c.before)
+		}
 	}
-	return 0
+	return r
 }
 
-// Keys returns the keys that the Top remembers. The key with the largest Count comes first.
-func (t *Top) Keys() []Refused {
+// time returns the time of a second of the clock. It is exact if nobody has set the clock of
+// this process since.
+func (t *Top) time(second int64) time.Time {
+	return t.clock.began.Add(time.Duration(second) * time.Second)
+}
+
+// now reads the clock, and forgets what has expired.
+func (t *Top) now() {
+	now, _ := t.clock.read()
+	t.expire(now / 60)
+}
+
+// Find returns how often a key was refused under a rule in the last hour. ok is false if the Top
+// remembers no refusal of the key. If only a rule in shadow would have refused it, Find returns
+// that.
+func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	keys := make([]Refused, 0, len(t.known))
-	for _, r := range t.known {
-		keys = append(keys, r.Refused)
+	t.now()
+	for _, known := range t.known {
+		if c := known[ruleKey{rule, storedkey.Of(key)}]; c != nil && c.sum > 0 {
+			return t.refused(c, minutes), true
+		}
+	}
+	return r, false
+}
+
+// Keys returns the keys that were refused in the last d, which is rounded up to whole minutes
+// and is an hour at most. The newest of these minutes has not ended: after 12:00:10, the last 5
+// minutes are those since 11:56:00, if the Top began at a whole minute. Keys also returns how long
+// that is. The key that was certainly refused most often comes first: made-up keys, whose Count is
+// nearly all Error, come last.
+func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
+	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now()
+	keys = make([]Refused, 0, len(t.counts))
+	for _, c := range t.counts {
+		if r := t.refused(c, n); r.AtLeast() > 0 {
+			keys = append(keys, r)
+		}
 	}
 	slices.SortFunc(keys, func(a, b Refused) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(b.AtLeast(), a.AtLeast()), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
 	})
-	return keys
+	return keys, time.Since(t.clock.began) - time.Duration(max(0, t.minute-n+1))*time.Minute
 }

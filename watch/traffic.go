@@ -15,14 +15,23 @@ import (
 )
 
 // Traffic remembers the last requests of this process, so that other limits can be tried on
-// them. A request takes 64 bytes. Observe takes a lock and allocates nothing.
+// them, and counts those of the last 15 minutes. A request takes 64 bytes, and a rule about 4 KiB.
+// Observe takes a lock and allocates nothing, except for the first request of a rule.
 type Traffic struct {
-	mu    sync.Mutex
-	rules []string
+	mu        sync.Mutex
+	clock     clock // its slots are those of History
+	total     history
+	rules     []string
+	histories []*history // of rules
+	cause     string     // of the last request that could not be decided
+	failed    time.Time
+
 	ring  []recorded
 	n     int64  // how many requests were recorded
+	next  int    // n % len(ring), because a division takes longer than the rest
 	keys  []byte // a ring of the keys of the recorded requests, one key after the other
-	end   int64  // number of bytes written to keys so far: the last key ends at end % len(keys)
+	end   int64  // number of bytes written to keys so far
+	place int    // where the next key goes: end % len(keys), or len(keys)
 }
 
 // A recorded is a request that was charged under one rule.
@@ -47,49 +56,75 @@ func NewTraffic(n int) *Traffic {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTraffic: %d requests, want at least 1", n))
 	}
-	return &Traffic{ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
+	return &Traffic{clock: newClock(HistoryEvery), ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
 // Observe records a request under each rule that charges it 1 unit or more, even if a limit
-// refused the request. It does not record requests that are refused by a deny list, or by a ban
-// that the process knows of, because no limit decides these requests.
+// refused the request. Try does not see requests that are refused by a deny list, or by a ban
+// that the process knows of, because no limit decides these requests. History does.
 func (t *Traffic) Observe(e weir.Event) {
-	if e.Err != nil || e.Transaction == nil {
+	if e.Transaction == nil {
 		return
 	}
-	charges := e.Transaction.Charges
-	at := e.Transaction.At.UnixMicro()
+	if e.Err != nil || len(e.Transaction.Charges) == 0 {
+		t.observeAside(&e)
+		return
+	}
+	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
+	counted := false
 	for i := 0; i < len(charges); {
-		first, refused := i, false
+		first, refused, near := i, false, false
 		for ; i < len(charges) && charges[i].Rule == charges[first].Rule; i++ {
-			refused = refused || !e.Transaction.Decisions[i].Allowed
+			refused = refused || !decisions[i].Allowed
+			near = near || isNear(&charges[i].Limit, &decisions[i])
 		}
-		if c := &charges[first]; c.Cost > 0 {
-			t.add(c, at, refused)
+		if charges[first].Cost > 0 {
+			t.add(&e, &charges[first], refused, near, !counted)
+			counted = true
 		}
+	}
+	if !counted { // the request costs nothing
+		t.mu.Lock()
+		t.observeTotal(t.clock.at(e.Transaction.At.UnixMicro()), &e)
+		t.mu.Unlock()
 	}
 }
 
-func (t *Traffic) add(c *quota.Charge, at int64, refused bool) {
-	key := storedkey.Of(c.Key)
+// add records a request under the rule of c. If first is set, add also counts the request for all
+// rules together.
+func (t *Traffic) add(e *weir.Event, c *quota.Charge, refused, near, first bool) {
+	key, at := storedkey.Of(c.Key), e.Transaction.At.UnixMicro()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	rule := slices.Index(t.rules, c.Rule)
+	now := t.clock.at(at)
+	if first {
+		t.observeTotal(now, e)
+	}
+	rule := t.rule(c.Rule)
 	if rule < 0 {
-		if len(t.rules) == maxRules {
-			return
-		}
-		rule, t.rules = len(t.rules), append(t.rules, strings.Clone(c.Rule))
+		return
 	}
-	size := int64(len(t.keys))
-	begin := t.end
-	if rest := size - begin%size; rest < int64(len(key)) {
-		begin += rest
+	by := e.Refusal.Reason // a ban, a pause or a missing key refuses even if the limits have room
+	t.histories[rule].observe(now, by == 0, refused || by > weir.ReasonLimit && e.Refusal.Rule == c.Rule, near, e.Shadow)
+	if rest := len(t.keys) - t.place; rest < len(key) {
+		t.end, t.place = t.end+int64(rest), 0
 	}
-	copy(t.keys[begin%size:], key)
-	t.end = begin + int64(len(key))
-	t.ring[t.n%int64(len(t.ring))] = recorded{at, c.Cost, begin, uint8(len(key)), refused, uint16(rule)}
+	copy(t.keys[t.place:], key)
+	t.ring[t.next] = recorded{at, c.Cost, t.end, uint8(len(key)), refused, uint16(rule)}
+	t.end, t.place = t.end+int64(len(key)), t.place+len(key)
 	t.n++
+	if t.next++; t.next == len(t.ring) {
+		t.next = 0
+	}
+}
+
+// rule returns the index of a rule in rules, or -1 if there are too many rules.
+func (t *Traffic) rule(name string) int {
+	i := slices.Index(t.rules, name)
+	if i < 0 && len(t.rules) < maxRules {
+		i, t.rules, t.histories = len(t.rules), append(t.rules, strings.Clone(name)), append(t.histories, new(history))
+	}
+	return i
 }
 
 // A Trial is what limits would have done to recent requests.

@@ -119,8 +119,8 @@ func TestTrafficKeys(t *testing.T) {
 		traffic.Observe(e)
 	}
 	got, err := traffic.Try("api", algorithms.FixedWindow(2, time.Hour))
-	want := "[{api key 00000000000000000000 2 0} {api key 00000000000000000001 1 0} {api key 00000000000000000002 1 0}]"
-	if err != nil || fmt.Sprint(got.Top) != want || got.RefusedKeys != 3 || got.WereRefused != 10 {
+	want := "api key 00000000000000000000 2 0 , api key 00000000000000000001 1 0 , api key 00000000000000000002 1 0 "
+	if err != nil || brief(got.Top) != want || got.RefusedKeys != 3 || got.WereRefused != 10 {
 		t.Errorf("got %+v, %v, want the keys %s", got, err, want)
 	}
 }

@@ -50,12 +50,16 @@ func ask(h http.Handler, fields ...string) {
 }
 
 func refused(key string) weir.Event {
-	return weir.Event{Transaction: &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: key}}, Result: quota.Result{Decisions: make([]quota.Decision, 1)}}}
+	return weir.Event{Key: key, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "api"}, Transaction: &quota.Transaction{
+		Charges: []quota.Charge{{Rule: "api", Key: key}}, Result: quota.Result{At: time.Now(), Decisions: make([]quota.Decision, 1)},
+	}}
 }
 
 // TestTop: for a random stream of refusals, Count and Error bound the exact number of refusals of
 // a key, and no key with more than 1/n of all refusals is missing.
-func TestTop(t *testing.T) {
+func TestTop(t *testing.T) { synctest.Test(t, testTop) }
+
+func testTop(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 1))
 	zipf := rand.NewZipf(r, 1.2, 1, 10_000)
@@ -65,10 +69,10 @@ func TestTop(t *testing.T) {
 		key := fmt.Sprint(zipf.Uint64())
 		exact[key]++
 		top.Observe(refused(key))
+		time.Sleep(100 * time.Millisecond) // 33 minutes in all
 	}
 	found := map[string]bool{}
-	keys := top.Keys()
-	for _, k := range keys {
+	for _, k := range keysOf(top) {
 		found[k.Key] = true
 		if want := exact[k.Key]; k.Count < want || k.Count-k.Error > want {
 			t.Errorf("seed %d: %s: got %d with an error of %d, want %d", seed, k.Key, k.Count, k.Error, want)
@@ -79,9 +83,25 @@ func TestTop(t *testing.T) {
 			t.Errorf("seed %d: %s is missing, which was refused %d times", seed, key, count)
 		}
 	}
-	if len(keys) != n || !slices.IsSortedFunc(keys, func(a, b watch.Refused) int { return int(b.Count - a.Count) }) {
+	keys := keysOf(top)
+	if len(keys) != n || !slices.IsSortedFunc(keys, func(a, b watch.Refused) int { return int(b.AtLeast() - a.AtLeast()) }) {
 		t.Errorf("seed %d: got %d keys, or not in order: %v", seed, len(keys), keys)
 	}
+}
+
+// keysOf returns the keys of the last hour.
+func keysOf(top *watch.Top) []watch.Refused {
+	keys, _ := top.Keys(time.Hour)
+	return keys
+}
+
+// brief returns what Keys returns, without times.
+func brief(keys []watch.Refused) string {
+	var text []string
+	for _, k := range keys {
+		text = append(text, fmt.Sprintf("%s %s %d %d %v", k.Rule, k.Key, k.Count, k.Error, k.Reason))
+	}
+	return strings.Join(text, ", ")
 }
 
 // TestTopReplaces: a new key replaces the key with the lowest count, wherever the counts grew.
@@ -96,8 +116,11 @@ func TestTopReplaces(t *testing.T) {
 			}
 		}
 		top.Observe(refused("new"))
-		if n, gone := top.Count("api", "new"), top.Count("api", fmt.Sprint(lowest)); n != 2 || gone != 0 {
-			t.Errorf("a new key has the count %d, and the lowest key %d; want 2 and 0: %v", n, gone, top.Keys())
+		if r, _ := top.Find("api", "new"); r.Count != 2 || r.Error != 1 {
+			t.Errorf("the new key: got %+v, want a count of 2 with an error of 1", r)
+		}
+		if r, ok := top.Find("api", fmt.Sprint(lowest)); ok {
+			t.Errorf("the lowest key is still there: %+v", r)
 		}
 	}
 }
@@ -109,6 +132,7 @@ func BenchmarkTop(b *testing.B) {
 	e := weir.Event{Transaction: &quota.Transaction{
 		Charges: []quota.Charge{{Rule: "r"}}, Result: quota.Result{Decisions: []quota.Decision{{}}},
 	}, Refusal: weir.Refusal{Reason: weir.ReasonLimit, Rule: "r"}}
+	e.Transaction.At = time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
 		i++
@@ -129,13 +153,17 @@ func TestTopCounts(t *testing.T) {
 	for _, key := range []string{"a", "b", "a", "c"} {
 		ask(h, "Key", key)
 	}
-	if got, want := fmt.Sprint(top.Keys()), "[{one 192.0.2.1 2 0} {two a 1 0}]"; got != want {
+	if got, want := brief(keysOf(top)), "one 192.0.2.1 2 0 limit, shadow  1 0 limit, two a 1 0 limit"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+	if r, ok := top.Find("shadow", ""); !ok || !r.Shadow {
+		t.Errorf("the rule in shadow: got %+v, want Shadow", r)
 	}
 	for _, f := range []weir.Refusal{{Reason: weir.ReasonBan, Rule: "api"}, {Reason: weir.ReasonDeny, Rule: "api"}, {Reason: weir.ReasonBan, Rule: "one"}} {
 		top.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: f, Key: "x"}) // as if the store was not asked
 	}
-	if got, want := fmt.Sprint(top.Keys()), "[{api x 2 0} {one 192.0.2.1 2 0} {one x 1 0} {two a 1 0}]"; got != want {
+	top.Observe(weir.Event{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonNoKey, Rule: "zone"}})
+	if got, want := brief(keysOf(top)), "api x 2 0 deny, one 192.0.2.1 2 0 limit, one x 1 0 ban, shadow  1 0 limit, two a 1 0 limit, zone  1 0 no-key"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	var wg sync.WaitGroup
@@ -147,8 +175,8 @@ func TestTopCounts(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if len(top.Keys()) != 10 {
-		t.Errorf("got %d keys, want 10", len(top.Keys()))
+	if n := len(keysOf(top)); n != 10 {
+		t.Errorf("got %d keys, want 10", n)
 	}
 }
 
@@ -368,6 +396,14 @@ func Example() {
 	for range 4 {
 		l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	}
-	fmt.Printf("%+v\n", top.Keys())
-	// Output: [{Rule:api Key:192.0.2.1 Count:3 Error:0}]
+	keys, _ := top.Keys(5 * time.Minute)
+	for _, k := range keys {
+		fmt.Println(k.Rule, k.Key, k.Count, k.Reason)
+	}
+	for _, l := range top.Recent(10) {
+		fmt.Println(l.Rule, l.Key, l.Count, l.Reason, l.Limit, l.Route)
+	}
+	// Output:
+	// api 192.0.2.1 3 limit
+	// api 192.0.2.1 3 limit 1h GET /
 }

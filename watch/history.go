@@ -1,0 +1,151 @@
+package watch
+
+import (
+	"slices"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
+)
+
+// HistoryEvery is the length of an interval of Traffic.History.
+const HistoryEvery = 5 * time.Second
+
+const historySlots = 180 // 15 minutes
+
+// A Count is what became of requests in an interval, or in several of them.
+type Count struct {
+	Allowed int64 // requests that were allowed
+	Refused int64 // requests that were refused by a limit, a ban, a deny list, or for want of a key
+	Shadow  int64 // requests that a rule in shadow would have refused
+	Near    int64 // allowed requests that left less than a fifth of a limit; only of a rule
+
+	// Requests that could not be decided, and how many of these OnError let pass; only of all
+	// rules together.
+	Failed, Passed int64
+}
+
+// Add adds what o has counted.
+func (c *Count) Add(o Count) {
+	c.Allowed += o.Allowed
+	c.Refused += o.Refused
+	c.Shadow += o.Shadow
+	c.Near += o.Near
+	c.Failed += o.Failed
+	c.Passed += o.Passed
+}
+
+// A slot is a Count in less memory.
+type slot struct{ allowed, refused, shadow, near, failed, passed uint32 }
+
+func (s *slot) count() Count {
+	return Count{int64(s.allowed), int64(s.refused), int64(s.shadow), int64(s.near), int64(s.failed), int64(s.passed)}
+}
+
+// A history is the counts of one rule, or of all rules.
+type history struct {
+	slot   int64 // the newest
+	newest *slot // &ring[slot%historySlots], or nil before the first request
+	ring   [historySlots]slot
+}
+
+// at returns the counts of a slot, and empties those between it and the newest.
+func (h *history) at(n int64) *slot {
+	if n == h.slot && h.newest != nil {
+		return h.newest
+	}
+	for h.slot = max(h.slot, n-historySlots); h.slot < n; {
+		h.slot++
+		h.ring[h.slot%historySlots] = slot{}
+	}
+	h.newest = &h.ring[h.slot%historySlots]
+	return h.newest
+}
+
+// observe counts a request. The argument allowed says that no rule refused it, refused that the
+// rule of this history did, and near that it left little of a limit.
+func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
+	s := h.at(n)
+	switch {
+	case refused && shadow:
+		s.shadow++
+	case refused:
+		s.refused++
+	case allowed:
+		s.allowed++
+		if near {
+			s.near++
+		}
+	}
+}
+
+// observeTotal counts a request for all rules together.
+func (t *Traffic) observeTotal(n int64, e *weir.Event) {
+	if refused := e.Refusal.Reason != 0; !e.Shadow || refused {
+		t.total.observe(n, !refused, refused, false, e.Shadow)
+	}
+}
+
+// observeAside counts a request that the store was not asked about, or could not decide.
+func (t *Traffic) observeAside(e *weir.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, _ := t.clock.read()
+	if e.Err == nil {
+		t.observeTotal(now, e)
+		if rule := t.rule(e.Refusal.Rule); e.Refusal.Reason != 0 && rule >= 0 {
+			t.histories[rule].observe(now, false, true, false, e.Shadow)
+		}
+		return
+	}
+	t.failed, t.cause = time.Now(), quota.Cause(e.Err)
+	if !e.Shadow {
+		s := t.total.at(now)
+		s.failed++
+		if e.Passed {
+			s.passed++
+		}
+	}
+}
+
+// isNear reports whether a decision left less than a fifth of a limit.
+func isNear(l *quota.Limit, d *quota.Decision) bool {
+	full := l.Burst
+	if full == 0 {
+		full = l.Quota
+	}
+	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
+}
+
+// History returns what became of the requests under a rule in the last 15 minutes: in 180
+// intervals of HistoryEvery, the earliest first. The last interval has not ended: it began `since` ago. A
+// request counts as allowed if no rule refused it, and as refused under each rule that refused
+// it. The rule "" stands for all requests, each counted once. An interval in which there was no
+// request has a zero Count.
+func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, since := t.clock.read()
+	counts = make([]Count, historySlots)
+	h := &t.total
+	if rule != "" {
+		i := slices.Index(t.rules, rule)
+		if i < 0 {
+			return counts, since
+		}
+		h = t.histories[i]
+	}
+	h.at(now)
+	for i := range counts {
+		counts[i] = h.ring[(now+1+int64(i))%historySlots].count()
+	}
+	return counts, since
+}
+
+// Failure returns the cause of the last request that could not be decided, as quota.Cause names
+// it, and when that was. If there was none, the cause is empty.
+func (t *Traffic) Failure() (cause string, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cause, t.failed
+}
