@@ -2,6 +2,7 @@ package weir
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -83,11 +84,12 @@ func newStay(l *Limiter, r *http.Request) *stay {
 // begin has riders start the request, and logs if Done is never called although it has something
 // to do.
 func (s *stay) begin() {
-	s.ends = start(s.l.riders, s.v)
+	s.ends = startAll(s.l.riders, s.v)
 	if !s.l.settles && len(s.ends) == 0 {
 		return
 	}
-	s.v.extras().l, s.begun = s.l, time.Now()
+	s.v.extras().settledBy(s.l, s.l.o.OnError)
+	s.begun = time.Now()
 	dropped := func(l *Limiter, ends ends, ctx context.Context, rule string) func(struct{}) {
 		return func(struct{}) {
 			loggerOr(l.o.Logger).WarnContext(ctx, "weir: an Admission was dropped without Done, so its cost was not settled", "rule", rule)
@@ -119,6 +121,7 @@ func (a *Admission) Done(o Outcome) {
 		o.Took = time.Since(s.begun)
 	}
 	o.HungUp = o.HungUp || s.v.Err() != nil
+	o.complete()
 	s.l.settle(s.v, o)
 }
 
@@ -149,6 +152,37 @@ func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transacti
 func (a *Admission) RetryAfter() time.Duration {
 	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
 }
+
+// A RefusedError is the error of a request that Limiter.Admit has refused, or that
+// Limiter.Transport has not sent, because its rules refused it. errors.As finds it, and a
+// *LimitedError with the same charges.
+type RefusedError struct {
+	Admission *Admission
+}
+
+func (e *RefusedError) Error() string {
+	switch f := e.Admission.Refusal; f.Reason {
+	case ReasonBan:
+		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", f.Rule, e.RetryAfter())
+	case ReasonDeny:
+		return fmt.Sprintf("weir: rule %q denies the key", f.Rule)
+	case ReasonNoKey:
+		return fmt.Sprintf("weir: the request has no key for rule %q", f.Rule)
+	case ReasonPause:
+		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, e.RetryAfter())
+	case ReasonError:
+		return fmt.Sprintf("weir: rule %q could not decide", f.Rule)
+	}
+	return e.Unwrap().Error()
+}
+
+func (e *RefusedError) Unwrap() error {
+	return &quota.LimitedError{Transaction: &e.Admission.Transaction}
+}
+
+// RetryAfter is the wait until the request would be sent, if nothing else is spent. It may be
+// Never.
+func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
 
 // FromContext returns the decision on the request with that context, or nil if no Limiter
 // has charged or refused the request. If there are several decisions, it returns the

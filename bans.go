@@ -12,45 +12,6 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Penalty bans keys that are refused again and again. The store keeps the bans, so all
-// processes that share it enforce them. Each process also remembers a ban for up to 10 s,
-// so in each process the requests of a banned key ask the store about once in 10 s.
-//
-// Each refusal by a limit of the rule is a strike. A refusal by another rule is not a
-// strike. Besides the call for the decision, the store is called this often:
-//
-//   - a strike: one call;
-//   - the strike that begins a ban: one call as well, but usually two calls if this process
-//     has not refused the key within the period of Strikes;
-//   - a refusal during a ban that the process knows of: no call, not even the call for the
-//     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
-//
-// The call that begins a ban also clears the strikes that led to it. If that call fails,
-// the next refusal tries again.
-//
-// Requests of banned keys are refused with problem details of the type
-// abnormal-usage-detected. Retry-After is the wait until both the ban and the limits let
-// the request pass. A process that does not know of a ban learns of it from the decision on
-// the next request of the key. That request is refused and charged, unless it would have
-// had to wait. A request that already waits keeps its turn.
-type Penalty struct {
-	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket, or a limit of requests in
-	// flight, cannot count strikes.
-	Strikes Limit
-
-	// Duration is how long a first ban lasts, in whole microseconds. Each further ban
-	// lasts twice as long as the one before, up to MaxDuration.
-	Duration time.Duration
-
-	// MaxDuration is how long a ban lasts at most; 0 means 24 hours, or Duration if that is
-	// longer. The bans of a key are forgotten after 32 times MaxDuration without a ban.
-	MaxDuration time.Duration
-}
-
-// strikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
-const strikesName = "penalty strikes"
-
 // bans is the rider of rules with a Penalty. Rules are known by their index.
 type bans struct {
 	bystander
@@ -87,47 +48,6 @@ func newBans(l *Limiter) rider {
 	return b
 }
 
-// longest returns how long a ban lasts at most.
-func (p *Penalty) longest() time.Duration {
-	if p.MaxDuration == 0 {
-		return max(24*time.Hour, p.Duration)
-	}
-	return p.MaxDuration
-}
-
-func (p *Penalty) validate() error {
-	most := p.longest()
-	switch {
-	case p.Duration < time.Microsecond || p.Duration%time.Microsecond != 0:
-		return fmt.Errorf("penalty: Duration %v is not in whole microseconds above 0", p.Duration)
-	case most < p.Duration || most%time.Microsecond != 0:
-		return fmt.Errorf("penalty: MaxDuration %v is below Duration, or not in whole microseconds", most)
-	case most > quota.MaxTicks/ban.Repeats*time.Microsecond:
-		return fmt.Errorf("penalty: a ban of %v is too long, the longest is %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
-	}
-	strikes := p.Strikes.Named(strikesName)
-	err := strikes.Fault()
-	if err == nil {
-		err = checkBurst(&strikes)
-	}
-	if err == nil {
-		err = checkStrikes(&strikes)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", strikesName, err)
-	}
-	return nil
-}
-
-// checkStrikes returns an error if the algorithm counts what strikes are not: requests that
-// wait in a queue, or that end.
-func checkStrikes(l *Limit) error {
-	if _, queue := l.Algorithm.(quota.Queuer); queue || l.InFlight() {
-		return fmt.Errorf("%s cannot count strikes", l.Algorithm.Name())
-	}
-	return nil
-}
-
 func (p *penalties) charge(l Limit, key string, cost int64) quota.Charge {
 	return quota.Charge{Rule: p.rule.Name, Key: key, Limit: l, Cost: cost}
 }
@@ -138,7 +58,8 @@ func (p *penalties) place(key string) *atomic.Int64 {
 }
 
 // meet denies a request whose key this process knows to be banned. If several rules have banned
-// its keys, the longest ban stands.
+// its keys, the longest ban stands. For a rule that has a Penalty, one charge of cost 0 looks up
+// the ban of the key and, if the key may have strikes, another charge looks up the strikes.
 func (b *bans) meet(v *verdict, rule *rule, key string, applies bool) bool {
 	if !applies {
 		return false
@@ -147,22 +68,13 @@ func (b *bans) meet(v *verdict, rule *rule, key string, applies bool) bool {
 	if v.least = max(v.least, wait); rest > v.Refusal.RetryAfter {
 		v.deny(Refusal{ReasonBan, rule.Name, rest}, rule, key)
 	}
-	return false
-}
-
-// board adds charges of cost 0 to v. For each rule that has a Penalty, one charge looks up the
-// ban of the key and, if the key may have strikes, another charge looks up the strikes.
-func (b *bans) board(v *verdict) {
-	for i := 0; i < len(v.items); i += v.items[i].limits {
-		p, key := b.of[v.items[i].rule.index], v.items[i].key
-		if p == nil {
-			continue
-		}
-		v.Charges = append(v.Charges, p.charge(p.ban, key, 0))
+	if p := b.of[rule.index]; p != nil && v.reason == 0 {
+		v.riding = append(v.riding, p.charge(p.ban, key, 0))
 		if p.mayHaveStruck(key) {
-			v.Charges = append(v.Charges, p.charge(p.strikes, key, 0))
+			v.riding = append(v.riding, p.charge(p.strikes, key, 0))
 		}
 	}
+	return false
 }
 
 // heed denies the request if one of its keys is banned. A key is banned if the store says so,

@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"fmt"
 	"math"
 	"net/http"
 
@@ -12,9 +11,9 @@ import (
 // charge collects the charges that the request owes under each rule. A request owes nothing
 // if a rule or a rider refuses it, and after an error. charge then only asks whether the other
 // rules refuse the request.
-func (l *Limiter) charge(v *verdict, riders []rider) {
+func (l *Limiter) charge(v *verdict, rules []*rule, riders []rider) {
 	r := v.event.Request
-	for _, rule := range l.rules {
+	for _, rule := range rules {
 		whole, applies := rule.Key(r)
 		if !applies || len(whole) == 0 || whole[0] == 0 || rule.keyless.holds() {
 			whole, applies = rule.unusualKey(whole, applies)
@@ -26,32 +25,26 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 		if p == isAllowed || !applies && p != isDenied && rule.NoKey != NoKeyRefuse {
 			continue
 		}
-		key, aside := storedkey.Of(whole), false
+		key, aside, riding := storedkey.Of(whole), false, len(v.riding)
 		for i := 0; i < len(riders) && !aside; i++ {
 			aside = riders[i].meet(v, rule, key, applies && p != isUnlimited)
 		}
-		if reason := rule.denial(p == isDenied, applies); reason != 0 && !aside {
+		if aside {
+			v.ride(riding)
+		} else if reason := rule.denial(p == isDenied, applies); reason != 0 {
 			v.deny(Refusal{reason, rule.Name, quota.Never}, rule, key)
 			break // no refusal is longer
 		}
-		if !applies || v.reason != 0 || v.event.Err != nil {
-			continue
-		}
-		to, items := &v.Transaction, &v.items
-		if aside {
-			to, items = &v.extras().aside.Transaction, &v.extra.aside.items
-		}
-		n, err := len(*items), invalid
-		if err == nil {
-			err = rule.owe(v, to, items, key, p.policies)
-		}
 		switch {
-		case err == nil:
+		case !applies || v.reason != 0 || v.event.Err != nil:
+		case invalid == nil && aside:
+			rule.owe(r, &v.extras().aside.Transaction, &v.extra.aside.items, key, p.policies)
+		case invalid == nil:
+			rule.owe(r, &v.Transaction, &v.items, key, p.policies)
 		case aside:
-			rule.log.warn(v.Context, "use a limit", rule.Name, err)
-			to.Charges, *items = to.Charges[:n], (*items)[:n]
+			rule.log.warn(v.Context, "use a limit", rule.Name, invalid)
 		default:
-			v.event.Err, v.Refusal = err, Refusal{Reason: ReasonError, Rule: rule.Name}
+			v.event.Err, v.Refusal = invalid, Refusal{Reason: ReasonError, Rule: rule.Name}
 		}
 	}
 	if v.reason != 0 { // the other rules charge nothing
@@ -64,26 +57,41 @@ func (l *Limiter) charge(v *verdict, riders []rider) {
 	}
 }
 
-// owe adds what the request of v owes the limits of a rule to the charges of t. It fails if a
-// limit is invalid with the buffer.
-func (rule *rule) owe(v *verdict, t *quota.Transaction, items *[]item, key string, policies []policy) error {
-	n, cost := len(t.Charges), rule.cost(v.event.Request)
+// deny refuses the request of v for another reason than a limit.
+func (v *verdict) deny(f Refusal, by *rule, key string) {
+	v.Refusal, v.reason, v.event.Key = f, f.Reason, key
+	v.extras().denial, v.extra.by = f, by
+}
+
+// trim removes the charges of riders, because Observe and FromContext show the transaction.
+func (v *verdict) trim() {
+	n := len(v.items)
+	if len(v.Charges) > n {
+		clear(v.Charges[n:]) // they would keep keys alive
+		v.Charges, v.Decisions = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))]
+	}
+	v.ride(0)
+}
+
+// ride removes the charges of riders from the nth.
+func (v *verdict) ride(n int) {
+	clear(v.riding[n:]) // they would keep keys alive
+	v.riding = v.riding[:n]
+}
+
+// owe adds what a request owes the limits of a rule to the charges of t.
+func (rule *rule) owe(r *http.Request, t *quota.Transaction, items *[]item, key string, policies []policy) {
+	cost := rule.cost(r)
 	for i := range policies {
 		p, c, it := &policies[i], oneMore(&t.Charges), oneMore(items)
-		// Mostly c and it have the values of an earlier request under the same limit.
-		if it.policy != p || c.Limit.Period != p.limit.Period {
+		// Mostly c and it have the values of an earlier request under the same limit. c is
+		// empty if it was the charge of a rider.
+		if it.policy != p || c.Limit.Period == 0 {
 			c.Rule, c.Limit, c.Spent, it.policy = p.rule.Name, p.limit, 0, p
+			c.Limit.Period += p.rule.buffer
 		}
 		c.Key, c.Cost, it.key, it.cost = key, cost, key, cost
 	}
-	for i := n; i < len(t.Charges) && v.buffer > 0; i++ {
-		limit := &t.Charges[i].Limit
-		limit.Period += v.buffer
-		if err := limit.Fault(); err != nil {
-			return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w: %w", rule.Name, limit.Name, v.buffer, err, quota.ErrLimit)
-		}
-	}
-	return nil
 }
 
 // oneMore appends an element to a slice and returns it. The element may have the fields of
@@ -160,10 +168,4 @@ func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
 		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
 		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
-}
-
-// deny refuses the request of v for another reason than a limit.
-func (v *verdict) deny(f Refusal, by *rule, key string) {
-	v.Refusal, v.reason, v.event.Key = f, f.Reason, key
-	v.extras().denial, v.extra.by = f, by
 }

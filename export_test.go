@@ -33,6 +33,9 @@ func (l *Limiter) PooledKeys() (keys []string, ok bool) {
 	for _, c := range v.Charges[:cap(v.Charges)] {
 		keys = append(keys, c.Key)
 	}
+	for _, c := range v.riding[:cap(v.riding)] {
+		keys = append(keys, c.Key)
+	}
 	for _, it := range v.shown[:cap(v.shown)] {
 		keys = append(keys, it.PartitionKey)
 	}

@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -10,35 +9,6 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
-
-// newWriter returns the writer of header fields for the rules of o.
-func newWriter(o *Options) (*headers.Writer, error) {
-	units := make([]string, len(o.Rules))
-	for i := range o.Rules {
-		if units[i] = o.Rules[i].Unit; units[i] == "" {
-			units[i] = headers.Requests
-		}
-	}
-	w, err := headers.NewWriter(o.Headers, units...)
-	if err != nil {
-		return nil, fmt.Errorf("weir: %w", err)
-	}
-	return w, nil
-}
-
-// An item is the decision on one limit of a request.
-type item struct {
-	*policy
-	quota.Decision
-	key  string
-	cost int64
-}
-
-// Room makes v.told, the context of the next handler, with Room for values of header fields.
-func (v *verdict) Room() (r *headers.Room) {
-	v.told, r = makeVerdict(len(v.items), true)
-	return r
-}
 
 // writeHeaders writes the decision into the response fields, together with the decisions
 // of outer limiters on the same request. tells says whether the next handler gets the
@@ -56,7 +26,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		r.Memory = v
 	}
 	if v.reason != 0 {
-		r.RetryAfter = l.retryAfter(v)
+		r.RetryAfter = v.retryAfter()
 	}
 	if v.outer == nil && len(v.items) == 1 && (l.o.Headers&headers.IETF == 0 || v.items[0].rule.PartitionKey == nil) {
 		it := &v.items[0]
@@ -64,10 +34,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		l.writer.Write(&r, one[:])
 		return
 	}
-	shown := l.show(v.shown, v.items)
-	for o := v.outer; o != nil && len(shown) > 0; o = verdictOf(o.Context) {
-		shown = l.show(shown, o.items)
-	}
+	shown := l.show(v)
 	l.writer.Write(&r, shown)
 	clear(shown) // it would keep keys alive in the pool
 	v.shown = shown[:0]
@@ -81,43 +48,34 @@ func (v *verdict) note() {
 	}
 }
 
-// show appends items in the form of package headers.
-func (l *Limiter) show(shown []headers.Item, items []item) []headers.Item {
-	for i := range items {
-		it, partition := &items[i], ""
-		if l.o.Headers&headers.IETF != 0 && it.rule.PartitionKey != nil {
-			if partition = it.rule.PartitionKey(it.key); len(partition) > storedkey.Max {
-				partition = ""
+// show returns the items of v, and of the verdicts around it, in the form of package headers.
+func (l *Limiter) show(v *verdict) []headers.Item {
+	shown := v.shown
+	for o := v; o != nil && len(v.items) > 0; o = o.outside() {
+		for i := range o.items {
+			it, partition := &o.items[i], ""
+			if l.o.Headers&headers.IETF != 0 && it.rule.PartitionKey != nil {
+				if partition = it.rule.PartitionKey(it.key); len(partition) > storedkey.Max {
+					partition = ""
+				}
 			}
+			shown = append(shown, headers.Item{Prepared: it.fields, Decision: &it.Decision, PartitionKey: partition})
 		}
-		shown = append(shown, headers.Item{Prepared: it.fields, Decision: &it.Decision, PartitionKey: partition})
 	}
 	return shown
 }
 
 // retryAfter returns the wait of a refusal, with the jitter of the rule that refuses for the
-// longest time.
-func (l *Limiter) retryAfter(v *verdict) time.Duration {
-	wait := v.RetryAfter()
-	if !l.jitters || wait == quota.Never || v.reason == ReasonError {
+// longest time. After an error there is no such rule.
+func (v *verdict) retryAfter() time.Duration {
+	wait, by := v.RetryAfter(), (*rule)(nil)
+	if v.extra != nil && v.extra.denial.Reason != 0 {
+		by = v.extra.by
+	} else {
+		by = v.items[v.longest].rule
+	}
+	if wait == quota.Never || by == nil || by.RetryJitter == 0 {
 		return wait
 	}
-	if v.extra != nil && v.extra.by != nil {
-		return wait + rand.N(v.extra.by.RetryJitter+1)
-	}
-	longest, _ := v.longest()
-	return wait + rand.N(longest.rule.RetryJitter+1)
-}
-
-// longest returns the item that refuses for the longest time, and how many items refuse.
-// The Refusal names the rule of that item.
-func (v *verdict) longest() (longest *item, n int) {
-	for i := range v.items {
-		if it := &v.items[i]; !it.Allowed {
-			if n++; longest == nil || it.RetryAfter > longest.RetryAfter {
-				longest = it
-			}
-		}
-	}
-	return longest, n
+	return wait + rand.N(by.RetryJitter+1)
 }

@@ -2,30 +2,51 @@ package weir
 
 import (
 	"context"
-	"errors"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
 
+// A Limiter applies rules to requests. It is safe for concurrent use and cannot be
+// changed.
+type Limiter struct {
+	store   Store
+	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow
+	rules   []*rule
+	riders  []rider
+	limits  int // how many limits all rules have, without those of policies
+	o       Options
+	settles bool // a rule has Settle
+	writer  *headers.Writer
+	log     errorLog
+	passed  errorLog // of requests that pass undecided, which other errors must not silence
+
+	waiting atomic.Int64
+	pool    sync.Pool // of *verdict
+
+	nested    atomic.Bool // checkNesting has warned
+	strayUnit atomic.Bool // ReportUsage has warned
+	lateUnit  atomic.Bool // the same
+	instant   bool        // the store decides in memory: see isInstant
+}
+
 // A rider joins the way of a request. It adds charges to the one call of the store that
-// decides the request, and heeds what the store decides. A rider serves all requests of a
+// decides the request, and handles what the store decides. A rider serves all requests of a
 // Limiter or a Transport, so it keeps nothing about a request between two of these calls. The
 // riders of a Limiter are called in the order in which New installs them.
 type rider interface {
 	// meet is called for each rule that may charge or refuse the request, before the rule does.
 	// applies says that the request has that key, and that its policy is not Unlimited. meet may
-	// deny the request. If it returns true, the rule refuses nothing, its charges go aside, and
-	// the next riders do not meet it.
+	// deny the request, or add charges to riding. If it returns true, the rule refuses nothing,
+	// its charges go aside, and no charges of riders ride along with them.
 	meet(v *verdict, rule *rule, key string, applies bool) (aside bool)
 
-	// board adds charges to v, behind those that the request owes.
-	board(v *verdict)
-
-	// heed is called with the decisions on all charges. It may refuse the request.
+	// heed is called with the decisions on all charges: those of v.items come first, and then
+	// those of riders. It may refuse the request.
 	heed(v *verdict)
 
 	// start is called when an admitted request is about to be served or sent. If end is not
@@ -37,275 +58,8 @@ type rider interface {
 type bystander struct{}
 
 func (bystander) meet(*verdict, *rule, string, bool) bool { return false }
-func (bystander) board(*verdict)                          {}
 func (bystander) heed(*verdict)                           {}
 func (bystander) start(*verdict) func()                   { return nil }
-
-// serve is the way of a request: it is decided, it waits for its turn, and it is answered.
-func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	v := l.newVerdict(r)
-	switch err := l.admit(v); {
-	case err != nil:
-		unserved(w, r, err)
-	case v.event.Passed:
-		next.ServeHTTP(w, r)
-	default:
-		l.answer(w, r, next, v)
-	}
-}
-
-// admit decides the request of v and returns when its turn has come, or the error of its context
-// if that ends first.
-func (l *Limiter) admit(v *verdict) error {
-	l.decide(v, l.riders, l.o.MaxWait)
-	switch {
-	case v.event.Err != nil:
-		l.fail(v)
-	case v.reason == 0 && v.Wait > 0:
-		return l.wait(v)
-	}
-	return nil
-}
-
-// answer writes the header fields, writes the refusal or calls next, and recycles the
-// verdict.
-func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
-	h, settles := w.Header(), l.settles && v.reason == 0
-	tells := !settles && l.tells(v)
-	fresh := len(h) == 0 // the response will have no other fields
-	l.writeHeaders(h, v, tells)
-	if v.reason != 0 && v.outer != nil {
-		l.checkNesting(v)
-	}
-	if v.reason == 0 && len(l.riders) > 0 {
-		next = start(l.riders, v).handler(next)
-	}
-	switch {
-	case settles:
-		l.serveAndSettle(w, r, v, next)
-	case tells:
-		told := v.tell()
-		l.recycle(v)
-		if told.reason != 0 {
-			next = l.o.OnLimited
-		}
-		next.ServeHTTP(w, r.WithContext(told))
-	case v.reason != 0:
-		p := v.problem()
-		l.recycle(v)
-		p.write(w, r, fresh)
-	default:
-		l.recycle(v)
-		next.ServeHTTP(w, r)
-	}
-}
-
-// ends has what riders do once a request is over.
-type ends []func()
-
-// start has riders start an admitted request.
-func start(riders []rider, v *verdict) (all ends) {
-	for _, rider := range riders {
-		if end := rider.start(v); end != nil {
-			all = append(all, end)
-		}
-	}
-	return all
-}
-
-func (e ends) run() {
-	for _, end := range e {
-		end()
-	}
-}
-
-// handler returns next, or a handler that runs e when next returns or panics.
-func (e ends) handler(next http.Handler) http.Handler {
-	if len(e) == 0 {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer e.run()
-		next.ServeHTTP(w, r)
-	})
-}
-
-// tells reports whether the handler that gets the request, next or OnLimited, gets the
-// decision in its context.
-func (l *Limiter) tells(v *verdict) bool {
-	if v.reason != 0 {
-		return l.o.OnLimited != nil
-	}
-	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
-}
-
-// tell returns the context of the handler that gets the request: a copy of the verdict
-// without the inquiry, because another request will use the inquiry.
-func (v *verdict) tell() *verdict {
-	told := v.told
-	if told == nil {
-		told, _ = makeVerdict(len(v.items), false)
-	}
-	told.Context, told.extra, told.reason = v.Context, v.extra, v.reason
-	told.items = append(told.items, v.items...)
-	told.at, told.waited = v.At.UnixMicro(), v.Wait
-	return told
-}
-
-// fail has OnError say whether a request passes that could not be decided.
-func (l *Limiter) fail(v *verdict) {
-	defer l.observe(v) // even if OnError panics
-	v.items = nil      // their decisions mean nothing
-	if l.o.OnError(v.event.Request, v.event.Err) == nil {
-		v.event.Passed = true
-		return
-	}
-	if errors.Is(v.event.Err, quota.ErrBusy) {
-		v.Refusal.RetryAfter = time.Second // a store that gets too much now may have room a moment later
-	}
-	v.deny(v.Refusal, nil, v.event.Key)
-}
-
-// decide charges the rules that apply to the request of v, and records the outcome in v. It
-// does not sleep: the caller waits for v.Wait, up to maxWait. The caller observes an error,
-// because it knows whether the request passes.
-func (l *Limiter) decide(v *verdict, riders []rider, maxWait time.Duration) {
-	l.charge(v, riders)
-	switch {
-	case v.event.Err != nil:
-	case v.reason != 0:
-		l.observe(v)
-	case maxWait > 0:
-		l.askInLine(v, riders, maxWait)
-	default:
-		l.ask(v, riders)
-	}
-}
-
-// askInLine does what ask does, for a request that may wait for up to maxWait.
-func (l *Limiter) askInLine(v *verdict, riders []rider, maxWait time.Duration) {
-	v.Within = l.enter(v, maxWait)
-	waits := false
-	defer func() { // even if the store panics
-		if !waits {
-			l.leave(v)
-		}
-	}()
-	l.ask(v, riders)
-	waits = v.event.Err == nil && v.reason == 0 && v.Wait > 0
-}
-
-// ask has the store decide the charges of v and of its riders, in one call.
-func (l *Limiter) ask(v *verdict, riders []rider) {
-	if len(v.Charges) == 0 {
-		if v.aside() == nil {
-			l.observe(v)
-		}
-		return
-	}
-	for _, rider := range riders {
-		rider.board(v)
-	}
-	var err error
-	if v.event.Took, err = l.timedTake(v, l.store, &v.Transaction); err != nil {
-		v.event.Err = err
-		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
-	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
-		v.Refusal, v.reason, v.event.Key = f, f.Reason, v.Charges[longest].Key
-	}
-	if len(riders) > 0 {
-		l.heed(v, riders)
-	}
-	if v.event.Err == nil {
-		l.observe(v)
-	}
-}
-
-// heed has riders heed the decisions of v, and then removes their charges.
-func (l *Limiter) heed(v *verdict, riders []rider) {
-	if v.event.Err == nil {
-		for _, rider := range riders {
-			rider.heed(v)
-		}
-	}
-	v.trim()
-	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
-		l.giveBack(v)
-	}
-}
-
-// timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
-// unless reading the clock would take as long.
-func (l *Limiter) timedTake(v *verdict, store Store, t *quota.Transaction) (took time.Duration, err error) {
-	switch {
-	case l.instant:
-		return 0, store.Take(context.Background(), t)
-	case l.o.Observe == nil:
-		return 0, store.Take(asking{v.Context}, t)
-	}
-	start := time.Now()
-	err = store.Take(asking{v.Context}, t)
-	return time.Since(start), err
-}
-
-// enter returns how long a request may wait: at most maxWait, and no longer than its
-// context lasts. It returns noPlace if no time is left, or if MaxWaiting requests wait or
-// are being decided. If the request may wait, enter counts it until leave is called. enter
-// counts the request before the store is asked, because otherwise more than MaxWaiting
-// requests could pass at once.
-func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
-	if maxWait <= 0 {
-		return 0
-	}
-	within := maxWait
-	if deadline, ok := v.Deadline(); ok {
-		within = max(0, min(within, time.Until(deadline)))
-	}
-	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
-		l.waiting.Add(-1)
-		within = 0
-	}
-	if within == 0 {
-		return noPlace
-	}
-	v.entered = true
-	return within
-}
-
-// noPlace is the Within of a request that may not wait because MaxWaiting leaves no place.
-// It is not 0, because with Within 0 a LeakyBucket admits a burst at once instead of one
-// request after the other.
-const noPlace = time.Microsecond
-
-func (l *Limiter) leave(v *verdict) {
-	if v.entered {
-		v.entered = false
-		l.waiting.Add(-1)
-	}
-}
-
-// wait returns when the turn of v has come. If the context of the request ends before the
-// turn, wait gives the turn back.
-func (l *Limiter) wait(v *verdict) error {
-	defer l.leave(v)
-	timer := time.NewTimer(v.Wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-v.Done():
-		l.giveBack(v)
-		return v.Err()
-	}
-}
-
-// giveBack gives back the turn of v, because the request does not use it.
-func (l *Limiter) giveBack(v *verdict) {
-	if err := quota.Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
-		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
-	}
-	v.Wait = 0
-}
 
 // A verdict is what a Limiter decides about a request. Most verdicts are recycled with
 // their inquiries. The context of the next handler is a copy of the verdict without the
@@ -319,6 +73,8 @@ type verdict struct {
 	at     int64 // µs since 1970, of the transaction
 	waited time.Duration
 	reason Reason // why the request is refused; 0 if it is not
+
+	longest int32 // the item that refuses for the longest time, if a limit refuses
 }
 
 // An inquiry is what a store is asked about a request: first the charges that the request
@@ -326,7 +82,7 @@ type verdict struct {
 type inquiry struct {
 	Admission
 	event   Event          // for Observe; its Transaction and Refusal are those of the Admission
-	buffer  time.Duration  // is added to every period
+	riding  []quota.Charge // of riders
 	least   time.Duration  // the limits of some rule refuse for at least this long, as far as a rider knows
 	outer   *verdict       // of the Limiter around this one
 	told    *verdict       // the context of the next handler; nil until tell or Room makes it
@@ -341,6 +97,8 @@ type extra struct {
 	aside  book     // charges that refuse nothing
 	l      *Limiter // if a rule has Settle
 	used   usage    // see ReportUsage
+
+	onError func(r *http.Request, err error) error // the same, if Draw cannot draw
 }
 
 // A book has charges of a request that are spent in a call of their own, in place of its other
@@ -351,30 +109,27 @@ type book struct {
 	spent bool
 }
 
-// newVerdict returns an empty verdict of r, recycled or new, with room for the limits of all
-// rules. A recycled verdict keeps its memory, its plans, and beyond their length the charges and
-// items of an earlier request.
-func (l *Limiter) newVerdict(r *http.Request) *verdict {
-	v, _ := l.pool.Get().(*verdict)
-	if v == nil {
-		v, _ = makeVerdict(l.limits, false)
-		v.inquiry = new(inquiry)
-	}
-	v.begin(r)
-	return v
+// A usage is what a request has used, by unit.
+type usage struct {
+	mu   sync.Mutex
+	of   map[string]*units
+	over bool // the request was settled
 }
 
-// begin empties v for the request r.
-func (v *verdict) begin(r *http.Request) {
-	v.Context = r.Context()
-	v.outer = verdictOf(v.Context)
-	v.event.Request = r
-	v.items = v.items[:0]
-	t := &v.Transaction
-	t.Charges = t.Charges[:0]
-	t.Decisions = t.Decisions[:0]
-	t.Undo = t.Undo[:0]
-	t.Within, t.Wait, t.At = 0, 0, time.Time{}
+// units are how many units of one kind a request has used.
+type units struct {
+	used     int64 // reported or drawn
+	reported bool
+	drawn    int64         // beyond what Cost has reserved
+	stream   *quota.Stream // of these
+}
+
+// An item is the decision on one limit of a request.
+type item struct {
+	*policy
+	quota.Decision
+	key  string
+	cost int64
 }
 
 // makeVerdict returns a verdict that has no inquiry, with room for the given number of
@@ -413,6 +168,39 @@ func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
 	return &m.verdict, &m.Room
 }
 
+// begin empties v for the request r.
+func (v *verdict) begin(r *http.Request) {
+	v.Context = r.Context()
+	v.outer = verdictOf(v.Context)
+	v.event.Request = r
+	v.items = v.items[:0]
+	t := &v.Transaction
+	t.Charges = t.Charges[:0]
+	t.Decisions = t.Decisions[:0]
+	t.Undo = t.Undo[:0]
+	v.riding = v.riding[:0]
+	t.Within, t.Wait, t.At = 0, 0, time.Time{}
+}
+
+// Room makes v.told, the context of the next handler, with Room for values of header fields.
+func (v *verdict) Room() (r *headers.Room) {
+	v.told, r = makeVerdict(len(v.items), true)
+	return r
+}
+
+// tell returns the context of the handler that gets the request: a copy of the verdict
+// without the inquiry, because another request will use the inquiry.
+func (v *verdict) tell() *verdict {
+	told := v.told
+	if told == nil {
+		told, _ = makeVerdict(len(v.items), false)
+	}
+	told.Context, told.extra, told.reason, told.longest = v.Context, v.extra, v.reason, v.longest
+	told.items = append(told.items, v.items...)
+	told.at, told.waited = v.At.UnixMicro(), v.Wait
+	return told
+}
+
 // recycle puts v, with its inquiry, into the pool for another request. The pool must keep
 // neither keys nor logs of states alive. charge and trim clear what they cut, so no key is left
 // beyond the lengths. After an error v is not recycled, because a store that failed may still use
@@ -432,25 +220,74 @@ func (l *Limiter) recycle(v *verdict) {
 		v.reason, v.Refusal = 0, Refusal{}
 	}
 	v.Context, v.outer, v.told, v.extra, v.event.Request, v.event.Key = nil, nil, nil, nil, nil, ""
-	v.event.Took, v.event.BanBegan, v.buffer, v.least, v.entered = 0, false, 0, 0, false
+	v.event.Took, v.event.BanBegan, v.least = 0, false, 0
 	l.pool.Put(v)
 }
 
-type verdictKey struct{}
-
-// asking is the context in which stores are asked. It has the values of the request, but
-// does not end with the request: a client that hangs up is charged.
-type asking struct{ context.Context }
-
-func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
-func (asking) Done() <-chan struct{}                   { return nil }
-func (asking) Err() error                              { return nil }
-
-// isInstant reports whether s decides in memory: see quota.Instant.
-func isInstant(s Store) bool {
-	i, ok := s.(quota.Instant)
-	return ok && compare.Equal(i.Instant(), s)
+// problem returns the answer to a refused request. After a refusal by limits, the answer names
+// them. Usually one limit refuses, and its answer is prepared already.
+func (v *verdict) problem() *problem {
+	if v.extra != nil && v.extra.denial.Reason != 0 {
+		switch v.extra.denial.Reason {
+		case ReasonNoKey:
+			return &missingKey
+		case ReasonError:
+			return &reducedCapacity
+		}
+		return &v.extra.by.abnormal
+	}
+	refusing := 0
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			refusing++
+		}
+	}
+	if refusing == 0 { // a handler calls Refuse for a request that was admitted
+		return &quotaExceeded
+	}
+	longest := &v.items[v.longest]
+	if refusing == 1 {
+		return &longest.policy.problem
+	}
+	var names [][]byte
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			names = append(names, v.items[i].json)
+		}
+	}
+	p := longest.rule.exceeded.violating(names...)
+	return &p
 }
+
+func (v *verdict) extras() *extra {
+	if v.extra == nil {
+		v.extra = new(extra)
+	}
+	return v.extra
+}
+
+// settledBy has l settle the request of v.
+func (e *extra) settledBy(l *Limiter, onError func(r *http.Request, err error) error) {
+	e.l, e.onError = l, onError
+}
+
+// outside returns the verdict of the Limiter around that of v, or nil if there is none.
+func (v *verdict) outside() *verdict {
+	if v.inquiry != nil {
+		return v.outer
+	}
+	return verdictOf(v.Context)
+}
+
+// aside returns the charges that refuse nothing, or nil if there are none.
+func (v *verdict) aside() *book {
+	if v.extra == nil || len(v.extra.aside.Charges) == 0 {
+		return nil
+	}
+	return &v.extra.aside
+}
+
+type verdictKey struct{}
 
 func (v *verdict) Value(key any) any {
 	if key == (verdictKey{}) {
@@ -465,76 +302,10 @@ func verdictOf(ctx context.Context) *verdict {
 	return v
 }
 
-func (v *verdict) extras() *extra {
-	if v.extra == nil {
-		v.extra = new(extra)
-	}
-	return v.extra
-}
+// asking is the context in which stores are asked. It has the values of the request, but
+// does not end with the request: a client that hangs up is charged.
+type asking struct{ context.Context }
 
-// aside returns the charges that refuse nothing, or nil if there are none.
-func (v *verdict) aside() *book {
-	if v.extra == nil || len(v.extra.aside.Charges) == 0 {
-		return nil
-	}
-	return &v.extra.aside
-}
-
-// eachSpent calls f with each transaction that the request has spent, and with its items.
-func (v *verdict) eachSpent(f func(t *quota.Transaction, items []item)) {
-	f(&v.Transaction, v.items)
-	if b := v.aside(); b != nil && b.spent {
-		f(&b.Transaction, b.items)
-	}
-}
-
-// trim removes the charges of riders, because Observe and FromContext show the transaction.
-func (v *verdict) trim() {
-	n := len(v.items)
-	if len(v.Charges) > n {
-		clear(v.Charges[n:]) // they would keep keys alive
-		v.Charges, v.Decisions = v.Charges[:n], v.Decisions[:min(n, len(v.Decisions))]
-	}
-}
-
-// observe calls Observe with the event of v, and logs its error.
-func (l *Limiter) observe(v *verdict) {
-	if v.event.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
-		l.complete(v)
-	}
-}
-
-// complete completes the event of v and reports it.
-func (l *Limiter) complete(v *verdict) {
-	v.event.Transaction, v.event.Refusal = &v.Transaction, v.Refusal
-	l.report(v, &v.event)
-}
-
-// report logs the error of an event, and calls Observe.
-func (l *Limiter) report(ctx context.Context, e *Event) {
-	if e.Err != nil {
-		log, what := &l.log, []any{"passed", e.Passed}
-		switch {
-		case e.Passed:
-			log = &l.passed
-		case e.Shadow: // its rules refuse nothing
-			what = []any{"shadow", true}
-		}
-		log.warn(ctx, "decide", e.Refusal.Rule, e.Err, what...)
-	}
-	if l.o.Observe != nil {
-		l.o.Observe(*e)
-	}
-}
-
-// refusalOf returns why the first n charges of a decided transaction are refused, and the index
-// of the charge with the longest wait.
-func refusalOf(t *quota.Transaction, n int) (f Refusal, charge int) {
-	for i := range t.Decisions[:n] {
-		d := &t.Decisions[i]
-		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
-			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
-		}
-	}
-	return f, charge
-}
+func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+func (asking) Done() <-chan struct{}                   { return nil }
+func (asking) Err() error                              { return nil }

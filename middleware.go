@@ -1,3 +1,12 @@
+// Package weir limits how many requests each client may make. It is middleware of the form
+// func(http.Handler) http.Handler. It also limits outgoing requests.
+//
+// [Middleware] and [New] limit the requests to a handler. A [Rule] says which requests share
+// a quota, and how large the quota is. What a [Limit] means and what a [Store] decides is in
+// package quota, which also limits work that is not HTTP.
+//
+// Package algorithms has the algorithms, packages memstore and redisstore have stores, and
+// package keys has more key functions.
 package weir
 
 import (
@@ -5,11 +14,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -77,29 +85,6 @@ type Options struct {
 	NoFromContext bool
 }
 
-// A Limiter applies rules to requests. It is safe for concurrent use and cannot be
-// changed.
-type Limiter struct {
-	store   Store
-	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow
-	rules   []*rule
-	riders  []rider
-	limits  int // how many limits all rules have, without those of policies
-	o       Options
-	settles bool // a rule has Settle
-	jitters bool // a rule has RetryJitter
-	writer  *headers.Writer
-	log     errorLog
-	passed  errorLog // of requests that pass undecided, which other errors must not silence
-
-	waiting atomic.Int64
-	pool    sync.Pool // of *verdict
-
-	nested    atomic.Bool // checkNesting has warned
-	strayUnit atomic.Bool // ReportUsage has warned
-	instant   bool        // the store decides in memory: see isInstant
-}
-
 // New returns a Limiter, or an error that says what is wrong with the arguments. It validates
 // all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter
 // before the server starts, not in a handler: if handlers make ten of a rule in a minute, the
@@ -115,7 +100,7 @@ func New(store Store, o Options) (*Limiter, error) {
 	l := &Limiter{store: store, unpaid: unpaid(store), o: o, log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
 	names := map[string]bool{}
 	var err error
-	if l.writer, err = newWriter(&o); err != nil {
+	if l.writer, err = newWriter(o.Headers, o.Rules); err != nil {
 		return nil, err
 	}
 	for i := range o.Rules {
@@ -130,9 +115,8 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
-		l.jitters = l.jitters || r.RetryJitter > 0
 	}
-	for _, rider := range []rider{newShadow(l), newBans(l), newFlights(l)} {
+	for _, rider := range []rider{newShadows(l), newBans(l), newFlights(l)} {
 		if rider != nil {
 			l.riders = append(l.riders, rider)
 		}
@@ -147,6 +131,12 @@ func unpaid(store Store) Store {
 		return s.Unpaid()
 	}
 	return store
+}
+
+// isInstant reports whether s decides in memory: see quota.Instant.
+func isInstant(s Store) bool {
+	i, ok := s.(quota.Instant)
+	return ok && compare.Equal(i.Instant(), s)
 }
 
 // admit validates a rule against the options, and against the names of earlier rules and of

@@ -3,100 +3,14 @@ package weir
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/seed83679106/weir/internal/compare"
-	"github.com/seed83679106/weir/internal/mix"
 	"github.com/seed83679106/weir/quota"
 )
-
-// A Policy says what a rule does with a request: limit it, limit it in nothing, refuse it or
-// ignore it. The zero Policy says nothing, so a map of policies returns it for a key that the
-// map lacks: see Rule.Policy and Rule.ForKey. A Policy is found again by the values of its
-// limits, so it does not matter whether a program keeps policies or makes one for each request.
-type Policy struct {
-	kind   kind
-	limits []Limit
-}
-
-type kind uint8
-
-const (
-	limited kind = iota + 1
-	unlimited
-	denied
-	allowed
-)
-
-// Limited returns the policy of these limits. Without limits it returns the zero Policy.
-func Limited(limits ...Limit) Policy {
-	if len(limits) == 0 {
-		return Policy{}
-	}
-	return Policy{limited, limits}
-}
-
-// Unlimited returns the policy without limits, such as that of a tier. If the key or the
-// request is denied by the other of Rule.Policy and Rule.ForKey, it is refused all the same. A
-// ban of the key does not hold while the policy is Unlimited.
-func Unlimited() Policy { return Policy{kind: unlimited} }
-
-// Denied returns the policy that refuses every request, without asking the store. It is for
-// lists of keys and networks that are not served.
-func Denied() Policy { return Policy{kind: denied} }
-
-// Allowed returns the policy for which the rule ignores the request, even if it is denied as
-// well or lacks a key. It is for lists of keys and networks to which the rule does not apply.
-func Allowed() Policy { return Policy{kind: allowed} }
-
-// Limits returns the limits of Limited, and nil for any other policy.
-func (p Policy) Limits() []Limit { return p.limits }
-
-// Is reports whether both policies are Limited, by whatever limits, or both are Unlimited,
-// Denied, Allowed or zero.
-func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
-
-// When returns a function for Rule.ForKey or Rule.Policy. It returns p if is reports true, and
-// otherwise the first policy of the other functions that is not zero:
-//
-//	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
-//	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
-//
-// Functions that are nil are left out. If all are nil, When returns nil.
-func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func(T) Policy) func(T) Policy {
-	otherwise = slices.DeleteFunc(slices.Clone(otherwise), func(f func(T) Policy) bool { return f == nil })
-	if is == nil && len(otherwise) == 0 {
-		return nil
-	}
-	return func(of T) Policy {
-		if is != nil && is(of) {
-			return p
-		}
-		for _, f := range otherwise {
-			if p := f(of); p.kind != 0 {
-				return p
-			}
-		}
-		return Policy{}
-	}
-}
-
-// prepared is limits in the form in which a rule charges them.
-type prepared struct {
-	policies []policy // empty if the request is not charged
-	err      error    // not nil if a limit is invalid
-
-	of    []Limit   // what was prepared
-	base  *prepared // what it replaces, or nil
-	hash  uint64
-	next  *prepared // of the same hash
-	depth int       // how many follow
-	loose bool      // it is not kept
-}
-
-// What a rule says of a request if it has no limits for it.
-var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
 
 const (
 	// maxPrepared is how many lists of limits a rule keeps prepared. When one more comes, the
@@ -214,17 +128,24 @@ func hashOf(limits []Limit, base *prepared) (h uint64) {
 		h = base.hash
 	}
 	for i := range limits {
-		l := &limits[i]
-		h = mix.String(h, l.Name)
-		for _, n := range [...]int64{l.Quota, int64(l.Period), l.Burst} {
-			h = mix.Number(h, uint64(n))
-		}
+		l, algorithm := limits[i], ""
 		if l.Algorithm != nil {
-			h = mix.String(h, l.Algorithm.Name())
+			algorithm = l.Algorithm.Name()
 		}
+		h = maphash.Comparable(listSeed, hashed{h, l.Name, algorithm, l.Quota, l.Period, l.Burst})
 	}
 	return h
 }
+
+type hashed struct {
+	h               uint64
+	name, algorithm string
+	quota           int64
+	period          time.Duration
+	burst           int64
+}
+
+var listSeed = maphash.MakeSeed()
 
 // PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
 // Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if

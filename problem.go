@@ -2,8 +2,6 @@ package weir
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/accept"
+	"github.com/seed83679106/weir/internal/answer"
 )
 
 // A problem is an answer to a request that was not served: problem details as in RFC 9457,
@@ -65,17 +64,21 @@ var (
 // write answers with p. fresh says that the response has no fields yet except those about limits.
 func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
 	h := w.Header()
-	if vary := h["Vary"]; fresh || len(vary) == 0 {
-		h["Vary"] = varyAccept
-	} else if !slices.Contains(vary, "Accept") {
-		h.Add("Vary", "Accept")
-	}
 	if !fresh {
 		delete(h, "Content-Length") // net/http sets it
 		delete(h, "Content-Encoding")
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
+	if rpc := answer.For(r); rpc != answer.HTTP {
+		rpc.Write(w, r, p.rpcStatus(h), p.sentence+tryAgain(h))
+		return
+	}
+	if vary := h["Vary"]; fresh || len(vary) == 0 {
+		h["Vary"] = varyAccept
+	} else if !slices.Contains(vary, "Accept") {
+		h.Add("Vary", "Accept")
+	}
 
 	body := p.json
 	switch accept.Best(r.Header["Accept"]) {
@@ -93,6 +96,15 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
 	w.Write(body) // an error means that the client is gone
 }
 
+// rpcStatus returns the status of p for clients of RPC protocols, which do not read the kind: 403
+// if the key is denied, because no wait helps.
+func (p *problem) rpcStatus(h http.Header) int {
+	if p.kind == abnormalUsage.kind && p.status == http.StatusTooManyRequests && len(h[headers.RetryAfter]) == 0 {
+		return http.StatusForbidden
+	}
+	return p.status
+}
+
 func tryAgain(h http.Header) string {
 	switch after := h.Get(headers.RetryAfter); after {
 	case "":
@@ -102,67 +114,4 @@ func tryAgain(h http.Header) string {
 	default:
 		return " Try again in " + html.EscapeString(after) + " seconds."
 	}
-}
-
-// Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
-// usually 429, and with problem details, or with text or HTML if the client prefers that.
-// After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
-// refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
-// 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
-// Status is, because no wait helps, and problem details of the type about:blank. A request that
-// could not be decided, and that Options.OnError does not let pass, gets 503 and
-// temporary-reduced-capacity.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v := verdictOf(r.Context()); v != nil {
-		v.problem().write(w, r, false)
-		return
-	}
-	quotaExceeded.write(w, r, false)
-}
-
-// problem returns the answer to a refused request. After a refusal by limits, the answer names
-// them. Usually one limit refuses, and its answer is prepared already.
-func (v *verdict) problem() *problem {
-	if v.extra != nil && v.extra.denial.Reason != 0 {
-		switch v.extra.denial.Reason {
-		case ReasonNoKey:
-			return &missingKey
-		case ReasonError:
-			return &reducedCapacity
-		}
-		return &v.extra.by.abnormal
-	}
-	longest, n := v.longest()
-	if n == 1 {
-		return &longest.policy.problem
-	}
-	exceeded, names := quotaExceeded, [][]byte(nil)
-	if n > 0 {
-		exceeded = longest.rule.exceeded
-	}
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := exceeded.violating(names...)
-	return &p
-}
-
-// clientClosedRequest is the status that nginx logs if a client hangs up before the
-// answer.
-const clientClosedRequest = 499
-
-// unserved answers a request whose context ended with err before it was served. The client
-// may be gone, but the log must not show a success, and a cache must store nothing.
-func unserved(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r, false)
-		return
-	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
-	w.WriteHeader(clientClosedRequest)
 }

@@ -1,19 +1,21 @@
 package weir
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/internal/printable"
 	"github.com/seed83679106/weir/quota"
+)
+
+// Everyone who writes a rule types these two, so they have a name here as well.
+type (
+	Limit = quota.Limit // so many units per period
+	Store = quota.Store // keeps the counts
 )
 
 // A Rule says which requests share a quota, and how large the quota is.
@@ -124,6 +126,7 @@ type Rule struct {
 type rule struct {
 	Rule
 	index    int             // in the rules of its Limiter
+	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
 	policies []policy        // of Limits
 	own      *prepared       // Limits; nil if there are none
 	exceeded problem         // the body of a refusal by its limits
@@ -132,157 +135,13 @@ type rule struct {
 	log      *errorLog       // the same
 
 	global            bool    // Key is Global, whose key is empty on purpose
+	chargesUsed       bool    // Settle is ChargeUsed
 	keyless, costless silence // see wiring.go
 	unsettled         silence // the same
 	emptied           atomic.Bool
 
 	lists     sync.Map // hash → *prepared
 	listCount atomic.Int64
-}
-
-// A RuleError is the error of New, and of Validate, for an invalid Rule.
-type RuleError struct {
-	Rule string // its name
-	Err  error  // what is wrong, without the name
-}
-
-func (e *RuleError) Error() string { return fmt.Sprintf("weir: rule %q: %v", e.Rule, e.Err) }
-func (e *RuleError) Unwrap() error { return e.Err }
-
-func prepare(r Rule, w *headers.Writer) (*rule, error) {
-	p, err := r.prepare(w)
-	if err != nil {
-		return nil, &RuleError{r.Name, err}
-	}
-	return p, nil
-}
-
-func (r Rule) prepare(w *headers.Writer) (*rule, error) {
-	switch {
-	case r.Name == "":
-		return nil, errors.New("it has no name")
-	case !printable.Is(r.Name):
-		return nil, printable.Err
-	case r.Key == nil:
-		return nil, errors.New("it has no key")
-	case len(r.Limits) == 0 && r.Policy == nil:
-		return nil, errors.New("it has no limits")
-	case !(r.Shadow >= 0 && r.Shadow <= 1):
-		return nil, fmt.Errorf("the Shadow %v is not from 0 to 1", r.Shadow)
-	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
-		return nil, fmt.Errorf("the Status %d is not from 400 to 599", r.Status)
-	case r.NoKey > NoKeyRefuse:
-		return nil, fmt.Errorf("the NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
-	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
-		return nil, fmt.Errorf("the RetryJitter %v is not from 0 to 2^50 µs", r.RetryJitter)
-	}
-	if r.Unit == "" {
-		r.Unit = headers.Requests
-	}
-	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
-	}
-	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
-	if r.Status == reducedCapacity.status {
-		p.exceeded = reducedCapacity
-	}
-	var err error
-	if p.policies, err = p.policiesOf(r.Limits, nil); err == nil {
-		err = p.checkLimits()
-	}
-	if err != nil {
-		return nil, err
-	}
-	if len(r.Limits) > 0 {
-		p.own = &prepared{policies: p.policies}
-	}
-	if r.Penalty != nil {
-		if err := r.Penalty.validate(); err != nil {
-			return nil, err
-		}
-	}
-	return p, nil
-}
-
-// Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
-// of the error returns the reason, which does not name the rule.
-func (r Rule) Validate() error {
-	_, err := prepare(r, defaultWriter)
-	return err
-}
-
-// defaultWriter is for rules that no Limiter has.
-var defaultWriter, _ = newWriter(&Options{})
-
-// checkLimits returns an error if a limit, or a Settle, does nothing.
-func (r *rule) checkLimits() error {
-	settles := r.Settle == nil || len(r.policies) == 0
-	for i := range r.policies {
-		a := &r.policies[i]
-		settles = settles || !a.inFlight
-		if err := checkBurst(&a.limit); err != nil {
-			return fmt.Errorf("limit %q: %w", a.limit.Name, err)
-		}
-		for j := range r.policies {
-			// A Settle, or a policy of a key, may exceed one limit and not the other.
-			if b := &r.policies[j]; i != j && r.Settle == nil && r.ForKey == nil && a.limit.Redundant(&b.limit) {
-				return fmt.Errorf("limit %q never refuses a request that limit %q admits: remove it or change its numbers", a.limit.Name, b.limit.Name)
-			}
-		}
-	}
-	if !settles {
-		return errors.New("the Settle changes nothing, because requests in flight give their units back")
-	}
-	return nil
-}
-
-// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
-func checkBurst(l *Limit) error {
-	one, two := l.WithBurst(1), l.WithBurst(2)
-	if l.Burst == 0 || one.Capacity() != two.Capacity() {
-		return nil
-	}
-	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
-}
-
-// policiesOf prepares limits of a rule: it names them, validates them, and builds their
-// fields. If the limits are of a key, base has the limits that they replace.
-func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
-	var policies []policy
-	for _, l := range limits {
-		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
-		from := replaced(&l, base, len(limits))
-		if from != nil {
-			inherit(&l, &from.limit)
-			alone = len(limits) == 1 && from.name == r.Name
-		}
-		err := l.Fault()
-		if l.Algorithm == nil && len(base) > 0 {
-			err = fmt.Errorf("%w, and replaces none of the limits %s", err, namesOf(base))
-		}
-		if l.Period != 0 {
-			l.Name = l.StoredName()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("limit %q: %w", l.Name, err)
-		}
-		for _, p := range policies {
-			if p.limit.Name == l.Name {
-				return nil, fmt.Errorf("two limits are named %q", l.Name)
-			}
-		}
-		policies = append(policies, newPolicy(r, len(limits), alone, l))
-	}
-	return policies, nil
-}
-
-// namesOf returns the stored names of limits, for an error.
-func namesOf(policies []policy) string {
-	var names []string
-	for i := range policies {
-		names = append(names, strconv.Quote(policies[i].limit.Name))
-	}
-	return strings.Join(names, ", ")
 }
 
 // A policy is a limit with what is the same in every response, for every key.
@@ -298,51 +157,123 @@ type policy struct {
 	problem problem // the answer if this limit alone refuses
 }
 
-// newPolicy prepares a limit. If alone, header fields show the limit under the name of the
-// rule, and otherwise as rule/limit.
-func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
-	p := policy{rule: r, limits: limits, limit: l, name: r.Name, inFlight: l.InFlight()}
-	if !alone {
-		p.name += "/" + l.Name
-	}
-	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
-	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
-	p.problem = r.exceeded.violating(p.json)
-	return p
+// prepared is limits in the form in which a rule charges them.
+type prepared struct {
+	policies []policy // empty if the request is not charged
+	err      error    // not nil if a limit is invalid
+
+	of    []Limit   // what was prepared
+	base  *prepared // what it replaces, or nil
+	hash  uint64
+	next  *prepared // of the same hash
+	depth int       // how many follow
+	loose bool      // it is not kept
 }
 
-// replaced returns the one of the policies that l, one of n limits, replaces, or nil if l
-// replaces none. A limit with a name replaces the policy of the same name. A limit without a
-// name replaces the policy of the same period. If no policy has the same period, but n is 1
-// and there is one policy, l replaces that policy.
-func replaced(l *Limit, policies []policy, n int) *policy {
-	var same *policy
-	for i := range policies {
-		p := &policies[i]
-		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
-			same = p
+// What a rule says of a request if it has no limits for it.
+var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
+
+// A NoKey says what a rule does with a request for which its Key returns no key.
+type NoKey uint8
+
+const (
+	// NoKeySkip does not apply the rule: a client that can leave out its key is not limited
+	// by the rule.
+	NoKeySkip NoKey = iota
+
+	// NoKeyShare limits all requests without a key together, under the key "\x00", which no
+	// client can have: a key that begins with "\x00" gets one more "\x00" in front.
+	NoKeyShare
+
+	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless Rule.Policy allows it.
+	NoKeyRefuse
+)
+
+// A Policy says what a rule does with a request: limit it, limit it in nothing, refuse it or
+// ignore it. The zero Policy says nothing, so a map of policies returns it for a key that the
+// map lacks: see Rule.Policy and Rule.ForKey. A Policy is found again by the values of its
+// limits, so it does not matter whether a program keeps policies or makes one for each request.
+type Policy struct {
+	kind   kind
+	limits []Limit
+}
+
+type kind uint8
+
+const (
+	limited kind = iota + 1
+	unlimited
+	denied
+	allowed
+)
+
+// Limited returns the policy of these limits. Without limits it returns the zero Policy.
+func Limited(limits ...Limit) Policy {
+	if len(limits) == 0 {
+		return Policy{}
+	}
+	return Policy{limited, limits}
+}
+
+// Unlimited returns the policy without limits, such as that of a tier. If the key or the
+// request is denied by the other of Rule.Policy and Rule.ForKey, it is refused all the same. A
+// ban of the key does not hold while the policy is Unlimited.
+func Unlimited() Policy { return Policy{kind: unlimited} }
+
+// Denied returns the policy that refuses every request, without asking the store. It is for
+// lists of keys and networks that are not served.
+func Denied() Policy { return Policy{kind: denied} }
+
+// Allowed returns the policy for which the rule ignores the request, even if it is denied as
+// well or lacks a key. It is for lists of keys and networks to which the rule does not apply.
+func Allowed() Policy { return Policy{kind: allowed} }
+
+// Limits returns the limits of Limited, and nil for any other policy.
+func (p Policy) Limits() []Limit { return p.limits }
+
+// Is reports whether both policies are Limited, by whatever limits, or both are Unlimited,
+// Denied, Allowed or zero.
+func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
+
+// When returns a function for Rule.ForKey or Rule.Policy. It returns p if is reports true, and
+// otherwise the first policy of the other functions that is not zero:
+//
+//	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
+//	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
+//
+// Functions that are nil are left out. If all are nil, When returns nil.
+func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func(T) Policy) func(T) Policy {
+	otherwise = slices.DeleteFunc(slices.Clone(otherwise), func(f func(T) Policy) bool { return f == nil })
+	if is == nil && len(otherwise) == 0 {
+		return nil
+	}
+	return func(of T) Policy {
+		if is != nil && is(of) {
+			return p
 		}
+		for _, f := range otherwise {
+			if p := f(of); p.kind != 0 {
+				return p
+			}
+		}
+		return Policy{}
 	}
-	if same == nil && n == 1 && len(policies) == 1 && l.Name == "" {
-		same = &policies[0]
-	}
-	return same
 }
 
-// inherit sets the Name of l, and fields of l that are zero, to the values of the limit
-// that l replaces.
-func inherit(l, from *Limit) {
-	l.Name = from.Name
-	if l.Period == 0 {
-		l.Period = from.Period
+// A RuleError is the error of New, and of Validate, for an invalid Rule.
+type RuleError struct {
+	Rule string // its name
+	Err  error  // what is wrong, without the name
+}
+
+func (e *RuleError) Error() string { return fmt.Sprintf("weir: rule %q: %v", e.Rule, e.Err) }
+func (e *RuleError) Unwrap() error { return e.Err }
+
+// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
+func checkBurst(l *Limit) error {
+	one, two := l.WithBurst(1), l.WithBurst(2)
+	if l.Burst == 0 || one.Capacity() != two.Capacity() {
+		return nil
 	}
-	switch {
-	case l.Algorithm == nil:
-		l.Algorithm = from.Algorithm
-	case l.Algorithm.Name() != from.Algorithm.Name():
-		return
-	}
-	if l.Burst == 0 {
-		l.Burst = from.Burst
-	}
+	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
 }

@@ -6,9 +6,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/drain"
+	"github.com/seed83679106/weir/internal/retries"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -34,10 +36,17 @@ type TransportOptions struct {
 	// such a server, set MaxPause to the length of its window. The first pause that is cut is
 	// logged.
 	MaxPause time.Duration
+
+	// RetryBudget bounds how many requests are sent again after a 429: this share of all
+	// requests, above 0 and at most 1, and at first 10 more. Beyond it, RoundTrip returns the
+	// 429. 0 sets no bound, because a request that is sent again is charged again: the rules
+	// bound how many requests are sent in all, but retries then take the place of new requests.
+	// Each Transport has a budget of its own.
+	RetryBudget float64
 }
 
-// complete validates options for the rules of l and replaces zeros by defaults.
-func (o *TransportOptions) complete(l *Limiter) error {
+// complete validates options and replaces zeros by defaults.
+func (o *TransportOptions) complete() error {
 	switch {
 	case o.Buffer < 0:
 		return errors.New("weir: Buffer is below 0")
@@ -45,14 +54,8 @@ func (o *TransportOptions) complete(l *Limiter) error {
 		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
 	case o.MaxPause < 0:
 		return errors.New("weir: MaxPause is below 0")
-	}
-	for _, r := range l.rules {
-		for _, p := range r.policies {
-			p.limit.Period += o.Buffer
-			if err := p.limit.Fault(); err != nil {
-				return fmt.Errorf("weir: rule %q: limit %q with a buffer of %v: %w", r.Name, p.limit.Name, o.Buffer, err)
-			}
-		}
+	case !(o.RetryBudget >= 0 && o.RetryBudget <= 1):
+		return fmt.Errorf("weir: the RetryBudget %v is not from 0 to 1", o.RetryBudget)
 	}
 	if o.Base == nil {
 		o.Base = http.DefaultTransport
@@ -101,22 +104,34 @@ func (o *TransportOptions) complete(l *Limiter) error {
 // error of the store is logged and observed. The options of l about responses, and its
 // OnError, are only for handlers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
-	if err := o.complete(l); err != nil {
+	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	p := &pauses{l: l, most: o.MaxPause}
-	return &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...)}, nil
+	t := &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...), retries: retries.New(o.RetryBudget)}
+	for _, r := range l.rules {
+		b, err := r.buffered(o.Buffer)
+		if err != nil {
+			return nil, err
+		}
+		t.rules = append(t.rules, b)
+	}
+	return t, nil
 }
 
 type transport struct {
 	l      *Limiter
 	o      TransportOptions
 	pauses *pauses
+	rules  []*rule // of l, with the buffer
 	riders []rider // pauses, and those of l
+
+	retries *retries.Budget
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	giveUp := time.Now().Add(t.l.o.MaxWait)
+	t.retries.Request()
 	for {
 		v, err := t.turn(r, giveUp)
 		if err != nil {
@@ -129,7 +144,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil || res == nil || len(v.Charges) == 0 {
 			return res, err
 		}
-		asked := asksToPause(res, time.Now())
+		asked := t.pauses.asksToPause(v, res)
 		if asked == 0 {
 			return res, nil
 		}
@@ -138,7 +153,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, nil
 		}
 		again, ok := rewound(r)
-		if !ok {
+		if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
 			return res, nil
 		}
 		if res.Body != nil {
@@ -152,7 +167,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
 	var ends ends
 	if v.event.Err == nil {
-		ends = start(t.riders, v)
+		ends = startAll(t.riders, v)
+		if t.l.settles && len(v.Charges) > 0 {
+			v.extras().settledBy(t.l, t.o.OnError)
+			r = r.WithContext(v)
+			begun := time.Now()
+			ends = append(ends, func() { t.settle(v, res, time.Since(begun)) })
+		}
 	}
 	if len(ends) == 0 {
 		return t.o.Base.RoundTrip(r)
@@ -170,9 +191,19 @@ func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err e
 	return res, err
 }
 
-// body returns b, but runs e when b is closed.
+// settle charges the final cost of a request. res is nil if no response came.
+func (t *transport) settle(v *verdict, res *http.Response, took time.Duration) {
+	o := Outcome{HungUp: v.Err() != nil, Took: took}
+	if res != nil {
+		o.Status, o.Header = res.StatusCode, res.Header
+		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused it, so it has used nothing
+	}
+	t.l.settle(v, o)
+}
+
+// body returns b, but runs e when b is first closed.
 func (e ends) body(b io.ReadCloser) io.ReadCloser {
-	body := &endBody{b, e}
+	body := &endBody{ReadCloser: b, ends: e}
 	if w, ok := b.(io.Writer); ok { // of a connection that was upgraded
 		return struct {
 			*endBody
@@ -185,10 +216,13 @@ func (e ends) body(b io.ReadCloser) io.ReadCloser {
 type endBody struct {
 	io.ReadCloser
 	ends ends
+	over atomic.Bool
 }
 
 func (b *endBody) Close() error {
-	defer b.ends.run()
+	if !b.over.Swap(true) {
+		defer b.ends.run()
+	}
 	return b.ReadCloser.Close()
 }
 
@@ -199,13 +233,12 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		v := l.newVerdict(r)
-		v.buffer = t.o.Buffer
 		left := time.Until(giveUp)
 		if l.o.MaxWait > 0 {
 			left = max(left, noPlace) // with 0 a queue would let a burst pass
 		}
-		l.decide(v, t.riders, left)
+		v := l.newVerdict(r)
+		err := l.decide(v, t.rules, t.riders, left)
 		switch {
 		case v.event.Err != nil:
 			if failures++; mayRecover(v.event.Err) && l.sitOut(v, min(pauseAfter(failures), time.Until(giveUp))) {
@@ -221,17 +254,13 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &RefusedError{Admission: &v.Admission}
 			}
-			continue
-		case v.Wait == 0:
-			return v, nil
-		}
-		if err := l.wait(v); err != nil {
+		case err != nil:
 			return nil, err
-		}
-		if !t.pauses.paused(v) {
+		case v.Wait == 0 || !t.pauses.paused(v):
 			return v, nil
+		default:
+			l.giveBack(v) // the next iteration takes a later turn
 		}
-		l.giveBack(v) // the next iteration takes a later turn
 	}
 }
 

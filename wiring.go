@@ -10,22 +10,6 @@ import (
 	"github.com/seed83679106/weir/internal/remade"
 )
 
-// A NoKey says what a rule does with a request for which its Key returns no key.
-type NoKey uint8
-
-const (
-	// NoKeySkip does not apply the rule: a client that can leave out its key is not limited
-	// by the rule.
-	NoKeySkip NoKey = iota
-
-	// NoKeyShare limits all requests without a key together, under the key "\x00", which no
-	// client can have: a key that begins with "\x00" gets one more "\x00" in front.
-	NoKeyShare
-
-	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless Rule.Policy allows it.
-	NoKeyRefuse
-)
-
 const nobody = "\x00" // the key of requests without a key
 
 // silentRequests is how many requests a rule may leave unlimited from its beginning before
@@ -55,6 +39,8 @@ const (
 	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
 	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
+
+	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
 // warn logs that a rule is probably wired wrong. Each such line comes once for a rule of a
@@ -81,11 +67,15 @@ func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
 	return key, true
 }
 
-// settled is called with the final cost of each request.
-func (rule *rule) settled(cost int64) {
-	if cost > 0 {
+// settled is called with the final cost of each request, and whether its usage was reported.
+func (rule *rule) settled(cost int64, reported bool) {
+	switch unused := rule.chargesUsed && !reported; {
+	case cost > 0 && !unused:
 		rule.unsettled.end()
-	} else if rule.unsettled.again() {
+	case !rule.unsettled.again():
+	case unused:
+		rule.warn("Settle is ChargeUsed, and nobody has reported the usage of its first 200 requests, which cost what was reserved", unreportedLikely)
+	default:
 		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
 	}
 }
@@ -94,7 +84,7 @@ func (rule *rule) settled(cost int64) {
 // under a rule of a Limiter around l. Such a Limiter keeps what it has charged, because it also
 // bounds what runs between the two, such as the checks of passwords.
 func (l *Limiter) checkNesting(v *verdict) {
-	for o := v.outer; o != nil; o = verdictOf(o.Context) {
+	for o := v.outer; o != nil; o = o.outside() {
 		for i := range o.items {
 			if r := o.items[i].rule; r.global && !l.nested.Swap(true) {
 				loggerOr(l.o.Logger).Warn("weir: a request that a Limiter refuses has spent a quota of the Limiter around it that all clients share, so one client can use it up; unless that quota bounds what runs between the two, put the rules into one Limiter", "rule", l.rules[0].Name, "shared", r.Name)

@@ -24,3 +24,6 @@ func Published(h *HybridStore) bool {
 	}
 	return false
 }
+
+// ResetHeldLog lets the next warning about held units pass.
+func ResetHeldLog() { heldLog.Reset() }

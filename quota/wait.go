@@ -85,7 +85,8 @@ func spends(charges ...Charge) error {
 // fit. If the wait would be longer than within, or would end after the deadline of ctx,
 // Wait spends nothing and returns a *LimitedError at once. Wait is for work that is not
 // HTTP: queues, gRPC, batch jobs. Callers of a key get their turns in the order in which
-// they come, in all processes that share the store.
+// they come, in all processes that share the store. For a concurrency limit use Hold: Wait does not
+// wait for its units, and does not give them back.
 //
 // If ctx has ended before the call, Wait spends nothing and returns the error of ctx. If
 // ctx ends during the wait, Wait gives the turn back and returns the error of ctx. The call

@@ -1,0 +1,180 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/line"
+	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/sparse"
+)
+
+// Hold spends charges, of which at least one is of a concurrency limit (algorithms.InFlight), and
+// holds the units of these limits until release is called. It is for work that is not HTTP: jobs,
+// connections, exclusive access in all processes that share the store. Hold renews the units, so
+// the work may last longer than the lease. If the process dies, the units are released when their
+// lease is over. The units of other limits stay spent.
+//
+// If the charges do not fit, Hold waits until the deadline of ctx, first come first served as
+// TakeInLine describes, and then returns a *LimitedError. If ctx has no deadline, Hold returns it
+// at once. If ctx is cancelled, Hold returns the error of ctx. While Hold waits it holds and
+// spends nothing. Once Hold has returned, the units no longer depend on ctx.
+//
+// Only the first call of release does something. It takes a round trip. If units cannot be
+// renewed or released, slog.Default() gets a warning, at most one a second: if the store fails for
+// longer than half of the lease, the units may no longer count. A charge whose Cost is 0 or below
+// is an error, and an error of the store is returned unchanged: units may then have been spent, and
+// those of a concurrency limit count until their lease is over.
+func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := spends(charges...); err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(charges, func(c Charge) bool { return c.Limit.InFlight() }) {
+		return nil, errors.New("quota: Hold has no charge of a concurrency limit, so it would hold nothing")
+	}
+	t := &Transaction{Charges: slices.Clone(charges)} // a LimitedError keeps them
+	if deadline, ok := ctx.Deadline(); ok {
+		t.Within = max(0, time.Until(deadline))
+	}
+	if _, err := TakeInLine(ctx, store, t); err != nil {
+		return nil, err
+	}
+	if !t.Allowed() {
+		return nil, &LimitedError{Transaction: t}
+	}
+	time.Sleep(t.Wait) // a microsecond, if a limit is a queue
+	return Keep(context.WithoutCancel(ctx), store, t, nil), nil
+}
+
+// Keep holds the units in flight that an allowed transaction has spent, and renews them until
+// release is called, as Hold does. It is for code that takes transactions itself. Keep returns nil
+// if t has spent no units in flight. The caller may change t afterwards. The store is asked with
+// ctx, which must not end.
+//
+// If units cannot be renewed or released, Keep calls failed with what could not be done, such as
+// "give units back", and with the name of a rule; nil means a warning to slog.Default().
+func Keep(ctx context.Context, store Store, t *Transaction, failed func(task, rule string, err error)) (release func()) {
+	var charges []Charge
+	lease := MaxTicks * time.Microsecond
+	for i := range t.Charges {
+		if c := t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
+			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
+			charges, lease = append(charges, c), min(lease, c.Limit.Period)
+		}
+	}
+	if len(charges) == 0 {
+		return nil
+	}
+	if failed == nil {
+		failed = warnHeld
+	}
+	h := &held{ctx: ctx, store: store, failed: failed, began: time.Now(), charges: charges, lease: lease}
+	h.mu.Lock() // renew may begin before AfterFunc returns
+	defer h.mu.Unlock()
+	h.timer = time.AfterFunc(lease/2, h.renew)
+	return h.release
+}
+
+// held has units in flight that somebody holds.
+type held struct {
+	ctx    context.Context
+	store  Store
+	failed func(task, rule string, err error)
+	began  time.Time
+
+	mu      sync.Mutex
+	charges []Charge // the charges that give the units back, with negative costs
+	lease   time.Duration
+	timer   *time.Timer
+}
+
+// release gives the units back. A second call does nothing.
+func (h *held) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.timer.Stop()
+	if len(h.charges) == 0 {
+		return
+	}
+	back := Transaction{Charges: h.charges}
+	h.charges = nil
+	if err := h.store.Take(h.ctx, &back); err != nil {
+		h.failed("give units back", back.Charges[0].Rule, err)
+		return
+	}
+	if line.Anyone() && !h.silently() {
+		for i := range back.Charges {
+			line.Release(lineOf(h.store, &back.Charges[i]))
+		}
+	}
+}
+
+// stays is how long units are passed on, on average, to those who wait in the same process, before
+// they are left to whichever process asks first. It is 25 times the interval in which processes
+// ask, so a unit is unused for 4% of the time at most.
+const stays = 250 * time.Millisecond
+
+// silently reports whether nobody is told of the release. The longer a process has held units, the
+// more often it leaves them to all, so processes with more units leave more.
+func (h *held) silently() bool {
+	if i, ok := h.store.(Instant); ok && compare.Equal(i.Instant(), h.store) {
+		return false
+	}
+	return rand.N(stays) < time.Since(h.began)
+}
+
+// renew spends the units again, even if they do not fit, and then gives the old units back.
+// In between the units count twice, so another request may be refused although it fits, but
+// no request is admitted that does not fit.
+func (h *held) renew() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.charges) == 0 {
+		return
+	}
+	fresh := Transaction{Mode: ModeForce}
+	for _, c := range h.charges {
+		c.Cost, c.Spent = -c.Cost, 0
+		fresh.Charges = append(fresh.Charges, c)
+	}
+	if err := h.takeSafely(&fresh); err != nil { // the store may still have spent the units
+		h.failed("renew a request in flight", fresh.Charges[0].Rule, err)
+		h.timer.Reset(h.lease / 4)
+		return
+	}
+	old := Transaction{Charges: h.charges}
+	h.charges = nil
+	for i, c := range fresh.Charges {
+		c.Cost, c.Spent = -c.Cost, fresh.Decisions[i].At
+		h.charges = append(h.charges, c)
+	}
+	if err := h.takeSafely(&old); err != nil {
+		h.failed("give units back", old.Charges[0].Rule, err)
+	}
+	h.timer.Reset(h.lease / 2)
+}
+
+// takeSafely asks the store and returns a panic as an error, because on the goroutine of a
+// timer a panic would end the process.
+func (h *held) takeSafely(t *Transaction) error {
+	_, err := panics.Call("weir: the store panicked", func() error { return h.store.Take(h.ctx, t) })
+	return err
+}
+
+// heldLog bounds the lines of warnHeld, for Hold has no options.
+var heldLog sparse.Gate
+
+func warnHeld(task, rule string, err error) {
+	if unlogged, ok := heldLog.Pass(); ok {
+		slog.Warn("weir: could not "+task, "rule", rule, "err", err, "cause", Cause(err), "unlogged", unlogged)
+	}
+}

@@ -1,0 +1,202 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"time"
+
+	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/line"
+)
+
+// TakeInLine takes t as store.Take does, for a caller that can wait for up to t.Within until units
+// in flight are released, and returns how long it has waited. It is for code that decides
+// transactions itself: Hold and weir.Limiter call it. t must have ModeSpend.
+//
+// Nobody knows when units in flight are released, so a store cannot reserve them for later.
+// Instead the caller waits in the line of a limit and key that refuse it, and asks the store again.
+// It spends nothing until all charges fit at once, those of rates too, and until then it holds
+// nothing. The callers of a process are served in the order in which they came: a later caller
+// that charges the same limit and key goes behind them. Only the first of a line asks the store:
+// when Keep releases units in this process, when a rate has units, and otherwise every 5 to 15 ms,
+// because another process may have released units. A process thus asks 100 times a second for each
+// limit and key that have a line, and at most 1000 times in all.
+//
+// A process that told only its own callers of the units it releases could keep these units for
+// ever. Units that were held for d are therefore released without a word with the probability
+// d/250 ms, and then go to the process that asks first, unless the store is an Instant, which no
+// other process shares.
+//
+// If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx ends first,
+// nothing is spent and the error is that of ctx. If the deadline of ctx ends Within, t is refused.
+// An error of the store is returned at once. Calls of the store do not end with ctx, so TakeInLine
+// may take as long as one call longer. A transaction without a concurrency limit waits only behind
+// callers with one, and then reserves its turn, which comes t.Wait after TakeInLine has returned.
+func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
+	if err := t.Validate(); err != nil {
+		return 0, err
+	}
+	if t.Mode != ModeSpend {
+		return 0, errors.New("quota: TakeInLine needs ModeSpend, because the other modes do not wait")
+	}
+	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, began: time.Now(), ticket: line.Ticket()}
+	within := t.Within
+	defer func() { t.Within = within }()
+	w.giveUp = w.began.Add(min(within, MaxTicks*time.Microsecond))
+	w.prepare()
+
+	asked, after := false, time.Duration(0)
+	if !w.behind() {
+		if err := w.ask(); err != nil || t.Allowed() {
+			return 0, err
+		}
+		asked, after = true, w.blocked()
+	}
+	if after == Never {
+		return 0, nil
+	}
+	if within > time.Microsecond {
+		if asked, err = w.wait(ctx, asked, after); err != nil {
+			return time.Since(w.began), err
+		}
+	}
+	if !asked {
+		err = w.giveWay()
+	}
+	return time.Since(w.began), err
+}
+
+// A waiter is a caller of TakeInLine.
+type waiter struct {
+	ctx      context.Context // of the store
+	store    Store
+	t        *Transaction
+	began    time.Time
+	giveUp   time.Time
+	ticket   uint64
+	inFlight bool // t has a charge of a concurrency limit
+	queues   bool // t has a charge of a Queuer
+	at       int  // the charge in whose line the caller waits
+}
+
+func (w *waiter) prepare() {
+	for i := range w.t.Charges {
+		l := &w.t.Charges[i].Limit
+		_, queues := l.Algorithm.(Queuer)
+		w.inFlight, w.queues = w.inFlight || l.InFlight(), w.queues || queues
+	}
+}
+
+// ask takes the transaction, now or never, unless it has no concurrency limit.
+func (w *waiter) ask() error {
+	switch t := w.t; {
+	case !w.inFlight:
+		t.Within = max(time.Until(w.giveUp), time.Microsecond)
+	case w.queues:
+		t.Within = time.Microsecond // with 0 a queue would let a burst pass
+	default:
+		t.Within = 0
+	}
+	return w.store.Take(w.ctx, w.t)
+}
+
+// blocked finds the charge that refuses the transaction for the longest time. It returns how long
+// to wait before the store is asked again, 0 if nobody knows, or Never if waiting cannot help.
+func (w *waiter) blocked() (after time.Duration) {
+	longest, left := time.Duration(0), time.Until(w.giveUp)
+	for i := range w.t.Charges {
+		c, d := &w.t.Charges[i], &w.t.Decisions[i]
+		if d.Allowed {
+			continue
+		}
+		unknown := c.Limit.InFlight() && d.RetryAfter == Never && c.Cost <= c.Limit.Quota
+		if !unknown && d.RetryAfter > left {
+			return Never
+		}
+		if d.RetryAfter > longest {
+			w.at, longest, after = i, d.RetryAfter, max(d.RetryAfter, time.Millisecond)
+			if unknown {
+				after = 0
+			}
+		}
+	}
+	return after
+}
+
+// behind reports whether others wait in the line of one of the charges, and came earlier.
+func (w *waiter) behind() bool {
+	if !line.Anyone() {
+		return false
+	}
+	for i := range w.t.Charges {
+		if c := &w.t.Charges[i]; c.Cost > 0 && line.Ahead(lineOf(w.store, c), w.ticket) {
+			w.at = i
+			return true
+		}
+	}
+	return false
+}
+
+// wait waits in line until the transaction is decided or its time is over, and reports whether
+// the store was asked about it.
+func (w *waiter) wait(ctx context.Context, asked bool, after time.Duration) (bool, error) {
+	line := line.Join(lineOf(w.store, &w.t.Charges[w.at]), w.ticket, after)
+	defer line.Leave()
+	_, announced := ctx.Deadline()
+	timer := time.NewTimer(time.Until(w.giveUp))
+	defer timer.Stop()
+	for {
+		due, left := line.Due(), time.Until(w.giveUp)
+		switch {
+		case left <= 0:
+			return asked, nil
+		case due == 0 && w.behind():
+			line.Stay(lineOf(w.store, &w.t.Charges[w.at]), 0)
+			continue
+		case due == 0:
+			if err := w.ask(); err != nil || w.t.Allowed() {
+				return true, err
+			}
+			if asked, after = true, w.blocked(); after == Never {
+				return true, nil
+			}
+			line.Stay(lineOf(w.store, &w.t.Charges[w.at]), after)
+			continue
+		}
+		timer.Reset(min(due, left))
+		select {
+		case <-line.Wake():
+		case <-timer.C:
+		case <-ctx.Done():
+			if announced && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return asked, nil // its deadline was the end of Within
+			}
+			return asked, ctx.Err()
+		}
+	}
+}
+
+// giveWay refuses a transaction for which the store was not asked, because others were first. The
+// decisions describe the keys as they are.
+func (w *waiter) giveWay() error {
+	w.t.Mode, w.t.Within = ModePeek, 0
+	defer func() { w.t.Mode = ModeSpend }()
+	if err := w.store.Take(w.ctx, w.t); err != nil {
+		return err
+	}
+	if d := &w.t.Decisions[w.at]; w.t.Allowed() {
+		d.Allowed, d.Remaining, d.RetryAfter = false, 0, Never
+	}
+	return nil
+}
+
+// lineOf returns the line of a charge. Stores that cannot be compared share the lines of their
+// type.
+func lineOf(store Store, c *Charge) line.Key {
+	k := line.Key{Store: store, Rule: c.Rule, Key: c.StoredKey(), Limit: c.Limit.StoredName(), Algorithm: c.Limit.Algorithm.Name()}
+	if !compare.Can(store) {
+		k.Store = reflect.TypeOf(store)
+	}
+	return k
+}
