@@ -1,7 +1,7 @@
 // The first picture: traffic streams to two gates, a fixed window and GCRA, and the reader sends
 // requests, too. The past moves to the left, and the gate stands at now.
 
-import { beat, inView } from "../beat.js";
+import { beat, frame, inView } from "../beat.js";
 import { at, box, label, line, mark, span, svg } from "./svg.js";
 import { busiest, Ledger, second } from "./world.js";
 
@@ -92,7 +92,7 @@ export class Gate {
     this.button.textContent = "Pause";
     let before;
     this.stop?.();
-    this.stop = beat(() => (still.matches ? 500 : 0), (time) => {
+    this.stop = beat(() => (still.matches ? 500 : frame), (time) => {
       this.until(this.now + Math.min(600, time - (before ?? time)) * 1e3);
       before = time;
       this.fill();
