@@ -66,7 +66,7 @@ export class Gate {
       const { allowed, decisions: [d] } = lane.ledger.take(t);
       lane.dots.push({ t, allowed, mine, cost: 1, wait: 0, decisions: [d] });
       if (lane.dots.length > 150) lane.dots.shift();
-      const best = busiest(lane.dots, period);
+      const best = busiest(lane.dots.filter((d) => d.t > t - period), period);
       if (best.n >= lane.worst.n) lane.worst = best; // of equal ones the latest, which is in view
     }
   }
