@@ -312,6 +312,10 @@ func unserved(w http.ResponseWriter, r *http.Request, err error) {
 // Status is, because no wait helps, and problem details of the type about:blank. A request that
 // could not be decided, and that Options.OnError does not let pass, gets 503 and
 // temporary-reduced-capacity.
+//
+// Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in
+// the words of their protocol: resource_exhausted, with google.rpc.RetryInfo if a wait helps,
+// permission_denied after a deny, invalid_argument without a key, and unavailable for 503.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		v.problem().write(w, r, false)
