@@ -64,6 +64,19 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeTwice: two probes at the same time, when Redis has no scripts, disturb each other as
+// little as other calls.
+func TestProbeTwice(t *testing.T) {
+	for range 20 {
+		store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(redistest.Lua54(t).Addr(), nil))))
+		weirtest.Together(2, func(int) {
+			if err := store.Probe(t.Context(), everyLimit...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestOverridesLua54: the scripts of overrides run on Lua 5.4, too. Package overrides tests them
 // on a redis-server.
 func TestOverridesLua54(t *testing.T) {

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 		// If Redis may lack the script, a batch has the text of the script. With only its
 		// hash, this call would fail, and Redis would decide the later calls of the batch
 		// before this call is sent again.
-		if len(calls) == 1 || c.sent.Swap(true) {
+		if len(calls) == 1 || c.sent.Load() || slices.ContainsFunc(calls[:i], func(of *call) bool { return of.script == c.script }) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
 			cmds[i] = c.command(ctx, "eval", c.text)
@@ -35,6 +36,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 		}
 		todo = nil
 		for i, c := range calls {
+			c.sent.Store(true) // not earlier: another batch could overtake this one
 			switch err := cmds[i].Err(); {
 			case redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = c.command(ctx, "eval", c.text)
