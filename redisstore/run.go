@@ -80,6 +80,9 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && redirected(err) {
+			if s.clock != nil {
+				s.setEarliest(cmd)
+			}
 			if err := queue.Await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) }); !queue.IsAnswer(err) {
 				return err
 			}
@@ -120,16 +123,17 @@ func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
 }
 
 // newQueue returns the queue of a client of one node.
-func (s *Store) newQueue(rdb redis.UniversalClient) *queue.Queue {
-	return queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
+func (s *Store) newQueue(rdb redis.UniversalClient) *server {
+	q := queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
+	return &server{Queue: q, clock: s.clock, dials: &s.dials, timeout: s.timeout}
 }
 
-func (s *Store) queueOf(node *redis.Client) *queue.Queue {
+func (s *Store) queueOf(node *redis.Client) *server {
 	q, ok := s.queues.Load(node)
 	if !ok {
-		q, _ = s.queues.LoadOrStore(node, sync.OnceValue(func() *queue.Queue { return s.newQueue(node) }))
+		q, _ = s.queues.LoadOrStore(node, sync.OnceValue(func() *server { return s.newQueue(node) }))
 	}
-	return q.(func() *queue.Queue)()
+	return q.(func() *server)()
 }
 
 // beyondEdges returns the instant around which a script needs more edges, in µs since 1970.
