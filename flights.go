@@ -44,7 +44,7 @@ func (f *flights) start(v *verdict) (end func()) {
 	if len(charges) == 0 {
 		return nil
 	}
-	flying := &flight{l: f.l, ctx: asking{v.Context}, charges: charges, lease: lease}
+	flying := &holding{l: f.l, ctx: asking{v.Context}, charges: charges, lease: lease}
 	flying.mu.Lock() // renew may begin before AfterFunc returns
 	defer flying.mu.Unlock()
 	flying.timer = time.AfterFunc(lease/2, flying.renew)
@@ -70,8 +70,8 @@ func held(v *verdict) (charges []quota.Charge, lease time.Duration) {
 	return charges, lease
 }
 
-// A flight has the units that one request holds while it is in flight.
-type flight struct {
+// A holding is the units that one request holds while it is in flight.
+type holding struct {
 	l   *Limiter
 	ctx context.Context
 
@@ -82,7 +82,7 @@ type flight struct {
 }
 
 // end gives the units back. A second call does nothing.
-func (f *flight) end() {
+func (f *holding) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.timer.Stop()
@@ -94,7 +94,7 @@ func (f *flight) end() {
 // renew spends the units again, even if they do not fit, and then gives the old units back.
 // In between the units count twice, so another request may be refused although it fits, but
 // no request is admitted that does not fit.
-func (f *flight) renew() {
+func (f *holding) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.charges) == 0 {

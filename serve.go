@@ -51,13 +51,24 @@ func (l *Limiter) admit(v *verdict) error {
 // an error of the store, because it knows whether the request passes.
 func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time.Duration) error {
 	l.charge(v, rules, riders)
-	if v.reason == 0 && v.event.Err == nil {
-		if maxWait > 0 {
-			v.Within = l.enter(v, maxWait)
-			defer l.leave(v) // even if the store panics
-		}
+	switch {
+	case v.reason != 0 || v.event.Err != nil:
+	case maxWait > 0:
+		return l.askInLine(v, riders, maxWait)
+	default:
 		l.ask(v, riders)
 	}
+	if v.event.Err == nil {
+		l.observe(v)
+	}
+	return nil
+}
+
+// askInLine does what ask does, for a request that may wait for up to maxWait, and then waits.
+func (l *Limiter) askInLine(v *verdict, riders []rider, maxWait time.Duration) error {
+	v.Within = l.enter(v, maxWait)
+	defer l.leave(v) // even if the store panics. In decide it would cost each request 17 ns
+	l.ask(v, riders)
 	if v.event.Err != nil {
 		return nil
 	}
@@ -74,19 +85,27 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 	if len(v.Charges) == 0 {
 		return
 	}
-	v.Charges = append(v.Charges, v.riding...)
+	if len(v.riding) > 0 {
+		v.Charges = append(v.Charges, v.riding...)
+	}
 	var err error
 	if v.event.Took, err = l.timedTake(v, l.store, &v.Transaction); err != nil {
 		v.event.Err = err
 		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
-		v.trim()
-		return
-	}
-	if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
+	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
 		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
 	}
-	for _, rider := range riders {
-		rider.heed(v)
+	if len(riders) > 0 {
+		l.heed(v, riders)
+	}
+}
+
+// heed has riders heed the decisions of v, and then removes their charges.
+func (l *Limiter) heed(v *verdict, riders []rider) {
+	if v.event.Err == nil {
+		for _, rider := range riders {
+			rider.heed(v)
+		}
 	}
 	v.trim()
 	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
@@ -229,12 +248,12 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 // the response will have no other fields
-	l.writeHeaders(h, v, tells)
 	if v.reason != 0 && v.outer != nil {
 		l.checkNesting(v)
 	}
+	l.writeHeaders(h, v, tells)
 	if v.reason == 0 && len(l.riders) > 0 {
-		next = start(l.riders, v).handler(next)
+		next = startAll(l.riders, v).handler(next)
 	}
 	if settles {
 		l.serveAndSettle(w, r, v, next)
@@ -293,6 +312,10 @@ func unserved(w http.ResponseWriter, r *http.Request, err error) {
 // Status is, because no wait helps, and problem details of the type about:blank. A request that
 // could not be decided, and that Options.OnError does not let pass, gets 503 and
 // temporary-reduced-capacity.
+//
+// Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in
+// the words of their protocol: resource_exhausted, with google.rpc.RetryInfo if a wait helps,
+// permission_denied after a deny, invalid_argument without a key, and unavailable for 503.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		v.problem().write(w, r, false)
