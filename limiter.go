@@ -22,6 +22,7 @@ type Limiter struct {
 	o       Options
 	settles bool // a rule has Settle
 	jitters bool // a rule has RetryJitter
+	flies   bool // a limit can count requests in flight
 	writer  *headers.Writer
 	log     errorLog
 	passed  errorLog // of requests that pass undecided, which other errors must not silence
@@ -88,6 +89,7 @@ type inquiry struct {
 	told    *verdict       // the context of the next handler; nil until tell or Room makes it
 	shown   []headers.Item // of the header fields
 	entered bool           // the request is one of the MaxWaiting that may wait
+	slept   time.Duration  // how long the request has waited already, for units in flight
 }
 
 // extra holds what few requests need.
@@ -163,6 +165,7 @@ func (v *verdict) begin(r *http.Request) {
 	t.Undo = t.Undo[:0]
 	v.riding = v.riding[:0]
 	t.Within, t.Wait, t.At = 0, 0, time.Time{}
+	v.slept = 0
 }
 
 // Room makes v.told, the context of the next handler, with Room for values of header fields.

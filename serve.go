@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seed83679106/weir/internal/line"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -49,38 +50,48 @@ func (l *Limiter) admit(v *verdict) error {
 // records the outcome in v. A request that is admitted then waits for its turn, for up to maxWait.
 // decide returns the error of the context of the request if that ends first. The caller observes
 // an error of the store, because it knows whether the request passes.
-func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time.Duration) error {
+func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time.Duration) (gone error) {
 	l.charge(v, rules, riders)
 	if v.reason == 0 && v.event.Err == nil {
 		if maxWait > 0 {
 			v.Within = l.enter(v, maxWait)
 			defer l.leave(v) // even if the store panics
 		}
-		l.ask(v, riders)
+		gone = l.ask(v, riders)
 	}
 	if v.event.Err != nil {
 		return nil
 	}
 	l.observe(v)
-	if v.reason == 0 && v.Wait > 0 {
+	if v.reason == 0 && v.Wait > v.slept {
 		return l.wait(v)
 	}
-	return nil
+	return gone
 }
 
 // ask has the store decide the charges of v and of its riders, in one call, and has the riders
-// heed the decisions. Then it removes the charges of riders.
-func (l *Limiter) ask(v *verdict, riders []rider) {
+// heed the decisions. Then it removes the charges of riders. If the context of the request ends
+// while it waits for units in flight, ask returns the error of the context, and the request was
+// refused.
+func (l *Limiter) ask(v *verdict, riders []rider) (gone error) {
 	if len(v.Charges) == 0 {
-		return
+		return nil
 	}
 	v.Charges = append(v.Charges, v.riding...)
 	var err error
-	if v.event.Took, err = l.timedTake(v, l.store, &v.Transaction); err != nil {
+	if v.Within > 0 && l.flies && (line.Anyone() || inFlight(v.items)) {
+		err = l.takeInLine(v)
+		if err != nil && err == v.Err() && len(v.Decisions) == len(v.Charges) {
+			gone, err, riders = err, nil, nil
+		}
+	} else {
+		v.event.Took, err = l.timedTake(v, l.store, &v.Transaction)
+	}
+	if err != nil {
 		v.event.Err = err
 		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
 		v.trim()
-		return
+		return nil
 	}
 	if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
 		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
@@ -92,6 +103,20 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
 		l.giveBack(v)
 	}
+	if v.reason == 0 {
+		v.Wait += v.slept
+	}
+	return gone
+}
+
+// takeInLine has the store decide the charges of v, when the request has waited in line.
+func (l *Limiter) takeInLine(v *verdict) (err error) {
+	start := time.Now()
+	v.slept, err = quota.TakeInLine(v.Context, l.store, &v.Transaction)
+	if !l.instant {
+		v.event.Took = time.Since(start) - v.slept
+	}
+	return err
 }
 
 // timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
@@ -156,7 +181,7 @@ func (l *Limiter) leave(v *verdict) {
 // wait returns when the turn of v has come. If the context of the request ends before the
 // turn, wait gives the turn back.
 func (l *Limiter) wait(v *verdict) error {
-	timer := time.NewTimer(v.Wait)
+	timer := time.NewTimer(v.Wait - v.slept)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
