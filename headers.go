@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -10,21 +9,6 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
-
-// newWriter returns the writer of header fields in a dialect, for rules.
-func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
-	units := make([]string, len(rules))
-	for i := range rules {
-		if units[i] = rules[i].Unit; units[i] == "" {
-			units[i] = headers.Requests
-		}
-	}
-	w, err := headers.NewWriter(d, units...)
-	if err != nil {
-		return nil, fmt.Errorf("weir: %w", err)
-	}
-	return w, nil
-}
 
 // writeHeaders writes the decision into the response fields, together with the decisions
 // of outer limiters on the same request. tells says whether the next handler gets the
@@ -42,7 +26,7 @@ func (l *Limiter) writeHeaders(h http.Header, v *verdict, tells bool) {
 		r.Memory = v
 	}
 	if v.reason != 0 {
-		r.RetryAfter = l.retryAfter(v)
+		r.RetryAfter = v.retryAfter()
 	}
 	if v.outer == nil && len(v.items) == 1 && (l.o.Headers&headers.IETF == 0 || v.items[0].rule.PartitionKey == nil) {
 		it := &v.items[0]
@@ -82,14 +66,16 @@ func (l *Limiter) show(v *verdict) []headers.Item {
 }
 
 // retryAfter returns the wait of a refusal, with the jitter of the rule that refuses for the
-// longest time.
-func (l *Limiter) retryAfter(v *verdict) time.Duration {
-	wait := v.RetryAfter()
-	if !l.jitters || wait == quota.Never || v.reason == ReasonError {
+// longest time. After an error there is no such rule.
+func (v *verdict) retryAfter() time.Duration {
+	wait, by := v.RetryAfter(), (*rule)(nil)
+	if v.extra != nil && v.extra.denial.Reason != 0 {
+		by = v.extra.by
+	} else {
+		by = v.items[v.longest].rule
+	}
+	if wait == quota.Never || by == nil || by.RetryJitter == 0 {
 		return wait
 	}
-	if v.extra != nil && v.extra.by != nil {
-		return wait + rand.N(v.extra.by.RetryJitter+1)
-	}
-	return wait + rand.N(v.items[v.longest].rule.RetryJitter+1)
+	return wait + rand.N(by.RetryJitter+1)
 }

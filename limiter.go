@@ -21,7 +21,6 @@ type Limiter struct {
 	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
-	jitters bool // a rule has RetryJitter
 	flies   bool // a limit can count requests in flight
 	writer  *headers.Writer
 	log     errorLog
@@ -32,6 +31,7 @@ type Limiter struct {
 
 	nested    atomic.Bool // checkNesting has warned
 	strayUnit atomic.Bool // ReportUsage has warned
+	lateUnit  atomic.Bool // the same
 	instant   bool        // the store decides in memory: see isInstant
 }
 
@@ -99,6 +99,8 @@ type extra struct {
 	aside  book     // charges that refuse nothing
 	l      *Limiter // if a rule has Settle
 	used   usage    // see ReportUsage
+
+	onError func(r *http.Request, err error) error // the same, if Draw cannot draw
 }
 
 // A book has charges of a request that are spent in a call of their own, in place of its other
@@ -107,6 +109,21 @@ type book struct {
 	quota.Transaction
 	items []item
 	spent bool
+}
+
+// A usage is what a request has used, by unit.
+type usage struct {
+	mu   sync.Mutex
+	of   map[string]*units
+	over bool // the request was settled
+}
+
+// units are how many units of one kind a request has used.
+type units struct {
+	used     int64 // reported or drawn
+	reported bool
+	drawn    int64         // beyond what Cost has reserved
+	stream   *quota.Stream // of these
 }
 
 // An item is the decision on one limit of a request.
@@ -210,11 +227,51 @@ func (l *Limiter) recycle(v *verdict) {
 	l.pool.Put(v)
 }
 
+// problem returns the answer to a refused request. After a refusal by limits, the answer names
+// them. Usually one limit refuses, and its answer is prepared already.
+func (v *verdict) problem() *problem {
+	if v.extra != nil && v.extra.denial.Reason != 0 {
+		switch v.extra.denial.Reason {
+		case ReasonNoKey:
+			return &missingKey
+		case ReasonError:
+			return &reducedCapacity
+		}
+		return &v.extra.by.abnormal
+	}
+	refusing := 0
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			refusing++
+		}
+	}
+	if refusing == 0 { // a handler calls Refuse for a request that was admitted
+		return &quotaExceeded
+	}
+	longest := &v.items[v.longest]
+	if refusing == 1 {
+		return &longest.policy.problem
+	}
+	var names [][]byte
+	for i := range v.items {
+		if !v.items[i].Allowed {
+			names = append(names, v.items[i].json)
+		}
+	}
+	p := longest.rule.exceeded.violating(names...)
+	return &p
+}
+
 func (v *verdict) extras() *extra {
 	if v.extra == nil {
 		v.extra = new(extra)
 	}
 	return v.extra
+}
+
+// settledBy has l settle the request of v.
+func (e *extra) settledBy(l *Limiter, onError func(r *http.Request, err error) error) {
+	e.l, e.onError = l, onError
 }
 
 // outside returns the verdict of the Limiter around that of v, or nil if there is none.

@@ -120,9 +120,8 @@ func New(store Store, o Options) (*Limiter, error) {
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
 		l.settles = l.settles || r.Settle != nil
-		l.jitters = l.jitters || r.RetryJitter > 0
 	}
-	for _, rider := range []rider{newShadow(l), newBans(l), newFlights(l)} {
+	for _, rider := range []rider{newShadows(l), newBans(l), newFlights(l)} {
 		if rider != nil {
 			l.riders = append(l.riders, rider)
 		}

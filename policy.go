@@ -12,22 +12,6 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// prepared is limits in the form in which a rule charges them.
-type prepared struct {
-	policies []policy // empty if the request is not charged
-	err      error    // not nil if a limit is invalid
-
-	of    []Limit   // what was prepared
-	base  *prepared // what it replaces, or nil
-	hash  uint64
-	next  *prepared // of the same hash
-	depth int       // how many follow
-	loose bool      // it is not kept
-}
-
-// What a rule says of a request if it has no limits for it.
-var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
-
 const (
 	// maxPrepared is how many lists of limits a rule keeps prepared. When one more comes, the
 	// rule drops the others, and prepares a list again when the list is used.
@@ -148,7 +132,7 @@ func hashOf(limits []Limit, base *prepared) (h uint64) {
 		if l.Algorithm != nil {
 			algorithm = l.Algorithm.Name()
 		}
-		h = maphash.Comparable(seed, hashed{h, l.Name, algorithm, l.Quota, l.Period, l.Burst})
+		h = maphash.Comparable(listSeed, hashed{h, l.Name, algorithm, l.Quota, l.Period, l.Burst})
 	}
 	return h
 }
@@ -161,7 +145,7 @@ type hashed struct {
 	burst           int64
 }
 
-var seed = maphash.MakeSeed()
+var listSeed = maphash.MakeSeed()
 
 // PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
 // Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if

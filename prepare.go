@@ -6,35 +6,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/printable"
 	"github.com/seed83679106/weir/quota"
 )
-
-// A rule is a Rule with everything that New prepares.
-type rule struct {
-	Rule
-	index    int             // in the rules of its Limiter
-	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
-	policies []policy        // of Limits
-	own      *prepared       // Limits; nil if there are none
-	exceeded problem         // the body of a refusal by its limits
-	abnormal problem         // the body of a refusal by a ban or a deny
-	writer   *headers.Writer // of the Limiter
-	log      *errorLog       // the same
-
-	global            bool    // Key is Global, whose key is empty on purpose
-	keyless, costless silence // see wiring.go
-	unsettled         silence // the same
-	emptied           atomic.Bool
-
-	lists     sync.Map // hash → *prepared
-	listCount atomic.Int64
-}
 
 func prepare(r Rule, w *headers.Writer) (*rule, error) {
 	p, err := r.prepare(w)
@@ -69,7 +46,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
 	}
-	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
+	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), chargesUsed: isChargeUsed(r.Settle), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
 	if r.Status == reducedCapacity.status {
 		p.exceeded = reducedCapacity
 	}
@@ -93,7 +70,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 
 // buffered returns the rule with a buffer, or an error if a limit is invalid with it.
 func (r *rule) buffered(d time.Duration) (*rule, error) {
-	b := &rule{Rule: r.Rule, index: r.index, buffer: d, exceeded: r.exceeded, abnormal: r.abnormal, writer: r.writer, log: r.log, global: r.global}
+	b := &rule{Rule: r.Rule, index: r.index, buffer: d, exceeded: r.exceeded, abnormal: r.abnormal, writer: r.writer, log: r.log, global: r.global, chargesUsed: r.chargesUsed}
 	var err error
 	if b.policies, err = b.policiesOf(r.Limits, nil); err != nil {
 		return nil, &RuleError{r.Name, err}
@@ -134,19 +111,6 @@ func (r *rule) checkLimits() error {
 		return errors.New("the Settle changes nothing, because requests in flight give their units back")
 	}
 	return nil
-}
-
-// A policy is a limit with what is the same in every response, for every key.
-type policy struct {
-	rule     *rule
-	limits   int // how many limits of the rule are charged together
-	limit    Limit
-	name     string // the rule's, or rule/limit
-	inFlight bool   // it counts requests that have not ended
-
-	fields  *headers.Prepared
-	json    []byte  // the name as JSON
-	problem problem // the answer if this limit alone refuses
 }
 
 // newPolicy prepares a limit. If alone, header fields show the limit under the name of the
@@ -241,4 +205,19 @@ func inherit(l, from *Limit) {
 	if l.Burst == 0 {
 		l.Burst = from.Burst
 	}
+}
+
+// newWriter returns the writer of header fields in a dialect, for rules.
+func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
+	units := make([]string, len(rules))
+	for i := range rules {
+		if units[i] = rules[i].Unit; units[i] == "" {
+			units[i] = headers.Requests
+		}
+	}
+	w, err := headers.NewWriter(d, units...)
+	if err != nil {
+		return nil, fmt.Errorf("weir: %w", err)
+	}
+	return w, nil
 }

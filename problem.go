@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/accept"
+	"github.com/seed83679106/weir/internal/answer"
 )
 
 // A problem is an answer to a request that was not served: problem details as in RFC 9457,
@@ -63,17 +64,21 @@ var (
 // write answers with p. fresh says that the response has no fields yet except those about limits.
 func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
 	h := w.Header()
-	if vary := h["Vary"]; fresh || len(vary) == 0 {
-		h["Vary"] = varyAccept
-	} else if !slices.Contains(vary, "Accept") {
-		h.Add("Vary", "Accept")
-	}
 	if !fresh {
 		delete(h, "Content-Length") // net/http sets it
 		delete(h, "Content-Encoding")
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
+	if rpc := answer.For(r); rpc != answer.HTTP {
+		rpc.Write(w, r, p.rpcStatus(h), p.sentence+tryAgain(h))
+		return
+	}
+	if vary := h["Vary"]; fresh || len(vary) == 0 {
+		h["Vary"] = varyAccept
+	} else if !slices.Contains(vary, "Accept") {
+		h.Add("Vary", "Accept")
+	}
 
 	body := p.json
 	switch accept.Best(r.Header["Accept"]) {
@@ -91,6 +96,15 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
 	w.Write(body) // an error means that the client is gone
 }
 
+// rpcStatus returns the status of p for clients of RPC protocols, which do not read the kind: 403
+// if the key is denied, because no wait helps.
+func (p *problem) rpcStatus(h http.Header) int {
+	if p.kind == abnormalUsage.kind && p.status == http.StatusTooManyRequests && len(h[headers.RetryAfter]) == 0 {
+		return http.StatusForbidden
+	}
+	return p.status
+}
+
 func tryAgain(h http.Header) string {
 	switch after := h.Get(headers.RetryAfter); after {
 	case "":
@@ -100,39 +114,4 @@ func tryAgain(h http.Header) string {
 	default:
 		return " Try again in " + html.EscapeString(after) + " seconds."
 	}
-}
-
-// problem returns the answer to a refused request. After a refusal by limits, the answer names
-// them. Usually one limit refuses, and its answer is prepared already.
-func (v *verdict) problem() *problem {
-	if v.extra != nil && v.extra.denial.Reason != 0 {
-		switch v.extra.denial.Reason {
-		case ReasonNoKey:
-			return &missingKey
-		case ReasonError:
-			return &reducedCapacity
-		}
-		return &v.extra.by.abnormal
-	}
-	refusing := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			refusing++
-		}
-	}
-	if refusing == 0 { // a handler calls Refuse for a request that was admitted
-		return &quotaExceeded
-	}
-	longest := &v.items[v.longest]
-	if refusing == 1 {
-		return &longest.policy.problem
-	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := longest.rule.exceeded.violating(names...)
-	return &p
 }

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -118,6 +121,57 @@ type Rule struct {
 	// several rules refuse a request, the RetryJitter of the rule in Refusal counts.
 	RetryJitter time.Duration
 }
+
+// A rule is a Rule with everything that New prepares.
+type rule struct {
+	Rule
+	index    int             // in the rules of its Limiter
+	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
+	policies []policy        // of Limits
+	own      *prepared       // Limits; nil if there are none
+	exceeded problem         // the body of a refusal by its limits
+	abnormal problem         // the body of a refusal by a ban or a deny
+	writer   *headers.Writer // of the Limiter
+	log      *errorLog       // the same
+
+	global            bool    // Key is Global, whose key is empty on purpose
+	chargesUsed       bool    // Settle is ChargeUsed
+	keyless, costless silence // see wiring.go
+	unsettled         silence // the same
+	emptied           atomic.Bool
+
+	lists     sync.Map // hash → *prepared
+	listCount atomic.Int64
+}
+
+// A policy is a limit with what is the same in every response, for every key.
+type policy struct {
+	rule     *rule
+	limits   int // how many limits of the rule are charged together
+	limit    Limit
+	name     string // the rule's, or rule/limit
+	inFlight bool   // it counts requests that have not ended
+
+	fields  *headers.Prepared
+	json    []byte  // the name as JSON
+	problem problem // the answer if this limit alone refuses
+}
+
+// prepared is limits in the form in which a rule charges them.
+type prepared struct {
+	policies []policy // empty if the request is not charged
+	err      error    // not nil if a limit is invalid
+
+	of    []Limit   // what was prepared
+	base  *prepared // what it replaces, or nil
+	hash  uint64
+	next  *prepared // of the same hash
+	depth int       // how many follow
+	loose bool      // it is not kept
+}
+
+// What a rule says of a request if it has no limits for it.
+var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
 
 // A NoKey says what a rule does with a request for which its Key returns no key.
 type NoKey uint8

@@ -254,12 +254,12 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 // the response will have no other fields
-	l.writeHeaders(h, v, tells)
 	if v.reason != 0 && v.outer != nil {
 		l.checkNesting(v)
 	}
+	l.writeHeaders(h, v, tells)
 	if v.reason == 0 && len(l.riders) > 0 {
-		next = start(l.riders, v).handler(next)
+		next = startAll(l.riders, v).handler(next)
 	}
 	if settles {
 		l.serveAndSettle(w, r, v, next)
@@ -318,6 +318,10 @@ func unserved(w http.ResponseWriter, r *http.Request, err error) {
 // Status is, because no wait helps, and problem details of the type about:blank. A request that
 // could not be decided, and that Options.OnError does not let pass, gets 503 and
 // temporary-reduced-capacity.
+//
+// Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in
+// the words of their protocol: resource_exhausted, with google.rpc.RetryInfo if a wait helps,
+// permission_denied after a deny, invalid_argument without a key, and unavailable for 503.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		v.problem().write(w, r, false)

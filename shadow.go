@@ -1,29 +1,29 @@
 package weir
 
-// shadow is the rider of rules in shadow. It has the store decide their charges in a call of
+// shadows is the rider of rules in shadow. It has the store decide their charges in a call of
 // its own, once the other rules have admitted the request, and lets the request pass.
-type shadow struct {
+type shadows struct {
 	bystander
 	l *Limiter
 }
 
-// newShadow returns nil if no rule is in shadow.
-func newShadow(l *Limiter) rider {
+// newShadows returns nil if no rule is in shadow.
+func newShadows(l *Limiter) rider {
 	for _, r := range l.rules {
 		if r.Shadow > 0 {
-			return &shadow{l: l}
+			return &shadows{l: l}
 		}
 	}
 	return nil
 }
 
-func (s *shadow) meet(_ *verdict, rule *rule, key string, _ bool) (aside bool) {
+func (s *shadows) meet(_ *verdict, rule *rule, key string, _ bool) (aside bool) {
 	return rule.inShadow(key)
 }
 
 // start charges the rules in shadow. Their wait counts from the turn of the request, which has
 // come.
-func (s *shadow) start(v *verdict) func() {
+func (s *shadows) start(v *verdict) func() {
 	b := v.aside()
 	if b == nil {
 		return nil

@@ -37,6 +37,13 @@ func TestAnswer(t *testing.T) {
 
 // TestKeyJSON: the key json:NAME is keys.ByJSON and reads bodies up to 64 KiB.
 func TestKeyJSON(t *testing.T) {
+	for path, body := range map[string]string{"params.name": `{"params":{"name":"ann"}}`, `a\.b.c`: `{"a.b":{"c":"ann"}}`} {
+		h := newPage(t, "limits: [{name: a, key: 'json:"+path+"', deny: [ann], config: [{limit: 1, period: 1h}]}]", Options{}).Handler("a")(ok)
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(body))); w.Code != 429 {
+			t.Errorf("%s: got %d, want 429", path, w.Code)
+		}
+	}
 	p := newPage(t, "limits: [{name: a, key: 'json:email', deny: [mallory], config: [{limit: 1, period: 1h}]}]", Options{})
 	h := p.Handler("a")(ok)
 	for _, c := range []struct {

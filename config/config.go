@@ -149,6 +149,14 @@ func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
 
+// Admit returns a function that decides about requests by the named rules, as Handler does: the
+// [weir.Limiter.Admit] of the rules in force, for package weirgrpc and for other servers that are
+// no http.Handler. It panics when Handler does.
+func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
+	i := f.handler(names)
+	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
+}
+
 // all stands for the names of all rules. No rule has such a name.
 var all = []string{"\x00"}
 

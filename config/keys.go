@@ -154,6 +154,8 @@ func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 		d.errorf(n, "key %s has no name after the colon", text)
 	case name == pathKey:
 		return key{fn: keys.ByPathValue(arg), text: text}
+	case name == jsonKey && slices.Contains(strings.Split(strings.ReplaceAll(arg, `\.`, "-"), "."), ""):
+		d.errorf(n, "key %s has an empty name in its path", text)
 	case name == jsonKey:
 		return key{fn: keys.ByJSON(arg, maxJSON), text: text, kind: kindLower}
 	case !isToken(arg):

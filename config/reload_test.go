@@ -86,6 +86,28 @@ func TestReloadHoldsAtOnce(t *testing.T) {
 	}
 }
 
+// TestAdmit: Admit decides by the rules in force, together with Handler.
+func TestAdmit(t *testing.T) {
+	p := newPage(t, limitOf(2), Options{})
+	admit, h := p.Admit("a"), p.Handler("a")(ok)
+	asked := func() bool {
+		a, err := admit(httptest.NewRequest("GET", "/", nil))
+		if err == nil {
+			a.Done(weir.Outcome{})
+		}
+		return err == nil
+	}
+	got := fmt.Sprint(asked(), get(h), asked())
+	p.mustWrite(t, limitOf(3))
+	got += fmt.Sprint(" ", asked(), asked())
+	if want := "true 200 false true false"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if _, err := p.write("limits: [{name: b, config: [{limit: 1, period: 1h}]}]"); err == nil {
+		t.Error("a file without the rule was loaded")
+	}
+}
+
 func TestReloadOfBadFile(t *testing.T) {
 	p := newPage(t, limitOf(2)+"\n", Options{})
 	h := p.Handler("a")(ok)

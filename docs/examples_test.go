@@ -12,7 +12,7 @@ import (
 )
 
 // public are the packages that users import.
-var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "keys", "lease", "memstore", "overrides", "quota", "redisstore", "regions", "storetest", "watch", "weirchi", "weirotel", "weirprom"}
+var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "jsonrpc", "keys", "lease", "memstore", "overrides", "quota", "redisstore", "regions", "storetest", "watch", "weirchi", "weirgrpc", "weirotel", "weirprom"}
 
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.

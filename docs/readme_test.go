@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 )
 
-// TestReadmeChi: under the limits of README's example with chi, a client that sends more
+// TestReadmeChi: under two rules of one limiter, as in the README, a client that sends more
 // requests than all clients may send together leaves room for a stranger. If its limiters
 // were inside each other, it would not.
 func TestReadmeChi(t *testing.T) {

@@ -95,6 +95,42 @@ func TestByJSON(t *testing.T) {
 	}
 }
 
+// TestByJSONPath: the key is at the end of a path of objects.
+func TestByJSONPath(t *testing.T) {
+	for _, c := range []struct{ path, body, want string }{
+		{"params.name", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{"name":"x"},"name":"Search"}}`, "search"},
+		{"params.name", `{"Params":{"NAME":"search"}}`, "search"},
+		{"params.name", `{"params.name":"x","params":{"name":7}}`, "7"},
+		{"a.b.c", `{"a":{"b":{"c":"d"}}}`, "d"},
+		{`a\.b`, `{"a.b":"c","a":{"b":"d"}}`, "c"},
+		{`a\.b.c`, `{"a.b":{"c":"d"}}`, "d"},
+		{`a\b`, `{"a\\b":"c"}`, "c"},
+
+		{"params.name", `{"method":"initialize","name":"x"}`, "-"},
+		{"params.name", `{"params":null}`, "-"},
+		{"params.name", `{"params":{}}`, "-"},
+		{"params.name", `{"params":{"name":null}}`, "-"},
+		{"params.name", ``, "-"},
+
+		{"params.name", `[{"params":{"name":"search"}}]`, "unreadable"},
+		{"params.name", `{"params":["search"]}`, "unreadable"},
+		{"params.name", `{"params":"name"}`, "unreadable"},
+		{"params.name", `{"params":{"name":{}}}`, "unreadable"},
+		{"params.name", `{"params":{"name":"a"},"params":{"name":"b"}}`, "unreadable"},
+		{"params.name", `{"params":{"name":"a"},"Params":null}`, "unreadable"},
+		{"params.name", `{"params":{"name":"a","Name":"b"}}`, "unreadable"},
+		{"params.name", `null`, "unreadable"},
+	} {
+		key, ok := keys.ByJSON(c.path, 1<<10)(httptest.NewRequest("POST", "/", strings.NewReader(c.body)))
+		if !ok {
+			key = "-"
+		}
+		if key != c.want {
+			t.Errorf("%s in %s: got %q, want %q", c.path, c.body, key, c.want)
+		}
+	}
+}
+
 // checkByJSON sends a body to two rules with a key of ByJSON, and then reads it.
 func checkByJSON(t *testing.T, text string, chunked bool, max int, want string) {
 	t.Helper()
@@ -130,7 +166,7 @@ func checkByJSON(t *testing.T, text string, chunked bool, max int, want string) 
 
 // TestByJSONPanics: ByJSON panics on an error in its arguments.
 func TestByJSONPanics(t *testing.T) {
-	for _, call := range []func(){func() { keys.ByJSON("", 1) }, func() { keys.ByJSON("email", 0) }} {
+	for _, call := range []func(){func() { keys.ByJSON("", 1) }, func() { keys.ByJSON("a..b", 1) }, func() { keys.ByJSON("a.", 1) }, func() { keys.ByJSON("email", 0) }} {
 		func() {
 			defer func() {
 				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "keys: ByJSON: ") {
@@ -269,10 +305,10 @@ func ExampleByJSON() {
 	// "unreadable" true
 }
 
-// decoded does what ByJSON does with a body, token by token. It returns the value of a field of a JSON object, or "" if the field is missing or
-// the body is empty. ok is false if the body is neither empty nor an object, or if it has
-// the field twice or with a value that tokenText refuses.
-func decoded(body []byte, field string) (value string, ok bool) {
+// decoded does what ByJSON does with a body, token by token. It returns the value at a path of a
+// JSON object, or "" if it is missing or the body is empty. ok is false if the body is neither
+// empty nor an object, or if a member of the path is there twice or has a value of another type.
+func decoded(body []byte, field string, path ...string) (value string, ok bool) {
 	if len(body) == 0 {
 		return "", true
 	}
@@ -284,24 +320,29 @@ func decoded(body []byte, field string) (value string, ok bool) {
 	if t, _ := d.Token(); t != json.Delim('{') {
 		return "", false
 	}
-	found := false
+	var found json.RawMessage
 	for d.More() {
 		name, _ := d.Token()
+		var v json.RawMessage
+		d.Decode(&v)
 		if name, _ := name.(string); !strings.EqualFold(name, field) {
-			var skipped json.RawMessage
-			d.Decode(&skipped)
 			continue
 		}
-		if found {
+		if found != nil {
 			return "", false
 		}
-		found = true
-		t, _ := d.Token()
-		if value, ok = tokenText(t); !ok {
-			return "", false
-		}
+		found = v
 	}
-	return value, true
+	if len(path) > 0 && found != nil && string(found) != "null" {
+		return decoded(found, path[0], path[1:]...)
+	}
+	if found == nil {
+		return "", true
+	}
+	d = json.NewDecoder(bytes.NewReader(found))
+	d.UseNumber()
+	t, _ := d.Token()
+	return tokenText(t)
 }
 
 // tokenText returns a string, or a number without fraction and exponent, as text. It returns ""
@@ -322,7 +363,8 @@ func tokenText(t json.Token) (s string, ok bool) {
 // encoding/json finds, never returns an empty key with ok, and the handler reads the body
 // unchanged.
 func FuzzByJSON(f *testing.F) {
-	for _, s := range []string{``, `{}`, `{"a":1}`, `{"a":"x","A":2}`, `[[[`, `{"a":"\u0000"}`, ` { "b" : [ { "a" : 1 } , "]}\\" ] , "\u0061" : "\"x\ud800" } `, "{\"a\":\"\xff\xff\"}", `{"b":{},"a":-1.5}`, `{"b":true,"a":null}`} {
+	for _, s := range []string{``, `{}`, `{"a":1}`, `{"a":"x","A":2}`, `[[[`, `{"a":"\u0000"}`, ` { "b" : [ { "a" : 1 } , "]}\\" ] , "\u0061" : "\"x\ud800" } `, "{\"a\":\"\xff\xff\"}", `{"b":{},"a":-1.5}`, `{"b":true,"a":null}`,
+		`{"b":{"a":{"a":"x"},"c":[{}]}}`, `{"b":{"a":1},"B":0}`, `{"b":null}`, `{"b":[{"a":1}]}`} {
 		f.Add(s, true)
 	}
 	f.Fuzz(func(t *testing.T, body string, chunked bool) {
@@ -345,6 +387,13 @@ func FuzzByJSON(f *testing.F) {
 		}
 		if got, err := io.ReadAll(r.Body); string(got) != body || err != nil {
 			t.Errorf("got %q, %v", got, err)
+		}
+		inside, _ := keys.ByJSON("b.a", 1<<20)(httptest.NewRequest("POST", "/", strings.NewReader(body)))
+		if want, readable = decoded([]byte(body), "b", "a"); !readable {
+			want = "unreadable"
+		}
+		if want = strings.ToLower(strings.TrimSpace(want)); inside != want {
+			t.Errorf("%q: b.a: got %q, want %q", body, inside, want)
 		}
 	})
 }

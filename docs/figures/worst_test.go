@@ -2,7 +2,6 @@ package figures_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,19 +20,21 @@ func TestWorst(t *testing.T) {
 	for i := int64(1); i <= units; i++ {
 		meter = append(meter, ask{start + minute/2 + i*minute/units, 1})
 	}
+	clock, first := []int64{start, start + minute, start + 2*minute, start + 3*minute}, []int64{start + minute/2, start + minute*3/2, start + minute*5/2}
 	tests := []struct {
 		name, how string
 		limit     quota.Limit
 		asks      []ask
 		want      int64
+		edges     []int64 // of windows
 	}{
-		{"Fixed window", "10 at the end of a window, 10 as the next begins", algorithms.FixedWindow(units, time.Minute), edge, 20},
+		{"Fixed window", "10 at the end of a window, 10 as the next begins", algorithms.FixedWindow(units, time.Minute), edge, 20, clock},
 		{"Anchored window", "1 begins the window, 9 as it ends, 10 right after", algorithms.AnchoredWindow(units, time.Minute),
-			[]ask{{start + minute/2, 1}, {start + minute/2 + minute - 1, all}, {start + minute/2 + minute, all}}, 19},
-		{"Sliding window", "10 at the end of a window, then each as it fits", algorithms.SlidingWindow(units, time.Minute), nil, 19},
-		{"GCRA and buckets", "a burst, and each unit as it comes back", algorithms.GCRA(units, time.Minute), meter, 19},
-		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(units, time.Minute).WithBurst(1), meter, 10},
-		{"Sliding log", "whatever is asked", algorithms.SlidingLog(units, time.Minute), edge, 10},
+			[]ask{{start + minute/2, 1}, {start + minute/2 + minute - 1, all}, {start + minute/2 + minute, all}}, 19, first},
+		{"Sliding window", "10 at the end of a window, then each as it fits", algorithms.SlidingWindow(units, time.Minute), nil, 19, clock},
+		{"GCRA and buckets", "a burst, and each unit as it comes back", algorithms.GCRA(units, time.Minute), meter, 19, nil},
+		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(units, time.Minute).WithBurst(1), meter, 10, nil},
+		{"Sliding log", "whatever is asked", algorithms.SlidingLog(units, time.Minute), edge, 10, nil},
 	}
 	// slide is the schedule of the sliding window: all units at the end of a window, and
 	// then each unit at the first instant at which it fits
@@ -49,12 +50,13 @@ func TestWorst(t *testing.T) {
 		top, each   = 112.0, 122.0
 		length      = 3 * minute
 		unit        = 3.6 // height of a bar for one unit
+		bar         = 4.0 // width of a bar
 	)
 	d := draw(int(top+each*float64(len(tests))), "The most in any 60 s, of 10 per minute",
 		"Six time lines of three minutes, each under its worst schedule. A fixed window admits 20 in the worst 60 seconds, an anchored "+
 			"window, a sliding window and GCRA with a burst of 10 admit 19, GCRA with a burst of 1 and a sliding log admit 10.")
 	d.text(16, 52, "soft", "Each algorithm has the schedule that is worst for it.")
-	d.text(16, 69, "soft", "Bars are units that are admitted at that instant.")
+	d.text(16, 69, "soft", "Bars are admitted units. Dotted lines are edges of windows.")
 	d.rect("span", 16, 76, 22, 13)
 	d.text(44, 87, "soft", "the worst 60 s, and how many units they admit")
 	x := func(at int64) float64 { return left + (right-left)*float64(at-start)/float64(length) }
@@ -69,18 +71,35 @@ func TestWorst(t *testing.T) {
 		if last-from >= minute {
 			t.Errorf("%v: %d µs are more than a window", test.limit, last-from)
 		}
-		d.rect("span", x(last-minute+1), y, x(last)-x(last-minute), 44)
-		edges := "grid"
-		if strings.HasSuffix(test.limit.Algorithm.Name(), "-window") {
-			edges = "edge"
+		// The worst window may begin a little earlier or later. The one in the middle of these
+		// is drawn, and it is as wide as the bars in it.
+		spare := minute - 1 - (last - from)
+		a, b := x(last-minute+spare/2), x(last+spare/2)
+		bars := make([]float64, len(admitted))
+		for j, ask := range admitted {
+			bars[j] = x(ask.at) + barShift(ask.at, test.edges)
+			for _, edge := range test.edges {
+				if ask.at < edge && bars[j]+bar > x(edge) || ask.at >= edge && bars[j] < x(edge) {
+					t.Errorf("%s: the bar of the instant %v s is on the wrong side of the edge at %v s", test.name, float64(ask.at-start)/1e6, float64(edge-start)/1e6)
+				}
+			}
+			if from <= ask.at && ask.at <= last {
+				a, b = min(a, bars[j]), max(b, bars[j]+bar)
+			} else if bars[j] < b && bars[j]+bar > a {
+				t.Errorf("%s: the bar of the instant %v s reaches into the worst window", test.name, float64(ask.at-start)/1e6)
+			}
 		}
+		d.rect("span", a, y, b-a, 44)
 		for at := int64(0); at <= length; at += minute {
-			d.line(edges, x(start+at), y-4, x(start+at), ground)
+			d.line("grid", x(start+at), y-4, x(start+at), ground)
 			d.text(x(start+at), ground+16, "soft mid", fmt.Sprintf("%d s", at/second))
+		}
+		for _, at := range test.edges {
+			d.line("edge", x(at), y-4, x(at), ground)
 		}
 		d.line("grid", left, ground, right, ground)
 		for j, a := range admitted {
-			d.rect("yes", x(a.at)+barShift(admitted, j, from, last), ground-unit*float64(a.units), 4, unit*float64(a.units))
+			d.rect("yes", bars[j], ground-unit*float64(a.units), bar, unit*float64(a.units))
 		}
 		d.text(16, y-30, "name", test.name)
 		d.text(16, y-12, "soft", test.how)
@@ -131,17 +150,16 @@ func fullest(admitted []ask, window int64) (most, from, last int64) {
 	return most, from, last
 }
 
-// barShift returns how far the bar of the j-th ask is moved from its instant. Without that,
-// bars of the fullest window, which begins at from and ends at last, would stick out of the
-// window, bars before it would reach into it, and bars of adjacent instants would overlap.
-func barShift(admitted []ask, j int, from, last int64) float64 {
-	switch at := admitted[j].at; {
-	case at == last, at == last-60*second:
-		return -4
-	case j+1 < len(admitted) && admitted[j+1].at == at+1:
-		return -8.7
-	case at == from:
-		return 0
+// barShift returns how far the left side of a bar is moved from its instant, so that the bar
+// is in the window to which its instant belongs.
+func barShift(at int64, edges []int64) float64 {
+	for _, edge := range edges {
+		switch at {
+		case edge:
+			return 0.6
+		case edge - 1, edge - 2:
+			return -4.6
+		}
 	}
 	return -2
 }

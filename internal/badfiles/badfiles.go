@@ -180,6 +180,8 @@ var All = []struct {
 		"3:8: unknown key heder:X-User; did you mean header?"},
 	{"key without a name", one("  key: \"header:\"\n", ""), true,
 		"3:8: key header: has no name after the colon"},
+	{"path with an empty name", one("  key: json:params..name\n", ""), false,
+		"3:8: key json:params..name has an empty name in its path"},
 	{"key of an impossible header", one("  key: header:X User\n", ""), false,
 		"3:8: key header:X User: no header has such a name"},
 	{"empty list of keys", one("  key: []\n", ""), true,

@@ -1,9 +1,9 @@
 // This module has the tests that need modules which users of Weir should not have to
 // require: miniredis, a Redis in the test's process whose clock can be set; a validator of
-// JSON Schema; and the Prometheus client.
+// JSON Schema; the Prometheus client; and clients of gRPC and Connect.
 module github.com/seed83679106/weir/internal/xtest
 
-go 1.25
+go 1.25.0
 
 require github.com/seed83679106/weir v0.1.0
 
@@ -15,11 +15,15 @@ replace (
 )
 
 require (
+	connectrpc.com/connect v1.20.0
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/prometheus/client_golang v1.23.2
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260706201446-f0a921348800
+	google.golang.org/grpc v1.84.0
+	google.golang.org/protobuf v1.36.11
 )
 
 require (
@@ -34,7 +38,7 @@ require (
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.2 // indirect
-	golang.org/x/sys v0.35.0 // indirect
-	golang.org/x/text v0.28.0 // indirect
-	google.golang.org/protobuf v1.36.8 // indirect
+	golang.org/x/net v0.57.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/text v0.40.0 // indirect
 )

@@ -82,8 +82,8 @@ func (r *release) image(platform string) (v1.Image, error) {
 func imageConfig() v1.Config {
 	return v1.Config{
 		User:         "65532:65532",
-		Env:          []string{"WEIR_LIMITS=/etc/weir/limits.yaml", "WEIR_ADDR=:8080", "WEIR_AUTH_ADDR=:9090"},
-		ExposedPorts: map[string]struct{}{"8080/tcp": {}, "9090/tcp": {}},
+		Env:          []string{"WEIR_LIMITS=/etc/weir/limits.yaml", "WEIR_ADDR=:8080", "WEIR_AUTH_ADDR=:9090", "WEIR_ADMIN_ADDR=:9091"},
+		ExposedPorts: map[string]struct{}{"8080/tcp": {}, "9090/tcp": {}, "9091/tcp": {}},
 		Entrypoint:   []string{"/weir"},
 		Cmd:          []string{"serve"},
 	}

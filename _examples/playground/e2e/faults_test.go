@@ -75,7 +75,7 @@ func TestProblem(t *testing.T) {
 	where := `JSON.stringify(document.querySelector("#rows").getBoundingClientRect())`
 	before := eval[string](p, where)
 	eval[any](p, `{ const e = document.getElementById("quota"); e.value = 0; e.dispatchEvent(new Event("change", { bubbles: true })); }`)
-	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 100."`)
+	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 1000000."`)
 	if after := eval[string](p, where); after != before {
 		t.Errorf("the rows were at %s and are at %s", before, after)
 	}

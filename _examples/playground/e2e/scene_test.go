@@ -151,14 +151,14 @@ func TestControls(t *testing.T) {
 	set("quota", "4")
 	p.wait(`playground.scene.rows[0].capacity === 4`)
 	set("burst", "2")
-	p.wait(`document.querySelector("#go").textContent === 'r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.FixedWindow(4, 10*time.Second)))'`)
+	p.wait(`document.querySelector("#go").textContent.includes('\tlimit := weir.Middleware(store, "api", weir.ByIP(), algorithms.FixedWindow(4, 10*time.Second))\n')`)
 	set("focus", "gcra")
-	p.wait(`document.querySelector("#go").textContent === 'r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(4, 10*time.Second).WithBurst(2)))'`)
+	p.wait(`document.querySelector("#go").textContent.includes('algorithms.GCRA(4, 10*time.Second).WithBurst(2))\n')`)
 	p.wait(`document.querySelector("#yaml").textContent === "limits:\n  - name: api\n    algorithm: gcra\n    burst: 2\n    config: [{limit: 4, period: 10}]\n"`)
 	set("focus", "token-bucket")
 	p.wait(`document.querySelector("#go").textContent.includes("algorithms.TokenBucket(2, 4, 10*time.Second)")`)
 	set("quota", "0")
-	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 100."`)
+	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 1000000."`)
 	set("quota", "4")
 
 	p.click(`#patterns input[value="spammer"]`)
@@ -206,8 +206,8 @@ func TestLink(t *testing.T) {
 		t.Errorf("%d rows, want 6", rows)
 	}
 
-	p.visit(base + "/try.html#quota=1000")
-	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000" is not a whole number from 1 to 100')`)
+	p.visit(base + "/try.html#quota=1000001")
+	p.wait(`document.querySelector("#problem").textContent.includes('quota: "1000001" is not a whole number from 1 to 1000000')`)
 }
 
 // TestChat plays the chat. Without the limit all messages pass. With the limit all messages
@@ -394,7 +394,7 @@ func TestAccess(t *testing.T) {
 	p := open(t, serve(t)+"/try.html#paused=yes")
 	names := p.names()
 	for _, name := range []string{
-		"button Hit hold to fire", "button Run", "button Step 1 s", "button Copy Go", "button Copy YAML", "slider rate", "spinbutton quota", "spinbutton period, s", "spinbutton burst",
+		"button Hit hold to fire", "button Run", "button Step 1 s", "button Copy Go", "button Copy YAML", "slider rate", "spinbutton quota", "spinbutton period", "spinbutton burst",
 		"radio boundary attack", "radio Redis", "checkbox hybrid", "checkbox GCRA", "combobox speed", "combobox dialect", "article GCRA",
 		"image Time line of GCRA. The latest requests are in a table below.",
 	} {

@@ -24,7 +24,7 @@ import (
 )
 
 // tapes are the scenes of the story with a time line, which has a beginning and an end.
-var tapes = []string{"edge", "log", "weighted", "bucket", "waiting", "several"}
+var tapes = []string{"edge", "log", "weighted", "bucket", "gcra", "waiting", "windows", "whose", "several", "flights", "retry", "load"}
 
 // A told is a request as a scene of the story shows it. Times are in µs.
 type told struct {
@@ -40,6 +40,7 @@ type told struct {
 type limit struct {
 	Algorithm            string
 	Quota, Period, Burst int64
+	Zone                 int
 }
 
 func (l limit) limit() quota.Limit {
@@ -57,35 +58,66 @@ func (l limit) limit() quota.Limit {
 		return algorithms.LeakyBucket(l.Burst, l.Quota, period)
 	case "gcra":
 		return algorithms.GCRA(l.Quota, period).WithBurst(l.Burst)
+	case "anchored-window":
+		return algorithms.AnchoredWindow(l.Quota, period)
+	case "calendar":
+		return algorithms.Calendar(l.Quota, algorithms.Day, time.FixedZone("", l.Zone*3600))
+	case "in-flight":
+		return algorithms.InFlight(l.Quota, period)
 	}
 	panic(l.Algorithm)
 }
 
 // retell decides the requests of a scene again without the page, and compares the decisions
-// with those that the page shows.
-func retell(t *testing.T, name string, epoch, within int64, limits []limit, dots []told) {
+// with those that the page shows. If apart is set, each limit decides by itself.
+func retell(t *testing.T, name string, epoch, within int64, limits []limit, apart bool, dots []told) {
 	t.Helper()
+	groups := [][]limit{limits}
+	if apart {
+		groups = slices.Collect(slices.Chunk(limits, 1))
+	}
 	states := map[string][]quota.State{}
 	for i, got := range dots {
-		tx := quota.Transaction{Within: time.Duration(within) * time.Microsecond}
-		for _, l := range limits {
-			tx.Charges = append(tx.Charges, quota.Charge{Rule: "any", Key: got.User, Limit: l.limit(), Cost: got.Cost})
+		id := func(j int) string { return fmt.Sprint(got.User, j) }
+		var all quota.Transaction
+		for j, group := range groups {
+			tx := quota.Transaction{Within: time.Duration(within) * time.Microsecond}
+			for _, l := range group {
+				tx.Charges = append(tx.Charges, quota.Charge{Rule: "any", Key: got.User, Limit: l.limit(), Cost: got.Cost})
+			}
+			state := states[id(j)]
+			if state == nil {
+				state = make([]quota.State, len(group))
+			}
+			tx.Decide(epoch+got.T, state)
+			states[id(j)] = state
+			if j == 0 {
+				all = tx
+			} else {
+				all.Decisions = append(all.Decisions, tx.Decisions...)
+			}
 		}
-		state := states[got.User]
-		if state == nil {
-			state = make([]quota.State, len(limits))
+		tx, allowed := all, all.Allowed()
+		if apart {
+			allowed = all.Decisions[0].Allowed
 		}
-		tx.Decide(epoch+got.T, state)
-		states[got.User] = state
-		same := got.Allowed == tx.Allowed() && got.Wait == tx.Wait.Microseconds()
+		same := got.Allowed == allowed && got.Wait == tx.Wait.Microseconds()
 		for j, d := range tx.Decisions {
-			same = same && got.Decisions[j] == scene.Decision{Allowed: d.Allowed, Remaining: d.Remaining,
-				RetryAfter: d.RetryAfter.Microseconds(), NextAfter: d.NextAfter.Microseconds(), ResetAfter: d.ResetAfter.Microseconds()}
+			same = same && got.Decisions[j] == decision(d)
 		}
 		if !same {
 			t.Fatalf("%s: dot %d is %+v, want %+v after %v", name, i, got, tx.Decisions, tx.Wait)
 		}
 	}
+}
+
+// decision returns a Decision as the page has it.
+func decision(d quota.Decision) scene.Decision {
+	retry := d.RetryAfter.Microseconds()
+	if d.RetryAfter == quota.Never {
+		retry = -1
+	}
+	return scene.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: retry, NextAfter: d.NextAfter.Microseconds(), ResetAfter: d.ResetAfter.Microseconds()}
 }
 
 // openStory opens the story with its scenes paused.
@@ -104,22 +136,32 @@ func (p *page) retold(name string) []told {
 	s := eval[struct {
 		Epoch, Now, Within int64
 		Limits             []limit
+		Apart              bool
 		Dots               []told
-		Passed, Refused    int // visible marks in the first row
+		Passed, Refused    int // visible marks: one for each request, and one for each limit if the limits decide apart
 	}](p, fmt.Sprintf(`(() => {
-		const s = playground.scenes[%q], seen = (kind) => s.picture.querySelectorAll(".dot.past > g:nth-child(1) .mark." + kind).length;
-		return { epoch: playground.epoch, now: s.now, within: s.within, limits: s.limits.map((l) => ({ burst: l.quota, ...l })), dots: s.dots,
+		const s = playground.scenes[%q], seen = (kind) => s.picture.querySelectorAll(".dot.past > g" + (s.scene.apart ? "" : ":nth-child(1)") + " .mark." + kind).length;
+		return { apart: Boolean(s.scene.apart), epoch: playground.epoch, now: s.now, within: s.within, limits: s.limits.map((l) => ({ burst: l.quota, ...l })), dots: s.dots,
 			passed: seen("passed"), refused: seen("refused") + seen("spared") };
 	})()`, name))
-	retell(p.T, name, s.Epoch, s.Within, s.Limits, s.Dots)
+	retell(p.T, name, s.Epoch, s.Within, s.Limits, s.Apart, s.Dots)
 	passed, refused := 0, 0
 	for _, d := range s.Dots {
-		switch {
-		case d.T > s.Now || d.Cost < 0:
-		case d.Allowed:
-			passed++
-		default:
-			refused++
+		if d.T > s.Now || d.Cost < 0 {
+			continue
+		}
+		for i, x := range d.Decisions {
+			allowed := d.Allowed
+			if s.Apart {
+				allowed = x.Allowed
+			} else if i > 0 {
+				break
+			}
+			if allowed {
+				passed++
+			} else {
+				refused++
+			}
 		}
 	}
 	if s.Passed != passed || s.Refused != refused {
@@ -157,7 +199,7 @@ func TestStory(t *testing.T) {
 			if len(chat) < 15 {
 				t.Errorf("the chat opens with %d messages", len(chat))
 			}
-			retell(t, "chat", eval[int64](p, "playground.epoch"), 0, []limit{{"token-bucket", 1, 4_000_000, 3}}, chat)
+			retell(t, "chat", eval[int64](p, "playground.epoch"), 0, []limit{{Algorithm: "token-bucket", Quota: 1, Period: 4_000_000, Burst: 3}}, false, chat)
 		})
 	}
 }
@@ -167,10 +209,12 @@ func TestLessons(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for selector, want := range map[string]string{
-		"#edge .say":     "10 of 10 are used in this window. In the last 10 s, 20 passed: more than 10, because an edge lies in these 10 s.",
+		"#gate .say":     "Within 10 s the fixed window let 20 through, and GCRA 11. Both limits say 10.",
+		"#edge .say":     "This window has counted 10 of 10. In the last 10 s, 20 passed: more than 10, because an edge lies in these 10 s.",
 		"#log .say":      "In the last 10 s, 10 passed; no 10 s hold more than 10. The log keeps 10 times now; a fixed window keeps 1 number.",
 		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. Really 15 passed in the last 10 s: the estimate is too low.",
-		"#bucket .say":   "The bucket holds 2 of 5 tokens. The row of GCRA ends at 11.0 s; it may end at 13.0 s at most.",
+		"#bucket .say":   "The bucket holds 2 of 5 tokens. If no request comes, it is full in 3.0 s.",
+		"#gcra .say":     "The TAT is 11.0 s; a request may move it to 13.0 s at most. So 2 requests fit now.",
 		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
 		"#several .say":  "The short limit has counted 1 of 3, and the long one 10 of 10.",
 	} {
@@ -217,9 +261,9 @@ func TestPace(t *testing.T) {
 	p := open(t, "")
 	base := serveStatic(t)
 	p.do(chromedp.Navigate(base))
-	p.wait("globalThis.playground?.scenes.chat.playing")
+	p.wait("globalThis.playground?.scenes.gate.playing")
 	eval[any](p, `document.getElementById("log").scrollIntoView({ block: "center" })`)
-	p.wait("playground.scenes.log.playing && !playground.scenes.chat.playing")
+	p.wait("playground.scenes.log.playing && !playground.scenes.gate.playing")
 	p.wait("playground.scenes.log.fallen.some((dot) => dot.way < 1)")
 	if on := eval[float64](p, `(async () => {
 		const s = playground.scenes.several, wait = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -235,7 +279,7 @@ func TestPace(t *testing.T) {
 
 	p.prefer("prefers-reduced-motion", "reduce")
 	p.do(chromedp.Navigate(base))
-	p.wait("globalThis.playground?.ready && !playground.scenes.chat.playing")
+	p.wait("globalThis.playground?.ready && !playground.scenes.gate.playing")
 	p.click("#edge .play")
 	steps := eval[[]float64](p, `new Promise((done) => {
 		const s = playground.scenes.edge, all = [], go = s.go;
@@ -301,7 +345,7 @@ func TestTouch(t *testing.T) {
 	// Pointing at a dot with the mouse shows its answer.
 	at := eval[[2]float64](p, `(() => { const r = document.querySelector("#log .dot.past .mark.passed").getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2]; })()`)
 	p.do(chromedp.MouseEvent("mouseMoved", at[0], at[1]))
-	p.wait(`document.querySelector("#log .why").textContent.startsWith("Request 1, at 8.8 s: passed. It keeps its place until 18.8 s.")`)
+	p.wait(`document.querySelector("#log .why").textContent.startsWith("Request 1, at 8.8 s: passed. It counts until 18.8 s.")`)
 
 	// The mouse drags the limit, and keys move it.
 	for name, field := range map[string]string{"edge": "quota", "bucket": "burst"} {
@@ -424,7 +468,7 @@ func TestStoryFits(t *testing.T) {
 		if over := eval[int64](p, "document.documentElement.scrollWidth"); over > width {
 			t.Errorf("the page is %d px wide, its window %d", over, width)
 		}
-		small := eval[[]string](p, `[...document.querySelectorAll("button, input:not([type=checkbox]), nav a, .next, .switch")]
+		small := eval[[]string](p, `[...document.querySelectorAll("button, input:not([type=checkbox], [type=radio]), .questions label, nav a, .next, .switch")]
 			.filter((e) => e.getBoundingClientRect().height < 24 || e.getBoundingClientRect().width < 24).map((e) => e.outerHTML)`)
 		if len(small) > 0 {
 			t.Errorf("%d: below 24 px: %s", width, strings.Join(small, "\n"))
@@ -444,6 +488,46 @@ func TestStoryFits(t *testing.T) {
 			p.prefer("prefers-color-scheme", scheme)
 			p.contrast(scheme)
 			p.picture(fmt.Sprintf("story-%d-%s", width, scheme))
+		}
+	}
+}
+
+// collisions is a script that returns where a label of a picture lies on another label or on
+// a mark, at several instants of every scene.
+const collisions = `[0, 3e6, 8e6, 9.5e6, 10.4e6, 13e6, 16e6, 20e6, 25e6, 1e9].flatMap((now) => {
+	const found = [], meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+	for (const [id, s] of Object.entries(playground.scenes)) {
+		if (!s.go) continue;
+		s.go(now * s.unit / 1e6);
+		for (const picture of [s.picture, s.gauge].filter(Boolean)) {
+			const texts = [...picture.querySelectorAll("text")].filter((e) => e.textContent && e.checkVisibility()).map((e) => {
+				const r = e.getBoundingClientRect(); // the letters fill the middle of it
+				return [e.textContent, new DOMRect(r.x, r.y + r.height * 0.2, r.width, r.height * 0.6)];
+			});
+			const marks = [...picture.querySelectorAll(".dot.past > g:not(.under) > .mark, .arrivals .mark")].map((e) => ["a mark", e.getBoundingClientRect()]);
+			texts.forEach(([t, a], i) => { for (const [u, b] of [...texts.slice(i + 1), ...marks]) if (meet(a, b)) found.push(id + " at " + now / 1e6 + " s: " + t + " on " + u); });
+		}
+	}
+	return found;
+})`
+
+// TestLabels looks for labels on labels and on marks: as the scenes open, with the smallest
+// and with the largest limits, at several widths.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for _, width := range []int64{320, 768, 1280} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		p.wait("Object.values(playground.scenes).every((s) => !s.width || s.width === s.picture.clientWidth)")
+		for _, limit := range []string{"value", "min", "max"} {
+			eval[any](p, fmt.Sprintf(`for (const e of document.querySelectorAll("section [data-number]")) {
+				if (!/quota|burst/.test(e.dataset.number)) continue;
+				e.value = e.getAttribute(%q);
+				e.dispatchEvent(new Event("input"));
+			}`, limit))
+			if found := eval[[]string](p, collisions); len(found) > 0 {
+				t.Errorf("%d px, %s: %d labels collide: %s", width, limit, len(found), strings.Join(found[:min(12, len(found))], "; "))
+			}
 		}
 	}
 }
@@ -485,8 +569,8 @@ func TestStoryNames(t *testing.T) {
 	p := openStory(t, serveStatic(t))
 	names := p.names()
 	for _, name := range []string{
-		"heading What is a rate limit?", "button Send", "textbox Your message", "checkbox limit on", "slider Time of the scene: a log", "slider Limit: requests in a window",
-		"spinbutton tokens in the bucket", "button Put five tokens into the bucket", "image The bucket", "image Three replicas and the store that they share", "link Next: try everything",
+		"heading Rate limiting, in pictures that you can change", "button Send", "textbox Your message", "checkbox limit on", "slider Time of the scene: a sliding log", "slider Limit: requests in a window",
+		"spinbutton tokens in the bucket", "button Put five tokens into the bucket", "image The bucket", "image Three replicas and the store that they share", "link Last: which one?",
 	} {
 		if !names[name] {
 			t.Errorf("there is no %s; there are %v", name, names)
@@ -503,7 +587,7 @@ func TestStoryKeys(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	seen := map[string]bool{}
-	for range 110 {
+	for range 260 {
 		p.do(chromedp.KeyEvent("\t"))
 		focus := eval[struct {
 			What    string
@@ -527,19 +611,23 @@ func TestStoryKeys(t *testing.T) {
 	}
 }
 
-// TestFirstPicture measures how long a reader waits for the first picture: of the static
-// page over 10 Mbit/s, and of the served page. The bound of 60 s allows for a busy machine.
+// TestFirstPicture measures how long a reader waits for the still picture in index.html, and
+// for the first picture that moves: of the static page over slow lines, and of the served page. The bound of 60 s allows for a busy machine.
 func TestFirstPicture(t *testing.T) {
 	t.Parallel()
 	handler, err := static()
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := httptest.NewServer(&slow{next: handler, rate: 10e6 / 8})
-	t.Cleanup(far.Close)
-	for where, base := range map[string]string{"static, 10 Mbit/s": far.URL, "served": serve(t)} {
-		took := eval[struct{ First, Ready float64 }](openStory(t, base), "playground")
-		t.Logf("%s: the first picture is there after %.0f ms, and every one after %.0f ms", where, took.First, took.Ready)
+	bases := map[string]string{"served": serve(t)}
+	for _, mbit := range []float64{1.6, 10} {
+		far := httptest.NewServer(&slow{next: handler, rate: mbit * 1e6 / 8})
+		t.Cleanup(far.Close)
+		bases[fmt.Sprintf("static, %v Mbit/s", mbit)] = far.URL
+	}
+	for where, base := range bases {
+		took := eval[struct{ Paint, First, Ready float64 }](openStory(t, base), `({ paint: performance.getEntriesByName("first-contentful-paint")[0].startTime, first: playground.first, ready: playground.ready })`)
+		t.Logf("%s: a still picture is there after %.0f ms, the first that moves after %.0f ms, and every one after %.0f ms", where, took.Paint, took.First, took.Ready)
 		if took.First > 60_000 {
 			t.Errorf("%s: the first picture took %.0f ms", where, took.First)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func (s *Scene) hitRow(algorithm string) (*row, error) {
 		return nil, nil
 	}
 	defer s.tell()
-	if err := errors.Join(s.catchUp(), s.hit(you, 0)); err != nil {
+	if err := errors.Join(s.catchUp(), s.hit(you, 1, 0)); err != nil {
 		s.failed(err)
 		return nil, err
 	}
@@ -85,6 +86,7 @@ func (s *Scene) rowOf(algorithm string) *row {
 func (r *row) answer(w http.ResponseWriter, d headers.Dialect) {
 	limiter, err := weir.New(told{r.last}, weir.Options{
 		Headers: d,
+		Logger:  slog.New(slog.DiscardHandler), // it would warn that a Limiter is made for each answer
 		Rules:   []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{r.limit}}},
 	})
 	if err != nil {

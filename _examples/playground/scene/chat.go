@@ -62,7 +62,7 @@ func (s *Scene) startChat() error {
 			}
 			return start + messages[n].at.Microseconds()
 		},
-		fire: func(n int64) error { return s.say(messages[n], n == int64(len(messages)-1)) },
+		fire: func(n, _ int64) error { return s.say(messages[n], n == int64(len(messages)-1)) },
 	}
 	return nil
 }

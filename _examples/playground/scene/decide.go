@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -19,12 +20,14 @@ type Question struct {
 	States  []quota.State `json:"states"` // one for each charge
 }
 
-// A Charge is a quota.Charge under one of the algorithms. Period is in µs.
+// A Charge is a quota.Charge under one of the algorithms, or "in-flight". Period is in µs. The
+// days of a calendar begin Zone hours before those of UTC.
 type Charge struct {
 	Algorithm string `json:"algorithm"`
 	Quota     int64  `json:"quota"`
 	Period    int64  `json:"period"`
 	Burst     int64  `json:"burst"`
+	Zone      int    `json:"zone"`
 	Key       string `json:"key"`
 	Cost      int64  `json:"cost"`
 }
@@ -48,15 +51,19 @@ type Decision struct {
 }
 
 func (c *Charge) charge() (quota.Charge, error) {
-	k := kindOf(c.Algorithm)
-	if k == nil {
-		return quota.Charge{}, fmt.Errorf("there is no algorithm %q", c.Algorithm)
-	}
 	period := time.Duration(c.Period) * time.Microsecond
 	charge := quota.Charge{Rule: "api", Key: c.Key, Cost: c.Cost}
-	if k.bucket == nil {
+	k := kindOf(c.Algorithm)
+	switch {
+	case c.Algorithm == "in-flight":
+		charge.Limit = algorithms.InFlight(c.Quota, period)
+	case k == nil:
+		return quota.Charge{}, fmt.Errorf("there is no algorithm %q", c.Algorithm)
+	case k.extra:
+		charge.Limit = algorithms.Calendar(c.Quota, algorithms.Day, time.FixedZone("", c.Zone*60*60))
+	case k.bucket == nil:
 		charge.Limit = k.limit(c.Quota, period)
-	} else {
+	default:
 		charge.Limit = k.bucket(c.Burst, c.Quota, period)
 	}
 	return charge, nil

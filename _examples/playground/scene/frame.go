@@ -19,9 +19,9 @@ type frame struct {
 type rowFrame struct {
 	Hits    []hit      `json:"hits,omitempty"`
 	Left    [][3]int64 `json:"left"`
-	Peak    int        `json:"peak"`
-	Passed  int        `json:"passed"`
-	Refused int        `json:"refused"`
+	Peak    int64      `json:"peak"`
+	Passed  int64      `json:"passed"`
+	Refused int64      `json:"refused"`
 }
 
 // An announcement has the settings of the scene.
@@ -56,7 +56,6 @@ type Event struct {
 func (s *Scene) Events() (events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failed(s.catchUp())
 	add := func(name string, data any) { events = append(events, Event{name, data}) }
 	if s.announce {
 		add("scene", s.announcement())
@@ -66,6 +65,7 @@ func (s *Scene) Events() (events []Event) {
 		s.failed(s.advance(s.now + 2*s.set.Period*second/looksBack))
 		s.addFrame(add)
 	}
+	s.failed(s.frames(add))
 	if s.moved {
 		s.addFrame(add)
 	}
@@ -74,6 +74,22 @@ func (s *Scene) Events() (events []Event) {
 		s.problem = ""
 	}
 	return events
+}
+
+// frames catches up. A fast scene gets several frames, so that the picture has the counts of
+// instants that are close together.
+func (s *Scene) frames(add func(string, any)) error {
+	if s.clock == nil || s.set.Paused {
+		return s.catchUp()
+	}
+	until, step := s.due(), s.set.Period*second/looksBack
+	for s.now+step < until {
+		if err := s.advance(s.now + most); err != nil {
+			return err
+		}
+		s.addFrame(add)
+	}
+	return s.advance(until)
 }
 
 func (s *Scene) addFrame(add func(string, any)) {
@@ -115,7 +131,7 @@ func (s *Scene) announcement() announcement {
 		a.Rows = append(a.Rows, rowHead{
 			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,
 			Capacity: r.limit.Capacity(), Meter: r.kind.bucket != nil,
-			Go: r.kind.goLine(&s.set), YAML: r.kind.yaml(&s.set),
+			Go: r.kind.program(&s.set), YAML: r.kind.yaml(&s.set),
 		})
 	}
 	return a

@@ -7,9 +7,27 @@ import (
 
 // A source is a stream of requests, or of messages of the chat, numbered from 0.
 type source struct {
-	at   func(n int64) int64 // when number n is due, in µs since 1970, or the constant never
-	fire func(n int64) error // sends number n
-	n    int64               // the number to send next
+	at   func(n int64) int64    // when number n is due, in µs since 1970, or the constant never
+	fire func(n, k int64) error // sends k of them, from number n on, at the same instant
+	n    int64                  // the number to send next
+	bin  int64                  // how many µs of them are sent together; 0 sends each by itself
+}
+
+// together returns how many of the source's requests are due up to bin µs after an instant,
+// and the instant at which they are sent: that of the last of them, so that none is sent
+// before it is due.
+func (src *source) together(at int64) (k, last int64) {
+	k, last = 1, at
+	if src.bin == 0 {
+		return k, last
+	}
+	for {
+		next := src.at(src.n + k)
+		if next >= at+src.bin {
+			return k, last
+		}
+		k, last = k+1, next
+	}
 }
 
 const (
@@ -35,7 +53,7 @@ var users = []string{"you", "anna", "spammer"}
 func (s *Scene) patternFrom(start int64) []*source {
 	quota, period := s.set.Quota, s.set.Period*second
 	hit := func(user int, at func(n int64) int64) *source {
-		return &source{at: at, fire: func(int64) error { return s.hit(user, 0) }}
+		return &source{at: at, fire: func(_, k int64) error { return s.hit(user, k, 0) }, bin: s.bin(at)}
 	}
 	steady := func(user int, first, every int64) *source {
 		return hit(user, func(n int64) int64 { return start + first + n*every })
@@ -68,6 +86,16 @@ func (s *Scene) patternFrom(start int64) []*source {
 		}
 	}
 	return nil
+}
+
+// bin returns how many µs of a stream of requests are sent together. It is 0, unless a period
+// would hold more than 2000 marks of single requests.
+func (s *Scene) bin(at func(n int64) int64) int64 {
+	period := s.set.Period * second
+	if at(1)-at(0) < period/2000 {
+		return period / 400
+	}
+	return 0
 }
 
 // interval returns the time between two requests at the rate of the scene, in µs.

@@ -73,17 +73,33 @@ type row struct {
 	kind     *kind
 	limit    quota.Limit
 	last     quota.Transaction // the latest transaction of any user
-	admitted [][]int64         // for each user, when requests passed in the last period
-	peak     int               // the most requests of one user that passed in any period
-	passed   int
-	refused  int
+	admitted []span            // for each user, what passed in the last period
+	peak     int64             // the most requests of one user that passed in any period
+	passed   int64
+	refused  int64
 	hits     []hit // not sent yet
 }
 
-// A hit is one request and its decision: the instant, the user, 1 if the request passed,
-// Remaining, RetryAfter, ResetAfter and Wait, and 1 if the visitor sent the request with the
-// button. Times are in µs.
-type hit [8]int64
+// A hit is one request and its decision, or several requests of one instant: the instant,
+// the user, how many passed, Remaining, RetryAfter, ResetAfter and Wait, 1 if the visitor
+// sent the request with the button, and how many were refused. Times are in µs.
+type hit [9]int64
+
+// A span has the requests that passed in the last period: instants, how many at each, and
+// their sum.
+type span struct {
+	at, n []int64
+	sum   int64
+}
+
+func (s *span) add(at, n, period int64) {
+	s.at, s.n, s.sum = append(s.at, at), append(s.n, n), s.sum+n
+	old := 0
+	for ; s.at[old] <= at-period; old++ {
+		s.sum -= s.n[old]
+	}
+	s.at, s.n = s.at[old:], s.n[old:]
+}
 
 // New returns a scene with the settings of a link. The scene ends with ctx. The function
 // redis returns an empty store in Redis; if it is nil, there is no Redis.
@@ -116,7 +132,7 @@ func (s *Scene) Do(form url.Values) error {
 	if err == nil {
 		switch do {
 		case "hit":
-			err = s.hit(you, 1)
+			err = s.hit(you, 1, 1)
 		case "hold":
 			err = s.hold()
 		case "release":
@@ -197,6 +213,9 @@ func (s *Scene) change(set settings) error {
 	if resumed {
 		s.now = time.Now().UnixMicro() + s.ahead
 	}
+	if old.Pattern != set.Pattern || old.Rate != set.Rate {
+		s.recount(func(*row) bool { return true }) // counts of different traffic are not added up
+	}
 	if resumed || old.Pattern != set.Pattern || old.Rate != set.Rate || old.Quota != set.Quota || old.Period != set.Period {
 		s.pattern, s.held = s.patternFrom(s.now), nil
 	}
@@ -211,14 +230,26 @@ func (s *Scene) resize() {
 	s.rows = nil
 	for _, name := range s.set.Algorithms {
 		k := kindOf(name)
-		r := &row{kind: k, admitted: make([][]int64, len(users))}
+		r := &row{kind: k, admitted: make([]span, len(users))}
 		if i := slices.IndexFunc(old, func(r *row) bool { return r.kind == k }); i >= 0 {
 			r = old[i]
 		}
-		if l := k.limitOf(&s.set); l != r.limit {
-			r.limit, r.peak = l, 0
-		}
 		s.rows = append(s.rows, r)
+	}
+	s.recount(func(r *row) bool {
+		was := r.limit
+		r.limit = r.kind.limitOf(&s.set)
+		return r.limit != was
+	})
+}
+
+// recount sets the counts of the rows for which changed returns true to 0, so that they do
+// not mix decisions under different settings.
+func (s *Scene) recount(changed func(*row) bool) {
+	for _, r := range s.rows {
+		if changed(r) {
+			r.peak, r.passed, r.refused = 0, 0, 0
+		}
 	}
 }
 
@@ -232,19 +263,27 @@ func (s *Scene) lanes() int {
 
 // catchUp sends the requests and messages that are due by now.
 func (s *Scene) catchUp() error {
+	until := s.due()
+	if s.set.Paused {
+		s.moved = s.moved || until > s.now // the clock of Redis goes on
+		s.now = until
+		return nil
+	}
+	return s.advance(until)
+}
+
+// due returns what the clock of the scene should show by now.
+func (s *Scene) due() int64 {
 	wall := time.Now()
 	gone := min(wall.Sub(s.wall), nap)
 	s.wall = wall
 	switch {
-	case s.set.Paused && s.set.Redis: // the clock of Redis goes on
-		s.now, s.moved = wall.UnixMicro()+s.ahead, true
-		return nil
-	case s.set.Paused:
-		return nil
 	case s.set.Redis:
-		return s.advance(wall.UnixMicro() + s.ahead)
+		return wall.UnixMicro() + s.ahead
+	case s.set.Paused:
+		return s.now
 	}
-	return s.advance(s.now + int64(float64(gone.Microseconds())*s.set.Speed))
+	return s.now + int64(float64(gone.Microseconds())*s.set.Speed)
 }
 
 // advance moves the clock of the scene forward to an instant, and sends the requests and
@@ -260,9 +299,10 @@ func (s *Scene) advance(until int64) error {
 			s.tick(max(s.now, until))
 			return nil
 		}
+		k, at := next.together(at)
 		s.tick(max(s.now, at))
-		next.n++
-		if err := next.fire(next.n - 1); err != nil {
+		next.n += k
+		if err := next.fire(next.n-k, k); err != nil {
 			return err
 		}
 	}
@@ -309,23 +349,49 @@ func (s *Scene) hold() error {
 			}
 			return start + n*every
 		},
-		fire: func(int64) error { return s.hit(you, 1) },
+		fire: func(_, k int64) error { return s.hit(you, k, 1) },
 	}
-	return s.hit(you, 1)
+	return s.hit(you, 1, 1)
 }
 
-// hit sends one request of a user through every algorithm, now. own is 1 if the visitor sent
-// it with the button, otherwise 0.
-func (s *Scene) hit(user int, own int64) error {
+// hit sends k requests of a user through every algorithm, now. own is 1 if the visitor sent
+// them with the button, otherwise 0.
+func (s *Scene) hit(user int, k, own int64) error {
 	for _, r := range s.rows {
-		t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: users[user], Limit: r.limit, Cost: 1}}, Within: r.kind.within(&s.set)}
-		if err := s.take(&t); err != nil {
+		charge := quota.Charge{Rule: "api", Key: users[user], Limit: r.limit}
+		passed, err := send(s.take, &r.last, charge, r.kind.within(&s.set), k)
+		if err != nil {
 			return err
 		}
-		r.record(user, own, &t, s.set.Period*second)
+		r.record(user, passed, k-passed, own, s.set.Period*second)
 	}
 	s.moved = true
 	return nil
+}
+
+// send charges k requests of one instant and returns how many passed. last is then the
+// latest transaction. If requests may wait, send tries all of them, then half of them, and
+// so on.
+func send(take func(*quota.Transaction) error, last *quota.Transaction, charge quota.Charge, within time.Duration, k int64) (passed int64, err error) {
+	charge.Cost = 1
+	if k > 1 && within == 0 {
+		*last = quota.Transaction{Charges: []quota.Charge{charge}, Mode: quota.ModeAtMost, Most: k}
+		err = take(last)
+		return last.Granted, err
+	}
+	for n := k; k > 0 && n > 0; n = min(n, k) {
+		charge.Cost = n
+		*last = quota.Transaction{Charges: []quota.Charge{charge}, Within: within}
+		if err := take(last); err != nil {
+			return passed, err
+		}
+		if last.Allowed() {
+			passed, k = passed+n, k-n
+		} else {
+			n /= 2
+		}
+	}
+	return passed, nil
 }
 
 func (s *Scene) take(t *quota.Transaction) error {
@@ -333,20 +399,17 @@ func (s *Scene) take(t *quota.Transaction) error {
 	return s.store.Take(s.ctx, t)
 }
 
-func (r *row) record(user int, own int64, t *quota.Transaction, period int64) {
-	at, d := t.At.UnixMicro(), t.Decisions[0]
-	h := hit{at, int64(user), 0, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), t.Wait.Microseconds(), own}
-	r.last = *t
-	if !d.Allowed {
-		r.refused++
-		r.hits = append(r.hits, h)
-		return
+// record keeps the decision in r.last about requests of a user.
+func (r *row) record(user int, passed, refused, own, period int64) {
+	at, d := r.last.At.UnixMicro(), r.last.Decisions[0]
+	if refused > 0 && d.RetryAfter == 0 { // of several, some passed
+		d.RetryAfter = d.NextAfter
 	}
-	h[2] = 1
-	r.passed++
-	r.hits = append(r.hits, h)
-	recent := append(r.admitted[user], at)
-	recent = slices.DeleteFunc(recent, func(t int64) bool { return t <= at-period })
-	r.admitted[user] = recent
-	r.peak = max(r.peak, len(recent))
+	r.hits = append(r.hits, hit{at, int64(user), passed, d.Remaining, d.RetryAfter.Microseconds(), d.ResetAfter.Microseconds(), r.last.Wait.Microseconds(), own, refused})
+	r.passed += passed
+	r.refused += refused
+	if passed > 0 {
+		r.admitted[user].add(at, passed, period)
+		r.peak = max(r.peak, r.admitted[user].sum)
+	}
 }

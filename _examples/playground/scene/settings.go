@@ -29,11 +29,12 @@ type settings struct {
 
 // The largest values of the settings.
 const (
-	maxQuota  = 100
-	maxPeriod = 600
+	maxQuota  = 1e6
+	maxPeriod = 30 * 24 * 60 * 60
 	maxWait   = 600
+	minRate   = 1e-5 // about one a day
 	maxRate   = 50
-	maxSpeed  = 10
+	maxSpeed  = maxPeriod / 10 // the longest period lasts 10 s
 )
 
 // A kind describes an algorithm, and how Go code and files of rules name it.
@@ -41,20 +42,19 @@ type kind struct {
 	name, title, about string
 	limit              func(quota int64, period time.Duration) weir.Limit // for algorithms without a burst
 	bucket             func(burst, quota int64, period time.Duration) weir.Limit
-	source             string // the name of the algorithm's function in package algorithms
-	queue              bool   // requests may wait even if the setting Wait is 0
-	extra              bool   // shown only in scenes that name it
+	queue              bool // requests may wait even if the setting Wait is 0
+	extra              bool // shown only in scenes that name it
 }
 
 var kinds = []kind{
-	{name: "fixed-window", title: "Fixed window", about: "counts in windows aligned to the clock", limit: algorithms.FixedWindow, source: "FixedWindow"},
-	{name: "anchored-window", title: "Anchored window", about: "a window begins with its first request", limit: algorithms.AnchoredWindow, source: "AnchoredWindow"},
-	{name: "sliding-window", title: "Sliding window", about: "two counters, the older one weighted", limit: algorithms.SlidingWindow, source: "SlidingWindow"},
-	{name: "sliding-log", title: "Sliding log", about: "keeps the time of each request: exact", limit: algorithms.SlidingLog, source: "SlidingLog"},
-	{name: "token-bucket", title: "Token bucket", about: "tokens come back one by one", bucket: algorithms.TokenBucket, source: "TokenBucket"},
-	{name: "leaky-bucket", title: "Leaky bucket", about: "a queue: requests wait and leave one by one", bucket: algorithms.LeakyBucket, source: "LeakyBucket", queue: true},
-	{name: "gcra", title: "GCRA", about: "keeps one number: the instant up to which the quota is spent", bucket: gcra, source: "GCRA"},
-	{name: "calendar", title: "Calendar", about: "counts in days; a new one begins at midnight UTC", limit: calendar, source: "Calendar", extra: true},
+	{name: "fixed-window", title: "Fixed window", about: "counts in windows aligned to the clock", limit: algorithms.FixedWindow},
+	{name: "anchored-window", title: "Anchored window", about: "a window begins with its first request", limit: algorithms.AnchoredWindow},
+	{name: "sliding-window", title: "Sliding window", about: "two counters, the older one weighted", limit: algorithms.SlidingWindow},
+	{name: "sliding-log", title: "Sliding log", about: "keeps the time of each request: exact", limit: algorithms.SlidingLog},
+	{name: "token-bucket", title: "Token bucket", about: "tokens come back one by one", bucket: algorithms.TokenBucket},
+	{name: "leaky-bucket", title: "Leaky bucket", about: "a queue: requests wait and leave one by one", bucket: algorithms.LeakyBucket, queue: true},
+	{name: "gcra", title: "GCRA", about: "keeps one number: the instant up to which the quota is spent", bucket: gcra},
+	{name: "calendar", title: "Calendar", about: "counts in days; a new one begins at midnight UTC", limit: calendar, extra: true},
 }
 
 func calendar(quota int64, _ time.Duration) weir.Limit {
@@ -93,52 +93,19 @@ func (k *kind) limitOf(set *settings) weir.Limit {
 	return k.bucket(set.burst(), set.Quota, period)
 }
 
-// goLine returns the Go code for this limit.
-func (k *kind) goLine(set *settings) string {
-	period := fmt.Sprintf("%d*time.Second", set.Period)
-	var call string
-	switch {
-	case k.extra:
-		call = fmt.Sprintf("%s(%d, algorithms.Day, time.UTC)", k.source, set.Quota)
-	case k.bucket == nil:
-		call = fmt.Sprintf("%s(%d, %s)", k.source, set.Quota, period)
-	case k.name == "gcra":
-		call = fmt.Sprintf("%s(%d, %s)", k.source, set.Quota, period)
-		if set.burst() != set.Quota {
-			call += fmt.Sprintf(".WithBurst(%d)", set.Burst)
-		}
-	default:
-		call = fmt.Sprintf("%s(%d, %d, %s)", k.source, set.burst(), set.Quota, period)
-	}
-	call = "algorithms." + call
-	if within := k.within(set); within > 0 {
-		return fmt.Sprintf(`limiter, err := weir.New(store, weir.Options{
-	MaxWait: %d * time.Second,
-	Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{%s}}},
-})
-r.Use(limiter.Handler)`, int64(within.Seconds()), call)
-	}
-	return `r.Use(weir.Middleware(store, "api", weir.ByIP(), ` + call + "))"
-}
-
-// yaml returns the lines of a file of rules for this limit.
-func (k *kind) yaml(set *settings) string {
-	s := "limits:\n  - name: api\n    algorithm: " + k.name + "\n"
-	if k.bucket != nil && set.burst() != set.Quota {
-		s += fmt.Sprintf("    burst: %d\n", set.Burst)
-	}
-	period := strconv.FormatInt(set.Period, 10)
-	if k.extra {
-		period = "day"
-	}
-	return s + fmt.Sprintf("    config: [{limit: %d, period: %s}]\n", set.Quota, period)
-}
-
 func (set *settings) burst() int64 {
 	if set.Burst == 0 {
 		return set.Quota
 	}
 	return set.Burst
+}
+
+func parseLink(link string) (settings, error) {
+	q, err := url.ParseQuery(link)
+	if err != nil {
+		return settings{}, err
+	}
+	return parse(q)
 }
 
 // parse reads the settings of a link. A setting that is missing gets its default.
@@ -149,7 +116,7 @@ func parse(q url.Values) (settings, error) {
 		Period:  int64(p.number("period", 10, 1, maxPeriod, true)),
 		Burst:   int64(p.number("burst", 0, 0, maxQuota, true)),
 		Wait:    int64(p.number("wait", 0, 0, maxWait, true)),
-		Rate:    p.number("rate", 3, 0.1, maxRate, false),
+		Rate:    p.number("rate", 3, minRate, maxRate, false),
 		Speed:   p.number("speed", 1, 0.1, maxSpeed, false),
 		Pattern: p.choice("pattern", "bursts", patternNames...),
 		Paused:  p.choice("paused", "no", "no", "yes") == "yes",
@@ -234,7 +201,8 @@ func (p *parser) number(name string, usual, least, most float64, whole bool) flo
 		if whole {
 			what = "whole number"
 		}
-		p.fail("%s: %.20q is not a %s from %v to %v", name, s, what, least, most)
+		plain := func(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+		p.fail("%s: %.20q is not a %s from %s to %s", name, s, what, plain(least), plain(most))
 		return usual
 	}
 	return x

@@ -15,12 +15,27 @@ import (
 
 var (
 	replicas *scene.Replicas
+	outage   *scene.Outage
 	open     *scene.Scene
 )
 
 func main() {
 	functions := map[string]func(args []js.Value) any{
-		"decide": func(args []js.Value) any { return string(scene.Decide([]byte(args[0].String()))) },
+		"decide":  func(args []js.Value) any { return string(scene.Decide([]byte(args[0].String()))) },
+		"compare": func(args []js.Value) any { return string(scene.Compare([]byte(args[0].String()))) },
+		"key":     func(args []js.Value) any { return scene.Key(args[0].String(), args[1].String(), args[2].String()) },
+		"fail": func(args []js.Value) any {
+			outage = scene.NewOutage(args[0].Int(), args[1].String())
+			return nil
+		},
+		"stop": func(args []js.Value) any {
+			outage.Stop(args[0].Bool())
+			return nil
+		},
+		"request": func(args []js.Value) any {
+			status, asked := outage.Request(args[0].Int())
+			return []any{status, asked}
+		},
 		"share": func(args []js.Value) any {
 			replicas = scene.NewReplicas(args[0].Int(), args[1].Bool())
 			return nil

@@ -15,8 +15,19 @@ type op struct {
 	Pair         string
 	Call, Return int64 // ns since 1970; all processes read one clock
 	Err          string
-	Allowed      bool
-	Remaining    []int64 // one for each charge
+	answer
+}
+
+// An answer is what a call returned.
+type answer struct {
+	Allowed   bool
+	Remaining []int64 // one for each charge
+	Waits     int     // if refused by a meter: until how many units have drained; otherwise 0
+}
+
+// matches compares what was returned with what a counter would have returned.
+func (a answer) matches(is answer) bool {
+	return a.Allowed == is.Allowed && (a.Waits == 0 || a.Waits == is.Waits) && slices.Equal(a.Remaining, is.Remaining)
 }
 
 type kind int
@@ -25,8 +36,12 @@ const (
 	spendA    kind = iota // a unit of the pair's first key
 	spendB                // a unit of its second key
 	spendBoth             // a unit of each, or of none
+	spendTwo              // two units of the first key
 	refund                // gives a unit of the first key back
 	look                  // costs nothing
+	forget                // deletes the state of the first key
+	reserve               // a unit of the first key, now or as soon as one is free
+	cancel                // gives back what reserve has spent
 	counts                // the number of kinds that charge a pair
 	burst                 // a unit of a GCRA for all pairs
 	logged                // a unit of a log for all pairs
@@ -34,11 +49,16 @@ const (
 
 const quotaOfPair = 40
 
-// state is how many units of each key of a pair are spent.
-type state struct{ a, b int }
+// state is how many units of each key of a pair are spent, and whether one more unit of the
+// first key is reserved. A key is limited from its first refusal until nothing of it is spent.
+type state struct {
+	a, b               int
+	reserved           bool
+	limitedA, limitedB bool
+}
 
 // apply returns the state after an operation, and what the operation returns.
-func (s state) apply(k kind) (after state, allowed bool, remaining []int64) {
+func (s state) apply(k kind) (after state, is answer) {
 	after = s
 	switch k {
 	case spendA:
@@ -48,23 +68,40 @@ func (s state) apply(k kind) (after state, allowed bool, remaining []int64) {
 	case spendBoth:
 		after.a++
 		after.b++
+	case spendTwo:
+		after.a += 2
 	case refund:
 		after.a = max(0, after.a-1)
+	case forget:
+		after.a, after.reserved = 0, false
+	case reserve:
+		if s.a < quotaOfPair {
+			after.a++
+		} else {
+			after.reserved = true
+		}
+	case cancel:
+		after.reserved = false
 	}
-	allowed = after.a <= quotaOfPair && after.b <= quotaOfPair || after == s
-	if !allowed {
+	if is.Allowed = after.a <= quotaOfPair && after.b <= quotaOfPair; !is.Allowed {
+		is.Waits = max(after.a, after.b) - quotaOfPair
+		if s.reserved && after.a > quotaOfPair {
+			is.Waits = after.a - quotaOfPair + 1
+		}
+		s.limitedA, s.limitedB = s.limitedA || after.a > quotaOfPair, s.limitedB || after.b > quotaOfPair
 		after = s
 	}
+	after.limitedA, after.limitedB = after.limitedA && after.a > 0, after.limitedB && after.b > 0
 	a, b := int64(quotaOfPair-after.a), int64(quotaOfPair-after.b)
 	switch k {
 	case spendB:
-		remaining = []int64{b}
+		is.Remaining = []int64{b}
 	case spendBoth:
-		remaining = []int64{a, b}
+		is.Remaining = []int64{a, b}
 	default:
-		remaining = []int64{a}
+		is.Remaining = []int64{a}
 	}
-	return after, allowed, remaining
+	return after, is
 }
 
 // A search looks for an order of a pair's operations in which one counter after the other
@@ -76,6 +113,7 @@ func (s state) apply(k kind) (after state, allowed bool, remaining []int64) {
 type search struct {
 	workers [][]op       // the operations that returned, by worker, in their order
 	failed  [counts][]op // those that failed, in their order
+	evicts  bool
 	seen    map[string]bool
 	steps   int
 }
@@ -91,8 +129,8 @@ const (
 )
 
 // linearizable searches in the operations of one pair.
-func linearizable(ops []op) verdict {
-	s := search{seen: map[string]bool{}}
+func linearizable(ops []op, evicts bool) verdict {
+	s := search{seen: map[string]bool{}, evicts: evicts}
 	byWorker := map[int]int{}
 	for _, o := range slices.SortedFunc(slices.Values(ops), func(x, y op) int { return cmp.Compare(x.Call, y.Call) }) {
 		if o.Err != "" {
@@ -141,8 +179,8 @@ func (s *search) from(now state, next []int, lost [counts]int) bool {
 			continue
 		}
 		o := s.workers[w][n]
-		after, allowed, remaining := now.apply(o.Kind)
-		if allowed != o.Allowed || !slices.Equal(remaining, o.Remaining) {
+		after, is := now.apply(o.Kind)
+		if !o.matches(is) {
 			continue
 		}
 		next[w]++
@@ -156,14 +194,15 @@ func (s *search) from(now state, next []int, lost [counts]int) bool {
 		if lost[k] == len(list) || list[lost[k]].Call > first {
 			continue
 		}
-		after, _, _ := now.apply(kind(k))
+		after, _ := now.apply(kind(k))
 		used := lost
 		used[k]++
 		if s.from(after, next, used) {
 			return true
 		}
 	}
-	return false
+	return s.evicts && (now.a > 0 && !now.limitedA && s.from(state{b: now.b, limitedB: now.limitedB}, next, lost) ||
+		now.b > 0 && !now.limitedB && s.from(state{a: now.a, reserved: now.reserved, limitedA: now.limitedA}, next, lost))
 }
 
 // beyond returns how many units of each key of a pair were admitted beyond its quota, at least:

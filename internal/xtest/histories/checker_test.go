@@ -19,7 +19,7 @@ func record(seed uint64, flaw func(rng *rand.Rand, s *state, o *op)) []op {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(seed, uint64(w)))
 			for range 20 {
-				o := op{Worker: w, Kind: kind(rng.IntN(int(counts)))}
+				o := op{Worker: w, Kind: kind(rng.IntN(int(look) + 1))}
 				if rng.IntN(2) == 0 {
 					o.Kind = spendA
 				}
@@ -28,10 +28,10 @@ func record(seed uint64, flaw func(rng *rand.Rand, s *state, o *op)) []op {
 				mu.Lock()
 				failed := rng.IntN(20) == 0
 				if !failed || rng.IntN(2) == 0 {
-					now, o.Allowed, o.Remaining = now.apply(o.Kind)
+					now, o.answer = now.apply(o.Kind)
 				}
 				if failed {
-					o.Err, o.Allowed, o.Remaining = "lost", false, nil
+					o.Err, o.answer = "lost", answer{}
 				}
 				if flaw != nil {
 					flaw(rng, &now, &o)
@@ -52,36 +52,47 @@ func record(seed uint64, flaw func(rng *rand.Rand, s *state, o *op)) []op {
 // TestChecker: the checker accepts histories of a counter and refuses those of broken ones.
 func TestChecker(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		flaw func(rng *rand.Rand, s *state, o *op)
+		name   string
+		evicts bool
+		flaw   func(rng *rand.Rand, s *state, o *op)
 	}{
-		{"a counter", nil},
-		{"forgets a unit", func(rng *rand.Rand, s *state, o *op) {
+		{"a counter", false, nil},
+		{"a store that evicts keys", true, func(rng *rand.Rand, s *state, o *op) {
+			if rng.IntN(10) == 0 && !s.limitedA {
+				s.a = 0
+			}
+		}},
+		{"evicts keys that are limited", true, func(rng *rand.Rand, s *state, o *op) {
+			if rng.IntN(10) == 0 && s.limitedA {
+				s.a = 0
+			}
+		}},
+		{"forgets a unit", false, func(rng *rand.Rand, s *state, o *op) {
 			if rng.IntN(15) == 0 && s.a > 0 {
 				s.a--
 			}
 		}},
-		{"spends a unit twice", func(rng *rand.Rand, s *state, o *op) {
+		{"spends a unit twice", false, func(rng *rand.Rand, s *state, o *op) {
 			if rng.IntN(6) == 0 && o.Kind == spendB && o.Err == "" && s.b < quotaOfPair {
 				s.b++
 			}
 		}},
-		{"spends half of a pair", func(rng *rand.Rand, s *state, o *op) {
+		{"spends half of a pair", false, func(rng *rand.Rand, s *state, o *op) {
 			if o.Kind == spendBoth && o.Err == "" && !o.Allowed && s.b < quotaOfPair {
 				s.b++
 			}
 		}},
-		{"admits one more", func(rng *rand.Rand, s *state, o *op) {
+		{"admits one more", false, func(rng *rand.Rand, s *state, o *op) {
 			if o.Kind == spendA && o.Err == "" && !o.Allowed {
 				o.Allowed = true
 			}
 		}},
-		{"an old answer", func(rng *rand.Rand, s *state, o *op) {
+		{"an old answer", false, func(rng *rand.Rand, s *state, o *op) {
 			if o.Kind == look && o.Err == "" && o.Remaining[0] < quotaOfPair-5 {
 				o.Remaining[0] += 5
 			}
 		}},
-		{"answers that are too high", func(rng *rand.Rand, s *state, o *op) {
+		{"answers that are too high", false, func(rng *rand.Rand, s *state, o *op) {
 			if o.Kind == spendA && o.Err == "" && rng.IntN(20) == 0 {
 				o.Remaining[0] += 2
 			}
@@ -91,14 +102,14 @@ func TestChecker(t *testing.T) {
 			t.Parallel()
 			found := 0
 			for seed := range uint64(10) {
-				switch linearizable(record(seed, c.flaw)) {
+				switch linearizable(record(seed, c.flaw), c.evicts) {
 				case impossible:
 					found++
 				case tooLarge:
 					t.Error("the search gave up")
 				}
 			}
-			if c.flaw == nil && found > 0 || c.flaw != nil && found < 5 {
+			if right := c.flaw == nil || c.name == "a store that evicts keys"; right && found > 0 || !right && found < 5 {
 				t.Errorf("found a fault in %d of 10 histories", found)
 			}
 		})

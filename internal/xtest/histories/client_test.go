@@ -157,36 +157,55 @@ func (j job) choose(rng *rand.Rand) op {
 
 // call makes the operation and notes when it began, when it ended and what it returned.
 func (o *op) call(store quota.Store) {
-	charge := func(key string, cost int64) quota.Charge {
-		return quota.Charge{Rule: "history", Key: o.Pair + key, Limit: counted, Cost: cost}
-	}
 	var t quota.Transaction
 	switch o.Kind {
-	case spendA:
-		t.Charges = []quota.Charge{charge("a", 1)}
-	case spendB:
-		t.Charges = []quota.Charge{charge("b", 1)}
-	case spendBoth:
-		t.Charges = []quota.Charge{charge("a", 1), charge("b", 1)}
-	case refund:
-		t.Charges = []quota.Charge{charge("a", -1)}
-	case look:
-		t.Charges = []quota.Charge{charge("a", 0)}
 	case burst:
 		t.Charges = []quota.Charge{{Rule: "burst", Key: "k", Limit: bursts, Cost: 1}}
 	case logged:
 		t.Charges = []quota.Charge{{Rule: "logged", Key: "k", Limit: log, Cost: 1}}
+	default:
+		t.Charges = o.charges(o.Pair, counted)
 	}
 	o.Call = time.Now().UnixNano()
 	err := store.Take(context.Background(), &t)
 	o.Return = time.Now().UnixNano()
+	o.note(&t, err)
+}
+
+// charges returns the charges of an operation on the keys of a pair.
+func (o *op) charges(pair string, l quota.Limit) []quota.Charge {
+	charge := func(key string, cost int64) quota.Charge {
+		return quota.Charge{Rule: "history", Key: pair + key, Limit: l, Cost: cost}
+	}
+	switch o.Kind {
+	case spendB:
+		return []quota.Charge{charge("b", 1)}
+	case spendBoth:
+		return []quota.Charge{charge("a", 1), charge("b", 1)}
+	case spendTwo:
+		return []quota.Charge{charge("a", 2)}
+	case refund:
+		return []quota.Charge{charge("a", -1)}
+	case look, forget:
+		return []quota.Charge{charge("a", 0)}
+	default:
+		return []quota.Charge{charge("a", 1)}
+	}
+}
+
+// note notes what a call has returned.
+func (o *op) note(t *quota.Transaction, err error) {
 	if err != nil {
 		o.Err = err.Error()
 		return
 	}
 	o.Allowed = t.Allowed()
-	for _, d := range t.Decisions {
+	for i, d := range t.Decisions {
 		o.Remaining = append(o.Remaining, d.Remaining)
+		if l := &t.Charges[i].Limit; l.Algorithm == refills.Algorithm {
+			unit := l.Period / time.Duration(l.Quota)
+			o.Waits = max(o.Waits, int((d.RetryAfter+unit-1)/unit))
+		}
 	}
 }
 

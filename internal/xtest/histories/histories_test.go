@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +71,7 @@ func TestHistories(t *testing.T) {
 // run records a history in pieces of at most a minute, each with servers of its own, and
 // checks them.
 func (s scenario) run(t *testing.T, length time.Duration) {
-	sum := report{faults: map[string]int{}}
+	sum := report{faults: map[string]int{}, errors: map[string]int{}}
 	for end := time.Now().Add(length); ; {
 		rest := time.Until(end)
 		if rest < time.Second/2 {
@@ -113,6 +114,7 @@ type report struct {
 	length          time.Duration
 	faults          map[string]int
 	decided, failed int
+	errors          map[string]int // of the requests that failed, without ports
 	pairs, tooLarge int
 	impossible      int
 	beyond          int // units of all pairs
@@ -133,6 +135,7 @@ func (r *report) check(t *testing.T, s scenario, ops []op) {
 			r.decided++
 		} else {
 			r.failed++
+			r.errors[ports.ReplaceAllString(o.Err, ":port")]++
 		}
 		if o.Kind < counts {
 			pairs[o.Pair] = append(pairs[o.Pair], o)
@@ -147,7 +150,7 @@ func (r *report) check(t *testing.T, s scenario, ops []op) {
 		if s.lossy || s.clocks {
 			continue
 		}
-		switch linearizable(list) {
+		switch linearizable(list, false) {
 		case impossible:
 			r.impossible++
 			t.Errorf("pair %s: no order of its %d operations explains the answers:\n%s", name, len(list), listing(list))
@@ -163,17 +166,25 @@ func (r *report) check(t *testing.T, s scenario, ops []op) {
 	}
 }
 
-func (r *report) String() string {
-	var faults []string
-	for name, n := range r.faults {
-		faults = append(faults, fmt.Sprintf("%s %d", name, n))
+// ports are those of servers and of clients: the errors that name them differ in nothing else.
+var ports = regexp.MustCompile(`:\d+`)
+
+// each lists what was counted by name.
+func each(counts map[string]int, between string) string {
+	var list []string
+	for name, n := range counts {
+		list = append(list, fmt.Sprintf("%s %d", name, n))
 	}
-	slices.Sort(faults)
+	slices.Sort(list)
+	return strings.Join(list, between)
+}
+
+func (r *report) String() string {
 	return fmt.Sprintf("%v, faults: %s\n%d decided, %d failed, longest time without an answer %v\n"+
 		"%d pairs of keys, impossible %d, too large to search %d, units beyond a quota %d\n"+
-		"most in a second: GCRA %d (bound %d), log %d (bound %d)",
-		r.length.Round(time.Second), strings.Join(faults, ", "), r.decided, r.failed, r.longestGap,
-		r.pairs, r.impossible, r.tooLarge, r.beyond, r.bursts, burstBound, r.logged, logBound)
+		"most in a second: GCRA %d (bound %d), log %d (bound %d)\nerrors:\n%s",
+		r.length.Round(time.Second), each(r.faults, ", "), r.decided, r.failed, r.longestGap,
+		r.pairs, r.impossible, r.tooLarge, r.beyond, r.bursts, burstBound, r.logged, logBound, each(r.errors, "\n"))
 }
 
 // listing writes a history as text, in the order of the calls.
@@ -181,8 +192,8 @@ func listing(ops []op) string {
 	slices.SortFunc(ops, func(x, y op) int { return int(x.Call - y.Call) })
 	var b strings.Builder
 	for _, o := range ops {
-		fmt.Fprintf(&b, "%8.3f–%8.3f ms worker %d kind %d allowed %t remaining %v %s\n",
-			float64(o.Call-ops[0].Call)/1e6, float64(o.Return-ops[0].Call)/1e6, o.Worker, o.Kind, o.Allowed, o.Remaining, o.Err)
+		fmt.Fprintf(&b, "%8.3f–%8.3f ms worker %d kind %d allowed %t remaining %v waits %d %s\n",
+			float64(o.Call-ops[0].Call)/1e6, float64(o.Return-ops[0].Call)/1e6, o.Worker, o.Kind, o.Allowed, o.Remaining, o.Waits, o.Err)
 	}
 	return b.String()
 }

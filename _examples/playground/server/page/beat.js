@@ -1,6 +1,7 @@
-// beat calls f about every every() ms, in an animation frame, with the time in ms. While shown()
-// returns false, it does not call f. Beats of 100 ms or more fall on tenths of a second, so that
-// several beats share their frames. beat returns a function that ends the calls.
+// beat calls f about every every() ms, in an animation frame, with the time in ms; if every() is
+// 0, in each frame. While shown() returns false, it does not call f. Beats of 100 ms or more fall
+// on tenths of a second, so that several beats share their frames. beat returns a function that
+// ends the calls.
 export function beat(every, f, shown = () => true) {
   let timer, frame;
   const call = (time) => {
@@ -8,11 +9,16 @@ export function beat(every, f, shown = () => true) {
     f(time);
   };
   const wait = () => {
-    const each = every(), unit = Math.min(100, each), off = (performance.now() + unit / 2) % unit - unit / 2;
+    const each = every();
+    if (each === 0 && shown()) {
+      frame = requestAnimationFrame(call);
+      return;
+    }
+    const unit = Math.min(100, each || 100), off = (performance.now() + unit / 2) % unit - unit / 2;
     timer = setTimeout(() => {
       if (shown()) frame = requestAnimationFrame(call);
       else wait();
-    }, each - off);
+    }, (each || 100) - off);
   };
   frame = requestAnimationFrame(call);
   return () => {

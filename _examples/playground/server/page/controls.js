@@ -1,6 +1,6 @@
 // The controls: the settings of the scene, its clock, and the button that sends requests.
 
-import { $, copy, make, problem, say, write } from "./dom.js";
+import { $, copy, length, make, problem, say, write } from "./dom.js";
 import { command, scene } from "./scene.js";
 import { served } from "./library.js";
 import { rows } from "./rows.js";
@@ -26,12 +26,16 @@ export function fill() {
   const s = scene.now.settings;
   const set = (e, value) => { if (e !== document.activeElement) e.value = value; };
   set($("quota"), s.quota);
-  set($("period"), s.period);
+  const unit = [...$("unit").options].map((o) => Number(o.value)).findLast((u) => s.period % u === 0);
+  if ($("period") !== document.activeElement) {
+    set($("unit"), unit);
+    set($("period"), s.period / $("unit").value);
+  }
   set($("burst"), s.burst || "");
   set($("wait"), s.wait);
   set($("rate"), Math.log10(s.rate));
   showRate();
-  if ([...$("speed").options].every((o) => Number(o.value) !== s.speed)) $("speed").add(new Option(`${s.speed} ×`, s.speed));
+  if ([...$("speed").options].every((o) => Number(o.value) !== s.speed)) $("speed").add(new Option(`${s.speed.toLocaleString("en")} ×`, s.speed));
   set($("speed"), String(s.speed));
   for (const e of named("pattern")) e.checked = e.value === s.pattern;
   for (const e of named("store")) e.checked = (e.value === "redis") === s.redis;
@@ -42,7 +46,7 @@ export function fill() {
   $("speed").disabled = $("step").disabled = s.redis;
   write($("pause"), s.paused ? "Run" : "Pause");
   $("pause").setAttribute("aria-pressed", s.paused);
-  write($("stepSize"), `${s.period / 10} s`);
+  write($("stepSize"), length(s.period / 10));
 }
 
 // count writes the note about the store: how many calls of Redis there were, if there is Redis.
@@ -54,18 +58,28 @@ export function count() {
 }
 
 function showRate() {
-  write($("rateValue"), `${rate()}/s`);
-  $("rate").setAttribute("aria-valuetext", `${rate()} per second`);
+  const [each, name] = [[1, "s"], [60, "min"], [3600, "h"], [86400, "d"]].find(([each]) => rate() * each >= 0.5) ?? [86400, "d"];
+  const text = `${+(rate() * each).toPrecision(2)}/${name}`;
+  write($("rateValue"), text);
+  $("rate").setAttribute("aria-valuetext", text);
 }
+
+const longest = 30 * 86400; // s
+
+// pace returns a rate and a speed that suit a limit: requests come half as fast again as it
+// allows, and a period that is longer than a minute takes 10 s.
+const pace = (quota, period) => ({ rate: Math.min(50, Math.max(1e-5, +(1.5 * quota / period).toPrecision(2))), speed: period > 60 ? period / 10 : 1 });
 
 // send sends the settings that the controls show. The settings in changed replace some of them.
 function send(changed = {}) {
   const wrong = [$("quota"), $("period"), $("burst"), $("wait")].find((e) => !e.checkValidity());
   if (wrong) return problem(`${wrong.id[0].toUpperCase() + wrong.id.slice(1)}: a whole number from ${wrong.min} to ${wrong.max}.`);
+  const period = $("period").value * $("unit").value;
+  if (period > longest) return problem("Period: at most 30 days.");
   problem("");
   const chosen = (name) => named(name).find((e) => e.checked).value;
   command("set", {
-    quota: $("quota").value, period: $("period").value, burst: $("burst").value || "0", wait: $("wait").value,
+    quota: $("quota").value, period, burst: $("burst").value || "0", wait: $("wait").value,
     rate: rate(), speed: $("speed").value, pattern: chosen("pattern"), store: chosen("store"),
     hybrid: $("hybrid").checked ? "yes" : "no", paused: scene.now.settings.paused ? "yes" : "no",
     algorithms: boxes.filter((e) => e.checked).map((e) => e.value).join(","),
@@ -76,8 +90,12 @@ function send(changed = {}) {
 $("controls").addEventListener("submit", (e) => e.preventDefault());
 $("controls").addEventListener("change", (e) => {
   if (boxes.every((b) => !b.checked)) e.target.checked = true; // at least one stays checked
-  send();
+  send(["quota", "period", "unit"].includes(e.target.id) && $("period").value * $("unit").value > 60 ? pace($("quota").value, $("period").value * $("unit").value) : {});
 });
+for (const b of document.querySelectorAll("[data-preset]")) b.onclick = () => {
+  const [quota, period, burst] = b.dataset.preset.split(" ").map(Number);
+  send({ quota, period, burst, ...pace(quota, period) });
+};
 $("rate").addEventListener("input", showRate);
 $("pause").onclick = () => send({ paused: scene.now.settings.paused ? "no" : "yes" });
 $("step").onclick = () => command("step");

@@ -92,9 +92,12 @@ function start() {
   stop = beat(pace, animate, () => !document.hidden);
 }
 
-// hint says when the pattern sends its next request, if that is more than 1.5 s away.
+// hint says when the pattern sends its next request, if the visitor waits more than 1.5 s for it, or
+// how many requests a mark stands for.
 function hint(wait) {
-  write($("hint"), wait > 1.5e6 ? `The pattern sends its next request in ${Math.ceil(wait / 1e6)} s.` : "");
+  const most = Math.max(...[...rows.values()].map((r) => r.line.dots.at(-1)?.sum ?? 1));
+  write($("hint"), wait > 1.5e6 * scene.speed ? `The pattern sends its next request in ${Math.ceil(wait / 1e6)} s.` :
+    most > 1 ? `There are more requests than there is room for: a mark stands for about ${most.toLocaleString("en")} of them.` : "");
 }
 
 // For tests.

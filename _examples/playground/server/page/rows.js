@@ -1,6 +1,6 @@
 // The rows of the page, one for each algorithm, and their comparison.
 
-import { $, make, seconds, write } from "./dom.js";
+import { $, length, make, seconds, write } from "./dom.js";
 import { scene } from "./scene.js";
 import { Timeline } from "./timeline.js";
 
@@ -72,13 +72,13 @@ export function tell() {
     [...lanes.children].forEach((lane, i) => {
       if (!line.left[i]) return;
       const { remaining, next } = line.left[i], wait = next - frame.now;
-      write(lane.querySelector("b"), String(remaining));
+      write(lane.querySelector("b"), remaining.toLocaleString("en"));
       write(lane.querySelector(".retry"), remaining === 0 && wait > 0 ? `${lanes.children.length > 1 ? "next" : "retry"} in ${seconds(wait)}` : "");
     });
-    write(peak, line.peak ? `peak: ${line.peak} in ${period} s` : "");
+    write(peak, line.peak ? `peak: ${line.peak.toLocaleString("en")} in ${length(period)}` : "");
     peak.classList.toggle("over", line.peak > quota);
-    write(passed, `${line.passed} passed`);
-    write(refused, `${line.refused} refused`);
+    write(passed, `${line.passed.toLocaleString("en")} passed`);
+    write(refused, `${line.refused.toLocaleString("en")} refused`);
   }
   compare();
   table();
@@ -112,7 +112,7 @@ function table() {
     tr.append(make("td", "", seconds(d.t - start)), make("td", "", users[d.user] ?? ""));
     for (const line of lines) {
       const e = line.dots.findLast((e) => e.n === d.n);
-      tr.append(make("td", "", !e ? "" : e.ok ? `● passed, ${e.remaining} left` : `✕ refused, again in ${seconds(e.retry)}`));
+      tr.append(make("td", "", !e ? "" : e.ok ? `● ${e.count > 1 ? e.count + " " : ""}passed, ${e.remaining} left` : `✕ refused, again in ${seconds(e.retry)}`));
     }
     return tr;
   });

@@ -63,7 +63,7 @@ async function local(query) {
     return;
   }
   const tell = () => { for (const { name, data } of JSON.parse(weir.events()) ?? []) take[name](data); };
-  const timer = setInterval(tell, 100);
+  const timer = setInterval(() => { if (!document.hidden) tell(); }, 100); // a hidden page decides nothing
   close = () => clearInterval(timer);
   ask = (body) => {
     const mistake = weir.do(body.toString());

@@ -2,6 +2,7 @@
 // Instants are in µs since 1970.
 
 import { inView } from "./beat.js";
+import { length } from "./dom.js";
 
 const maxDots = 1200;   // most dots that a row keeps
 const maxSamples = 2400;       // most samples that a lane keeps
@@ -15,7 +16,7 @@ export class Timeline {
   }
 
   clear() {
-    this.dots = [];    // {t, user, ok, remaining, retry, reset, wait, own, n, v}
+    this.dots = [];    // {t, user, ok, count, no, sum, remaining, retry, reset, wait, own, n, v}; count of sum requests passed
     this.limits = [];  // the capacity is v from the instant t on: [{t, v}]
     this.levels = [];  // by lane: [{t, v}]
     this.left = [];    // by lane: {remaining, next, reset, idle}, with instants
@@ -43,10 +44,10 @@ export class Timeline {
 
   // add adds a frame. n is the number of its first request.
   add(frame, now, n) {
-    for (const [t, user, ok, remaining, retry, reset, wait, own] of frame.hits ?? []) {
+    for (const [t, user, count, remaining, retry, reset, wait, own, no] of frame.hits ?? []) {
       const v = this.level(remaining, reset);
-      this.dots.push({ t, user, ok: ok === 1, remaining, retry, reset, wait, own: own === 1, n: n++, v, cost: this.period / this.quota });
-      if (ok && user < this.lanes) this.levels[user].push({ t, v: this.bucket ? v + 1 : v - 1 }, { t, v });
+      this.dots.push({ t, user, ok: count > 0, count, no, sum: count + no, remaining, retry, reset, wait, own: own === 1, n: n++, v, cost: count * this.period / this.quota });
+      if (count && user < this.lanes) this.levels[user].push({ t, v: this.bucket ? v + count : v - count }, { t, v });
     }
     frame.left.forEach(([remaining, next, reset], lane) => {
       this.left[lane] = { remaining, next: now + next, reset: now + reset, idle: reset === 0 };
@@ -117,7 +118,7 @@ export class Timeline {
       this.drawDots(ctx, ink, place, lane, view, () => top + 8, top - 6);
       return;
     }
-    ctx.fillText(String(head.capacity), 2, y(head.capacity) + 10);
+    ctx.fillText(head.capacity.toLocaleString("en", { notation: "compact" }), 2, y(head.capacity) + 10);
     ctx.fillText("0", 2, bottom - 2);
     ctx.beginPath();
     this.limits.forEach(({ t, v }, i) => { // each limit holds until the t of the next
@@ -267,7 +268,7 @@ export class Timeline {
         const gone = d.t + this.period;
         if (!d.ok || d.user !== lane || gone <= view || d.t > view) continue;
         ctx.lineTo(place.x(gone), y(spent));
-        ctx.lineTo(place.x(gone), y(--spent));
+        ctx.lineTo(place.x(gone), y(spent -= d.count));
       }
     } else if (this.head.algorithm !== "sliding-window") {
       ctx.lineTo(place.x(left.reset), y(v));
@@ -293,20 +294,23 @@ export class Timeline {
     for (const d of this.dots) {
       if (d.t > view || d.t < place.first || d.user !== lane) continue;
       d.shown ??= d.own && !ink.still ? time : -Infinity;
-      const at = d.ok ? y(d.v) : beyond, cell = (d.ok && !flat ? 10 : 28) / place.scale;
-      const key = `${d.ok} ${Math.round(at / 8)}`, group = latest.get(key), page = (t) => Math.floor(t / 2 / cell);
-      if (group && d.t - group.at(-1).t < 8 / place.scale && (d.t - group[0].t < cell || page(d.t) === page(group[0].t))) group.push(d);
-      else {
-        latest.set(key, [d]);
-        groups.push(latest.get(key));
+      for (const ok of [true, false]) {
+        if (!(ok ? d.count : d.no)) continue;
+        const at = ok ? y(d.v) : beyond, cell = (ok && !flat ? 10 : 28) / place.scale;
+        const key = `${ok} ${Math.round(at / 8)}`, group = latest.get(key), page = (t) => Math.floor(t / 2 / cell);
+        if (group && d.t - group.at(-1).t < 8 / place.scale && (d.t - group[0].t < cell || page(d.t) === page(group[0].t))) group.push(d);
+        else {
+          latest.set(key, Object.assign([d], { ok }));
+          groups.push(latest.get(key));
+        }
       }
     }
     const passed = new Path2D(), refused = new Path2D();
-    const mark = (d, r) => {
-      const x = place.x(d.t), at = d.ok ? y(d.v) : beyond, age = time - d.shown;
+    const mark = (d, r, ok) => {
+      const x = place.x(d.t), at = ok ? y(d.v) : beyond, age = time - d.shown;
       if (age < 250) this.growing = true;
       r *= grown(age);
-      if (d.ok) {
+      if (ok) {
         passed.moveTo(x + r, at);
         passed.arc(x, at, r, 0, 2 * Math.PI);
       } else {
@@ -316,32 +320,37 @@ export class Timeline {
         refused.lineTo(x - r, at + r);
       }
     };
+    const labels = [];
     ctx.font = `11px ${ink.font}`;
     this.most = 1;
     for (const group of groups) {
-      if (group.length < (group[0].ok && !flat ? 4 : 3)) {
-        for (const d of group) mark(d, size);
+      const { ok } = group, [d] = group, at = ok ? y(d.v) : beyond, text = `×${group.length}`, right = flat || !ok;
+      const w = 7 * text.length, x = right ? place.x(d.t) + 6 : place.x(d.t) - w / 2, rect = [x, right ? at - 5 : at - 16, x + w, right ? at + 5 : at - 6];
+      if (d.sum > 1 || group.length < (right ? 3 : 4) || labels.some((l) => meet(l, rect)) ||
+        !right && groups.some((g) => g.ok && g !== group && Math.abs(g[0].t - d.t) * place.scale < 24)) { // no room for a number
+        for (const d of group) mark(d, d.sum > 1 ? 1.5 : group.length < 4 ? size : 2, ok);
         continue;
       }
-      const [d] = group, at = d.ok ? y(d.v) : beyond;
-      mark(d, size + 0.5);
-      ctx.fillStyle = d.ok ? ink.ok : ink.bad;
-      ctx.textAlign = flat || !d.ok ? "start" : "center";
-      if (flat || !d.ok) ctx.fillText(`×${group.length}`, place.x(d.t) + 6, at + 4);
-      else ctx.fillText(`×${group.length}`, place.x(d.t), at - 7);
+      labels.push(rect);
+      mark(d, size + 0.5, ok);
+      ctx.fillStyle = ok ? ink.ok : ink.bad;
+      ctx.fillText(text, x, right ? at + 4 : at - 7);
       this.most = Math.max(this.most, group.length);
     }
-    ctx.textAlign = "start";
     ctx.fillStyle = ink.ok;
     ctx.fill(passed);
-    ctx.strokeStyle = ink.paper;
-    ctx.lineWidth = 0.75;
-    ctx.stroke(passed);
+    if (!this.dots.some((d) => d.sum > 1)) { // a border between dots that touch
+      ctx.strokeStyle = ink.paper;
+      ctx.lineWidth = 0.75;
+      ctx.stroke(passed);
+    }
     ctx.strokeStyle = ink.bad;
     ctx.lineWidth = 1.6;
     ctx.stroke(refused);
   }
 }
+
+const meet = ([a, b, c, d], [e, f, g, h]) => a < g && e < c && b < h && f < d;
 
 // water returns the colour of the level, which is darker near the limit.
 function water(ctx, color, a, b) {
@@ -398,14 +407,14 @@ function surface(canvas) {
 export function drawAxis(canvas, period, view, ink) {
   const { ctx, w } = surface(canvas);
   const place = places(w, period * 1e6, view);
-  const unit = step(period / (w < 520 ? 2.5 : 5));
+  const size = [86400, 3600, 60, 1].find((u) => period >= 2 * u) ?? 1, unit = size * step(period / size / (w < 520 ? 2.5 : 5));
   ctx.font = `12px ${ink.font}`;
   ctx.textBaseline = "top";
   ctx.textAlign = "center";
   ctx.fillStyle = ink.soft;
   for (let s = Math.ceil((place.first - view) / 1e6 / unit) * unit; s * 1e6 <= place.last - view; s += unit) {
     const x = place.x(view + s * 1e6);
-    const text = Math.abs(s) < unit / 2 ? "now" : `${s > 0 ? "+" : "−"}${+Math.abs(s).toFixed(1)} s`;
+    const text = Math.abs(s) < unit / 2 ? "now" : `${s > 0 ? "+" : "−"}${length(+Math.abs(s).toFixed(1))}`;
     ctx.fillRect(x - 0.5, 0, 1, 4);
     if (x > 20 && x < w - 20) ctx.fillText(text, x, 6);
   }

@@ -1,13 +1,13 @@
-// A log: every request that passed keeps a place for one period.
+// A log: every request that passed counts for one period.
 
 import { attack } from "./edge.js";
+import { lit, say } from "./prose.js";
 import { box, clock, label, plural } from "./svg.js";
-import { second } from "./world.js";
+import { busiest, second } from "./world.js";
 
 // lanes gives each request that passed the lowest place that is free.
-function lanes(tape) {
-  const { dots, limits: [{ period }] } = tape, until = [];
-  const of = new Map();
+function lanes({ dots, limits: [{ period }] }) {
+  const until = [], of = new Map();
   for (const d of dots) {
     if (!d.allowed) continue;
     let lane = until.findIndex((t) => t <= d.t);
@@ -21,12 +21,12 @@ function lanes(tape) {
 const kept = (tape) => tape.passed.filter((d) => d.t > tape.now - tape.limits[0].period);
 
 export const log = {
-  id: "log", name: "a log", gaugeName: "The times that the log keeps now",
+  id: "log", name: "a sliding log", gaugeName: "The times that the log keeps now",
   length: 30, start: 13,
   limits: [{ algorithm: "sliding-log", quota: 10, period: 10 }],
   requests: attack,
   rows: [{
-    title: "places that are taken", height: 170, max: 14, limit: "quota",
+    title: "requests that count", height: 170, max: 14, limit: "quota",
     place: (d, tape) => d.allowed ? lanes(tape).get(d) + 0.5 : tape.limits[0].quota + 1,
     live(tape, area) {
       const { limits: [{ period }], now, end } = tape, of = lanes(tape), half = Math.min(6, (area.y(0) - area.y(1)) / 2 - 1);
@@ -46,8 +46,22 @@ export const log = {
     const { quota, period } = tape.limits[0], n = kept(tape).length;
     return `In the last ${period / second} s, ${n} passed; no ${period / second} s hold more than ${quota}. The log keeps ${plural(n, "time")} now; a fixed window keeps 1 number.`;
   },
+  tells: {
+    lesson(tape) {
+      const { quota, period } = tape.limits[0], p = period / second, { n } = busiest(tape.dots, period), no = tape.dots.filter((d) => !d.allowed).length;
+      return say`${tape.changed ? "Whatever you send, a" : "These are the requests of the fixed window. A"} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. Here the fullest ${p} s hold ${n}, and ${plural(no, "request is", "requests are")} refused. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each key.`;
+    },
+  },
+  task: {
+    done: (tape) => tape.now >= tape.end,
+    text(tape, won) {
+      const { quota, period } = tape.limits[0], { n } = busiest(tape.past, period), p = period / second;
+      if (won) return `It cannot be done: the fullest ${p} s hold ${n}. A log is exact.`;
+      return `Task: get more than ${quota} through within ${p} s here.` + (tape.trying ? ` So far ${n}.` : " The same attack fails.");
+    },
+  },
   why(d, { dots, limits: [{ quota, period }] }) {
-    if (d.allowed) return `It keeps its place until ${clock(d.t + period)}.`;
+    if (d.allowed) return `It counts until ${clock(d.t + period)}.`;
     const oldest = dots.find((e) => e.allowed && e.t > d.t - period);
     return `The ${period / second} s before it already hold ${quota}. The oldest of them leaves at ${clock(oldest.t + period)}.`;
   },

@@ -2,55 +2,48 @@
 // library's own Hybrid, on the clock of the computer.
 
 import { beat, inView } from "../beat.js";
-import { library } from "../library.js";
-import { at, box, label, line, mark, patch, span, svg } from "./svg.js";
+import { at, box, label, line, mark, patch, plural, span, svg } from "./svg.js";
+import { weir } from "./world.js";
 
 const charge = JSON.stringify({ algorithm: "sliding-log", quota: 10, period: 10e6, burst: 10, key: "visitor", cost: 1 });
-const names = ["A", "B", "C"];
-const seen = 1500; // a call is drawn paler after this time, in ms
+export const names = ["A", "B", "C"];
+const columns = 10;       // the latest requests of a replica, each in a place of its own
+export const seen = 1500; // a call is drawn paler after this time, in ms
 
-export class Replicas {
-  constructor() {
-    this.root = document.getElementById("replicas");
+// A Site draws replicas, their latest requests and the store. A subclass has send(i, n), which takes
+// n requests of replica i, and say(), which returns a sentence.
+export class Site {
+  constructor(id, name) {
+    this.root = document.getElementById(id);
     const find = (selector) => this.root.querySelector(selector);
-    this.picture = svg("svg", { class: "replicas", role: "img", "aria-label": "Three replicas and the store that they share" });
+    this.picture = svg("svg", { class: "replicas", role: "img", "aria-label": name });
     find(".stage .frame").replaceChildren(this.picture);
-    Object.assign(this, { button: find(".play"), hybrid: find(".hybrid"), words: find(".say"), reply: find(".why") });
+    Object.assign(this, { button: find(".play"), words: find(".say"), reply: find(".why") });
     this.button.onclick = () => (this.playing ? this.pause() : this.start());
-    this.hybrid.onchange = () => this.reset();
     find(".reset").onclick = () => this.reset();
-    for (const b of this.root.querySelectorAll("[data-replica]")) b.onclick = () => this.send(Number(b.dataset.replica), 10);
+    for (const b of this.root.querySelectorAll("[data-replica]")) b.onclick = () => {
+      this.send(Number(b.dataset.replica), 10);
+      this.draw();
+      if (!this.playing) setTimeout(() => this.draw(), seen + 50);
+    };
     new ResizeObserver(() => this.draw()).observe(this.picture);
     this.shown = inView(this.picture);
-    this.ready = this.reset();
+    this.reset();
   }
 
-  async reset() {
-    this.weir = await library();
-    this.weir.share(names.length, this.hybrid.checked);
-    Object.assign(this, { calls: [], sent: 0, passed: 0, asked: 0, each: names.map(() => ({ sent: 0, asked: 0 })) });
-    for (let i = 0; i < 18; i++) this.take(i % names.length);
-    this.draw();
-  }
-
-  take(i) {
-    const call = JSON.parse(this.weir.take(i, charge));
-    this.calls = [...this.calls.slice(-20), { ...call, i, n: this.each[i].sent, seen: performance.now() }];
+  // keep keeps a call of replica i: {allowed, asked}.
+  keep(i, call) {
+    const each = this.each[i], n = each.sent++;
+    each.asked += call.asked;
+    each.calls[n % columns] = { ...call, i, column: n % columns, seen: performance.now() };
     this.sent++;
     this.passed += call.allowed;
     this.asked += call.asked;
-    this.each[i].sent++;
-    this.each[i].asked += call.asked;
     return call;
   }
 
-  send(i, n) {
-    let last;
-    for (let k = 0; k < n; k++) last = this.take(i);
-    this.reply.textContent = last.allowed ? `Replica ${names[i]}: the last of ${n} requests passed.` :
-      `Replica ${names[i]}: the last of ${n} requests was refused` + (last.asked ? " by the store." : " without asking the store.") + ` The next fits in ${span(last.retryAfter)}.`;
-    this.draw();
-    if (!this.playing) setTimeout(() => this.draw(), seen + 50);
+  clear() {
+    Object.assign(this, { sent: 0, passed: 0, asked: 0, each: names.map(() => ({ sent: 0, asked: 0, calls: [] })) });
   }
 
   start() {
@@ -72,23 +65,53 @@ export class Replicas {
 
   draw() {
     if (!this.each) return;
-    const w = this.picture.clientWidth || 600, h = 250, now = performance.now(), drawn = [];
+    const w = this.picture.clientWidth || 760, h = 250, now = performance.now(), drawn = [];
     this.picture.setAttribute("viewBox", `0 0 ${w} ${h}`);
-    const x = (i) => w * (i + 0.5) / names.length, half = Math.min(80, w / 7);
-    drawn.push(box(w / 2 - 90, 198, 180, 44, "vessel"), label(w / 2, 217, "the store", "middle strong"), label(w / 2, 234, `${this.asked} calls`, "middle soft"));
+    const x = (i) => w * (i + 0.5) / names.length, half = Math.min(80, w / 7), gap = half * 2 / columns;
+    drawn.push(box(w / 2 - 90, 198, 180, 44, this.down ? "vessel down" : "vessel"), label(w / 2, 217, this.store ?? "the store", "middle strong"), label(w / 2, 234, this.down ? "does not answer" : plural(this.asked, "call"), `middle ${this.down ? "alarm" : "soft"}`));
     names.forEach((name, i) => {
       const { sent, asked } = this.each[i];
-      drawn.push(box(x(i) - half, 40, 2 * half, 58, "vessel"), label(x(i), 60, `replica ${name}`, "middle strong"), label(x(i), 76, `${sent} requests`, "middle soft"), label(x(i), 91, `${asked} calls`, "middle soft"));
+      drawn.push(box(x(i) - half, 40, 2 * half, 58, "vessel"), label(x(i), 60, `replica ${name}`, "middle strong"), label(x(i), 76, plural(sent, "request"), "middle soft"), label(x(i), 91, plural(asked, "call"), "middle soft"));
     });
-    for (const call of this.calls) {
-      const age = (now - call.seen) / seen, dx = (call.n % 7 - 3) * half / 4, pale = Math.max(0.6, 1 - age * age), way = svg("g", { "fill-opacity": pale, "stroke-opacity": pale });
-      way.append(at(x(call.i) + dx, 20, mark(call.allowed ? "passed" : "refused")));
-      if (call.asked) way.append(line(x(call.i) + dx, 98, w / 2 + dx * 0.6 + (call.i - 1) * 30, 198, call.allowed ? "call" : "call bad"));
-      else way.append(line(x(call.i) + dx, 98, x(call.i) + dx, 116, "spared"), line(x(call.i) + dx - 4, 116, x(call.i) + dx + 4, 116, "spared"));
+    for (const call of this.each.flatMap((e) => e.calls)) {
+      const age = (now - call.seen) / seen, from = x(call.i) + (call.column + 0.5 - columns / 2) * gap, pale = Math.max(0.6, 1 - age * age), way = svg("g", { "fill-opacity": pale, "stroke-opacity": pale });
+      way.append(at(from, 20, mark(call.allowed ? "passed" : "refused", Math.min(4.5, gap / 2 - 1))));
+      if (call.asked) way.append(line(from, 98, w / 2 + (from - x(call.i)) * 0.6 + (call.i - 1) * 30, 198, call.allowed ? "call" : "call bad"));
+      else way.append(line(from, 98, from, 116, "spared"), line(from - 3, 116, from + 3, 116, "spared"));
       drawn.push(way);
     }
     patch(this.picture, ...drawn);
+    const text = this.say();
+    if (this.words.textContent !== text) this.words.textContent = text;
+  }
+}
+
+export class Replicas extends Site {
+  constructor() {
+    super("replicas", "Three replicas and the store that they share");
+    this.hybrid.onchange = () => this.reset();
+  }
+
+  get hybrid() { return this.root.querySelector(".hybrid"); }
+
+  reset() {
+    this.clear();
+    weir.share(names.length, this.hybrid.checked);
+    for (let i = 0; i < 18; i++) this.take(i % names.length);
+    this.draw();
+  }
+
+  take(i) { return this.keep(i, JSON.parse(weir.take(i, charge))); }
+
+  send(i, n) {
+    let last;
+    for (let k = 0; k < n; k++) last = this.take(i);
+    this.reply.textContent = last.allowed ? `Replica ${names[i]}: the last of ${n} requests passed.` :
+      `Replica ${names[i]}: the last of ${n} requests was refused` + (last.asked ? " by the store." : " without asking the store.") + ` The next fits in ${span(last.retryAfter)}.`;
+  }
+
+  say() {
     const never = this.sent - this.asked;
-    this.words.textContent = `${this.sent} requests, ${this.passed} passed. The store was asked ${this.asked} times` + (never ? `; ${never} calls were not made.` : ".");
+    return `${this.sent} requests, ${this.passed} passed. The store was asked ${plural(this.asked, "time")}` + (never ? `; ${plural(never, "call was", "calls were")} not made.` : ".");
   }
 }

@@ -3,11 +3,21 @@
 import { bucket } from "./bucket.js";
 import { Chat } from "./chat.js";
 import { edge } from "./edge.js";
+import { flights } from "./flights.js";
+import { Gate } from "./gate.js";
+import { gcra } from "./gcra.js";
+import { load } from "./load.js";
 import { log } from "./log.js";
 import { several, waiting } from "./more.js";
+import { Outage } from "./outage.js";
+import { light } from "./prose.js";
 import { Replicas } from "./replicas.js";
+import { retry } from "./retry.js";
 import { Tape } from "./tape.js";
 import { weighted } from "./weighted.js";
+import { attacked, Which } from "./which.js";
+import { whose } from "./whose.js";
+import { windows } from "./windows.js";
 import { epoch, ready } from "./world.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -21,7 +31,7 @@ const watch = new IntersectionObserver((entries) => {
     if (intersectionRatio < 0.4 && intersectionRect.height < rootBounds.height / 2) scene.pause();
     else if (!still.matches && !scene.begun) {
       scene.begun = true;
-      if (!new URLSearchParams(location.search).has("still")) (scene.start ?? scene.play).call(scene);
+      if (!new URLSearchParams(location.search).has("still") && !location.hash.includes("?")) (scene.start ?? scene.play).call(scene);
     }
   }
 }, { threshold: [0, 0.1, 0.2, 0.3, 0.4] });
@@ -31,21 +41,31 @@ function show(id, scene) {
   watch.observe(document.getElementById(id));
 }
 
+const pause = () => new Promise((next) => setTimeout(next)); // meanwhile the browser paints
+
 async function tell() {
   await ready();
   document.getElementById("loading").remove();
-  show("chat", new Chat());
+  show("gate", new Gate());
   const first = performance.now();
-  for (const scene of [edge, log, weighted, bucket, waiting, several]) {
-    await new Promise((next) => setTimeout(next)); // meanwhile the browser paints the scene before
+  for (const scene of [edge, log, weighted, bucket, gcra, waiting, windows, whose, several, flights, retry, load]) {
+    await pause();
     show(scene.id, new Tape(scene));
   }
-  const replicas = new Replicas();
-  await replicas.ready;
-  show("replicas", replicas);
-  globalThis.playground = { first, ready: performance.now(), scenes, epoch }; // for tests
+  scenes.edge.won = (tape) => scenes.log.repeat(tape);
+  await pause();
+  show("chat", new Chat());
+  show("replicas", new Replicas());
+  show("outage", new Outage());
+  await pause();
+  const which = new Which({ attack: attacked, yours: () => scenes.edge.requests.map((r) => r.t), clicks: () => scenes.gate.sent.map((t) => t - scenes.gate.sent[0]) });
+  light(document.body);
+  if (location.hash.includes("?")) document.getElementById(location.hash.slice(1).split("?")[0])?.scrollIntoView();
+  globalThis.playground = { first, ready: performance.now(), scenes, epoch, which }; // for tests
 }
 
 tell().catch((e) => {
-  document.getElementById("loading").textContent = `The pictures cannot be drawn. ${e.message}`;
+  const p = document.getElementById("loading") ?? document.getElementById("problem");
+  p.hidden = false;
+  p.textContent = `The pictures cannot move. ${e.message}`;
 });

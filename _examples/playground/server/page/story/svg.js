@@ -72,8 +72,8 @@ export const span = (us) => us >= 1e5 ? `${(Math.ceil(us / 1e5) / 10).toFixed(1)
 export const plural = (n, one, many = one + "s") => `${n} ${n === 1 ? one : many}`;
 
 // ticks returns the numbers for an axis from 0 to most: about as many as the argument about says.
-export function ticks(most, about) {
+export function ticks(most, about, step) {
   const least = most / about, power = 10 ** Math.floor(Math.log10(least));
-  const step = Math.max(1, power * ([1, 2, 5].find((m) => m * power >= least) ?? 10));
+  step ??= Math.max(1, power * ([1, 2, 5].find((m) => m * power >= least) ?? 10));
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step);
 }

@@ -2,6 +2,7 @@
 // window before.
 
 import { every } from "./edge.js";
+import { lit, say } from "./prose.js";
 import { box, label, line, path } from "./svg.js";
 import { second } from "./world.js";
 
@@ -22,7 +23,7 @@ function counts(tape, t) {
 const number = (x) => String(+x.toFixed(1));
 
 export const weighted = {
-  id: "weighted", name: "a weighted window", gaugeName: "The counts of both windows",
+  id: "weighted", name: "a sliding window", gaugeName: "The counts of both windows",
   length: 30, start: 16,
   limits: [{ algorithm: "sliding-window", quota: 10, period: 10 }],
   requests: [...every(11, 8, 9.8), ...every(16, 10.5, 20), ...every(10, 20.5, 28)],
@@ -51,6 +52,18 @@ export const weighted = {
     ];
     return [line(4, bottom, w - 4, bottom, "rule"), ...column(w / 9, c.before, c.share, "before"), ...column(w * 5 / 9, c.here, 1, "now"),
       label(w / 3.6, bottom + 29, `× ${Math.round(c.share * 100)} %`, "middle small accent")];
+  },
+  tells: {
+    share(tape) {
+      const { limits: [{ period }], now } = tape, { share } = counts(tape, now), p = period / second;
+      return say`At ${now / second} s, ${number(share * p)} of ${lit(`the last ${p} s`, ".covered")} lie in the window before, so its count is weighted with ${Math.round(share * 100)} %.`;
+    },
+    lesson(tape) {
+      const c = counts(tape, tape.now), off = c.real - c.estimate;
+      const both = say`The estimate is the ${lit("line", "path.estimate")}, and what really passed the ${lit("dashes", ".real")}. `;
+      if (Math.abs(off) < 1) return [...both, ...say`Now they agree: the requests of the window before came about evenly.`];
+      return [...both, ...say`Now the estimate of ${number(c.estimate)} is too ${off > 0 ? "low" : "high"}, since ${c.real} passed: the requests of the window before came ${off > 0 ? "late" : "early"} in it. A sliding log would ${off > 0 ? "refuse some that pass here" : "admit more than passes here"}.`];
+    },
   },
   say(tape) {
     const c = counts(tape, tape.now), { quota } = tape.limits[0];

@@ -4,15 +4,15 @@ import { library } from "../library.js";
 
 export const second = 1e6;
 
-// epoch is when every scene begins. Windows of any whole number of seconds up
-// to 20 begin there as well.
-export const epoch = 232_792_560 * 8 * second;
+// epoch is when every scene begins: a midnight UTC, at which windows of any whole number of
+// seconds up to 16 begin as well.
+export const epoch = 86_486_400 * 21 * second;
 
-let weir;
+export let weir;
 export async function ready() { weir = await library(); }
 
 // A Ledger has the states of some keys under the same limits. A limit is
-// {algorithm, quota, period, burst}.
+// {algorithm, quota, period, burst, zone}.
 export class Ledger {
   constructor(limits, within = 0) {
     Object.assign(this, { limits, within, states: {} });
@@ -26,8 +26,9 @@ export class Ledger {
   }
 }
 
-// look returns the Decisions for a request of cost 0. It changes nothing.
-export const look = (limits, states, now, key = "") => ask(limits, states, 0, now, key, 0).decisions;
+// look returns the Decisions for a request of cost 0. It changes nothing. Each limit is asked by
+// itself.
+export const look = (limits, states, now, key = "") => limits.map((l, i) => ask([l], states && [states[i]], 0, now, key, 0).decisions[0]);
 
 function ask(limits, states, within, now, key, cost) {
   const charges = limits.map((l) => ({ ...l, burst: l.burst ?? l.quota, key, cost }));
@@ -36,12 +37,34 @@ function ask(limits, states, within, now, key, cost) {
   return reply;
 }
 
-// replay decides a schedule from the beginning. A request is {t, cost}; a dot
-// is a request with its decision.
-export function replay(limits, within, requests) {
-  const ledger = new Ledger(limits, within);
-  return [...requests].sort((a, b) => a.t - b.t).map((request, n) => {
-    const { allowed, wait, decisions } = ledger.take(request.t, "", request.cost);
-    return { ...request, n, allowed, wait, decisions, states: ledger.states[""] };
-  });
+// replay decides a schedule from the beginning. A request is {t, cost, user, lasts}; a dot is a
+// request with its decision. If apart is set, each limit decides by itself, as if it were the
+// only one. A request that lasts gives its unit back at its end, which is a dot that ends it.
+export function replay(limits, within, requests, apart) {
+  const ledgers = (apart ? limits.map((l) => [l]) : [limits]).map((l) => new Ledger(l, within));
+  const due = [...requests].sort((a, b) => a.t - b.t), dots = [];
+  for (let n = 0; due.length;) {
+    const request = due.shift(), { t, user = "", cost } = request;
+    const replies = ledgers.map((l) => l.take(t, user, cost)), [{ allowed, wait }] = replies;
+    const dot = { ...request, user, n, allowed, wait, decisions: replies.flatMap((r) => r.decisions), states: ledgers.flatMap((l) => l.states[user]) };
+    dots.push(dot);
+    if (!request.ends) n++;
+    if (allowed && request.lasts) {
+      const end = { t: t + request.lasts, cost: -cost, user, ends: true }, i = due.findIndex((r) => r.t > end.t);
+      due.splice(i < 0 ? due.length : i, 0, end);
+    }
+  }
+  return dots;
+}
+
+// busiest returns the fullest span of a period among dots that passed: how many it holds, and
+// from when to when.
+export function busiest(dots, period, passes = (d) => d.allowed) {
+  const times = dots.filter((d) => d.cost > 0 && passes(d)).map((d) => d.t + d.wait).sort((a, b) => a - b);
+  let best = { n: 0, from: 0, to: 0 };
+  for (let i = 0, j = 0; j < times.length; j++) {
+    while (times[i] <= times[j] - period) i++;
+    if (j - i + 1 > best.n) best = { n: j - i + 1, from: times[i], to: times[j] };
+  }
+  return best;
 }

@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"bytes"
+	"flag"
+	"image/png"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+var update = flag.Bool("update", false, "write the pictures that the page has before the library is loaded")
+
+const (
+	indexFile = "../server/page/index.html"
+	ogFile    = "../server/page/og.png" // what other sites show beside a link to the page
+)
+
+// starts is a script that returns what the story shows when it opens, by the name that the
+// comments in index.html have: still pictures, with the sentence below them as their text,
+// and the sentences that scenes compute.
+const starts = `(() => {
+	const all = {};
+	const still = (svg, text) => {
+		const e = svg.cloneNode(true);
+		for (const x of e.querySelectorAll(".dot:not(.past), .under, .grip, .pad, .knob, text:empty, g:empty, line[width='0']")) x.remove();
+		for (const dot of e.querySelectorAll(".dot")) {
+			const marks = [...dot.querySelectorAll(".mark")];
+			if (dot.classList.contains("later")) for (const m of marks) m.setAttribute("class", m.getAttribute("class").replace("passed", "waits"));
+			dot.replaceWith(...marks);
+		}
+		for (const x of [e, ...e.querySelectorAll("*")]) for (const a of ["role", "tabindex", "aria-label", "aria-hidden", "aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-selected"]) x.removeAttribute(a);
+		e.setAttribute("role", "img");
+		e.setAttribute("aria-label", text);
+		return e.outerHTML.replace(/><\/(circle|path|line|rect)>/g, "/>");
+	};
+	const { gate, ...rest } = playground.scenes;
+	all.gate = still(gate.picture, document.querySelector("#gate .say").textContent);
+	all["gate say"] = document.querySelector("#gate .say").textContent;
+	for (const [id, s] of Object.entries(rest)) {
+		if (!s.go) continue;
+		const say = s.root.querySelector(".say").textContent;
+		all[id] = '<div class="frame start' + (s.gauge ? " both" : "") + '">' + still(s.picture, say) + (s.gauge ? still(s.gauge, s.scene.gaugeName) : "") + '</div><p class="say">' + say + "</p>";
+		for (const p of s.root.querySelectorAll("[data-tell]")) all[id + " " + p.dataset.tell] = p.innerHTML.replaceAll(' tabindex="0"', "");
+	}
+	return all;
+})()`
+
+// TestStart compares index.html with what the library makes of the scenes: the page has a
+// picture of each before the library is loaded, and where it never is. With -update it
+// writes them:
+//
+//	go test -C _examples/playground/e2e -run TestStart -update
+func TestStart(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(indexFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := openStory(t, serveStatic(t))
+	all, text := eval[map[string]string](p, starts), string(page)
+	for name, want := range all {
+		between := regexp.MustCompile(`<!--` + name + `-->[^\n]*<!--/` + name + `-->`)
+		if !between.MatchString(text) {
+			t.Errorf("index.html has no place for %q", name)
+		}
+		text = between.ReplaceAllLiteralString(text, "<!--"+name+"-->"+want+"<!--/"+name+"-->")
+	}
+	if n := strings.Count(text, "<!--/"); n != len(all) {
+		t.Errorf("index.html has %d places, want %d", n, len(all))
+	}
+	wrong := eval[[]string](p, `[...document.querySelectorAll("section [data-number]")].filter((e) => e.getAttribute("value") !== e.value).map((e) => e.closest("section").id + " " + e.dataset.number)`)
+	if len(wrong) > 0 {
+		t.Errorf("index.html has other numbers than the scenes: %v", wrong)
+	}
+	if *update {
+		if err := os.WriteFile(indexFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p.do(chromedp.EmulateViewport(1200, 630))
+		p.wait("playground.scenes.gate.width === playground.scenes.gate.picture.clientWidth")
+		view, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(ogFile, view, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if text != string(page) {
+		t.Error("index.html is not current: run go test -run TestStart -update, and look at the change")
+	}
+	og, err := os.ReadFile(ogFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size, err := png.DecodeConfig(bytes.NewReader(og)); err != nil || size.Width != 1200 || size.Height != 630 {
+		t.Errorf("og.png: %v by %v, %v; want 1200 by 630", size.Width, size.Height, err)
+	}
+}
+
+// TestWithoutScript opens the story without scripts, and from a file. Each scene must have
+// its picture and its sentences, and the page must not say that it loads.
+func TestWithoutScript(t *testing.T) {
+	t.Parallel()
+	p := open(t, "")
+	script := func(disabled bool) {
+		if _, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: disabled}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const there = `(() => ({
+		marks: [...document.querySelectorAll("#gate, main .stage:has(.start)")].map((e) => e.querySelectorAll(".mark").length),
+		says: [...document.querySelectorAll("[data-tell]:has(b)")].length,
+		loading: document.getElementById("loading").textContent,
+	}))()`
+	type shown struct {
+		Marks   []int
+		Says    int
+		Loading string
+	}
+	check := func(how string, loading string) {
+		got := eval[shown](p, there)
+		if len(got.Marks) != 1+len(tapes) {
+			t.Errorf("%s: %d pictures, want %d", how, len(got.Marks), 1+len(tapes))
+		}
+		for i, n := range got.Marks {
+			if n < 10 {
+				t.Errorf("%s: picture %d has %d marks", how, i, n)
+			}
+		}
+		if got.Says < len(tapes) {
+			t.Errorf("%s: %d sentences with numbers, want %d", how, got.Says, len(tapes))
+		}
+		if !strings.Contains(got.Loading, loading) || loading == "" && got.Loading != "" {
+			t.Errorf("%s: the page says %q, want %q", how, got.Loading, loading)
+		}
+	}
+	base := serveStatic(t)
+	script(true)
+	p.do(chromedp.Navigate(base))
+	check("without scripts", "")
+	script(false)
+	p.do(chromedp.Navigate("about:blank"))
+}

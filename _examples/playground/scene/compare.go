@@ -1,0 +1,144 @@
+package scene
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
+)
+
+// A Trial asks what every algorithm makes of the same requests. Period and Wait are in
+// seconds; a Burst of 0 means Quota. Times are in µs, in ascending order, and at each of them
+// Each requests come at once. The other fields are the answers to three questions.
+type Trial struct {
+	Quota  int64   `json:"quota"`
+	Period int64   `json:"period"`
+	Burst  int64   `json:"burst"`
+	Wait   int64   `json:"wait"`
+	Times  []int64 `json:"times"`
+	Each   int64   `json:"each"`
+
+	Late  string `json:"late"`  // what happens to a request that is too early: "refuse" or "wait"
+	Exact bool   `json:"exact"` // whether no period may hold more than the quota, wherever it begins
+	Back  string `json:"back"`  // how the quota comes back: "gradually", "hourly" (on the clock) or "daily"
+}
+
+// A Verdict is what one algorithm made of the requests of a Trial.
+type Verdict struct {
+	Algorithm string `json:"algorithm"`
+	Title     string `json:"title"`
+	Error     string `json:"error,omitempty"` // why the algorithm cannot count this limit
+	Admitted  int64  `json:"admitted"`
+	Refused   int64  `json:"refused"`
+	Most      int64  `json:"most"`  // the most that passed within any period
+	Wait      int64  `json:"wait"`  // the longest wait until a refused or queued request fits, in µs
+	Bytes     int64  `json:"bytes"` // what the key takes in a memstore
+}
+
+// An Outcome answers a Trial.
+type Outcome struct {
+	Verdicts []Verdict `json:"verdicts"`
+	Advice   Advice    `json:"advice"`
+}
+
+const maxTimes = 2000 // of a Trial
+
+// Compare answers a Trial in JSON with an Outcome in JSON. If the trial
+// is not valid, it answers with a Reply with an Error.
+func Compare(trial []byte) []byte {
+	var t Trial
+	if err := json.Unmarshal(trial, &t); err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	link := fmt.Sprintf("quota=%d&period=%d&burst=%d&wait=%d", t.Quota, t.Period, t.Burst, t.Wait)
+	set, err := parseLink(link)
+	if err == nil && len(t.Times) > maxTimes {
+		err = fmt.Errorf("%d requests are more than %d", len(t.Times), maxTimes)
+	}
+	if err != nil {
+		return reply(Reply{Error: err.Error()})
+	}
+	verdicts := []Verdict{}
+	for i := range kinds {
+		verdicts = append(verdicts, kinds[i].judge(&set, t.Times, max(1, t.Each)))
+	}
+	advice := advise(&t, &set)
+	if advice.Burst > 0 {
+		set.Burst = advice.Burst
+	}
+	if set.Wait == 0 && advice.Algorithm == "leaky-bucket" {
+		set.Wait = min(set.Period, maxWait)
+	}
+	k := kindOf(advice.Algorithm)
+	advice.Go, advice.YAML, advice.Test = k.program(&set), k.yaml(&set), k.test(&set)
+	return reply(Outcome{verdicts, advice})
+}
+
+// judge decides the requests of a trial.
+func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
+	v := Verdict{Algorithm: k.name, Title: k.title}
+	charge := quota.Charge{Rule: "api", Limit: k.limitOf(set), Cost: 1}
+	t := quota.Transaction{Charges: []quota.Charge{charge}}
+	if err := t.Validate(); err != nil {
+		v.Error = err.Error()
+		return v
+	}
+	store, passed := &memory{states: map[stateKey]quota.State{}}, span{}
+	take := func(t *quota.Transaction) error { return store.Take(context.Background(), t) }
+	for _, at := range times {
+		store.now = epoch + at
+		n, _ := send(take, &t, charge, k.within(set), each) // cannot fail: the charge is valid
+		v.Admitted += n
+		v.Refused += each - n
+		if n > 0 {
+			passed.add(at+t.Wait.Microseconds(), n, set.Period*second)
+			v.Most = max(v.Most, passed.sum)
+		}
+		v.Wait = max(v.Wait, t.Wait.Microseconds(), t.RetryAfter().Microseconds())
+		if n < each && t.Mode == quota.ModeAtMost {
+			v.Wait = max(v.Wait, t.Decisions[0].NextAfter.Microseconds())
+		}
+	}
+	for _, state := range store.states {
+		v.Bytes = bytesOf(charge, len(state.Log))
+	}
+	return v
+}
+
+var measured = map[int]int64{} // by the argument entries of bytesOf
+
+// bytesOf measures the memory that a memstore needs for each key whose log has so many
+// entries. An algorithm without a log has 0 entries; all of these need the same.
+func bytesOf(charge quota.Charge, entries int) int64 {
+	if b, ok := measured[entries]; ok {
+		return b
+	}
+	n, keys := max(1, entries), 1<<12
+	for keys > 1 && keys*n > 1<<14 {
+		keys /= 2
+	}
+	charge.Limit.Quota, charge.Limit.Burst = int64(n), 0 // so that all of them pass
+	charge.Limit.Period = time.Hour
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	store := memstore.New(memstore.Options{MaxKeys: keys})
+	t := quota.Transaction{Charges: []quota.Charge{charge}}
+	for i := range keys {
+		t.Charges[0].Key = strconv.Itoa(i)
+		for range n {
+			store.Take(context.Background(), &t) // no error: the store has room
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(store)
+	b := int64(after.HeapAlloc-before.HeapAlloc) / int64(keys)
+	measured[entries] = b
+	return b
+}

@@ -1,0 +1,30 @@
+// Links to a scene as the reader has set it, such as #edge?quota=6&at=13&requests=8.8,8.9.
+
+import { copy } from "../dom.js";
+
+const round = (t, tape) => +(t / tape.unit).toFixed(2);
+
+// link copies a link to a tape, and shows it in the address of the page.
+export function link(tape) {
+  const query = new URLSearchParams();
+  for (const input of tape.root.querySelectorAll("[data-number]")) query.set(input.dataset.number, tape.value(input.dataset.number));
+  query.set("at", round(tape.now, tape));
+  if (tape.requests.some((r) => r.mine) || tape.trying) query.set("requests", tape.requests.filter((r) => r.cost > 0).map((r) => round(r.t, tape)).join(","));
+  history.replaceState(null, "", `#${tape.scene.id}?${query.toString().replaceAll("%2C", ",")}`);
+  copy(tape.find(".share"), location.href);
+}
+
+// linked returns what the address of the page says about a scene, or undefined. Numbers that the
+// scene does not allow are left out.
+export function linked(id, unit) {
+  const [name, query] = location.hash.slice(1).split("?");
+  if (name !== id || !query) return undefined;
+  const values = new URLSearchParams(query), numbers = {};
+  for (const input of document.querySelectorAll(`#${id} [data-number]`)) {
+    const value = Number(values.get(input.dataset.number));
+    if (Number.isInteger(value) && value >= Number(input.min) && value <= Number(input.max)) numbers[input.dataset.number] = value;
+  }
+  const list = values.get("requests"), at = Number(values.get("at"));
+  const times = list?.split(",").map((t) => Math.round(Number(t) * unit)).filter((t) => t >= 0 && t <= 60 * unit).slice(0, 160);
+  return { numbers, now: (at >= 0 ? at : 0) * unit, times };
+}

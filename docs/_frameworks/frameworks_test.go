@@ -1,0 +1,318 @@
+package frameworks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	coder "github.com/coder/websocket"
+	"github.com/gin-gonic/gin"
+	gorilla "github.com/gorilla/websocket"
+	"github.com/labstack/echo/v5"
+	"github.com/labstack/echo/v5/middleware"
+	wire "github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/jsonrpc"
+	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
+)
+
+// TestPage: the page shows the code of this package, which the other tests run.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../frameworks.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, code := []string{"gin.go", "echo.go", "gorilla.go", "coder.go", "mcp.go"}, ""
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code += string(b)
+	}
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) < len(files) {
+		t.Errorf("the page has %d blocks of code, want %d", len(blocks), len(files))
+	}
+	for _, b := range blocks {
+		if !strings.Contains(code, b[1]) {
+			t.Errorf("no file of this directory has\n%s", b[1])
+		}
+	}
+}
+
+// A framework makes a handler with routes /users/{id}, which answers with the status of the header
+// field Want or panics, and a middleware of weir around them.
+type framework struct {
+	name  string
+	route string // of users
+	make  func(admit func(*http.Request) (*weir.Admission, error)) http.Handler
+}
+
+var frameworks = []framework{
+	{"gin", "/users/:id", func(admit func(*http.Request) (*weir.Admission, error)) http.Handler {
+		gin.SetMode(gin.ReleaseMode)
+		e := gin.New()
+		e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, _ any) { c.AbortWithStatus(500) }), Gin(admit))
+		e.GET("/users/:id", func(c *gin.Context) {
+			status := want(c.Request)
+			weir.ReportUsage(c.Request.Context(), "tokens", 3)
+			c.String(status, "served")
+		})
+		e.GET("/fails", func(c *gin.Context) { c.AbortWithError(502, errors.New("x")) })
+		return e
+	}},
+	{"echo", "/users/:id", func(admit func(*http.Request) (*weir.Admission, error)) http.Handler {
+		e := echo.New()
+		e.Use(middleware.Recover(), Echo(admit))
+		e.GET("/users/:id", func(c *echo.Context) error {
+			status := want(c.Request())
+			weir.ReportUsage(c.Request().Context(), "tokens", 3)
+			return c.String(status, "served")
+		})
+		e.GET("/fails", func(c *echo.Context) error { return echo.NewHTTPError(502, "x") })
+		return e
+	}},
+}
+
+func want(r *http.Request) int {
+	switch s := r.Header.Get("Want"); s {
+	case "":
+		return 200
+	case "panic":
+		panic(s)
+	default:
+		var status int
+		fmt.Sscan(s, &status)
+		return status
+	}
+}
+
+func newLimiter(t *testing.T, store weir.Store, rules ...weir.Rule) *weir.Limiter {
+	t.Helper()
+	l, err := weir.New(store, weir.Options{Rules: rules})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func memory() weir.Store { return memstore.New(memstore.Options{}) }
+
+func get(h http.Handler, target string, fields ...string) *httptest.ResponseRecorder {
+	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", target, nil)
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// TestRoutes: the keys of routes and path values work, and a refusal is that of net/http.
+func TestRoutes(t *testing.T) {
+	for _, f := range frameworks {
+		t.Run(f.name, func(t *testing.T) {
+			var routes []string
+			byRoute := func(r *http.Request) (string, bool) {
+				key, ok := keys.ByRoute()(r)
+				routes = append(routes, key)
+				return key, ok
+			}
+			h := f.make(newLimiter(t, memory(),
+				weir.Rule{Name: "user", Key: keys.ByPathValue("id"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}},
+				weir.Rule{Name: "route", Key: byRoute, Limits: []weir.Limit{algorithms.FixedWindow(5, 1000*time.Hour)}}).Admit)
+			var got []int
+			for _, target := range []string{"/users/ann", "/users/ann", "/users/ann", "/users/ben", "/users/eve", "/users/bob", "/users/dan", "/nowhere/1", "/nowhere/2"} {
+				w := get(h, target)
+				got = append(got, w.Code)
+				if served := w.Body.String() == "served"; served != (w.Code == 200) || w.Header().Get("X-Ratelimit-Limit") == "" {
+					t.Errorf("%s: %d %s %v", target, w.Code, w.Body, w.Header())
+				}
+				if w.Code == 429 && (w.Header().Get("Content-Type") != "application/problem+json" || w.Header().Get("Retry-After") == "") {
+					t.Errorf("%s: %s %v", target, w.Body, w.Header())
+				}
+			}
+			if want := "[200 200 429 200 200 200 429 404 404]"; fmt.Sprint(got) != want {
+				t.Errorf("got %v, want %s", got, want)
+			}
+			if want := fmt.Sprintf("[%[1]s %[1]s %[1]s %[1]s %[1]s %[1]s %[1]s unmatched unmatched]", f.route); fmt.Sprint(routes) != want {
+				t.Errorf("routes %v, want %s", routes, want)
+			}
+		})
+	}
+}
+
+// TestStatus: Settle sees the status that the client gets, also of errors and panics, and usage.
+func TestStatus(t *testing.T) {
+	for _, f := range frameworks {
+		for _, c := range []struct {
+			target, want string
+			status       int
+			panicked     bool
+			used         int64
+		}{
+			{"/users/ann", "", 200, false, 3},
+			{"/users/ann", "401", 401, false, 3},
+			{"/users/ann", "503", 503, false, 3},
+			{"/users/ann", "panic", 500, true, 0},
+			{"/fails", "", 502, false, 0},
+			{"/nowhere", "", 404, false, 0},
+		} {
+			store, limit := memory(), algorithms.FixedWindow(100, 1000*time.Hour)
+			var o weir.Outcome
+			h := f.make(newLimiter(t, store,
+				weir.Rule{Name: "tokens", Unit: "tokens", Key: weir.Global(), Limits: []weir.Limit{limit}, Cost: func(*http.Request) int64 { return 10 },
+					Settle: func(got weir.Outcome) int64 { o = got; return got.Used }},
+				weir.Rule{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}}).Admit)
+			var w *httptest.ResponseRecorder
+			for range 2 { // the first has nothing in flight any more
+				w = get(h, c.target, "Want", c.want)
+			}
+			if w.Code != c.status || o.Status != c.status || o.Panicked != c.panicked || o.HungUp {
+				t.Errorf("%s %s, %s: the client gets %d, Settle %+v, want %d", f.name, c.target, c.want, w.Code, o, c.status)
+			}
+			d, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "tokens", Limit: limit})
+			if err != nil || d.Decisions[0].Remaining != 100-2*c.used {
+				t.Errorf("%s %s, %s: %d left, %v, want %d", f.name, c.target, c.want, d.Decisions[0].Remaining, err, 100-2*c.used)
+			}
+		}
+	}
+}
+
+// TestWebSockets: each message of a connection is charged under the key of its upgrade request, and
+// one over the limit closes the connection with the wait.
+func TestWebSockets(t *testing.T) {
+	for name, handler := range map[string]func(*weir.Limiter) http.HandlerFunc{"gorilla": Gorilla, "coder": Coder} {
+		t.Run(name, func(t *testing.T) {
+			store := memory()
+			messages := newLimiter(t, store,
+				weir.Rule{Name: "messages", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(3, 3*time.Hour)}},
+				weir.Rule{Name: "busy", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}})
+			connections := newLimiter(t, store, weir.Rule{Name: "connections", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.InFlight(1, time.Hour)}})
+			server := httptest.NewServer(connections.Handler(handler(messages)))
+			defer server.Close()
+			url := "ws" + strings.TrimPrefix(server.URL, "http")
+
+			// A client of gorilla/websocket.
+			conn, _, err := gorilla.DefaultDialer.Dial(url, http.Header{"X-User": {"ann"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, res, err := gorilla.DefaultDialer.Dial(url, http.Header{"X-User": {"ann"}}); err == nil || res.StatusCode != 429 {
+				t.Errorf("a second connection: %v", err)
+			}
+			for i := range 4 {
+				conn.WriteMessage(gorilla.TextMessage, []byte("hello"))
+				_, text, err := conn.ReadMessage()
+				switch closed := (*gorilla.CloseError)(nil); {
+				case i < 3 && (err != nil || string(text) != "hello"):
+					t.Fatalf("message %d: %s, %v", i, text, err)
+				case i == 3 && (!errors.As(err, &closed) || closed.Code != 1013 || closed.Text != "too many messages, try again in 3600 seconds"):
+					t.Errorf("message %d: %v", i, err)
+				}
+			}
+
+			// A client of coder/websocket, with a quota of its own, that hangs up.
+			for range 3 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				c, _, err := coder.Dial(ctx, url, &coder.DialOptions{HTTPHeader: http.Header{"X-User": {"ben"}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.Write(ctx, coder.MessageText, []byte("hello"))
+				if _, text, err := c.Read(ctx); string(text) != "hello" || err != nil {
+					t.Errorf("%s, %v", text, err)
+				}
+				c.CloseNow()
+				free(t, store, "connections", "ben")
+				free(t, store, "busy", "ben")
+				cancel()
+			}
+		})
+	}
+}
+
+// free waits until nothing is in flight.
+func free(t *testing.T, store weir.Store, rule, key string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		d, err := quota.Peek(t.Context(), store, quota.Charge{Rule: rule, Key: key, Limit: algorithms.InFlight(1, time.Hour)})
+		if err == nil && d.Decisions[0].Remaining == 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v, %v", rule, d, err)
+		}
+	}
+}
+
+// TestMCP: the client of the SDK sees the refusal of a tool as the error of its call, with the wait,
+// and its session goes on.
+func TestMCP(t *testing.T) {
+	h, err := MCP(memory(), weir.ByHeader("X-User"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close) // after the sessions, whose streams stay open
+	session := connect(t, server.URL, "ann")
+	call := func(s *mcp.ClientSession) error {
+		res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "search", Arguments: map[string]any{"title": "weirs"}})
+		if err == nil && res.Content[0].(*mcp.TextContent).Text != "found weirs" {
+			t.Errorf("got %v", res.Content[0])
+		}
+		return err
+	}
+	for i := range 4 {
+		err := call(session)
+		if i < 2 {
+			if err != nil {
+				t.Errorf("call %d: %v", i, err)
+			}
+			continue
+		}
+		var e *wire.Error
+		if !errors.As(err, &e) || e.Code != jsonrpc.CodeLimited || e.Message != "Too many requests. Try again in 3600 seconds." || string(e.Data) != `{"reason":"limit","retryAfter":3600}` {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if _, err := session.ListTools(t.Context(), nil); err != nil {
+		t.Errorf("after a refusal: %v", err)
+	}
+	if err := call(connect(t, server.URL, "ben")); err != nil {
+		t.Errorf("another user: %v", err)
+	}
+}
+
+// A named transport sends the name of its user.
+type named string
+
+func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-User", string(n))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func connect(t *testing.T, url, user string) *mcp.ClientSession {
+	t.Helper()
+	client := mcp.NewClient(&mcp.Implementation{Name: "reader", Version: "1"}, nil)
+	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: named(user)}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}

@@ -1,0 +1,39 @@
+package frameworks
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/seed83679106/weir"
+)
+
+// Gin returns a middleware for gin. admit is Limiter.Admit, or what Admit of a config.File returns.
+func Gin(admit func(*http.Request) (*weir.Admission, error)) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		r := c.Request
+		r.Pattern = c.FullPath() // for keys.ByRoute
+		for _, p := range c.Params {
+			r.SetPathValue(p.Key, p.Value) // for keys.ByPathValue
+		}
+		a, err := admit(r)
+		var refused *weir.RefusedError
+		if errors.As(err, &refused) {
+			refused.Admission.WriteHeaders(c.Writer.Header())
+			weir.Refuse(c.Writer, r.WithContext(refused.Admission.Context()))
+			c.Abort()
+			return
+		}
+		if err != nil { // the client has hung up while it waited
+			c.AbortWithStatus(http.StatusServiceUnavailable)
+			return
+		}
+		a.WriteHeaders(c.Writer.Header())
+		c.Request = r.WithContext(a.Context())
+		o := weir.Outcome{Panicked: true, Header: c.Writer.Header()}
+		defer func() { a.Done(o) }()
+		c.Next()
+		o.Panicked, o.Status, o.Bytes = false, c.Writer.Status(), int64(max(0, c.Writer.Size()))
+	}
+}

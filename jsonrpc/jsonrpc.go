@@ -1,0 +1,156 @@
+// Package jsonrpc limits JSON-RPC 2.0 over HTTP, such as the requests of MCP:
+//
+//	limiter, err := weir.New(store, weir.Options{
+//		Rules: []weir.Rule{{
+//			Name: "tools", Key: weir.Join(user, weir.FirstOf(keys.ByJSON("params.name", 64<<10), keys.ByMethod())),
+//			Cost: jsonrpc.Cost(64 << 10), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)},
+//		}},
+//		OnLimited: jsonrpc.OnLimited(64 << 10),
+//	})
+//
+// Clients of JSON-RPC read the error of a call, and take an HTTP status for a failure of the whole
+// connection.
+package jsonrpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/jsonbody"
+)
+
+// CodeLimited is the code of the error of a refused request, one of those that JSON-RPC leaves to
+// servers.
+const CodeLimited = -32029
+
+// Cost returns a Rule.Cost that is 1 for a request and for each element of a batch. It reads at
+// most the first max bytes of the body, which the handler reads again. A batch that is longer, that
+// is no JSON, or that cannot be read is refused, because it would otherwise cost less than it
+// holds. A body that is no batch costs 1, however long it is. Cost panics if max is below 1.
+func Cost(max int64) func(*http.Request) int64 {
+	mustBePositive("Cost", max)
+	return func(r *http.Request) int64 {
+		head, whole := jsonbody.Peek(r, max)
+		if start := bytes.TrimLeft(head, " \t\r\n"); whole && len(start) == 0 || len(start) > 0 && start[0] != '[' {
+			return 1
+		}
+		batch, ok := jsonbody.Value(head)
+		if !whole || !ok {
+			return -1
+		}
+		n := int64(0)
+		for range jsonbody.Elements(batch) {
+			n++
+		}
+		if n == 0 { // the server refuses it
+			n = 1
+		}
+		return n
+	}
+}
+
+// OnLimited returns a handler for Options.OnLimited. It answers a request that was refused with the
+// status 200 and a JSON-RPC error that has the id of the request: the code CodeLimited, a message
+// for people, and as data the reason of the refusal and, if a wait helps, retryAfter in whole
+// seconds, as in Retry-After. A batch gets an error for each of its requests. Notifications, which
+// have no id, batches of more than 100 requests, bodies that are longer than max bytes or no
+// JSON-RPC, and requests without a body, such as the GET of an MCP client, are answered by
+// weir.Refuse. OnLimited panics if max is below 1.
+func OnLimited(max int64) http.Handler {
+	mustBePositive("OnLimited", max)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var ids [][]byte
+		head, whole := jsonbody.Peek(r, max)
+		body, _ := jsonbody.Value(head)
+		batch := len(body) > 0 && body[0] == '['
+		switch {
+		case !whole || len(body) == 0:
+		case batch:
+			for call := range jsonbody.Elements(body) {
+				ids = appendID(ids, call)
+			}
+		default:
+			ids = appendID(ids, body)
+		}
+		if len(ids) == 0 || len(ids) > mostErrors {
+			weir.Refuse(w, r)
+			return
+		}
+		h := w.Header()
+		h.Del("Content-Length")
+		h.Del("Content-Encoding")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Type", "application/json")
+		tail := string(errorOf(r, h)) + "}"
+		var answer []byte
+		for i, id := range ids {
+			if i > 0 {
+				answer = append(answer, ',')
+			}
+			answer = append(append(append(answer, `{"jsonrpc":"2.0","id":`...), id...), `,"error":`+tail...)
+		}
+		if batch {
+			answer = append(append([]byte{'['}, answer...), ']')
+		}
+		w.Write(append(answer, '\n')) // an error means that the client is gone
+	})
+}
+
+// mostErrors bounds the answer to a batch, which could otherwise be many times as long as the batch.
+const mostErrors = 100
+
+func mustBePositive(name string, max int64) {
+	if max < 1 {
+		panic("jsonrpc: " + name + ": max is " + strconv.FormatInt(max, 10))
+	}
+}
+
+// appendID appends the id of a request, if it has one that is a string or a number. Answers of a
+// client, which have no method, have the ids of others.
+func appendID(ids [][]byte, call []byte) [][]byte {
+	if call[0] != '{' {
+		return ids
+	}
+	id, ok := jsonbody.Member(call, "id")
+	method, _ := jsonbody.Member(call, "method")
+	if !ok || method == nil || len(id) == 0 || strings.IndexByte(`"-0123456789`, id[0]) < 0 {
+		return ids
+	}
+	return append(ids, id)
+}
+
+// errorOf returns the error of a refused request, whose message is the text that package weir has
+// for people.
+func errorOf(r *http.Request, h http.Header) []byte {
+	plain := text{header: http.Header{headers.RetryAfter: h[headers.RetryAfter]}}
+	weir.Refuse(&plain, (&http.Request{Header: http.Header{"Accept": {"text/plain"}}}).WithContext(r.Context()))
+	type data struct {
+		Reason     string `json:"reason"`
+		RetryAfter int    `json:"retryAfter,omitempty"`
+	}
+	reason := weir.ReasonLimit
+	if a := weir.FromContext(r.Context()); a != nil {
+		reason = a.Refusal.Reason
+	}
+	seconds, _ := strconv.Atoi(h.Get(headers.RetryAfter))
+	b, _ := json.Marshal(struct { // which can always be marshalled
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+		Data    data   `json:"data"`
+	}{CodeLimited, strings.TrimSpace(plain.String()), data{reason.String(), seconds}})
+	return b
+}
+
+// A text is a response whose body is kept.
+type text struct {
+	header http.Header
+	strings.Builder
+}
+
+func (t *text) Header() http.Header { return t.header }
+func (t *text) WriteHeader(int)     {}

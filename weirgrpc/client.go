@@ -1,0 +1,113 @@
+package weirgrpc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed83679106/weir"
+)
+
+// UnaryClient limits outgoing unary calls as Limiter.Transport limits requests: a call waits for
+// its turn for up to MaxWait, and otherwise fails with ResourceExhausted, RetryInfo, and a
+// *weir.RefusedError that errors.As finds. The keys of a call are paused if the server asks for
+// that, by ResourceExhausted or Unavailable with RetryInfo, or by metadata about limits. After
+// ResourceExhausted the call is sent again under the conditions for a request after a 429.
+// weir.ByHeader("Host") is the endpoint of the connection. o.Base is not used. UnaryClient returns
+// the error of Transport.
+func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, error) {
+	limited, err := transport(l, o)
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		var result error
+		res, err := limited(ctx, method, cc, req, func() *http.Response {
+			var header, trailer metadata.MD
+			result = invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
+			return response(result, metadata.Join(header, trailer))
+		})
+		if err != nil {
+			return err
+		}
+		res.Body.Close()
+		return result
+	}, err
+}
+
+// StreamClient limits outgoing streams as UnaryClient limits unary calls. What a stream has in
+// flight is released when the stream ends. A stream that has begun pauses no keys.
+func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientInterceptor, error) {
+	limited, err := transport(l, o)
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		var over context.Context
+		var cs grpc.ClientStream
+		var result error
+		res, err := limited(ctx, method, cc, nil, func() *http.Response {
+			var end context.CancelFunc
+			over, end = context.WithCancel(ctx)
+			if cs, result = streamer(ctx, desc, cc, method, append(slices.Clip(opts), grpc.OnFinish(func(error) { end() }))...); result != nil {
+				end()
+			}
+			return response(result, nil)
+		})
+		if err != nil {
+			return nil, err
+		}
+		context.AfterFunc(over, func() { res.Body.Close() })
+		return cs, result
+	}, err
+}
+
+type sendKey struct{}
+
+// send sends the call of a request.
+type send func() *http.Response
+
+func (send) RoundTrip(r *http.Request) (*http.Response, error) {
+	return r.Context().Value(sendKey{}).(send)(), nil
+}
+
+// transport returns a function that has f send a call when its turn has come, or returns why it
+// was not sent.
+func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error), error) {
+	o.Base = send(nil)
+	t, err := l.Transport(o)
+	return func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error) {
+		md, _ := metadata.FromOutgoingContext(ctx)
+		r := request(context.WithValue(ctx, sendKey{}, f), method, md, message)
+		r.Host = cc.CanonicalTarget()
+		r.Host = r.Host[strings.LastIndexByte(r.Host, '/')+1:]
+		res, err := t.RoundTrip(r)
+		refused := (*weir.RefusedError)(nil)
+		switch {
+		case errors.As(err, &refused):
+			err = refuse(refused, codes.ResourceExhausted, err.Error(), refused.RetryAfter())
+		case err != nil && ctx.Err() != nil:
+			err = statusOf(ctx.Err()).Err()
+		case err != nil: // of OnError
+			err = refuse(err, codes.Unavailable, err.Error(), 0)
+		}
+		return res, err
+	}, err
+}
+
+// response returns the response whose status and fields say what the server has answered.
+func response(err error, md metadata.MD) *http.Response {
+	s := statusOf(err)
+	res := &http.Response{StatusCode: httpStatus(s.Code()), Header: http.Header{}, Body: http.NoBody}
+	for name, values := range md {
+		res.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok && !errors.As(err, new(*weir.RefusedError)) { // which no server has sent
+			res.Header.Set("Retry-After", strconv.FormatFloat(info.RetryDelay.AsDuration().Seconds(), 'f', -1, 64))
+		}
+	}
+	return res
+}

@@ -1,0 +1,240 @@
+package weirgrpc_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/weirgrpc"
+)
+
+// limited returns a client of s whose calls l limits.
+func limited(t *testing.T, s *service, l *weir.Limiter, o weir.TransportOptions, options ...grpc.ServerOption) pb.TestServiceClient {
+	t.Helper()
+	unary, err := weirgrpc.UnaryClient(l, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams, err := weirgrpc.StreamClient(l, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pb.NewTestServiceClient(dial(t, listen(t, s, options...), grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(streams)))
+}
+
+// TestClientRefuses: a call whose turn is too late is not sent, and its error says when it would be.
+func TestClientRefuses(t *testing.T) {
+	stores(t, func(t *testing.T, store weir.Store) {
+		for _, k := range kinds {
+			l := must(t, store, weir.Options{MaxWait: time.Second, Rules: []weir.Rule{{Name: "api", Key: weir.Join(weir.ByHeader("X-User"), weir.ByHeader("Host")), Limits: []weir.Limit{algorithms.GCRA(2, 2*time.Hour)}}}})
+			s := &service{}
+			c := limited(t, s, l, weir.TransportOptions{})
+			for i := range 4 {
+				err := k.call(by(t.Context(), "ann"+k.name), c)
+				if i < 2 {
+					if err != nil {
+						t.Errorf("%s, call %d: %v", k.name, i, err)
+					}
+					continue
+				}
+				refused := (*weir.RefusedError)(nil)
+				if status.Code(err) != codes.ResourceExhausted || wait(err) < 59*time.Minute || !errors.As(err, &refused) || refused.RetryAfter() != wait(err) {
+					t.Errorf("%s, call %d: %v, %v", k.name, i, err, wait(err))
+				}
+			}
+			if got := s.runs.Load(); got != 2 {
+				t.Errorf("%s: %d calls were sent, want 2", k.name, got)
+			}
+		}
+	})
+}
+
+// TestClientWaits: a call waits for its turn, and gives it back if its context ends.
+func TestClientWaits(t *testing.T) {
+	for _, k := range kinds {
+		store := weirtest.Memory()
+		l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{algorithms.GCRA(1, 100*time.Millisecond)}}}})
+		s := &service{}
+		c := limited(t, s, l, weir.TransportOptions{})
+		begun := time.Now()
+		if err := k.call(by(t.Context(), "ann"), c); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(by(t.Context(), "ann"))
+		time.AfterFunc(time.Millisecond, cancel)
+		if err := k.call(ctx, c); status.Code(err) != codes.Canceled {
+			t.Errorf("%s: a cancelled call: %v", k.name, err)
+		}
+		if err := k.call(by(t.Context(), "ann"), c); err != nil || time.Since(begun) < 100*time.Millisecond {
+			t.Errorf("%s: the next call: %v after %v", k.name, err, time.Since(begun))
+		}
+		if got := s.runs.Load(); got != 2 {
+			t.Errorf("%s: %d calls were sent, want 2", k.name, got)
+		}
+	}
+}
+
+// TestClientObeys: a server that says when to come again is obeyed: the call goes out again then,
+// and others queue behind it. An answer about limits without units left pauses too.
+func TestClientObeys(t *testing.T) {
+	store := weirtest.Memory()
+	l := must(t, store, weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}}})
+	var refusedAt atomic.Int64
+	s := &service{}
+	s.work = func(ctx context.Context) error {
+		if s.runs.Load() > 1 {
+			return nil
+		}
+		refusedAt.Store(time.Now().UnixNano())
+		answer, _ := status.New(codes.ResourceExhausted, "later").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(50 * time.Millisecond)})
+		return answer.Err()
+	}
+	c := limited(t, s, l, weir.TransportOptions{})
+	if _, err := c.UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{}); err != nil || s.runs.Load() != 2 {
+		t.Errorf("%v after %d calls, want success after 2", err, s.runs.Load())
+	}
+	if d := time.Now().UnixNano() - refusedAt.Load(); time.Duration(d) < 50*time.Millisecond {
+		t.Errorf("sent again after %v, want 50ms", time.Duration(d))
+	}
+	s.work = func(ctx context.Context) error {
+		return grpc.SetHeader(ctx, metadata.Pairs("ratelimit-remaining", "0", "ratelimit-limit", "5", "ratelimit-reset", "3600"))
+	}
+	impatient := must(t, store, weir.Options{Rules: l.Rules()})
+	c = limited(t, s, impatient, weir.TransportOptions{MaxPause: 2 * time.Hour})
+	if _, err := c.UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range kinds {
+		refused := (*weir.RefusedError)(nil)
+		if err := k.call(by(t.Context(), "ann"), c); !errors.As(err, &refused) || refused.Admission.Refusal.Reason != weir.ReasonPause {
+			t.Errorf("%s: %v, want a pause", k.name, err)
+		}
+	}
+	if err := kinds[0].call(by(t.Context(), "ben"), c); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+// TestClientChain: the refusal of an inner limiter of this process is no answer of the server, and
+// pauses nothing.
+func TestClientChain(t *testing.T) {
+	store := weirtest.Memory()
+	limiter := func(name string, n int64) grpc.UnaryClientInterceptor {
+		i, err := weirgrpc.UnaryClient(must(t, store, weir.Options{Rules: []weir.Rule{{Name: name, Limits: []weir.Limit{algorithms.FixedWindow(n, 1000*aDay)}}}}), weir.TransportOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}), grpc.WithChainUnaryInterceptor(limiter("outer", 9), limiter("inner", 1))))
+	for i := range 3 {
+		_, err := c.UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{})
+		refused := (*weir.RefusedError)(nil)
+		if i > 0 && (!errors.As(err, &refused) || refused.Admission.Refusal.Rule != "inner") {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+}
+
+// TestClientHeld: a call holds its unit in flight until it has ended, however it ends.
+func TestClientHeld(t *testing.T) {
+	stores(t, func(t *testing.T, store weir.Store) {
+		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}}}})
+		begun, finish := make(chan bool), make(chan error)
+		s := &service{work: func(ctx context.Context) error {
+			begun <- true
+			select {
+			case err := <-finish:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}
+		c := limited(t, s, l, weir.TransportOptions{})
+		for _, end := range []struct {
+			name string
+			end  func(cancel context.CancelFunc)
+			want codes.Code
+		}{
+			{"served", func(context.CancelFunc) { finish <- nil }, codes.OK},
+			{"failed", func(context.CancelFunc) { finish <- status.Error(codes.Aborted, "") }, codes.Aborted},
+			{"cancelled", func(cancel context.CancelFunc) { cancel() }, codes.Canceled},
+		} {
+			for _, k := range kinds {
+				ctx, cancel := context.WithCancel(by(t.Context(), "ann"))
+				result := make(chan error)
+				go func() { result <- k.call(ctx, c) }()
+				<-begun
+				if spent(t, store, "api", busy) == 0 {
+					t.Errorf("%s, %s: a running call has nothing in flight", end.name, k.name)
+				}
+				end.end(cancel)
+				if err := <-result; status.Code(err) != end.want {
+					t.Errorf("%s, %s: got %v, want %v", end.name, k.name, err, end.want)
+				}
+				free(t, store, "api", busy)
+				cancel()
+			}
+		}
+	})
+	t.Run("no server", func(t *testing.T) {
+		store := weirtest.Memory()
+		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}}}})
+		unary, _ := weirgrpc.UnaryClient(l, weir.TransportOptions{})
+		streams, _ := weirgrpc.StreamClient(l, weir.TransportOptions{})
+		fails := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			return nil, status.Error(codes.Unavailable, "")
+		}
+		for _, inner := range [][]grpc.StreamClientInterceptor{nil, {fails}} {
+			cc := dial(t, "127.0.0.1:1", grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(append([]grpc.StreamClientInterceptor{streams}, inner...)...))
+			for _, k := range kinds {
+				if err := k.call(by(context.Background(), "ann"), pb.NewTestServiceClient(cc)); status.Code(err) != codes.Unavailable {
+					t.Errorf("%s: %v", k.name, err)
+				}
+				free(t, store, "api", busy)
+			}
+		}
+	})
+}
+
+// TestClientUndecided: without a decision a call is sent, unless OnError says that it is not.
+func TestClientUndecided(t *testing.T) {
+	down := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return quota.ErrUnusable })
+	l := must(t, down, weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{daily}}}})
+	for _, k := range kinds {
+		if err := k.call(t.Context(), limited(t, &service{}, l, weir.TransportOptions{OnError: weir.FailClosed})); status.Code(err) != codes.Unavailable || !errors.Is(err, quota.ErrUnusable) {
+			t.Errorf("%s, closed: %v", k.name, err)
+		}
+		open := weir.TransportOptions{OnError: func(r *http.Request, _ error) error { return nil }}
+		if err := k.call(t.Context(), limited(t, &service{}, l, open)); err != nil {
+			t.Errorf("%s, open: %v", k.name, err)
+		}
+	}
+}
+
+// TestClientOptions: an invalid option is an error at the start.
+func TestClientOptions(t *testing.T) {
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+	if _, err := weirgrpc.UnaryClient(l, weir.TransportOptions{Buffer: -1}); err == nil {
+		t.Error("UnaryClient: no error")
+	}
+	if _, err := weirgrpc.StreamClient(l, weir.TransportOptions{Buffer: -1}); err == nil {
+		t.Error("StreamClient: no error")
+	}
+}

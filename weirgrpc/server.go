@@ -1,0 +1,180 @@
+package weirgrpc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/quota"
+)
+
+// An Admit decides a request: it is Limiter.Admit, or what Admit of a config.File returns.
+type Admit = func(*http.Request) (*weir.Admission, error)
+
+// UnaryServer limits unary calls. The header fields about limits are header metadata and, of a
+// refused call, trailers. A refused call ends with the code for the status that HTTP clients get: ResourceExhausted for 429 and
+// Unavailable for 503 and undecided calls, which clients may send again, PermissionDenied for a
+// denied key, and InvalidArgument without a key. If a wait helps, the status has
+// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has the wait for the retry policies
+// of gRPC clients. errors.As finds the *weir.RefusedError in the error that outer interceptors see.
+// UnaryServer panics if calls is nil.
+func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
+	mustBeSet(calls)
+	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+		r := serverRequest(ctx, info.FullMethod, info.Server, message)
+		a, err := admit(calls, r, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }, func(md metadata.MD) { grpc.SetTrailer(ctx, md) })
+		if err != nil {
+			return nil, err
+		}
+		err = serve(a.Done, func() (err error) {
+			reply, err = handler(a.Context(), message)
+			return err
+		})
+		return reply, err
+	}
+}
+
+// StreamServer limits streams as UnaryServer limits unary calls. A stream holds what it has in
+// flight until its handler returns.
+//
+// If messages is not nil, it also decides about each message that the client sends. With MaxWait,
+// RecvMsg waits for the turn of the message, which slows the client down. Once a message is
+// refused, RecvMsg returns only that error, with which the handler should end the stream. A message
+// is over when the handler asks for the next one or returns. Until then the context of the stream
+// has the decision about the message, inside that about the stream.
+func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
+	mustBeSet(calls)
+	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		r := serverRequest(ss.Context(), info.FullMethod, server, nil)
+		a, err := admit(calls, r, ss.SetHeader, ss.SetTrailer)
+		if err != nil {
+			return err
+		}
+		s := &stream{ServerStream: ss, call: r.WithContext(a.Context()), messages: messages}
+		return serve(func(o weir.Outcome) { s.over.Store(true); s.done(o); a.Done(o) }, func() error { return handler(server, s) })
+	}
+}
+
+func mustBeSet(calls Admit) {
+	if calls == nil {
+		panic("weirgrpc: calls is nil")
+	}
+}
+
+type stream struct {
+	grpc.ServerStream
+	call     *http.Request
+	messages Admit
+	refused  error                          // of a message
+	message  atomic.Pointer[weir.Admission] // that the handler works on
+	over     atomic.Bool                    // the handler has returned
+}
+
+func (s *stream) Context() context.Context {
+	if a := s.message.Load(); a != nil {
+		return a.Context()
+	}
+	return s.call.Context()
+}
+
+func (s *stream) RecvMsg(m any) error {
+	s.done(weir.Outcome{})
+	if s.refused != nil {
+		return s.refused
+	}
+	if err := s.ServerStream.RecvMsg(m); err != nil || s.messages == nil {
+		return err
+	}
+	r := s.call.WithContext(context.WithValue(s.call.Context(), messageKey{}, m))
+	a, err := admit(s.messages, r, func(metadata.MD) error { return nil }, s.SetTrailer)
+	if err != nil {
+		s.refused = err
+		return err
+	}
+	if s.message.Store(a); s.over.Load() { // a goroutine of the handler is still here
+		s.done(weir.Outcome{})
+	}
+	return nil
+}
+
+// done ends the message that the handler works on.
+func (s *stream) done(o weir.Outcome) {
+	if a := s.message.Swap(nil); a != nil {
+		a.Done(o)
+	}
+}
+
+// serve calls a handler, and done with its outcome, even if the handler panics.
+func serve(done func(weir.Outcome), handler func() error) error {
+	o := weir.Outcome{Panicked: true}
+	defer func() { done(o) }()
+	err := handler()
+	o.Panicked, o.Status = false, httpStatus(statusOf(err).Code())
+	return err
+}
+
+func serverRequest(ctx context.Context, method string, server, message any) *http.Request {
+	md, _ := metadata.FromIncomingContext(ctx)
+	r := request(ctx, method, md, message)
+	if server != nil { // without a server, the client has made up the method
+		r.Pattern = method
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		r.RemoteAddr = p.Addr.String()
+		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			r.TLS = &t.State
+		}
+	}
+	return r
+}
+
+// admit decides a request and tells the client of its limits. The error is that of the call.
+func admit(decide Admit, r *http.Request, header func(metadata.MD) error, trailer func(metadata.MD)) (*weir.Admission, error) {
+	a, err := decide(r)
+	refused := (*weir.RefusedError)(nil)
+	if errors.As(err, &refused) {
+		a = refused.Admission
+	} else if err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	fields, md := http.Header{}, metadata.MD{}
+	a.WriteHeaders(fields)
+	for name, values := range fields {
+		md[strings.ToLower(name)] = values
+	}
+	if refused == nil {
+		header(md) // fails if a message was sent before
+		return a, nil
+	}
+	answer := answer{"Retry-After": fields["Retry-After"]} // to such a request over HTTP
+	weir.Refuse(answer, (&http.Request{Header: http.Header{"Content-Type": {"application/grpc"}}}).WithContext(a.Context()))
+	code, _ := strconv.Atoi(answer.Header().Get("Grpc-Status"))
+	wait := a.RetryAfter()
+	if seconds, _ := strconv.Atoi(fields.Get("Retry-After")); time.Duration(seconds)*time.Second-wait >= time.Second {
+		wait = time.Duration(seconds) * time.Second // with the jitter of the rule
+	}
+	if wait > 0 && wait != quota.Never {
+		md.Set("grpc-retry-pushback-ms", strconv.FormatInt((wait+time.Millisecond-1).Milliseconds(), 10))
+	}
+	trailer(md) // without a header, because clients retry no call that has one
+	return nil, refuse(refused, codes.Code(code), answer.Header().Get("Grpc-Message"), wait)
+}
+
+// An answer is the header of a response whose body is dropped.
+type answer http.Header
+
+func (a answer) Header() http.Header         { return http.Header(a) }
+func (a answer) Write(b []byte) (int, error) { return len(b), nil }
+func (a answer) WriteHeader(int)             {}

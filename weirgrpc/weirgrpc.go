@@ -1,0 +1,109 @@
+// Package weirgrpc limits gRPC calls by the rules of package weir:
+//
+//	grpc.NewServer(
+//		grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(limiter.Admit)),
+//		grpc.ChainStreamInterceptor(weirgrpc.StreamServer(limiter.Admit, nil)))
+//
+// Rules see a call as the request that it is on the wire: a POST of /package.Service/Method, with
+// the metadata as header fields, the authority as Host, the address of the peer as RemoteAddr, and
+// the state of TLS. Keys and rules that work for HTTP therefore work for gRPC. The route of a call,
+// for keys.ByRoute, is its path. Message returns the message, because the body cannot be read: with
+// keys.ByJSON all calls share a quota, and a cost by ContentLength, which is −1, refuses them.
+//
+// A handler has the decision in its context, for weir.FromContext and weir.ReportUsage. A rule with
+// Settle gets the HTTP status for the code of the call, as google.rpc.Code lists them, so
+// weir.RefundErrors and weir.ChargeOnly work.
+package weirgrpc
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+type messageKey struct{}
+
+// Message returns the message of a request that a rule gets: of a unary call, or of a message of a
+// stream. Of a stream itself it is nil. It must not be changed.
+func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
+
+// unreadable is the body of every call, because gRPC reads it.
+var unreadable = func() io.ReadCloser {
+	r, w := io.Pipe()
+	w.CloseWithError(errors.New("weirgrpc: gRPC reads the body"))
+	return r
+}()
+
+// request returns the request that a call is on the wire.
+func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
+	r := &http.Request{
+		Method: http.MethodPost, URL: &url.URL{Path: method}, Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(md)),
+		Body: io.NopCloser(unreadable), GetBody: func() (io.ReadCloser, error) { return io.NopCloser(unreadable), nil }, ContentLength: -1,
+	}
+	for name, values := range md {
+		if name == ":authority" && len(values) > 0 {
+			r.Host = values[0]
+		} else if r.Header[http.CanonicalHeaderKey(name)] = values; strings.HasSuffix(name, "-bin") {
+			r.Header.Del(name)
+			for _, v := range values {
+				r.Header.Add(name, base64.RawStdEncoding.EncodeToString([]byte(v)))
+			}
+		}
+	}
+	return r.WithContext(context.WithValue(ctx, messageKey{}, message))
+}
+
+// A refusedError is the error of a call that was not served or sent, as gRPC and errors.As see it.
+type refusedError struct {
+	status *status.Status
+	cause  error
+}
+
+func (e *refusedError) Error() string              { return e.status.Err().Error() }
+func (e *refusedError) GRPCStatus() *status.Status { return e.status }
+func (e *refusedError) Unwrap() error              { return e.cause }
+
+// refuse returns the error of a refused call. wait is quota.Never if no wait helps, and 0 if it is
+// unknown.
+func refuse(cause error, code codes.Code, message string, wait time.Duration) error {
+	s := status.New(code, message)
+	if wait > 0 && wait != quota.Never {
+		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}) // only codes.OK has no details
+	}
+	return &refusedError{s, cause}
+}
+
+// statusOf returns the status of a call whose handler returns err.
+func statusOf(err error) *status.Status {
+	if s, ok := status.FromError(err); ok {
+		return s
+	}
+	return status.FromContextError(err)
+}
+
+func httpStatus(c codes.Code) int {
+	if int(c) < len(httpStatuses) {
+		return httpStatuses[c]
+	}
+	return http.StatusInternalServerError
+}
+
+var httpStatuses = [...]int{
+	codes.OK: 200, codes.Canceled: 499, codes.Unknown: 500, codes.InvalidArgument: 400, codes.DeadlineExceeded: 504,
+	codes.NotFound: 404, codes.AlreadyExists: 409, codes.PermissionDenied: 403, codes.ResourceExhausted: 429,
+	codes.FailedPrecondition: 400, codes.Aborted: 409, codes.OutOfRange: 400, codes.Unimplemented: 501,
+	codes.Internal: 500, codes.Unavailable: 503, codes.DataLoss: 500, codes.Unauthenticated: 401,
+}

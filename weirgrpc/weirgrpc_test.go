@@ -1,0 +1,543 @@
+package weirgrpc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/weirgrpc"
+)
+
+// wait returns what the RetryInfo of an error says, or −1 if it has none.
+func wait(err error) time.Duration {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return info.RetryDelay.AsDuration()
+		}
+	}
+	return -1
+}
+
+// TestCalls: calls of every kind spend the quota of their user, and see their limits as metadata.
+// A refused call does not reach its handler, and says when the next one fits.
+func TestCalls(t *testing.T) {
+	stores(t, func(t *testing.T, store weir.Store) {
+		limit := algorithms.GCRA(2, 2*time.Hour)
+		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Join(weir.ByHeader("X-User"), keys.ByRoute()), Limits: []weir.Limit{limit}}}})
+		for _, k := range kinds {
+			s := &service{}
+			c := serve(t, s, l.Admit, nil)
+			for i := range 4 {
+				var header, trailer metadata.MD
+				err := k.call(by(t.Context(), "ann"), c, grpc.Header(&header), grpc.Trailer(&trailer))
+				fields := metadata.Join(header, trailer)
+				if want := fmt.Sprint(max(0, 1-i)); !slices.Equal(fields["x-ratelimit-limit"], []string{"2"}) || !slices.Equal(fields["x-ratelimit-remaining"], []string{want}) {
+					t.Errorf("%s, call %d: metadata %v, want %s remaining", k.name, i, fields, want)
+				}
+				if i < 2 {
+					if err != nil || trailer["x-ratelimit-limit"] != nil {
+						t.Errorf("%s, call %d: %v", k.name, i, err)
+					}
+					continue
+				}
+				if status.Code(err) != codes.ResourceExhausted || !strings.HasPrefix(status.Convert(err).Message(), "Too many requests. Try again in ") {
+					t.Errorf("%s, call %d: %v, want %v", k.name, i, err, codes.ResourceExhausted)
+				}
+				if d := wait(err); d > time.Hour || d < 59*time.Minute {
+					t.Errorf("%s, call %d: RetryInfo %v, want about an hour", k.name, i, d)
+				}
+				if len(trailer["retry-after"]) != 1 || len(trailer["grpc-retry-pushback-ms"]) != 1 {
+					t.Errorf("%s, call %d: header %v, trailer %v", k.name, i, header, trailer)
+				}
+			}
+			if got := s.runs.Load(); got != 2 {
+				t.Errorf("%s: %d handlers ran, want 2", k.name, got)
+			}
+		}
+	})
+}
+
+// TestRequest: rules see the request that a call is on the wire.
+func TestRequest(t *testing.T) {
+	var got []string
+	seen := func(r *http.Request) (string, bool) {
+		_, err := io.ReadAll(r.Body)
+		got = append(got, fmt.Sprint(r.Method, " ", r.URL, " ", r.Pattern, " ", r.Proto, " ", r.Host, " ", r.Header["X-User"], r.Header["Trace-Bin"], r.Header.Get("Content-Type"), " ",
+			r.ContentLength, " ", err, " ", strings.HasPrefix(r.RemoteAddr, "127.0.0.1:"), " ", weirgrpc.Message(r)))
+		return "all", true
+	}
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: seen, Limits: []weir.Limit{daily}}}})
+	s := &service{}
+	c := serve(t, s, l.Admit, l.Admit, grpc.WithAuthority("api.test"))
+	ctx := metadata.AppendToOutgoingContext(by(by(t.Context(), "ann"), "ben"), "trace-bin", "\xff\x00")
+	if _, err := c.UnaryCall(ctx, &pb.SimpleRequest{ResponseSize: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := kinds[1].call(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	const head, tail = "POST /grpc.testing.TestService/", " HTTP/2.0 api.test [ann ben] [/wA]application/grpc -1 weirgrpc: gRPC reads the body true "
+	want := []string{
+		head + "UnaryCall /grpc.testing.TestService/UnaryCall" + tail + "response_size:7",
+		head + "StreamingOutputCall /grpc.testing.TestService/StreamingOutputCall" + tail + "<nil>",
+		head + "StreamingOutputCall /grpc.testing.TestService/StreamingOutputCall" + tail,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+	if key, ok := keys.ByJSON("user", 100)(request(t, l)); key != "unreadable" || !ok {
+		t.Errorf("ByJSON: %q %v, want unreadable", key, ok)
+	}
+}
+
+// request returns the request of a unary call.
+func request(t *testing.T, l *weir.Limiter) (r *http.Request) {
+	c := serve(t, &service{}, func(got *http.Request) (*weir.Admission, error) { r = got; return l.Admit(got) }, nil)
+	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAnswers: the code of a refused call tells a client whether it may come again.
+func TestAnswers(t *testing.T) {
+	limits := []weir.Limit{algorithms.GCRA(1, time.Hour)}
+	failing := func(err error) weir.Store {
+		return weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return err })
+	}
+	none := func(*http.Request) (string, bool) { return "", false }
+	for _, c := range []struct {
+		name  string
+		store weir.Store
+		rule  weir.Rule
+		code  codes.Code
+		waits bool
+	}{
+		{"limit", nil, weir.Rule{Limits: limits}, codes.ResourceExhausted, true},
+		{"overload", nil, weir.Rule{Limits: limits, Status: 503}, codes.Unavailable, true},
+		{"ban", nil, weir.Rule{Limits: limits, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(1, time.Hour), Duration: time.Hour}}, codes.ResourceExhausted, true},
+		{"denied", nil, weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Denied() }}, codes.PermissionDenied, false},
+		{"no key", nil, weir.Rule{Key: none, NoKey: weir.NoKeyRefuse, Limits: limits}, codes.InvalidArgument, false},
+		{"too dear", nil, weir.Rule{Limits: limits, Cost: func(*http.Request) int64 { return 2 }}, codes.ResourceExhausted, false},
+		{"store down", failing(weirtest.ErrDown), weir.Rule{Limits: limits}, codes.Unavailable, false},
+		{"store busy", failing(quota.ErrBusy), weir.Rule{Limits: limits}, codes.Unavailable, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.store == nil {
+				c.store = weirtest.Memory()
+			}
+			c.rule.Name = "secret"
+			if c.rule.Key == nil {
+				c.rule.Key = weir.Global()
+			}
+			l := must(t, c.store, weir.Options{Rules: []weir.Rule{c.rule}, OnError: weir.FailClosed, Logger: slog.New(slog.DiscardHandler)})
+			var inside error
+			watch := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				reply, err := handler(ctx, req)
+				inside = err
+				return reply, err
+			}
+			client := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainUnaryInterceptor(watch, weirgrpc.UnaryServer(l.Admit)))))
+			var err error
+			for range 3 {
+				_, err = client.UnaryCall(t.Context(), &pb.SimpleRequest{})
+			}
+			if status.Code(err) != c.code || (wait(err) > 0) != c.waits || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v after %v, want %v, waits %v", err, wait(err), c.code, c.waits)
+			}
+			if refused := (*weir.RefusedError)(nil); !errors.As(inside, &refused) || refused.Admission.Refusal.Rule != "secret" {
+				t.Errorf("an outer interceptor sees %v", inside)
+			}
+		})
+	}
+}
+
+// TestJitter: RetryInfo has the jitter of the rule.
+func TestJitter(t *testing.T) {
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}, RetryJitter: 1000 * time.Hour}}})
+	c := serve(t, &service{}, l.Admit, nil)
+	var longest time.Duration
+	for range 9 {
+		_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{})
+		longest = max(longest, wait(err))
+	}
+	if longest <= time.Minute {
+		t.Errorf("9 calls wait up to %v", longest)
+	}
+}
+
+// TestSettle: what a call costs in the end follows from the code of the call, from its panic, and
+// from ReportUsage.
+func TestSettle(t *testing.T) {
+	var outcome atomic.Pointer[weir.Outcome]
+	for _, c := range []struct {
+		name   string
+		settle func(weir.Outcome) int64
+		work   func(ctx context.Context) error
+		cost   int64
+		status int
+	}{
+		{"served", weir.RefundErrors, nil, 10, 200},
+		{"internal", weir.RefundErrors, func(context.Context) error { return status.Error(codes.Internal, "") }, 0, 500},
+		{"not found", weir.RefundErrors, func(context.Context) error { return status.Error(codes.NotFound, "") }, 10, 404},
+		{"plain error", weir.RefundErrors, func(context.Context) error { return errors.New("x") }, 0, 500},
+		{"context error", weir.RefundErrors, func(context.Context) error { return context.DeadlineExceeded }, 0, 504},
+		{"unknown code", weir.RefundErrors, func(context.Context) error { return status.Error(99, "") }, 0, 500},
+		{"panic", weir.RefundErrors, func(context.Context) error { panic("x") }, 0, 500},
+		{"failed login", weir.ChargeOnly(401), func(context.Context) error { return status.Error(codes.Unauthenticated, "") }, 10, 401},
+		{"login", weir.ChargeOnly(401), nil, 0, 200},
+		{"usage", func(o weir.Outcome) int64 { return o.Used }, func(ctx context.Context) error { weir.ReportUsage(ctx, "tokens", 3); return nil }, 3, 200},
+		{"decision", nil, func(ctx context.Context) error {
+			if weir.FromContext(ctx).Charges[0].Key != "ann" {
+				return errors.New("no decision")
+			}
+			return nil
+		}, 10, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, k := range kinds {
+				store := weirtest.Memory()
+				rule := weir.Rule{Name: "api", Unit: "tokens", Limits: []weir.Limit{daily}, Cost: func(*http.Request) int64 { return 10 }}
+				if c.settle != nil {
+					rule.Settle = func(o weir.Outcome) int64 { outcome.Store(&o); return c.settle(o) }
+				}
+				l := must(t, store, weir.Options{Rules: []weir.Rule{rule}})
+				client := pb.NewTestServiceClient(dial(t, listen(t, &service{work: c.work},
+					grpc.ChainUnaryInterceptor(recoverUnary, weirgrpc.UnaryServer(l.Admit)),
+					grpc.ChainStreamInterceptor(recoverStream, weirgrpc.StreamServer(l.Admit, nil)))))
+				err := k.call(by(t.Context(), "ann"), client)
+				if got := spent(t, store, "api", daily); got != c.cost {
+					t.Errorf("%s: cost %d, want %d; %v", k.name, got, c.cost, err)
+				}
+				if o := outcome.Swap(nil); o != nil && (o.Status != c.status || o.Panicked != (c.name == "panic")) {
+					t.Errorf("%s: status %d, panicked %v, want %d", k.name, o.Status, o.Panicked, c.status)
+				}
+			}
+		})
+	}
+}
+
+func recoverUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (_ any, err error) {
+	defer recovered(&err)
+	return handler(ctx, req)
+}
+
+func recoverStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer recovered(&err)
+	return handler(srv, ss)
+}
+
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = status.Error(codes.Internal, "panic")
+	}
+}
+
+// TestHeld: whatever ends a call, its unit in flight is free afterwards, and not before.
+func TestHeld(t *testing.T) {
+	type world struct {
+		store  weir.Store
+		begun  chan bool
+		finish chan error
+		hangUp func()
+	}
+	ends := []struct {
+		name string
+		end  func(w *world, cancel context.CancelFunc)
+		want codes.Code
+	}{
+		{"served", func(w *world, _ context.CancelFunc) { w.finish <- nil }, codes.OK},
+		{"failed", func(w *world, _ context.CancelFunc) { w.finish <- status.Error(codes.Aborted, "") }, codes.Aborted},
+		{"panicked", func(w *world, _ context.CancelFunc) { w.finish <- errPanic }, codes.Internal},
+		{"cancelled", func(_ *world, cancel context.CancelFunc) { cancel() }, codes.Canceled},
+		{"deadline", nil, codes.DeadlineExceeded},
+		{"hung up", func(w *world, _ context.CancelFunc) { w.hangUp() }, codes.Canceled},
+	}
+	stores(t, func(t *testing.T, store weir.Store) {
+		for _, order := range []string{"recovery outside", "recovery inside"} {
+			for _, e := range ends {
+				for _, k := range kinds {
+					t.Run(order+"/"+e.name+"/"+k.name, func(t *testing.T) {
+						w := &world{store: store, begun: make(chan bool, 1), finish: make(chan error)}
+						s := &service{work: func(ctx context.Context) error {
+							w.begun <- true
+							select {
+							case err := <-w.finish:
+								if err == errPanic {
+									panic(err)
+								}
+								return err
+							case <-ctx.Done():
+								return ctx.Err()
+							}
+						}}
+						l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}}}})
+						unary := []grpc.UnaryServerInterceptor{recoverUnary, weirgrpc.UnaryServer(l.Admit)}
+						streams := []grpc.StreamServerInterceptor{recoverStream, weirgrpc.StreamServer(l.Admit, l.Admit)}
+						if order == "recovery inside" {
+							slices.Reverse(unary)
+							slices.Reverse(streams)
+						}
+						cc := dial(t, listen(t, s, grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(streams...)))
+						w.hangUp = func() { cc.Close() }
+						ctx, cancel := context.WithCancel(t.Context())
+						if e.end == nil {
+							ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+						}
+						defer cancel()
+						result := make(chan error)
+						go func() { result <- k.call(by(ctx, "ann"), pb.NewTestServiceClient(cc)) }()
+						if e.end != nil {
+							<-w.begun
+							if spent(t, store, "api", busy) == 0 {
+								t.Error("a running call has nothing in flight")
+							}
+							e.end(w, cancel)
+						}
+						if err := <-result; status.Code(err) != e.want {
+							t.Errorf("got %v, want %v", err, e.want)
+						}
+						free(t, store, "api", busy)
+					})
+				}
+			}
+		}
+	})
+}
+
+var errPanic = errors.New("panic")
+
+// TestNobodyRunsUncharged: clients hang up at any moment, and each handler that runs was charged.
+func TestNobodyRunsUncharged(t *testing.T) {
+	stores(t, func(t *testing.T, store weir.Store) {
+		s := &service{work: func(ctx context.Context) error {
+			if rand.IntN(4) == 0 {
+				return status.Error(codes.Internal, "")
+			}
+			return nil
+		}}
+		l := must(t, store, weir.Options{Rules: []weir.Rule{
+			{Name: "api", Limits: []weir.Limit{daily}, Settle: func(o weir.Outcome) int64 { return o.Cost }},
+			{Name: "busy", Limits: []weir.Limit{busy}},
+		}})
+		c := serve(t, s, l.Admit, nil)
+		n := 400
+		if testing.Short() {
+			n = 100
+		}
+		weirtest.Together(8, func(int) {
+			for range n / 8 {
+				ctx, cancel := context.WithTimeout(by(t.Context(), "ann"), rand.N(2*time.Millisecond))
+				kinds[rand.IntN(len(kinds))].call(ctx, c)
+				cancel()
+			}
+		})
+		free(t, store, "busy", busy)
+		if runs, got := s.runs.Load(), spent(t, store, "api", daily); got < runs || got > int64(n) || runs == 0 {
+			t.Errorf("%d handlers ran, %d units are spent, of %d calls", runs, got, n)
+		}
+	})
+}
+
+// TestMessages: each message that a client sends is charged. Once one is refused, the handler gets
+// no other one.
+func TestMessages(t *testing.T) {
+	stores(t, func(t *testing.T, store weir.Store) {
+		calls := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+		messages := must(t, store, weir.Options{Rules: []weir.Rule{{
+			Name: "messages", Limits: []weir.Limit{algorithms.GCRA(5, time.Hour)},
+			Cost: func(r *http.Request) int64 {
+				return int64(weirgrpc.Message(r).(*pb.StreamingInputCallRequest).GetPayload().GetType())
+			},
+		}}})
+		var after []error
+		s := &service{}
+		handler := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			err := handler(srv, ss)
+			after = append(after, ss.RecvMsg(new(pb.StreamingInputCallRequest))) // of a handler that does not give up
+			return err
+		}
+		c := pb.NewTestServiceClient(dial(t, listen(t, s, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls.Admit, messages.Admit), handler))))
+		stream, err := c.StreamingInputCall(by(t.Context(), "ann"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cost := range []pb.PayloadType{1, 1, 1, 3, 1, 1} {
+			stream.Send(&pb.StreamingInputCallRequest{Payload: &pb.Payload{Type: cost}})
+		}
+		_, err = stream.CloseAndRecv()
+		if status.Code(err) != codes.ResourceExhausted || wait(err) > 12*time.Minute || wait(err) <= 11*time.Minute {
+			t.Errorf("got %v, %v, want %v after 12 minutes", err, wait(err), codes.ResourceExhausted)
+		}
+		if got := s.got.Load(); got != 3 {
+			t.Errorf("the handler got %d messages, want 3", got)
+		}
+		if status.Code(after[0]) != codes.ResourceExhausted {
+			t.Errorf("after a refusal, the handler gets %v", after[0])
+		}
+		if got := spent(t, store, "api", daily); got != 1 {
+			t.Errorf("the stream has cost %d, want 1", got)
+		}
+	})
+}
+
+// TestMessageContext: while a handler works on a message, the context of the stream has the decision
+// about the message, which is settled and released when the handler asks for the next.
+func TestMessageContext(t *testing.T) {
+	store := weirtest.Memory()
+	calls := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+	messages := must(t, store, weir.Options{Rules: []weir.Rule{
+		{Name: "tokens", Unit: "tokens", Limits: []weir.Limit{daily}, Cost: func(*http.Request) int64 { return 100 }, Settle: func(o weir.Outcome) int64 { return o.Used }},
+		{Name: "busy", Limits: []weir.Limit{busy}},
+	}})
+	var got []any
+	look := func(rule func(context.Context) string, ss grpc.ServerStream) {
+		got = append(got, rule(ss.Context()), spent(t, store, "tokens", daily), spent(t, store, "busy", busy))
+	}
+	rule := func(ctx context.Context) string { return weir.FromContext(ctx).Charges[0].Rule }
+	handler := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, _ grpc.StreamHandler) error {
+		look(rule, ss)
+		for range 2 {
+			if err := ss.RecvMsg(new(pb.StreamingInputCallRequest)); err != nil {
+				return err
+			}
+			look(rule, ss)
+			weir.ReportUsage(ss.Context(), "tokens", 7)
+		}
+		return ss.SendMsg(new(pb.StreamingInputCallResponse))
+	}
+	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls.Admit, messages.Admit), handler))))
+	stream, err := c.StreamingInputCall(by(t.Context(), "ann"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream.Send(&pb.StreamingInputCallRequest{})
+	stream.Send(&pb.StreamingInputCallRequest{})
+	if _, err := stream.CloseAndRecv(); err != nil {
+		t.Fatal(err)
+	}
+	if want := []any{"api", int64(0), int64(0), "tokens", int64(100), int64(1), "tokens", int64(107), int64(1)}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	free(t, store, "busy", busy)
+	if got := spent(t, store, "tokens", daily); got != 14 {
+		t.Errorf("two messages cost %d, want 14", got)
+	}
+}
+
+// TestMessageWait: with MaxWait a message waits for its turn.
+func TestMessageWait(t *testing.T) {
+	limit := algorithms.GCRA(1, time.Millisecond)
+	messages := must(t, weirtest.Memory(), weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{{Name: "messages", Limits: []weir.Limit{limit}}}})
+	calls := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+	s := &service{}
+	c := serve(t, s, calls.Admit, messages.Admit)
+	stream, err := c.StreamingInputCall(by(t.Context(), "ann"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for range 50 {
+		stream.Send(&pb.StreamingInputCallRequest{})
+	}
+	if _, err := stream.CloseAndRecv(); err != nil || s.got.Load() != 50 || time.Since(begun) < 49*time.Millisecond {
+		t.Errorf("%d of 50 messages in %v, %v", s.got.Load(), time.Since(begun), err)
+	}
+}
+
+// TestGoroutineLeftBehind: a handler that returns while another goroutine of it still receives
+// leaves no message in flight.
+func TestGoroutineLeftBehind(t *testing.T) {
+	store := weirtest.Memory()
+	calls := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+	messages := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "busy", Limits: []weir.Limit{busy}}}})
+	decides, returned := make(chan bool), make(chan bool)
+	slow := func(r *http.Request) (*weir.Admission, error) {
+		decides <- true
+		<-returned
+		return messages.Admit(r)
+	}
+	received := make(chan error)
+	handler := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, _ grpc.StreamHandler) error {
+		go func() { received <- ss.RecvMsg(new(pb.StreamingInputCallRequest)) }()
+		<-decides
+		return status.Error(codes.Aborted, "")
+	}
+	c := pb.NewTestServiceClient(dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(calls.Admit, slow), handler))))
+	err := kinds[2].call(by(t.Context(), "ann"), c)
+	if status.Code(err) != codes.Aborted {
+		t.Fatal(err)
+	}
+	close(returned)
+	if err := <-received; err != nil || spent(t, store, "busy", busy) != 0 {
+		t.Errorf("%d messages are in flight, %v", spent(t, store, "busy", busy), err)
+	}
+}
+
+// TestRetryPolicy: a client with a retry policy waits for as long as the server says, and no longer.
+func TestRetryPolicy(t *testing.T) {
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{algorithms.GCRA(1, 20*time.Millisecond)}}}})
+	s := &service{}
+	c := serve(t, s, l.Admit, nil, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 5, "initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 5 {
+		if _, err := c.UnaryCall(by(ctx, "ann"), &pb.SimpleRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.runs.Load(); got != 5 {
+		t.Errorf("%d handlers ran, want 5", got)
+	}
+}
+
+// TestMadeUpMethods: methods that a client makes up share a route.
+func TestMadeUpMethods(t *testing.T) {
+	store := weirtest.Memory()
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: keys.ByRoute(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}}}})
+	cc := dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(l.Admit, nil)),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.NotFound, "") })))
+	var got []codes.Code
+	for i := range 3 {
+		got = append(got, status.Code(cc.Invoke(t.Context(), fmt.Sprintf("/a.B/C%d", i), &pb.Empty{}, &pb.Empty{})))
+	}
+	if want := []codes.Code{codes.NotFound, codes.NotFound, codes.ResourceExhausted}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestNil(t *testing.T) {
+	for _, f := range []func(){func() { weirgrpc.UnaryServer(nil) }, func() { weirgrpc.StreamServer(nil, nil) }} {
+		func() {
+			defer func() {
+				if recover() != "weirgrpc: calls is nil" {
+					t.Error("no panic")
+				}
+			}()
+			f()
+		}()
+	}
+}
