@@ -90,6 +90,7 @@ type inquiry struct {
 	shown   []headers.Item // of the header fields
 	entered bool           // the request is one of the MaxWaiting that may wait
 	slept   time.Duration  // how long the request has waited already, for units in flight
+	gone    error          // of its context, if that has ended meanwhile
 }
 
 // extra holds what few requests need.
@@ -182,7 +183,6 @@ func (v *verdict) begin(r *http.Request) {
 	t.Undo = t.Undo[:0]
 	v.riding = v.riding[:0]
 	t.Within, t.Wait, t.At = 0, 0, time.Time{}
-	v.slept = 0
 }
 
 // Room makes v.told, the context of the next handler, with Room for values of header fields.

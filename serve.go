@@ -50,71 +50,89 @@ func (l *Limiter) admit(v *verdict) error {
 // records the outcome in v. A request that is admitted then waits for its turn, for up to maxWait.
 // decide returns the error of the context of the request if that ends first. The caller observes
 // an error of the store, because it knows whether the request passes.
-func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time.Duration) (gone error) {
+func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time.Duration) error {
 	l.charge(v, rules, riders)
-	if v.reason == 0 && v.event.Err == nil {
-		if maxWait > 0 {
-			v.Within = l.enter(v, maxWait)
-			defer l.leave(v) // even if the store panics
-		}
-		gone = l.ask(v, riders)
+	switch {
+	case v.reason != 0 || v.event.Err != nil:
+	case maxWait > 0:
+		return l.askInLine(v, riders, maxWait)
+	default:
+		l.ask(v, riders)
 	}
+	if v.event.Err == nil {
+		l.observe(v)
+	}
+	return nil
+}
+
+// askInLine does what ask does, for a request that may wait for up to maxWait, and then waits.
+func (l *Limiter) askInLine(v *verdict, riders []rider, maxWait time.Duration) error {
+	v.Within, v.slept, v.gone = l.enter(v, maxWait), 0, nil
+	defer l.leave(v) // even if the store panics. In decide it would cost each request 17 ns
+	l.ask(v, riders)
 	if v.event.Err != nil {
 		return nil
+	}
+	if v.reason == 0 {
+		v.Wait += v.slept
 	}
 	l.observe(v)
 	if v.reason == 0 && v.Wait > v.slept {
 		return l.wait(v)
 	}
-	return gone
+	return v.gone
 }
 
 // ask has the store decide the charges of v and of its riders, in one call, and has the riders
-// heed the decisions. Then it removes the charges of riders. If the context of the request ends
-// while it waits for units in flight, ask returns the error of the context, and the request was
-// refused.
-func (l *Limiter) ask(v *verdict, riders []rider) (gone error) {
+// heed the decisions. Then it removes the charges of riders.
+func (l *Limiter) ask(v *verdict, riders []rider) {
 	if len(v.Charges) == 0 {
-		return nil
+		return
 	}
-	v.Charges = append(v.Charges, v.riding...)
+	if len(v.riding) > 0 {
+		v.Charges = append(v.Charges, v.riding...)
+	}
 	var err error
 	if v.Within > 0 && l.flies && (line.Anyone() || inFlight(v.items)) {
 		err = l.takeInLine(v)
-		if err != nil && err == v.Err() && len(v.Decisions) == len(v.Charges) {
-			gone, err, riders = err, nil, nil
-		}
 	} else {
 		v.event.Took, err = l.timedTake(v, l.store, &v.Transaction)
 	}
 	if err != nil {
 		v.event.Err = err
 		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
-		v.trim()
-		return nil
-	}
-	if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
+	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
 		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
 	}
-	for _, rider := range riders {
-		rider.heed(v)
+	if len(riders) > 0 {
+		l.heed(v, riders)
+	}
+}
+
+// heed has riders heed the decisions of v, and then removes their charges.
+func (l *Limiter) heed(v *verdict, riders []rider) {
+	if v.event.Err == nil && v.gone == nil {
+		for _, rider := range riders {
+			rider.heed(v)
+		}
 	}
 	v.trim()
 	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
 		l.giveBack(v)
 	}
-	if v.reason == 0 {
-		v.Wait += v.slept
-	}
-	return gone
 }
 
-// takeInLine has the store decide the charges of v, when the request has waited in line.
+// takeInLine has the store decide the charges of v, for which the request may first wait until
+// units in flight are released. If the context of the request ends meanwhile, the request is
+// refused and gone.
 func (l *Limiter) takeInLine(v *verdict) (err error) {
 	start := time.Now()
 	v.slept, err = quota.TakeInLine(v.Context, l.store, &v.Transaction)
 	if !l.instant {
 		v.event.Took = time.Since(start) - v.slept
+	}
+	if err != nil && err == v.Err() && len(v.Decisions) == len(v.Charges) {
+		v.gone, err = err, nil
 	}
 	return err
 }
