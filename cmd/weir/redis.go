@@ -34,6 +34,7 @@ type redisOptions struct {
 	tls                    bool
 	tlsCA, tlsCert, tlsKey string
 	tlsServerName          string
+	passwordFile           string
 
 	client redis.UniversalOptions // what the flags of clientFields set
 	given  []string               // the fields of client whose flags were given
@@ -103,10 +104,11 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false, "begin scripts with the flag by which Upstash locks only their keys; Redis and Valkey refuse it")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
 	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
-	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis")
+	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis, read again when it changes")
 	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
 	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
-	fileFlags(fs, "redis-password", "redis-sentinel-password")
+	fileFlag(fs, &o.passwordFile, "redis-password", "for each new connection")
+	fileFlag(fs, new(string), "redis-sentinel-password", "at start")
 	o.client = *redisstore.ClientOptions(0)
 	for _, c := range clientFields {
 		name := flagOf(c.field)
@@ -184,6 +186,12 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	for _, field := range o.given {
 		reflect.ValueOf(u).Elem().FieldByName(field).Set(reflect.ValueOf(o.client).FieldByName(field))
 	}
+	if o.passwordFile != "" {
+		u.CredentialsProviderContext = func(context.Context) (username, password string, err error) {
+			password, err = readSecret(o.passwordFile)
+			return u.Username, password, err
+		}
+	}
 	if !o.tls {
 		return u, nil
 	}
@@ -199,11 +207,11 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 		}
 	}
 	if o.tlsCert != "" {
-		cert, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
+		cert, err := loadCertificate(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return nil, fmt.Errorf("-redis-tls-cert: %w", err)
 		}
-		u.TLSConfig.Certificates = []tls.Certificate{cert}
+		u.TLSConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.get(nil) }
 	}
 	return u, nil
 }
