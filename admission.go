@@ -88,7 +88,8 @@ func (s *stay) begin() {
 	if !s.l.settles && len(s.ends) == 0 {
 		return
 	}
-	s.v.extras().l, s.begun = s.l, time.Now()
+	s.v.extras().settledBy(s.l, s.l.o.OnError)
+	s.begun = time.Now()
 	dropped := func(l *Limiter, ends ends, ctx context.Context, rule string) func(struct{}) {
 		return func(struct{}) {
 			loggerOr(l.o.Logger).WarnContext(ctx, "weir: an Admission was dropped without Done, so its cost was not settled", "rule", rule)
@@ -120,6 +121,7 @@ func (a *Admission) Done(o Outcome) {
 		o.Took = time.Since(s.begun)
 	}
 	o.HungUp = o.HungUp || s.v.Err() != nil
+	o.complete()
 	s.l.settle(s.v, o)
 }
 

@@ -21,6 +21,7 @@ type Limiter struct {
 	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
+	flies   bool // a limit can count requests in flight
 	writer  *headers.Writer
 	log     errorLog
 	passed  errorLog // of requests that pass undecided, which other errors must not silence
@@ -30,6 +31,7 @@ type Limiter struct {
 
 	nested    atomic.Bool // checkNesting has warned
 	strayUnit atomic.Bool // ReportUsage has warned
+	lateUnit  atomic.Bool // the same
 	instant   bool        // the store decides in memory: see isInstant
 }
 
@@ -87,6 +89,8 @@ type inquiry struct {
 	told    *verdict       // the context of the next handler; nil until tell or Room makes it
 	shown   []headers.Item // of the header fields
 	entered bool           // the request is one of the MaxWaiting that may wait
+	slept   time.Duration  // how long the request has waited already, for units in flight
+	gone    error          // of its context, if that has ended meanwhile
 }
 
 // extra holds what few requests need.
@@ -96,6 +100,8 @@ type extra struct {
 	aside  book     // charges that refuse nothing
 	l      *Limiter // if a rule has Settle
 	used   usage    // see ReportUsage
+
+	onError func(r *http.Request, err error) error // the same, if Draw cannot draw
 }
 
 // A book has charges of a request that are spent in a call of their own, in place of its other
@@ -106,10 +112,19 @@ type book struct {
 	spent bool
 }
 
-// A usage is how many units of each kind a request has used.
+// A usage is what a request has used, by unit.
 type usage struct {
-	mu sync.Mutex
-	of map[string]int64
+	mu   sync.Mutex
+	of   map[string]*units
+	over bool // the request was settled
+}
+
+// units are how many units of one kind a request has used.
+type units struct {
+	used     int64 // reported or drawn
+	reported bool
+	drawn    int64         // beyond what Cost has reserved
+	stream   *quota.Stream // of these
 }
 
 // An item is the decision on one limit of a request.
@@ -252,6 +267,11 @@ func (v *verdict) extras() *extra {
 		v.extra = new(extra)
 	}
 	return v.extra
+}
+
+// settledBy has l settle the request of v.
+func (e *extra) settledBy(l *Limiter, onError func(r *http.Request, err error) error) {
+	e.l, e.onError = l, onError
 }
 
 // outside returns the verdict of the Limiter around that of v, or nil if there is none.

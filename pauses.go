@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/ban"
+	"github.com/seed83679106/weir/internal/remaining"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -16,16 +17,34 @@ import (
 type pauses struct {
 	bystander
 	l    *Limiter
-	most time.Duration // MaxPause
-	cut  atomic.Bool   // a pause was cut to MaxPause, which is logged once
+	most time.Duration   // MaxPause
+	left remaining.Table // what the server says that keys have left, of other units than requests
+	cut  atomic.Bool     // a pause was cut to MaxPause, which is logged once
 }
 
-// meet adds a charge for the pause of the key.
+// meet adds a charge for the pause of the key. It refuses the request if the server has fewer
+// units left for the key than the request costs.
 func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside bool) {
-	if applies {
-		v.riding = append(v.riding, pauseOf(rule.Name, key))
+	if !applies {
+		return false
+	}
+	v.riding = append(v.riding, pauseOf(rule.Name, key))
+	if rule.inShadow(key) {
+		return false
+	}
+	d := p.left.Wait(remaining.Key{Rule: rule.Name, Key: key}, func() int64 { return rule.cost(v.event.Request) })
+	if d > 0 && (v.reason == 0 || d > v.Refusal.RetryAfter) {
+		v.deny(Refusal{ReasonPause, rule.Name, d}, rule, key)
 	}
 	return false
+}
+
+// start notes that the server has fewer units left for the keys of v.
+func (p *pauses) start(v *verdict) func() {
+	for i := range v.items {
+		p.left.Spend(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, v.items[i].cost)
+	}
+	return nil
 }
 
 // heed refuses the request because of a pause that lasts longer than its limits refuse.
@@ -62,15 +81,27 @@ func (v *verdict) pauses() (pauses []quota.Charge) {
 	return pauses
 }
 
-// asksToPause returns how long the server asks to pause; 0 if it does not.
-func asksToPause(res *http.Response, now time.Time) (pause time.Duration) {
-	limits, retryAfter := headers.Parse(res.Header, now)
+// asksToPause returns how long the server asks to pause; 0 if it does not. It notes how many units
+// other than requests the server says are left for the keys of v, for at most MaxPause.
+func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duration) {
+	limits, retryAfter := headers.Parse(res.Header, time.Now())
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
 		pause = retryAfter
 	}
 	for _, a := range limits {
 		if a.Remaining == 0 {
 			pause = max(pause, a.ResetAfter)
+		}
+	}
+	for i := 0; i < len(v.items); i += v.items[i].limits {
+		tightest := headers.Limit{Remaining: -1}
+		for _, a := range limits {
+			if a.Unit == v.items[i].rule.Unit && a.Unit != headers.Requests && a.Remaining >= 0 && a.ResetAfter > 0 && (tightest.Remaining < 0 || a.Remaining < tightest.Remaining) {
+				tightest = a
+			}
+		}
+		if tightest.Remaining >= 0 {
+			p.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, min(tightest.ResetAfter, p.most))
 		}
 	}
 	return pause

@@ -46,7 +46,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
 	}
-	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
+	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), chargesUsed: isChargeUsed(r.Settle), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
 	if r.Status == reducedCapacity.status {
 		p.exceeded = reducedCapacity
 	}
@@ -70,7 +70,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 
 // buffered returns the rule with a buffer, or an error if a limit is invalid with it.
 func (r *rule) buffered(d time.Duration) (*rule, error) {
-	b := &rule{Rule: r.Rule, index: r.index, buffer: d, exceeded: r.exceeded, abnormal: r.abnormal, writer: r.writer, log: r.log, global: r.global}
+	b := &rule{Rule: r.Rule, index: r.index, buffer: d, exceeded: r.exceeded, abnormal: r.abnormal, writer: r.writer, log: r.log, global: r.global, chargesUsed: r.chargesUsed}
 	var err error
 	if b.policies, err = b.policiesOf(r.Limits, nil); err != nil {
 		return nil, &RuleError{r.Name, err}

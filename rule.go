@@ -135,6 +135,7 @@ type rule struct {
 	log      *errorLog       // the same
 
 	global            bool    // Key is Global, whose key is empty on purpose
+	chargesUsed       bool    // Settle is ChargeUsed
 	keyless, costless silence // see wiring.go
 	unsettled         silence // the same
 	emptied           atomic.Bool

@@ -3,6 +3,7 @@ package weir
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/seed83679106/weir/internal/recorder"
@@ -27,7 +28,7 @@ type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
 
-	// Cost is what was reserved for the request.
+	// Cost is what was reserved for the request, by Rule.Cost and by Draw.
 	Cost int64
 
 	// Status is the status of the response. If the handler wrote none, Status is 500 if the
@@ -42,8 +43,12 @@ type Outcome struct {
 	// Bytes is how many bytes of the body were written through the ResponseWriter.
 	Bytes int64
 
-	// Used is how many units of the rule's Unit ReportUsage was told of.
+	// Used is how many units of the rule's Unit ReportUsage has reported and Draw has drawn.
 	Used int64
+
+	// Reported says that ReportUsage was called with the rule's Unit, or that Draw has drawn
+	// some. Without a report, Used is 0 because nobody knows what the request has used.
+	Reported bool
 
 	// Panicked says that the handler panicked.
 	Panicked bool
@@ -96,48 +101,22 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ReportUsage tells the limiters around a handler how many units of one kind the request has used,
-// such as the tokens of an answer. A rule with Settle finds the sum of all calls with its Unit in
-// Outcome.Used; the unit of a rule without Unit is "requests". If limiters have rules with Settle,
-// but none has that unit, the Logger gets a warning. Without a rule that has Settle, ReportUsage
-// does nothing.
-func ReportUsage(ctx context.Context, unit string, used int64) {
-	var l *Limiter
-	known := false
-	for v := verdictOf(ctx); v != nil; v = verdictOf(v.Context) {
-		if v.extra != nil && v.extra.l != nil {
-			l = v.extra.l
-			known = l.settlesUnit(unit) || known
-			v.extra.used.add(unit, used)
-		}
+// ChargeUsed is a Settle that charges what the request has used: the units that ReportUsage and Draw
+// were told of. If they were told of nothing, the request is charged its Cost, because nobody knows
+// what it has used: the handler may have panicked, or the client may have hung up, before the
+// handler could report. A handler that knows that it has used nothing reports 0.
+//
+// If a client hangs up, it pays what was reported until then. Report units as they are used, or
+// under a defer.
+func ChargeUsed(o Outcome) int64 {
+	if !o.Reported {
+		return o.Cost
 	}
-	if l != nil && !known && !l.strayUnit.Swap(true) {
-		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage has a unit that no rule with Settle has, so nothing was charged for it; later ones are not logged", "unit", unit)
-	}
+	return o.Used
 }
 
-func (l *Limiter) settlesUnit(unit string) bool {
-	for _, r := range l.rules {
-		if r.Settle != nil && r.Unit == unit {
-			return true
-		}
-	}
-	return false
-}
-
-func (u *usage) add(unit string, n int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.of == nil {
-		u.of = map[string]int64{}
-	}
-	u.of[unit] += n
-}
-
-func (u *usage) sum(unit string) int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.of[unit]
+func isChargeUsed(settle func(Outcome) int64) bool {
+	return reflect.ValueOf(settle).Pointer() == reflect.ValueOf(ChargeUsed).Pointer()
 }
 
 // ends has what riders do once a request is over.
@@ -176,7 +155,7 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		next.ServeHTTP(w, r)
 		return
 	}
-	v.extras().l = l
+	v.extras().settledBy(l, l.o.OnError)
 	rec := &recorder.Recorder{ResponseWriter: w}
 	r2 := r.WithContext(v)
 	if r.Body != nil && r.Body != http.NoBody {
@@ -191,15 +170,15 @@ func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verd
 		} else {
 			o.HungUp = r.Context().Err() != nil || rec.HungUp()
 		}
+		o.complete()
 		l.settle(v, o)
 	}()
 	next.ServeHTTP(rec.Writer(), r2)
 	o.Panicked = false
 }
 
-// settle replaces the reserved cost of a request under each rule by its final cost.
-func (l *Limiter) settle(v *verdict, o Outcome) {
-	o.Request = v.event.Request
+// complete sets the Status that net/http sends for a handler that has written none.
+func (o *Outcome) complete() {
 	switch {
 	case o.Status != 0:
 	case o.Panicked:
@@ -207,29 +186,48 @@ func (l *Limiter) settle(v *verdict, o Outcome) {
 	default:
 		o.Status = http.StatusOK
 	}
-	l.settleEach(asking{v.Context}, o, &v.extra.used, &v.Transaction, v.items)
+}
+
+// settle replaces the reserved cost of a request under each rule by its final cost.
+func (l *Limiter) settle(v *verdict, o Outcome) {
+	ctx := asking{v.Context}
+	o.Request = v.event.Request
+	v.extra.used.end(ctx, l)
+	l.settleEach(ctx, o, &v.extra.used, &v.Transaction, v.items, false)
 	if aside := &v.extra.aside; aside.spent {
-		l.settleEach(asking{v.Context}, o, &v.extra.used, &aside.Transaction, aside.items)
+		l.settleEach(ctx, o, &v.extra.used, &aside.Transaction, aside.items, true)
 	}
 }
 
-func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quota.Transaction, items []item) {
+func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quota.Transaction, items []item, inShadow bool) {
 	var back, more []quota.Charge
+	reported := o.Reported
 	for i, n := 0, 0; i < len(items); i += n {
 		it := &items[i]
 		n = it.limits
-		if it.rule.Settle == nil || it.cost <= 0 {
+		if it.rule.Settle == nil {
 			continue
 		}
-		o.Cost, o.Used = it.cost, used.sum(it.rule.Unit)
+		u := used.of[it.rule.Unit]
+		if u == nil {
+			u = new(units)
+		}
+		drawn := u.drawn
+		if inShadow {
+			drawn = 0
+		}
+		if o.Cost = it.cost + drawn; o.Cost <= 0 {
+			continue
+		}
+		o.Used, o.Reported = u.used, u.reported || reported
 		cost := max(0, it.rule.Settle(o))
-		it.rule.settled(cost)
+		it.rule.settled(cost, o.Reported)
 		to := &back
-		if cost > it.cost {
+		if cost > o.Cost {
 			to = &more
 		}
 		for j, c := range t.Charges[i : i+n] {
-			if c.Cost = cost - c.Cost; c.Cost < 0 {
+			if c.Cost = cost - o.Cost; c.Cost < 0 {
 				c.Spent = t.Decisions[i+j].At
 			}
 			if c.Cost != 0 && !items[i+j].inFlight {

@@ -6,9 +6,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/drain"
+	"github.com/seed83679106/weir/internal/retries"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -34,6 +36,13 @@ type TransportOptions struct {
 	// such a server, set MaxPause to the length of its window. The first pause that is cut is
 	// logged.
 	MaxPause time.Duration
+
+	// RetryBudget bounds how many requests are sent again after a 429: this share of all
+	// requests, above 0 and at most 1, and at first 10 more. Beyond it, RoundTrip returns the
+	// 429. 0 sets no bound, because a request that is sent again is charged again: the rules
+	// bound how many requests are sent in all, but retries then take the place of new requests.
+	// Each Transport has a budget of its own.
+	RetryBudget float64
 }
 
 // complete validates options and replaces zeros by defaults.
@@ -45,6 +54,8 @@ func (o *TransportOptions) complete() error {
 		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
 	case o.MaxPause < 0:
 		return errors.New("weir: MaxPause is below 0")
+	case !(o.RetryBudget >= 0 && o.RetryBudget <= 1):
+		return fmt.Errorf("weir: the RetryBudget %v is not from 0 to 1", o.RetryBudget)
 	}
 	if o.Base == nil {
 		o.Base = http.DefaultTransport
@@ -97,7 +108,7 @@ func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 		return nil, err
 	}
 	p := &pauses{l: l, most: o.MaxPause}
-	t := &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...)}
+	t := &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...), retries: retries.New(o.RetryBudget)}
 	for _, r := range l.rules {
 		b, err := r.buffered(o.Buffer)
 		if err != nil {
@@ -114,10 +125,13 @@ type transport struct {
 	pauses *pauses
 	rules  []*rule // of l, with the buffer
 	riders []rider // pauses, and those of l
+
+	retries *retries.Budget
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	giveUp := time.Now().Add(t.l.o.MaxWait)
+	t.retries.Request()
 	for {
 		v, err := t.turn(r, giveUp)
 		if err != nil {
@@ -130,7 +144,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil || res == nil || len(v.Charges) == 0 {
 			return res, err
 		}
-		asked := asksToPause(res, time.Now())
+		asked := t.pauses.asksToPause(v, res)
 		if asked == 0 {
 			return res, nil
 		}
@@ -139,7 +153,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, nil
 		}
 		again, ok := rewound(r)
-		if !ok {
+		if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
 			return res, nil
 		}
 		if res.Body != nil {
@@ -154,6 +168,12 @@ func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err e
 	var ends ends
 	if v.event.Err == nil {
 		ends = startAll(t.riders, v)
+		if t.l.settles && len(v.Charges) > 0 {
+			v.extras().settledBy(t.l, t.o.OnError)
+			r = r.WithContext(v)
+			begun := time.Now()
+			ends = append(ends, func() { t.settle(v, res, time.Since(begun)) })
+		}
 	}
 	if len(ends) == 0 {
 		return t.o.Base.RoundTrip(r)
@@ -171,9 +191,19 @@ func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err e
 	return res, err
 }
 
-// body returns b, but runs e when b is closed.
+// settle charges the final cost of a request. res is nil if no response came.
+func (t *transport) settle(v *verdict, res *http.Response, took time.Duration) {
+	o := Outcome{HungUp: v.Err() != nil, Took: took}
+	if res != nil {
+		o.Status, o.Header = res.StatusCode, res.Header
+		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused it, so it has used nothing
+	}
+	t.l.settle(v, o)
+}
+
+// body returns b, but runs e when b is first closed.
 func (e ends) body(b io.ReadCloser) io.ReadCloser {
-	body := &endBody{b, e}
+	body := &endBody{ReadCloser: b, ends: e}
 	if w, ok := b.(io.Writer); ok { // of a connection that was upgraded
 		return struct {
 			*endBody
@@ -186,10 +216,13 @@ func (e ends) body(b io.ReadCloser) io.ReadCloser {
 type endBody struct {
 	io.ReadCloser
 	ends ends
+	over atomic.Bool
 }
 
 func (b *endBody) Close() error {
-	defer b.ends.run()
+	if !b.over.Swap(true) {
+		defer b.ends.run()
+	}
 	return b.ReadCloser.Close()
 }
 
@@ -216,14 +249,14 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			v.event.Passed = err == nil
 			l.observe(v)
 			return v, err
+		case err != nil:
+			return nil, err
 		case v.reason != 0:
 			// A queue counts a pause like requests ahead, so the queue may have no room.
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &RefusedError{Admission: &v.Admission}
 			}
-		case err != nil:
-			return nil, err
-		case v.Wait == 0 || !t.pauses.paused(v):
+		case v.Wait == v.slept || !t.pauses.paused(v):
 			return v, nil
 		default:
 			l.giveBack(v) // the next iteration takes a later turn

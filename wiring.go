@@ -39,6 +39,8 @@ const (
 	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
 	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
+
+	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
 // warn logs that a rule is probably wired wrong. Each such line comes once for a rule of a
@@ -65,11 +67,15 @@ func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
 	return key, true
 }
 
-// settled is called with the final cost of each request.
-func (rule *rule) settled(cost int64) {
-	if cost > 0 {
+// settled is called with the final cost of each request, and whether its usage was reported.
+func (rule *rule) settled(cost int64, reported bool) {
+	switch unused := rule.chargesUsed && !reported; {
+	case cost > 0 && !unused:
 		rule.unsettled.end()
-	} else if rule.unsettled.again() {
+	case !rule.unsettled.again():
+	case unused:
+		rule.warn("Settle is ChargeUsed, and nobody has reported the usage of its first 200 requests, which cost what was reserved", unreportedLikely)
+	default:
 		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
 	}
 }

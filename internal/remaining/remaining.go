@@ -1,0 +1,77 @@
+// Package remaining remembers how many units a server says that a key has left.
+package remaining
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// most is how many keys a Table remembers at most.
+const most = 10_000
+
+// A Table remembers the keys of one process. It is safe for concurrent use.
+type Table struct {
+	size atomic.Int64 // of entries, so that an empty Table costs one load
+	mu   sync.Mutex
+	of   map[Key]entry
+}
+
+// A Key is a key of a rule.
+type Key struct{ Rule, Key string }
+
+type entry struct {
+	units int64
+	until time.Time
+}
+
+// Set notes that a key has so many units left for the time d. A Table that is full of other keys
+// forgets those whose time is over, and otherwise notes nothing.
+func (t *Table) Set(k Key, units int64, d time.Duration) {
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil {
+		t.of = map[Key]entry{}
+	}
+	if _, known := t.of[k]; !known && len(t.of) >= most {
+		for k, e := range t.of {
+			if !now.Before(e.until) {
+				delete(t.of, k)
+			}
+		}
+		if len(t.of) >= most {
+			return
+		}
+	}
+	t.of[k] = entry{max(0, units), now.Add(d)}
+	t.size.Store(int64(len(t.of)))
+}
+
+// Wait returns how long a key has fewer units than the cost of a request; 0 if it has enough, or
+// if that is unknown. cost is called only if it is known.
+func (t *Table) Wait(k Key, cost func() int64) time.Duration {
+	if t.size.Load() == 0 {
+		return 0
+	}
+	t.mu.Lock()
+	e, known := t.of[k]
+	t.mu.Unlock()
+	if left := time.Until(e.until); known && left > 0 && e.units < cost() {
+		return left
+	}
+	return 0
+}
+
+// Spend notes that a request of a key is sent.
+func (t *Table) Spend(k Key, cost int64) {
+	if t.size.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, known := t.of[k]; known {
+		e.units -= min(e.units, cost)
+		t.of[k] = e
+	}
+}

@@ -1,0 +1,156 @@
+package llm
+
+import "strconv"
+
+// A scanner reads the numbers of a JSON text that count tokens, while the text passes through. It
+// keeps a few names and one value, however long the text is. Of a text that is not JSON it may
+// read anything.
+type scanner struct {
+	names  [4]string // of the fields around the value, from the outermost on; "" in an array
+	depth  int       // how many objects and arrays are open
+	state  byte      // see below
+	escape bool      // the next byte of a string is escaped
+	long   bool      // the value is longer than text
+	text   []byte    // of a string or a number, at most maxText bytes
+	name   string    // the field whose value follows
+	closed bool      // the outermost value has ended
+	found  found
+}
+
+const (
+	between  = 0
+	inString = '"'
+	inNumber = '0'
+)
+
+const maxText = 128 // bytes of a name or a value; a longer one means nothing
+
+// found is what scanners have found. A count is −1 if it was not found.
+type found struct {
+	prompt, input, output, cached, cacheRead, cacheWrite int64
+	model, kind                                          string
+}
+
+var nothing = found{-1, -1, -1, -1, -1, -1, "", ""}
+
+func (s *scanner) write(p []byte) {
+	for _, c := range p {
+		switch s.state {
+		case inString:
+			switch {
+			case s.escape:
+				s.escape = false
+			case c == '\\':
+				s.escape = true
+			case c == '"':
+				s.state = between
+				s.string()
+				continue
+			}
+			s.keep(c)
+		case inNumber:
+			if c >= '0' && c <= '9' || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-' {
+				s.keep(c)
+				continue
+			}
+			s.state = between
+			s.number()
+			fallthrough
+		default:
+			s.between(c)
+		}
+	}
+}
+
+// between reads a byte that belongs to neither a string nor a number.
+func (s *scanner) between(c byte) {
+	switch c {
+	case '{', '[':
+		if s.depth < len(s.names) {
+			s.names[s.depth] = s.name
+		}
+		s.depth++
+		s.name = ""
+	case '}', ']':
+		s.depth = max(0, s.depth-1)
+		s.closed, s.name = s.depth == 0, ""
+	case ',':
+		s.name = ""
+	case ':':
+		if s.name = string(s.text); s.long {
+			s.name = ""
+		}
+	case '"':
+		s.state, s.text, s.long = inString, s.text[:0], false
+	case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
+		s.state, s.text, s.long = inNumber, append(s.text[:0], c), false
+	}
+}
+
+func (s *scanner) keep(c byte) {
+	if s.long = s.long || len(s.text) == maxText; !s.long && s.depth <= len(s.names) {
+		s.text = append(s.text, c)
+	}
+}
+
+// place returns the fields around the value, without that of an event of which the value is a
+// part. ok is false if no value there matters.
+func (s *scanner) place() (fields []string, ok bool) {
+	if s.name == "" || s.depth < 1 || s.depth > len(s.names) || s.long {
+		return nil, false
+	}
+	fields = s.names[1:s.depth]
+	if len(fields) > 0 && (fields[0] == "message" || fields[0] == "response") {
+		fields = fields[1:]
+	}
+	return fields, true
+}
+
+// string reads the end of a string, which may be a value or a name.
+func (s *scanner) string() {
+	fields, ok := s.place()
+	switch {
+	case !ok || len(fields) > 0:
+	case s.name == "model":
+		s.found.model = string(s.text)
+	case s.name == "type" && s.depth == 1:
+		s.found.kind = string(s.text)
+	}
+}
+
+// number reads the end of a number.
+func (s *scanner) number() {
+	n, err := strconv.ParseInt(string(s.text), 10, 64)
+	fields, ok := s.place()
+	if !ok || err != nil || n < 0 || len(fields) == 0 || fields[0] != "usage" {
+		return
+	}
+	f := &s.found
+	switch {
+	case len(fields) == 2 && (fields[1] == "prompt_tokens_details" || fields[1] == "input_tokens_details"):
+		if s.name == "cached_tokens" {
+			f.cached = n
+		}
+	case len(fields) > 1:
+	case s.name == "prompt_tokens":
+		f.prompt = n
+	case s.name == "input_tokens":
+		f.input = n
+	case s.name == "completion_tokens", s.name == "output_tokens":
+		f.output = n
+	case s.name == "cache_read_input_tokens":
+		f.cacheRead = n
+	case s.name == "cache_creation_input_tokens":
+		f.cacheWrite = n
+	}
+}
+
+// usage returns the usage of an answer, if the answer has said what it has read.
+func (f *found) usage() (u Usage, ok bool) {
+	u = Usage{Model: f.model, Input: max(f.prompt, f.input), Output: max(0, f.output), CacheRead: max(0, f.cacheRead), CacheWrite: max(0, f.cacheWrite)}
+	if f.cached > 0 { // is part of the input
+		u.CacheRead = min(f.cached, u.Input)
+		u.Input -= u.CacheRead
+	}
+	return u, max(f.prompt, f.input) >= 0
+}

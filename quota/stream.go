@@ -1,0 +1,169 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Stream spends units while work goes on whose cost nobody knows before it ends, such as an
+// answer of a language model. The work draws units as it needs them, and stops when Draw returns
+// fewer units than it needs. Close gives back what was not drawn:
+//
+//	stream := quota.NewStream(store, charge)
+//	defer stream.Close(ctx)
+//	for token := range tokens {
+//		if n, err := stream.Draw(ctx, 1); n == 0 {
+//			return err
+//		}
+//		send(token)
+//	}
+//
+// Streams that share a key never draw more than its limits allow, in all processes that share the
+// store. A Stream takes a few units more than Draw needs, so that not every Draw is a call of the
+// store: at most as many as were drawn before, and at most an eighth of the units that remain. If
+// the process dies, these unused units stay spent until the limit refills. Under an algorithm that
+// is no lease.Leaser, such as SlidingLog, a Stream takes no more than Draw needs.
+//
+// A Stream is safe for concurrent use. While one Draw calls the store, the others wait for it.
+type Stream struct {
+	store Store
+
+	mu     sync.Mutex
+	err    error       // of every Draw: a charge is wrong, or the Stream is closed
+	lease  Transaction // the newest one
+	sent   time.Time   // when the store was asked for it
+	unused int64       // how many of its units are left
+	drawn  int64       // in all
+}
+
+// NewStream returns a Stream of charges. Draw spends the Cost of each charge for each unit that it
+// draws, of all charges or of none: a charge of tokens has the Cost 1, and a charge of money the
+// price of a token. A charge whose Cost is 0 or below makes each Draw return an error.
+func NewStream(store Store, charges ...Charge) *Stream {
+	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
+}
+
+// Draw draws up to n units, and returns how many the caller may use. Fewer than n units, but more
+// than 0, are the last ones that are free now. If no unit is free, drawn is 0, and err is a
+// *LimitedError whose RetryAfter says when one will be. A later Draw may then succeed.
+//
+// If ctx has ended, Draw draws nothing and returns the error of ctx. The call of the store does
+// not end with ctx, because the Stream must know which units it has. An error of the store is
+// returned unchanged, and units may then have been spent. err is nil if drawn is above 0, and if
+// n is 0. A negative n is an error.
+func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil:
+		return 0, s.err
+	case n < 0:
+		return 0, fmt.Errorf("quota: Draw of %d units", n)
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	}
+	if drawn = min(n, s.usable(s.unused)); drawn < n {
+		var more int64
+		more, err = s.fetch(context.WithoutCancel(ctx), n-drawn)
+		drawn += more
+	} else {
+		s.unused -= n
+	}
+	s.drawn = min(s.drawn, math.MaxInt64-drawn) + drawn
+	if drawn > 0 {
+		err = nil
+	}
+	return drawn, err
+}
+
+// Close gives the unused units back, unless they have drained or their window is over. Afterwards
+// Draw returns an error. Close does not end with ctx, so that a caller whose client has hung up
+// gives its units back too. If Close fails, the units stay spent. A second call does nothing.
+func (s *Stream) Close(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	used, back := s.lease.Granted-s.unused, s.unused
+	if s.err == nil {
+		s.err = errors.New("quota: the Stream is closed")
+	}
+	if s.unused == 0 {
+		return nil
+	}
+	// If the used units were used a moment ago, what has drained in the meantime was theirs.
+	if back = min(back, s.usable(s.lease.Granted)-used); back <= 0 {
+		return nil
+	}
+	s.unused = 0
+	t := Transaction{Charges: slices.Clone(s.lease.Charges)}
+	for i := range t.Charges {
+		c := &t.Charges[i]
+		c.Cost, c.Spent = -c.Cost*back, s.lease.Decisions[i].At
+	}
+	return s.store.Take(context.WithoutCancel(ctx), &t)
+}
+
+// usable returns how many of n units of the lease may be used now.
+func (s *Stream) usable(n int64) int64 {
+	if n == 0 || !s.leases() {
+		return n
+	}
+	since := time.Since(s.sent)/time.Microsecond + 1 // at most so many µs have passed in the store
+	for i := range s.lease.Charges {
+		c, d := &s.lease.Charges[i], s.lease.Decisions[i]
+		n = min(n, c.Limit.Algorithm.(leaser).Usable(&c.Limit, d, d.At, d.At+int64(since), n*c.Cost)/c.Cost)
+	}
+	return n
+}
+
+// A leaser is a lease.Leaser, where the comments are.
+type leaser interface {
+	Usable(l *Limit, d Decision, at, now, n int64) int64
+}
+
+// leases reports whether units may be taken in advance.
+func (s *Stream) leases() bool {
+	for i := range s.lease.Charges {
+		if _, ok := s.lease.Charges[i].Limit.Algorithm.(leaser); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// fetch takes n units, or as many as fit, and a few in advance, and returns how many of the n it
+// has got. What is left of the last lease has been used, or is no longer usable.
+func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
+	s.unused, s.lease.Most = 0, n
+	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {
+		s.lease.Most += ahead
+	}
+	s.sent = time.Now()
+	if err := s.store.Take(ctx, &s.lease); err != nil {
+		return 0, err
+	}
+	if s.lease.Granted == 0 {
+		return 0, &LimitedError{Transaction: &Transaction{Charges: s.lease.Charges, Mode: ModeAtMost, Most: n,
+			Result: Result{Decisions: slices.Clone(s.lease.Decisions), At: s.lease.At}}}
+	}
+	n = min(n, s.lease.Granted) // used now, whatever the clock says
+	s.unused = s.lease.Granted - n
+	return n, nil
+}
+
+// remaining returns how many more units the store had after the newest lease, at most; 0 if
+// unknown.
+func (s *Stream) remaining() int64 {
+	if len(s.lease.Decisions) == 0 {
+		return 0
+	}
+	least := int64(math.MaxInt64)
+	for i := range s.lease.Decisions {
+		least = min(least, s.lease.Decisions[i].Remaining/s.lease.Charges[i].Cost)
+	}
+	return least
+}

@@ -1,0 +1,175 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// ReportUsage tells the limiters around a handler how many units of one kind the request has used,
+// such as the tokens of an answer. A rule with Settle finds the sum of all calls with its Unit in
+// Outcome.Used; the unit of a rule without Unit is "requests". If limiters have rules with Settle,
+// but none has that unit, the Logger gets a warning. Without a rule that has Settle, ReportUsage
+// does nothing. A used below 0 counts as 0. It may be called from several goroutines. After the
+// request was settled, nothing is charged, and the Logger gets a warning.
+func ReportUsage(ctx context.Context, unit string, used int64) {
+	var l *Limiter
+	known, late := false, false
+	for v := verdictOf(ctx); v != nil; v = v.outside() {
+		if v.extra != nil && v.extra.l != nil {
+			l = v.extra.l
+			known = l.settlesUnit(unit) || known
+			late = !v.extra.used.add(unit, max(0, used)) || late
+		}
+	}
+	switch {
+	case l != nil && !known && !l.strayUnit.Swap(true):
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage has a unit that no rule with Settle has, so nothing was charged for it; later ones are not logged", "unit", unit)
+	case late && !l.lateUnit.Swap(true):
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage came after its request was settled, so nothing was charged for it; later ones are not logged", "unit", unit)
+	}
+}
+
+// Draw draws up to n units for a request while it is served, and returns how many of them the
+// handler may use. A handler that streams an answer draws before it sends, and stops when it gets
+// fewer units than it needs. Fewer than n, but more than 0, are the last that are free now. If none
+// is free, drawn is 0, and err is a *LimitedError whose RetryAfter says when one will be.
+//
+// Draw first uses what Rule.Cost has reserved under the rules with Settle and this Unit, and then
+// spends further units under all of these rules, or under none, as a quota.Stream does. Settle
+// finds the drawn units in Outcome.Used and in Outcome.Cost. ChargeUsed therefore charges what was
+// drawn, and what the handler has also reported with ReportUsage. Units that were reserved or taken
+// in advance and were not drawn are given back when the handler returns or panics, and in Done.
+//
+// Draw draws nothing and returns an error if the context has ended, if the request was settled,
+// if n is negative, or if the limiters around the handler have rules with Settle, but none of that
+// unit. If the store fails, OnError says whether the handler gets the n units; Settle then charges
+// them. Without a rule that has Settle, Draw returns n: nothing limits the unit.
+func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if n < 0 {
+		return 0, fmt.Errorf("weir: Draw of %d %s", n, unit)
+	}
+	settles, known := false, false
+	drawn = n
+	innermost := verdictOf(ctx)
+	for v := innermost; v != nil; v = v.outside() {
+		if v.extra == nil || v.extra.l == nil {
+			continue
+		}
+		settles, known = true, known || v.extra.l.settlesUnit(unit)
+		got, err := v.draw(ctx, unit, drawn)
+		for in := innermost; got < drawn && in != v; in = in.outside() { // has drawn more than can be used
+			in.undraw(unit, drawn-got)
+		}
+		if drawn = got; err != nil {
+			return 0, err
+		}
+	}
+	if settles && !known {
+		return 0, fmt.Errorf("weir: Draw: no rule with Settle has the unit %q", unit)
+	}
+	return drawn, nil
+}
+
+// draw draws up to n units under the rules of one Limiter.
+func (v *verdict) draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
+	l, u := v.extra.l, &v.extra.used
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return 0, errors.New("weir: Draw came after its request was settled")
+	}
+	var charges []quota.Charge
+	reserved := int64(math.MaxInt64)
+	for i := range v.items {
+		if it := &v.items[i]; it.rule.Settle != nil && it.rule.Unit == unit && !it.inFlight {
+			c := v.Charges[i]
+			c.Cost, reserved = 1, min(reserved, it.cost)
+			charges = append(charges, c)
+		}
+	}
+	w := u.unit(unit)
+	w.reported = true
+	if drawn = min(n, max(0, min(reserved, math.MaxInt64-w.drawn)+w.drawn-w.used)); drawn < n {
+		if w.stream == nil {
+			w.stream = quota.NewStream(l.store, charges...)
+		}
+		var more int64
+		more, err = w.stream.Draw(asking{ctx}, n-drawn)
+		w.drawn, drawn = w.drawn+more, drawn+more
+		if limited := new(quota.LimitedError); err != nil && !errors.As(err, &limited) {
+			l.log.warn(ctx, "draw units", charges[0].Rule, err)
+			if err = v.extra.onError(v.event.Request, err); err == nil {
+				drawn = n
+			}
+		}
+	}
+	w.used = sum(w.used, drawn)
+	if drawn > 0 {
+		err = nil
+	}
+	return drawn, err
+}
+
+func (v *verdict) undraw(unit string, n int64) {
+	if v.extra != nil && v.extra.l != nil {
+		u := &v.extra.used
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.unit(unit).used -= n
+	}
+}
+
+func (l *Limiter) settlesUnit(unit string) bool {
+	for _, r := range l.rules {
+		if r.Settle != nil && r.Unit == unit {
+			return true
+		}
+	}
+	return false
+}
+
+func (u *usage) unit(name string) *units {
+	if u.of == nil {
+		u.of = map[string]*units{}
+	}
+	if u.of[name] == nil {
+		u.of[name] = new(units)
+	}
+	return u.of[name]
+}
+
+// add returns false if the request was settled.
+func (u *usage) add(unit string, n int64) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return false
+	}
+	w := u.unit(unit)
+	w.used, w.reported = sum(w.used, n), true
+	return true
+}
+
+// end gives back what was taken in advance. From then on nothing changes.
+func (u *usage) end(ctx context.Context, l *Limiter) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	for _, w := range u.of {
+		if w.stream != nil {
+			if err := w.stream.Close(ctx); err != nil {
+				l.log.warn(ctx, "give units back", l.rules[0].Name, err)
+			}
+		}
+	}
+}
+
+// sum returns a + b, both of at least 0, or math.MaxInt64 if that is less.
+func sum(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
