@@ -32,6 +32,7 @@ const (
 	dies      = 2 * time.Second // when the node of the hot key dies
 	returns   = 4 * time.Second // when it is back, without its data
 	restarts  = 5 * time.Second // when it loses its data once more, at once
+	losses    = 2
 )
 
 // The limits: of one hot key, which gets 30 % of the requests in one second and 90 % in the next
@@ -106,16 +107,16 @@ var quiet = slog.New(slog.DiscardHandler)
 func shared(w *world) quota.Store { return &w.redis }
 
 var modes = []mode{
-	{name: "redisstore", bursts: 2, rates: 1, open: func(w *world, _ int) (quota.Store, func()) { return shared(w), nil }},
-	{name: "Coalesce", bursts: 2, rates: 1, open: func(w *world, _ int) (quota.Store, func()) { return quota.Coalesce(shared(w)), nil }},
-	{name: "Hybrid", bursts: 2, rates: 1, open: func(w *world, _ int) (quota.Store, func()) {
+	{name: "redisstore", bursts: 1 + losses, rates: 1, open: func(w *world, _ int) (quota.Store, func()) { return shared(w), nil }},
+	{name: "Coalesce", bursts: 1 + losses, rates: 1, open: func(w *world, _ int) (quota.Store, func()) { return quota.Coalesce(shared(w)), nil }},
+	{name: "Hybrid", bursts: 1 + losses, rates: 1, open: func(w *world, _ int) (quota.Store, func()) {
 		return quota.Hybrid(shared(w), quota.HybridOptions{}), nil
 	}},
-	{name: "lease", bursts: 2, rates: 1, open: func(w *world, _ int) (quota.Store, func()) {
+	{name: "lease", bursts: 1 + losses, rates: 1, open: func(w *world, _ int) (quota.Store, func()) {
 		l := lease.New(shared(w), lease.Options{})
 		return l, func() { _ = l.Close(context.Background()) }
 	}},
-	{name: "stack", bursts: 3, rates: 2, lossless: true, open: func(w *world, _ int) (quota.Store, func()) {
+	{name: "stack", bursts: 2 + losses, rates: 2, lossless: true, open: func(w *world, _ int) (quota.Store, func()) {
 		b := quota.Breaker(quota.Coalesce(shared(w)), quota.BreakerOptions{Logger: quiet})
 		memory := quota.Share(memstore.New(memstore.Options{}), processes)
 		return quota.Fallback(quota.Hybrid(b, quota.HybridOptions{}), memory, quota.FallbackOptions{Logger: quiet}), nil
