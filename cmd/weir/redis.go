@@ -29,6 +29,8 @@ type redisOptions struct {
 	prefix  string
 	timeout time.Duration
 
+	sendTime, lockKeys bool
+
 	tls                    bool
 	tlsCA, tlsCert, tlsKey string
 	tlsServerName          string
@@ -69,7 +71,7 @@ var clientFields = []struct{ field, usage string }{
 	{"ReadTimeout", "longest `time` to wait for an answer; the default is -redis-timeout plus 250ms"},
 	{"WriteTimeout", "longest `time` to send a command; the default is -redis-timeout plus 250ms"},
 	{"ContextTimeoutEnabled", "let -redis-timeout bound the commands of the Redis client; if false, decisions go through a copy of the client whose timeouts are -redis-timeout plus 250ms"},
-	{"MaxRetries", "`number` of times that a failed command for overrides is sent again; -1 means none. Decisions are not affected"},
+	{"MaxRetries", "`number` of times that a failed command about Sentinels or the nodes of a cluster is sent again; -1 means none"},
 	{"MinRetryBackoff", "shortest `time` before a failed command is sent again; 0 means 10ms"},
 	{"MaxRetryBackoff", "longest `time` before a failed command is sent again; 0 means 1s"},
 	{"ReadBufferSize", "size of the read buffer of a connection in `bytes`; 0 means 32 KiB"},
@@ -98,6 +100,8 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or of several cluster nodes or Sentinels, separated by commas; without it weir counts in memory")
 	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`prefix` of every key in Redis")
 	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
+	fs.BoolVar(&o.sendTime, "redis-send-time", false, "send the time with each script, for a server that refuses TIME in scripts, such as ElastiCache Serverless")
+	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false, "begin scripts with the flag by which Upstash locks only their keys; Redis and Valkey refuse it")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
 	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
 	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis, read again when it changes")
@@ -219,7 +223,7 @@ func (o *redisOptions) open(so stack.Options) (s *stack.Store, closeAll func(), 
 		return nil, nil, err
 	}
 	rdb := redis.NewUniversalClient(u)
-	so.Redis = redisstore.Options{Prefix: o.prefix, Timeout: o.timeout}
+	so.Redis = redisstore.Options{Prefix: o.prefix, Timeout: o.timeout, SendTime: o.sendTime, LockKeys: o.lockKeys}
 	if s, err = stack.New(rdb, so); err != nil {
 		rdb.Close()
 		return nil, nil, err

@@ -473,6 +473,7 @@ func TestCheckRedis(t *testing.T) {
 		}
 	}
 	const password = "WEIR_REDIS_PASSWORD=verysecret"
+	timeless := "-redis-timeout 5s -redis-addrs " + redistest.Lua54(t).RefuseTime().Addr()
 	at := "-redis-addrs " + server.Addr() + " -redis-timeout 5s"
 	for _, tt := range []struct {
 		args, variable string
@@ -484,6 +485,9 @@ func TestCheckRedis(t *testing.T) {
 		{at + " -redis-username few", password, 1, "evalsha"},
 		{at + " -redis-username all -redis-password wrong", password, 1, "WRONGPASS"},
 		{"-redis-addrs 127.0.0.1:1", "", 1, "redis at 127.0.0.1:1: "},
+		{timeless, "", 1, "Options.SendTime"},
+		{timeless + " -redis-send-time -redis-lock-keys", "", 0, ": ok"},
+		{at + " -redis-username all -redis-lock-keys", password, 1, "Options.LockKeys"},
 		{"limits.yaml", "WEIR_REDIS_ADDRS=127.0.0.1:1", 0, "limits.yaml: ok\n"},
 	} {
 		var stdout, stderr bytes.Buffer
