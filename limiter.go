@@ -21,6 +21,7 @@ type Limiter struct {
 	limits  int // how many limits all rules have, without those of policies
 	o       Options
 	settles bool // a rule has Settle
+	flies   bool // a limit can count requests in flight
 	writer  *headers.Writer
 	log     errorLog
 	passed  errorLog // of requests that pass undecided, which other errors must not silence
@@ -88,6 +89,8 @@ type inquiry struct {
 	told    *verdict       // the context of the next handler; nil until tell or Room makes it
 	shown   []headers.Item // of the header fields
 	entered bool           // the request is one of the MaxWaiting that may wait
+	slept   time.Duration  // how long the request has waited already, for units in flight
+	gone    error          // of its context, if that has ended meanwhile
 }
 
 // extra holds what few requests need.

@@ -54,6 +54,11 @@ type Options struct {
 	// together, a request that waits in the queue of one key also takes a place in the
 	// queues of the other rules' keys, and delays the requests behind it there. Put limits
 	// that many clients share in a Limiter of their own.
+	//
+	// A request under a concurrency limit (algorithms.InFlight) waits in its process, in a line
+	// of the limit and key that refuse it, and takes no place in other queues: see
+	// quota.TakeInLine. It spends and holds nothing until all limits admit it at once, and is
+	// refused if that does not happen within MaxWait.
 	MaxWait time.Duration
 
 	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that
@@ -147,9 +152,6 @@ func (o *Options) admit(r *rule, names map[string]bool) error {
 	}
 	names[r.Name] = true
 	for _, p := range r.policies {
-		if p.inFlight && o.MaxWait > 0 {
-			return fmt.Errorf("weir: rule %q: limit %q counts requests in flight, for which no request can wait: give it a Limiter without MaxWait", r.Name, p.limit.Name)
-		}
 		if p.name != r.Name && names[p.name] {
 			return fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seed83679106/weir/internal/line"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -51,21 +52,35 @@ func (l *Limiter) admit(v *verdict) error {
 // an error of the store, because it knows whether the request passes.
 func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time.Duration) error {
 	l.charge(v, rules, riders)
-	if v.reason == 0 && v.event.Err == nil {
-		if maxWait > 0 {
-			v.Within = l.enter(v, maxWait)
-			defer l.leave(v) // even if the store panics
-		}
+	switch {
+	case v.reason != 0 || v.event.Err != nil:
+	case maxWait > 0:
+		return l.askInLine(v, riders, maxWait)
+	default:
 		l.ask(v, riders)
 	}
+	if v.event.Err == nil {
+		l.observe(v)
+	}
+	return nil
+}
+
+// askInLine does what ask does, for a request that may wait for up to maxWait, and then waits.
+func (l *Limiter) askInLine(v *verdict, riders []rider, maxWait time.Duration) error {
+	v.Within, v.slept, v.gone = l.enter(v, maxWait), 0, nil
+	defer l.leave(v) // even if the store panics. In decide it would cost each request 17 ns
+	l.ask(v, riders)
 	if v.event.Err != nil {
 		return nil
 	}
+	if v.reason == 0 {
+		v.Wait += v.slept
+	}
 	l.observe(v)
-	if v.reason == 0 && v.Wait > 0 {
+	if v.reason == 0 && v.Wait > v.slept {
 		return l.wait(v)
 	}
-	return nil
+	return v.gone
 }
 
 // ask has the store decide the charges of v and of its riders, in one call, and has the riders
@@ -74,24 +89,52 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 	if len(v.Charges) == 0 {
 		return
 	}
-	v.Charges = append(v.Charges, v.riding...)
+	if len(v.riding) > 0 {
+		v.Charges = append(v.Charges, v.riding...)
+	}
 	var err error
-	if v.event.Took, err = l.timedTake(v, l.store, &v.Transaction); err != nil {
+	if v.Within > 0 && l.flies && (line.Anyone() || inFlight(v.items)) {
+		err = l.takeInLine(v)
+	} else {
+		v.event.Took, err = l.timedTake(v, l.store, &v.Transaction)
+	}
+	if err != nil {
 		v.event.Err = err
 		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
-		v.trim()
-		return
-	}
-	if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
+	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
 		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
 	}
-	for _, rider := range riders {
-		rider.heed(v)
+	if len(riders) > 0 {
+		l.heed(v, riders)
+	}
+}
+
+// heed has riders heed the decisions of v, and then removes their charges.
+func (l *Limiter) heed(v *verdict, riders []rider) {
+	if v.event.Err == nil && v.gone == nil {
+		for _, rider := range riders {
+			rider.heed(v)
+		}
 	}
 	v.trim()
 	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
 		l.giveBack(v)
 	}
+}
+
+// takeInLine has the store decide the charges of v, for which the request may first wait until
+// units in flight are released. If the context of the request ends meanwhile, the request is
+// refused and gone.
+func (l *Limiter) takeInLine(v *verdict) (err error) {
+	start := time.Now()
+	v.slept, err = quota.TakeInLine(v.Context, l.store, &v.Transaction)
+	if !l.instant {
+		v.event.Took = time.Since(start) - v.slept
+	}
+	if err != nil && err == v.Err() && len(v.Decisions) == len(v.Charges) {
+		v.gone, err = err, nil
+	}
+	return err
 }
 
 // timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
@@ -156,7 +199,7 @@ func (l *Limiter) leave(v *verdict) {
 // wait returns when the turn of v has come. If the context of the request ends before the
 // turn, wait gives the turn back.
 func (l *Limiter) wait(v *verdict) error {
-	timer := time.NewTimer(v.Wait)
+	timer := time.NewTimer(v.Wait - v.slept)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -249,14 +249,14 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			v.event.Passed = err == nil
 			l.observe(v)
 			return v, err
+		case err != nil:
+			return nil, err
 		case v.reason != 0:
 			// A queue counts a pause like requests ahead, so the queue may have no room.
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &RefusedError{Admission: &v.Admission}
 			}
-		case err != nil:
-			return nil, err
-		case v.Wait == 0 || !t.pauses.paused(v):
+		case v.Wait == v.slept || !t.pauses.paused(v):
 			return v, nil
 		default:
 			l.giveBack(v) // the next iteration takes a later turn

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,11 +44,17 @@ type Options struct {
 	File watch.File
 
 	// Top, Bans and Traffic record what the limiters decide: call their Observe methods in
-	// weir.Options.Observe of each limiter. Without Top, /top answers 404. Without Traffic,
-	// /try answers 404. Without Bans, /bans lists networks only.
+	// weir.Options.Observe of each limiter. Without Top, /top and /refusals answer 404, and the
+	// page names no offenders. Without Traffic, /try answers 404, and the page counts no
+	// requests. Without Bans, /bans lists networks only.
 	Top     *watch.Top
 	Bans    *watch.Bans
 	Traffic *watch.Traffic
+
+	// Stores are the stores whose breakers and fallbacks the page shows, besides those of the
+	// store that New gets: the stores that New of package weirprom gets. A store of package
+	// stack stands for all that it is made of.
+	Stores []weir.Store
 
 	// Who returns the name of the operator from the context of a request. The
 	// authentication in front of the Handler must have put the name there. The log line of
@@ -66,6 +73,12 @@ type Handler struct {
 	o       Options
 	origin  *http.CrossOriginProtection
 	peekers atomic.Pointer[peekers]
+	changes changes
+	began   time.Time
+	version string
+
+	mu     sync.Mutex
+	before map[string]int64 // see outage
 }
 
 // New returns a Handler for limiters that all count in store. Pass the very Store that the
@@ -81,7 +94,7 @@ func New(store weir.Store, o Options) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Handler{store: store, o: o, origin: http.NewCrossOriginProtection()}, nil
+	return &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf()}, nil
 }
 
 // maxBody is the largest body of a request, in bytes.
@@ -95,6 +108,10 @@ type target struct {
 	// If the key is a network, one of these is set.
 	network   *problem // the rule can deny networks: the error for any other change, such as a reset
 	noNetwork *problem // the rule cannot deny networks: the error for a ban or a denial
+
+	what       string // a change that was made, in a sentence whose subject is the operator
+	undo       undo   // of that change, or nil
+	overridden bool   // the change was one of an override
 }
 
 // ServeHTTP serves the page at / and the paths that the package comment lists. It does not
@@ -106,6 +123,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case "/style.css":
 		send(w, http.StatusOK, "text/css; charset=utf-8", []byte(style))
+		return
+	case "/refresh.js":
+		send(w, http.StatusOK, "text/javascript; charset=utf-8", []byte(refreshScript))
 		return
 	}
 	answer, err := h.serve(w, r)
@@ -138,6 +158,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 		return h.get(w, r, h.bansAnswer)
 	case "/try":
 		return h.try(w, r)
+	case "/refusals":
+		return h.get(w, r, h.refusalsAnswer)
+	case "/changes":
+		return h.get(w, r, h.changesAnswer)
+	case "/undo":
+		return h.undo(w, r)
 	case "/overrides":
 		return h.get(w, r, h.overridesAnswer)
 	case "/override":
@@ -146,7 +172,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 		}
 		return h.change(w, r, h.override)
 	}
-	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override", r.URL.Path)
+	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, /overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override", r.URL.Path)
 }
 
 // get answers a request that changes nothing.
@@ -167,13 +193,43 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 		return nil, err
 	}
 	if err := h.origin.Check(r); err != nil {
-		return nil, refuse(http.StatusForbidden, "the request comes from another origin")
+		return nil, errOrigin
 	}
 	q, err := query(r, "rule", "key")
 	if err != nil {
 		return nil, err
 	}
-	rules, key, err := h.find(q, "rule", "key")
+	for _, name := range []string{"rule", "key"} {
+		if !q.Has(name) {
+			return nil, refuse(http.StatusBadRequest, "the query has no %s", name)
+		}
+	}
+	t, err := h.target(q.Get("rule"), q.Get("key"))
+	if err != nil {
+		return nil, err
+	}
+	var body bytes.Buffer
+	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, maxBody), &body))
+	ctx := context.WithoutCancel(r.Context()) // if the client hangs up, the change is still completed
+	err = change(ctx, r, t)
+	h.audit(ctx, r, t, body.String(), err)
+	if err != nil {
+		return nil, err
+	}
+	w.Header().Set(changeField, h.changes.add(record(h.who(ctx), t)))
+	return h.changed(ctx, t)
+}
+
+func record(who string, t *target) change {
+	return change{who: who, rule: t.Name, key: t.key, what: t.what, undo: t.undo}
+}
+
+var errOrigin = refuse(http.StatusForbidden, "the request comes from another origin")
+
+// target returns the target of a change. It returns an error if there is no such rule, or if no
+// request can have the key.
+func (h *Handler) target(name, key string) (*target, error) {
+	rules, err := h.rules(url.Values{"rule": {name}})
 	if err != nil {
 		return nil, err
 	}
@@ -186,22 +242,23 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request, change func(con
 	case isNetwork:
 		t.noNetwork = refuse(http.StatusConflict, "%q is a network, and rule %q refuses no networks: set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom", key, t.Name)
 	}
-	var body bytes.Buffer
-	r.Body = io.NopCloser(io.TeeReader(http.MaxBytesReader(w, r.Body, maxBody), &body))
-	ctx := context.WithoutCancel(r.Context()) // if the client hangs up, the change is still completed
-	err = change(ctx, r, t)
-	h.audit(ctx, r, t, body.String(), err)
-	if err != nil {
-		return nil, err
-	}
-	if t.network != nil || r.URL.Path == "/override" && strings.HasSuffix(key, "*") { // the key stands for many keys, which have no common state
+	return t, nil
+}
+
+// changeField is the header field that has the id of a change.
+const changeField = "Weir-Change"
+
+// changed returns the answer to a change: the state of the key after it. If the key stands for many keys, which have no common state, the answer is the list of
+// overrides.
+func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
+	if t.network != nil || t.overridden && strings.HasSuffix(t.key, "*") {
 		body := h.overridesOf(t.Name)
-		if t.network == nil && r.Method == http.MethodPost && len(t.Limits) == 0 {
+		if _, exists := h.o.Overrides.Get(t.Name, t.key); exists && t.network == nil && len(t.Limits) == 0 {
 			body.Unchecked = unchecked
 		}
 		return body, nil
 	}
-	return h.states(ctx, rules, key, netip.Addr{})
+	return h.states(ctx, []rule{t.rule}, t.key, netip.Addr{})
 }
 
 // overridesKeys returns an error if an override of a key of a rule would have no effect.
@@ -222,11 +279,7 @@ func (h *Handler) deniesNetworks(rule string) bool {
 
 // audit logs a change, even if the change failed.
 func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body string, err error) {
-	who := ""
-	if h.o.Who != nil {
-		who = h.o.Who(ctx)
-	}
-	log := h.o.Logger.With("who", who, "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", storedkey.Of(t.key), "body", strings.TrimSpace(body))
+	log := h.o.Logger.With("who", h.who(ctx), "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", storedkey.Of(t.key), "body", strings.TrimSpace(body))
 	if err != nil {
 		var p *problem
 		if !errors.As(err, &p) {
@@ -236,6 +289,14 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 		return
 	}
 	log.InfoContext(ctx, "admin: changed")
+}
+
+// who returns the name of the operator.
+func (h *Handler) who(ctx context.Context) string {
+	if h.o.Who == nil {
+		return ""
+	}
+	return h.o.Who(ctx)
 }
 
 // ofKey returns the answer for the key and the rule of the query. If the query names no rule,
@@ -281,11 +342,7 @@ func (h *Handler) find(q url.Values, required ...string) (rules []rule, key stri
 }
 
 func (h *Handler) reset(ctx context.Context, _ *http.Request, t *target) error {
-	charges, err := h.chargesToChange(ctx, t)
-	if err != nil {
-		return err
-	}
-	return quota.Reset(ctx, h.store, charges...)
+	return h.refunding(ctx, t, func(charges []quota.Charge) error { return quota.Reset(ctx, h.store, charges...) })
 }
 
 func (h *Handler) grant(ctx context.Context, r *http.Request, t *target) error {
@@ -298,14 +355,12 @@ func (h *Handler) grant(ctx context.Context, r *http.Request, t *target) error {
 	if body.Units < 1 {
 		return refuse(http.StatusBadRequest, "units is %d; want at least 1", body.Units)
 	}
-	charges, err := h.chargesToChange(ctx, t)
-	if err != nil {
-		return err
-	}
-	for i := range charges {
-		charges[i].Cost = -body.Units
-	}
-	return h.store.Take(ctx, &quota.Transaction{Charges: charges})
+	return h.refunding(ctx, t, func(charges []quota.Charge) error {
+		for i := range charges {
+			charges[i].Cost = -body.Units
+		}
+		return h.store.Take(ctx, &quota.Transaction{Charges: charges})
+	})
 }
 
 func (h *Handler) ban(ctx context.Context, r *http.Request, t *target) error {
@@ -329,14 +384,18 @@ func (h *Handler) ban(ctx context.Context, r *http.Request, t *target) error {
 	if h.o.Bans != nil {
 		defer h.o.Bans.Observe(weir.Event{Key: t.key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
 	}
-	return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.key, d) })
+	return t.banning(ctx, func() error {
+		return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.key, d) })
+	})
 }
 
 func (h *Handler) unban(ctx context.Context, r *http.Request, t *target) error {
 	if t.network != nil {
 		return h.removeOverride(ctx, r, t)
 	}
-	return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) })
+	return t.banning(ctx, func() error {
+		return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) })
+	})
 }
 
 // eachWithPenalty calls f for every limiter in which the rule has a penalty, because each of

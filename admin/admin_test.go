@@ -147,8 +147,8 @@ func TestMistakes(t *testing.T) {
 		status                            int
 		want                              string
 	}{
-		{"GET", "/stat", "", "", 404, `unknown path "/stat"; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override`},
-		{"GET", "/states?key=a", "", "", 404, `unknown path "/states"; known are GET /, /rules, /state, /explain, /top, /bans and /overrides, POST /reset, /grant, /ban, /unban, /override and /try, and DELETE /override`},
+		{"GET", "/stat", "", "", 404, `unknown path "/stat"; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, /overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override`},
+		{"GET", "/states?key=a", "", "", 404, `unknown path "/states"; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, /overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override`},
 		{"GET", "/reset?rule=api&key=a", "", "", 405, "/reset accepts only POST"},
 		{"DELETE", "/state?key=a", "", "", 405, "/state accepts only GET and HEAD"},
 		{"GET", "/rules?rule=api", "", "", 400, `the query has an unknown parameter "rule"; /rules takes none`},

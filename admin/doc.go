@@ -7,8 +7,9 @@
 //	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", h)))
 //	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
 //
-// Then /admin/ is a page for people, which works without scripts. The paths below /admin answer
-// with JSON, and explain an error in problem details (RFC 9457). The name of a rule, R, and a
+// Then /admin/ is a page for people: what the rules do now, who is refused and why, and forms for
+// the changes below. It works without scripts; a script loads it again every 5 s. The other paths
+// below /admin answer with JSON, and explain an error in problem details (RFC 9457). The name of a rule, R, and a
 // key, K, are query parameters, because a key may have any characters, or none:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
@@ -16,7 +17,8 @@
 //	GET  /state?rule=R&key=K         what K has left under R
 //	GET  /explain?rule=R&key=K       the state of K, and why it is refused, in sentences
 //	GET  /explain?key=K&from=A       the same for a client at the address A, which lists of addresses may have
-//	GET  /top?rule=R                 the keys that are refused most
+//	GET  /top?rule=R&seconds=300     the keys that were refused most in 300 seconds, an hour by default
+//	GET  /refusals?rule=R&key=K      the last refusals, with limit and route; rule and key may be missing
 //	GET  /bans?rule=R                the bans that this process knows of, and the networks that are denied
 //	POST /reset?rule=R&key=K         refunds all units that K has spent
 //	POST /grant?rule=R&key=K         {"units": 5} refunds 5 units, but no more than were spent
@@ -28,8 +30,11 @@
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
 //	                                 gives K limits of its own under R, for a day
 //	DELETE /override?rule=R&key=K    removes the override of K
+//	GET  /changes                    the last 200 changes that were made through this process
+//	POST /undo?change=C              undoes the change C
 //
-// The answer to a change is the state of K after the change. There are two exceptions: if K is a
+// The answer to a change is the state of K after the change. Its field Weir-Change has the id of
+// the change. There are two exceptions: if K is a
 // network, or if /override changed a K that ends with an asterisk, the answer is the list of the
 // overrides of R. Durations are in seconds:
 //
@@ -45,13 +50,20 @@
 // "unknown" names it: what Policy says for a K that is no address, the limits of Policy, or
 // whether K is a key of the rule at all. "past" has what is remembered of earlier refusals.
 //
+// An undo makes the key as it was before the change, as far as time has not changed it: units that
+// would be free by now anyway, and bans and overrides that would have ended, do not come back. An
+// override is left alone if it has been changed since, with 409. After an undone ban, strikes and
+// earlier bans stay forgotten.
+//
 // Each change is logged with its operator ([Options].Who), rule, key and body, even if the change
 // fails. A request that is refused because of its method, origin, rule or key is not logged.
 //
 // # What it needs
 //
-// /top, /bans and /try need the fields Top, Bans and Traffic of [Options]. These fields know only
-// what this process has seen, so ask each replica. A store cannot list its bans. /try replays
+// /top and /refusals need the field Top of [Options], /bans needs Bans and /try needs Traffic. The
+// page needs them too, and Traffic for what the rules have done in the last 15 minutes. These fields
+// know only what this process has seen, so ask each replica. The page says which numbers are of
+// this process. A store cannot list its bans. /try replays
 // recent requests, with full quotas at the beginning: see [watch.Traffic.Try].
 //
 // To ban networks, set Options.Overrides, and set the Policy of the rule to one of [weir.When] and

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -72,20 +73,36 @@ func (h *Handler) overridesOf(rule string) *overridesBody {
 		if rule != "" && rule != o.Rule {
 			continue
 		}
-		b := overrideBody{Rule: o.Rule, Key: o.Key, Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
-		if !o.End.IsZero() {
-			b.EndsAfter = time.Until(o.End).Seconds()
-		}
-		for _, l := range o.Limits {
-			own := ownLimitBody{Name: l.Name, Quota: l.Quota, Period: l.Period.Seconds(), Burst: l.Burst}
-			if l.Algorithm != nil {
-				own.Algorithm = l.Algorithm.Name()
-			}
-			b.Limits = append(b.Limits, own)
-		}
-		body.Overrides = append(body.Overrides, b)
+		body.Overrides = append(body.Overrides, bodyOfOverride(o))
 	}
 	return body
+}
+
+func bodyOfOverride(o overrides.Override) overrideBody {
+	b := overrideBody{Rule: o.Rule, Key: o.Key, Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
+	if !o.End.IsZero() {
+		b.EndsAfter = time.Until(o.End).Seconds()
+	}
+	for _, l := range o.Limits {
+		own := ownLimitBody{Name: l.Name, Quota: l.Quota, Period: l.Period.Seconds(), Burst: l.Burst}
+		if l.Algorithm != nil {
+			own.Algorithm = l.Algorithm.Name()
+		}
+		b.Limits = append(b.Limits, own)
+	}
+	return b
+}
+
+// String returns the limit as the page shows it: 50 per 1m, as far as it is known.
+func (l ownLimitBody) String() string {
+	text := strconv.FormatInt(l.Quota, 10)
+	if l.Period > 0 {
+		text += " per " + durationText(l.Period)
+	}
+	if l.Name != "" {
+		text = l.Name + ": " + text
+	}
+	return text
 }
 
 var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: Options.Overrides is not set")
@@ -131,7 +148,9 @@ func (h *Handler) override(ctx context.Context, r *http.Request, t *target) erro
 // set sets the override e of the target. The override expires after the given seconds, or never if
 // seconds is 0.
 func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
-	err := h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
+	err := h.overriding(t, func() error {
+		return h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
+	})
 	var invalid *overrides.InvalidError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
@@ -203,7 +222,11 @@ func (h *Handler) removeOverride(ctx context.Context, _ *http.Request, t *target
 	if h.o.Overrides == nil {
 		return errNoOverrides
 	}
-	found, err := h.o.Overrides.Remove(ctx, t.Name, t.key)
+	found := false
+	err := h.overriding(t, func() (err error) {
+		found, err = h.o.Overrides.Remove(ctx, t.Name, t.key)
+		return err
+	})
 	if err == nil && !found {
 		return refuse(http.StatusNotFound, "rule %q has no override of the key %q; an override in the file of rules can be removed only there", t.Name, t.key)
 	}

@@ -3,14 +3,15 @@ package admin
 import (
 	"bytes"
 	_ "embed"
-	"encoding/json"
-	"fmt"
 	"html/template"
-	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/seed83679106/weir/watch"
 )
 
 //go:embed page.html
@@ -19,66 +20,143 @@ var pageText string
 //go:embed style.css
 var style string
 
-// pageTemplate is the template of the page, which has no scripts.
+//go:embed refresh.js
+var refreshScript string
+
+// pageTemplate is the template of the page. Its script only loads the page again every 5 s, so the
+// page works without it.
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
-	"percent":  func(share float64) string { return fmt.Sprintf("%.4g %%", 100*share) },
-	"link":     func(rule, key string) string { return url.Values{"rule": {rule}, "key": {key}}.Encode() },
-	"actions": func(p *page, rule, key string) actions {
-		a := actions{Rule: rule, Key: key, From: p.From, Network: p.Network != "", HasOverrides: slices.Contains(p.overridden, rule)}
-		for _, r := range p.Rules {
-			a.Bans = a.Bans || r.Name == rule && r.Penalty != nil
-		}
-		return a
-	},
+	"percent":  func(share float64) string { return strconv.FormatFloat(100*share, 'g', 4, 64) + " %" },
+	"number":   number,
+	"share":    share,
+	"ago":      ago,
+	"visible":  visible,
+	"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05") },
+	"can":      func(p *page, rule, key string) can { return p.can(rule, key) },
+	"stated":   func(p *page, s ruleState) can { return p.stated(&s) },
+	"sentence": func(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." },
+	"keyed":    func(p *page, rule, key string) keyed { return keyed{rule, key} },
+	"reason":   reasonOf,
+	"byReason": reasonText,
 }).Parse(pageText))
+
+// keyed is a key under a rule, which the page links to what is known of it.
+type keyed struct{ Rule, Key string }
+
+// visible returns a text of clients in which no character is invisible, moves others, or is
+// unknown: each such character is replaced by its escape. So are marks that pile up.
+func visible(text string) string {
+	var b strings.Builder
+	marks := 0
+	for _, r := range text {
+		if !unicode.Is(unicode.Mn, r) {
+			marks = -1
+		}
+		marks++
+		if r != unicode.ReplacementChar && unicode.IsPrint(r) && marks <= 2 {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRuneToASCII(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}
+
+// reasonOf says by what a recent refusal was refused.
+func reasonOf(r refusalBody) string {
+	if r.Limit != "" {
+		return "limit " + r.Limit
+	}
+	return map[string]string{"deny": "denied", "no-key": "no key"}[r.Reason] + map[string]string{"ban": "banned", "limit": "limit", "pause": "paused"}[r.Reason]
+}
 
 // A page is the data for pageTemplate.
 type page struct {
-	Rule, Key, From, Network string
-	Error                    string
+	h     *Handler
+	rules []rule
 
-	Version, Stale                   string
-	Rules                            []ruleBody
-	State                            *stateBody
-	HasTop, HasOverrides, HasTraffic bool
-	overridden                       []string // the rules of which keys can have overrides
-	Top                              []topBody
-	Bans                             []banBody
-	Overrides                        []overrideBody
+	Tab                                       string
+	Rule, Key, From, Network                  string
+	Error                                     string
+	At                                        time.Time
+	Done                                      *changeBody
+	Strip                                     *strip
+	Findings                                  []finding
+	Rows                                      []ruleRow
+	HasTop, HasOverrides, HasTraffic, HasBans bool
+
+	Offenders []offender
+	Refusals  []refusalBody
+	State     *stateBody
+	Form      *form
+	Bans      []banBody
+	Overrides []overrideBody
+	Stale     bool // Overrides
+	Changes   []changeBody
 
 	Quota, Period string // of the limit to try
 	Trial         *trialBody
 }
 
-// actions are the changes that the page offers for a rule and a key, or a network.
-type actions struct {
-	Rule, Key, From             string
-	Bans, Network, HasOverrides bool
+// can returns the changes of a key that the page offers.
+func (p *page) can(rule, key string) can {
+	r := ruleNamed(p.rules, rule)
+	if r == nil {
+		return can{Rule: rule, Key: key}
+	}
+	c := p.h.can(r, key, p.Network != "" && p.Network == key)
+	c.From = p.From
+	return c
 }
+
+// stated returns the changes of a key whose state the page shows.
+func (p *page) stated(s *ruleState) can {
+	c := p.can(s.Rule, s.KeyOr(p.Key))
+	c.Banned, c.Overridden = s.BannedFor > 0, s.Own && c.Own
+	return c
+}
+
+// Tabs are the tabs of the page: the name in the query and the label of each.
+func (p *page) Tabs() [][2]string {
+	return [][2]string{{"", "Now"}, {"refusals", "Refusals"}, {"keys", "Keys and bans"}, {"changes", "Changes"}, {"rules", "Rules"}}
+}
+
+// Live returns the URL from which the script loads the parts of the page that change. That of the
+// tab of keys would call the store for each ban, and only its strip changes.
+func (p *page) Live() string {
+	switch {
+	case p.Tab == "refusals":
+		return "./?" + url.Values{"tab": {p.Tab}, "rule": {p.Rule}, "key": {p.Key}}.Encode()
+	case p.Tab == "":
+		return "./"
+	}
+	return "./?tab=changes"
+}
+
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 // servePage serves the page, and makes the changes that its forms ask for.
 func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
-	var problem error
 	if err := allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost); err != nil {
 		h.fail(w, r, err)
 		return
 	}
+	var problem error
 	q := r.URL.Query()
 	if r.Method == http.MethodPost {
-		if q, problem = h.act(w, r); problem == nil {
+		fields, id, err := h.act(w, r)
+		if err == nil {
 			w.Header().Set("Cache-Control", "no-store")
-			back := url.Values{"rule": {q.Get("rule")}, "key": {q.Get("key")}}
-			if from := q.Get("from"); from != "" {
-				back.Set("from", from)
-			}
-			w.Header().Set("Location", "./?"+back.Encode())
+			w.Header().Set("Location", "./?"+back(fields, id).Encode())
 			w.WriteHeader(http.StatusSeeOther)
 			return
 		}
+		q, problem = fields, err
 	}
 	p, err := h.page(r, q)
-	if err != nil && problem == nil {
+	if problem == nil {
 		problem = err
 	}
 	status := http.StatusOK
@@ -92,75 +170,139 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header := w.Header()
-	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+	header.Set("Content-Security-Policy", policy)
 	header.Set("Referrer-Policy", "same-origin") // the URL has a key, which other sites must not get
 	send(w, status, "text/html; charset=utf-8", text.Bytes())
+}
+
+// back returns the query of the page that shows the result of a form.
+func back(fields url.Values, id string) url.Values {
+	q := url.Values{"done": {id}}
+	names := []string{"rule", "key", "from"}
+	if fields.Get("tab") != "" {
+		names = []string{"tab"}
+	}
+	for _, name := range names {
+		if v := fields.Get(name); v != "" {
+			q.Set(name, v)
+		}
+	}
+	return q
 }
 
 // page collects the data of the page. If it returns an error, it also returns the data that it has
 // found before.
 func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	p := &page{
-		Rule: q.Get("rule"), Key: q.Get("key"), From: q.Get("from"), Quota: q.Get("quota"), Period: q.Get("period"),
-		HasTop: h.o.Top != nil, HasOverrides: h.o.Overrides != nil, HasTraffic: h.o.Traffic != nil,
+		h: h, Tab: q.Get("tab"), Rule: q.Get("rule"), Key: q.Get("key"), From: q.Get("from"), Quota: q.Get("quota"), Period: q.Get("period"),
+		At: time.Now(), Strip: h.strip(),
+		HasTop: h.o.Top != nil, HasOverrides: h.o.Overrides != nil, HasTraffic: h.o.Traffic != nil, HasBans: h.o.Bans != nil,
 	}
-	all, err := h.rules(nil)
-	if err != nil {
+	switch {
+	case q.Get("do") == "undo", p.Key != "": // do is set after an error in a form
+		p.Quota = ""
+	case p.Quota != "":
+		p.Tab = "rules"
+	}
+	asked := p.Key != "" || p.Rule != "" && q.Has("key") // the empty key is one, too
+	if asked && p.Tab != "refusals" {
+		p.Tab = "keys"
+	}
+	if c, ok := h.changes.find(q.Get("done")); ok {
+		p.Done = &c
+	}
+	var err error
+	if p.rules, err = h.rules(nil); err != nil {
 		return p, err
 	}
-	p.Rules = bodiesOf(all)
-	for i := range all {
-		if h.overridesKeys(&all[i]) == nil {
-			p.overridden = append(p.overridden, all[i].Name)
-		}
-	}
-	if f := h.o.File; f != nil {
-		p.Version = f.Version()
-		if err := f.Err(); err != nil {
-			p.Stale = err.Error()
-		}
-	}
+	var five []watch.Refused
+	var over time.Duration
 	if h.o.Top != nil {
-		p.Top = topBodies(h.top(), "")
-		p.Top = p.Top[:min(20, len(p.Top))]
+		five, over = h.o.Top.Keys(5 * time.Minute)
 	}
+	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
+	p.Findings = h.findings(p.Strip, p.Rows)
+	if p.Rule != "" && ruleNamed(p.rules, p.Rule) == nil {
+		_, err := h.rules(url.Values{"rule": {p.Rule}})
+		return p, err
+	}
+	switch p.Tab {
+	case "":
+		if h.o.Top != nil {
+			p.Offenders = h.offenders(five, over)
+		}
+		p.Refusals = h.refusals("", "", 15)
+	case "refusals":
+		p.Refusals = h.refusals(p.Rule, p.Key, maxRefusals)
+	case "changes":
+		p.Changes = h.changes.bodies()
+	case "keys":
+		return p, h.keysOnPage(r, p, q, asked)
+	case "rules":
+		if p.Quota != "" {
+			return p, h.tryOnPage(p)
+		}
+	default:
+		p.Tab = ""
+		return p, refuse(http.StatusNotFound, "there is no tab %q", q.Get("tab"))
+	}
+	return p, nil
+}
+
+// keysOnPage collects what is known of a key, and the bans and the overrides of all keys.
+func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values, asked bool) (err error) {
 	if h.o.Overrides != nil {
-		p.Overrides = h.overridesOf("").Overrides
-		p.Overrides = p.Overrides[:min(100, len(p.Overrides))]
+		body := h.overridesOf("")
+		p.Overrides, p.Stale = body.Overrides[:min(100, len(body.Overrides))], body.Stale
 	}
-	if p.Bans, err = h.bans(r, all, ""); err != nil {
-		return p, err
+	if !asked {
+		p.Bans, err = h.bans(r, p.rules, "")
+		return err
 	}
-	asked := url.Values{}
+	rules := p.rules
 	if p.Rule != "" {
-		asked.Set("rule", p.Rule)
-	}
-	rules, err := h.rules(asked)
-	if err != nil {
-		return p, err
-	}
-	if p.Quota != "" {
-		return p, h.tryOnPage(p, &rules[0])
-	}
-	if p.Key == "" {
-		return p, nil
+		rules = []rule{*ruleNamed(p.rules, p.Rule)}
 	}
 	for i := range rules {
 		if isNetwork, _ := rules[i].checkKey(p.Key); isNetwork && h.deniesNetworks(rules[i].Name) {
 			p.Network = p.Key
-			return p, nil
 		}
 	}
 	from, err := clientAddr(q)
 	if err != nil {
-		return p, err
+		return err
 	}
-	p.State, err = h.explanations(r.Context(), rules, p.Key, from)
-	return p, err
+	if p.Network == "" {
+		if p.State, err = h.explanations(r.Context(), rules, p.Key, from); err != nil {
+			return err
+		}
+		p.Refusals = h.refusalsOf(p.State)
+	}
+	if q.Get("do") != "" && r.Method != http.MethodPost {
+		if p.Rule == "" {
+			return refuse(http.StatusBadRequest, "the query has no rule")
+		}
+		p.Form, err = h.form(p, &rules[0], q)
+		return err
+	}
+	p.Bans, err = h.bans(r, p.rules, "")
+	return err
+}
+
+// refusalsOf returns the recent refusals of a key under the rules of a state.
+func (h *Handler) refusalsOf(s *stateBody) (list []refusalBody) {
+	for i := range s.Rules {
+		list = append(list, h.refusals(s.Rules[i].Rule, s.Rules[i].key, 20)...)
+	}
+	return list
 }
 
 // tryOnPage tries the limit in p.Quota and p.Period, and sets p.Trial.
-func (h *Handler) tryOnPage(p *page, r *rule) (err error) {
+func (h *Handler) tryOnPage(p *page) (err error) {
+	r := ruleNamed(p.rules, p.Rule)
+	if r == nil {
+		return refuse(http.StatusBadRequest, "the query has no rule")
+	}
 	var body ownLimitBody
 	if body.Quota, err = strconv.ParseInt(p.Quota, 10, 64); err != nil {
 		return refuse(http.StatusBadRequest, "the number of units is %q; want an integer", p.Quota)
@@ -172,38 +314,4 @@ func (h *Handler) tryOnPage(p *page, r *rule) (err error) {
 	}
 	p.Trial, err = h.trial(r, []ownLimitBody{body})
 	return err
-}
-
-// act makes the change that a form asks for: it serves the JSON request for the same change. act
-// returns the fields of the form.
-func (h *Handler) act(w http.ResponseWriter, r *http.Request) (url.Values, error) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	if err := r.ParseForm(); err != nil {
-		return url.Values{}, refuse(http.StatusBadRequest, "the form can't be read")
-	}
-	form := r.PostForm
-	seconds, _ := strconv.ParseFloat(form.Get("seconds"), 64)
-	quota, _ := strconv.ParseInt(form.Get("quota"), 10, 64)
-	method, path, body := http.MethodPost, "/"+form.Get("do"), map[string]any{}
-	switch form.Get("do") {
-	case "reset", "unban":
-	case "ban":
-		body["seconds"] = seconds
-	case "override":
-		body = map[string]any{"limits": []any{map[string]any{"quota": quota}}, "seconds": seconds, "note": form.Get("note")}
-	case "remove":
-		method, path = http.MethodDelete, "/override"
-	default:
-		return form, refuse(http.StatusBadRequest, "the form has an unknown action")
-	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		return form, err
-	}
-	inner := r.Clone(r.Context())
-	inner.Method, inner.Body = method, io.NopCloser(bytes.NewReader(text))
-	inner.Header.Set("Content-Type", "application/json")
-	inner.URL = &url.URL{Path: path, RawQuery: url.Values{"rule": {form.Get("rule")}, "key": {form.Get("key")}}.Encode()}
-	_, err = h.serve(w, inner)
-	return form, err
 }

@@ -84,7 +84,7 @@ func (s *site) json(method, path, body string, code int, want string) {
 }
 
 // page requests the page of operators or, if form is not nil, posts the form and follows the
-// redirect. It checks that the page has no scripts and no inline styles.
+// redirect. It checks that the page has no inline scripts and styles.
 func (s *site) page(query string, form url.Values, fields ...string) (status int, text string) {
 	s.t.Helper()
 	method, body := "GET", ""
@@ -108,10 +108,12 @@ func (s *site) page(query string, form url.Values, fields ...string) (status int
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if csp := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; style-src 'self';") {
-		s.t.Errorf("%s: got the policy %q", query, csp)
+	const csp = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+	if got := res.Header.Get("Content-Security-Policy"); got != csp {
+		s.t.Errorf("%s: got the policy %q", query, got)
 	}
-	if bad := regexp.MustCompile(`(?i)<script|<style| style=| on\w+=|javascript:`).FindString(string(data)); bad != "" {
+	rest := strings.Replace(string(data), `<script src="refresh.js" defer></script>`, "", 1)
+	if bad := regexp.MustCompile(`(?i)<script|<style| style=| on\w+=|javascript:`).FindString(rest); bad != "" {
 		s.t.Errorf("%s: the page has %q, which the policy forbids", query, bad)
 	}
 	return res.StatusCode, string(data)
@@ -125,11 +127,11 @@ func TestExplain(t *testing.T) {
 	}
 	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"remaining":0,`)
 	const from = "&from=198.51.100.7"
-	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; one more is free in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times"],"refusals":1}`)
+	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; one more is free in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago by a limit"],"refusals":1}`)
 	s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[]}`)
 	s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
 	s.json("POST", "/override?rule=api&key=al*", `{"denied": true, "note": "ticket 7"}`, 200, `al*`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["a list or an override of the rule denies the key"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times"],"note":"ticket 7"`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["a list or an override of the rule denies the key"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago by a limit"],"note":"ticket 7"`)
 	s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
 	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
 	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
@@ -147,8 +149,17 @@ func TestTopAndBans(t *testing.T) {
 			s.from(user, "192.0.2.1")
 		}
 	}
-	s.json("GET", "/top", "", 200, `{"top":[{"rule":"api","key":"mallory","count":7,"error":0},{"rule":"api","key":"alice","count":2,"error":0}]}`)
-	s.json("GET", "/top?rule=ip", "", 200, `{"top":[]}`)
+	for _, path := range []string{"/top", "/top?rule=api&seconds=60"} {
+		s.json("GET", path, "", 200, `"top":[{"rule":"api","key":"mallory","count":7,"error":0,"reason":"ban","ago":`)
+		s.json("GET", path, "", 200, `{"rule":"api","key":"alice","count":2,"error":0,"reason":"limit","ago":`)
+	}
+	s.json("GET", "/top?rule=ip", "", 200, `"top":[]}`)
+	s.json("GET", "/top?seconds=3601", "", 400, `seconds is \"3601\"; want a number above 0, and at most 3600`)
+	s.json("GET", "/refusals?rule=api&key=alice", "", 200, `"count":2,"rule":"api","key":"alice","reason":"limit","limit":"1h","retry_after":3`)
+	s.json("GET", "/refusals", "", 200, `"key":"mallory","reason":"ban","retry_after":3`)
+	s.json("GET", "/refusals", "", 200, `"route":"GET /"`)
+	s.json("GET", "/refusals?rule=ip", "", 200, `{"refusals":[]}`)
+	s.json("GET", "/refusals?rule=app", "", 404, `there is no rule`)
 	s.json("GET", "/top?rule=app", "", 404, `there is no rule`)
 	s.json("GET", "/bans", "", 200, `{"bans":[{"rule":"api","key":"mallory","banned_for":`)
 	s.json("POST", "/ban?rule=api&key=trudy", `{"seconds": 3600}`, 200, `trudy`)
@@ -158,8 +169,8 @@ func TestTopAndBans(t *testing.T) {
 	}
 	s.json("GET", "/bans", "", 200, `{"bans":[]}`)
 	bare := newAdmin(t, memstore.New(memstore.Options{}), s.limiter)
-	for _, path := range []string{"/top", "/bans"} {
-		if w := send(bare, "GET", path, ""); w.Code != map[string]int{"/top": 404, "/bans": 200}[path] {
+	for path, code := range map[string]int{"/top": 404, "/refusals": 404, "/bans": 200} {
+		if w := send(bare, "GET", path, ""); w.Code != code {
 			t.Errorf("%s without an observer: got %d, %s", path, w.Code, w.Body)
 		}
 	}
@@ -211,72 +222,130 @@ func TestTryLimits(t *testing.T) {
 	}
 }
 
-// TestPage: the page shows why a key is refused, and its forms reset, override and ban the key.
-// Keys are escaped.
+// expect requests the page, or posts a form, and checks the status and parts of the page.
+func (s *site) expect(query string, form url.Values, code int, want ...string) {
+	s.t.Helper()
+	status, text := s.page(query, form)
+	for _, w := range want {
+		if status != code || !strings.Contains(text, w) {
+			s.t.Errorf("%s %v: got %d, want %d and %q in\n%s", query, form, status, code, w, text)
+		}
+	}
+}
+
+// do returns the form for a change of a key under the rule api. more has names and values in turn.
+func do(what, key string, more ...string) url.Values {
+	form := url.Values{"do": {what}, "rule": {"api"}, "key": {key}, "from": {"198.51.100.7"}}
+	for i := 0; i < len(more); i += 2 {
+		form.Add(more[i], more[i+1])
+	}
+	return form
+}
+
+// TestPage: the page shows what the rules do, whom they refuse, and why.
 func TestPage(t *testing.T) {
 	s := newSite(t)
 	const nasty = `<script>alert("x")</script>`
 	for _, user := range []string{"alice", "alice", "alice", nasty, nasty, nasty} {
 		s.from(user, "192.0.2.1")
 	}
-	expect := func(query string, form url.Values, code int, want ...string) {
-		t.Helper()
-		status, text := s.page(query, form)
-		for _, w := range want {
-			if status != code || !strings.Contains(text, w) {
-				t.Errorf("%s %v: got %d, want %d and %q in\n%s", query, form, status, code, w, text)
-			}
-		}
-	}
-	do := func(what, key string, more ...string) url.Values {
-		form := url.Values{"do": {what}, "rule": {"api"}, "key": {key}, "from": {"198.51.100.7"}}
-		for i := 0; i < len(more); i += 2 {
-			form.Set(more[i], more[i+1])
-		}
-		return form
-	}
-	expect("", nil, 200, "<h1>Weir <small>rules v7</small></h1>", "was not reloaded: rules.yaml:3:7: a mistake", `<td><a href="./?rule=api&amp;key=alice">alice</a><td>1`,
-		"&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`, "api<td>1h: 2 per 1h (anchored-window)", "ip<td>1h: 1000 per 1h (gcra) <td>100 % of the keys")
-	expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "the limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`)
-	expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: the Policy of the rule may allow or deny the client")
-	expect("?key=2001:db8::9", nil, 200, "Looked up: 2001:db8::/64")
-	expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
-	expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)
+	s.expect("", nil, 200, `<dt>Rules</dt><dd>v7 <small>3 reloads, 2 failed</small></dd>`, "was not reloaded, so the rules in force are older than the file: rules.yaml:3:7: a mistake",
+		`<dt>Refused</dt><dd>2.0/s <small>33 %</small></dd>`, `<dt>Counts in</dt><dd>memory</dd>`, "<small>2 per 1h</small>", "<em>shadow</em><small>1,000 per 1h</small>",
+		`data-label="allowed">4</td>`, `data-label="refused">2</td>`, `data-label="near limit">2</td>`, `data-label="last minute">33 %</td>`,
+		`<a href="./?rule=api&amp;key=alice"><bdi class="key">alice</bdi></a> <small>api</small>`, `data-label="in 5 min">1</td>`, "&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`,
+		`data-label="by">limit 1h</td>`, `<bdi>GET /</bdi>`)
+	s.expect("?tab=refusals&rule=api", nil, 200, "Refusals under api", `<bdi class="key">alice</bdi>`)
+	s.expect("?tab=refusals&rule=api&key=bob", nil, 200, "None.")
+	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "100 % of the keys", "a ban of 10m after 5 refusals in 1h")
+	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`,
+		"has refused the key 1 times in the last hour, the last time 1 s ago by a limit", `data-label="by">limit 1h</td>`)
+	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: the Policy of the rule may allow or deny the client")
+	s.expect("?key=2001:db8::9", nil, 200, `Looked up: <bdi class="key">2001:db8::/64</bdi>`)
+	s.expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
+	s.expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)
+	s.expect("?tab=refusals&key="+url.QueryEscape("a\u202eb\x00c\u0301\u0302\u0303"), nil, 200, `<bdi class="key">a\u202eb\x00c`+"\u0301\u0302"+`\u0303</bdi>`)
+	s.expect("?rule=api&quota=1&period=3600", nil, 200, "This limit would have refused <b>4</b> of 6 requests", "from 2 of 2 keys. The limits in force refused 2.")
+	s.expect("?tab=changes", nil, 200, "None since this process began.")
 
-	expect("", do("reset", "alice"), 200, `api: <span class="yes">passes</span>`, `name="key" value="alice"`)
-	expect("", do("override", "alice", "quota", "50", "seconds", "3600", "note", "ticket 7"), 200, `limits of its own: ticket 7`, "50 per 1h")
-	expect("", do("remove", "alice"), 200, "2 per 1h")
-	expect("", do("ban", "alice", "seconds", "600"), 200, `api: <span class="no">refused</span>`, "the key is banned for another")
-	expect("", do("unban", "alice"), 200, `api: <span class="yes">passes</span>`)
-	expect("?key=192.0.2.0/24", nil, 200, "Network 192.0.2.0/24")
-	expect("", do("ban", "192.0.2.0/24", "seconds", "600"), 200, "Network 192.0.2.0/24", `192.0.2.0/24</a><td>10m`)
-	if got := s.from("bob", "192.0.2.7"); got != 429 {
-		t.Errorf("the network is not banned: %d", got)
-	}
-	expect("", do("unban", "192.0.2.0/24"), 200, "None that this process knows of")
-	expect("?rule=api&quota=1&period=3600", nil, 200, "This limit would have refused <b>4</b> of 6 requests", "from 2 of 2 keys. The limits in force refused 2.")
-
-	// The page shows the error in a form or a query.
-	expect("", do("override", "alice", "seconds", "3600"), 400, `role="alert">`, "quota 0")
-	expect("", do("remove", "alice"), 404, "has no override of the key &#34;alice&#34;")
-	expect("", do("explode", "alice"), 400, "the form has an unknown action")
-	expect("?rule=app&key=alice", nil, 404, "there is no rule &#34;app&#34;")
-	expect("?rule=api&quota=many", nil, 400, "the number of units is &#34;many&#34;")
-	if status, text := s.page("", do("reset", "alice"), "Sec-Fetch-Site", "cross-site"); status != 403 || !strings.Contains(text, "the request comes from another origin") {
-		t.Errorf("from another origin: got %d, %s", status, text)
-	}
+	// The page shows the error in a query.
+	s.expect("?rule=app&key=alice", nil, 404, "there is no rule &#34;app&#34;")
+	s.expect("?rule=api&quota=many", nil, 400, "the number of units is &#34;many&#34;")
+	s.expect("?tab=tabs", nil, 404, "there is no tab &#34;tabs&#34;")
 	if w := send(s.admin, "DELETE", "/", ""); w.Code != 405 || w.Header().Get("Allow") != "GET, HEAD, POST" {
 		t.Errorf("DELETE /: got %d, %v", w.Code, w.Header())
 	}
-	if w := send(s.admin, "GET", "/style.css", ""); w.Code != 200 || w.Header().Get("Content-Type") != "text/css; charset=utf-8" {
-		t.Errorf("the style: got %d, %v", w.Code, w.Header())
-	}
-	if n := strings.Count(s.log.String(), "admin: changed"); n != 7 {
-		t.Errorf("%d changes are logged, want 7:\n%s", n, s.log.String())
+	for path, media := range map[string]string{"/style.css": "text/css; charset=utf-8", "/refresh.js": "text/javascript; charset=utf-8"} {
+		if w := send(s.admin, "GET", path, ""); w.Code != 200 || w.Header().Get("Content-Type") != media || w.Body.Len() == 0 {
+			t.Errorf("%s: got %d, %v", path, w.Code, w.Header())
+		}
 	}
 }
 
-// TestPageStoreFails: if the store fails, the page says so and still shows the rules.
+// TestForms: each change of the page is confirmed in a form, and its result is shown, with a form
+// that undoes it. The forms change what the JSON requests change.
+func TestForms(t *testing.T) {
+	s := newSite(t)
+	for range 3 {
+		s.from("alice", "192.0.2.1")
+	}
+	undo := regexp.MustCompile(`name="change" value="(\w+)"`)
+	for _, tt := range []struct {
+		ask    string // parameters of the form that asks
+		wants  string // in that form
+		form   url.Values
+		result string
+		served int // what alice gets then
+	}{
+		{"do=reset&key=alice", "Give back all units of", do("reset", "alice"), "gave back units: 2 of 1h", 200},
+		{"do=override&key=alice", `Units, now 2 per 1h <input name="quota" type="number" min="1" required value="4">`, do("override", "alice", "limit", "", "quota", "50", "seconds", "3600", "note", "ticket 7"), "gave it limits of its own: 50, until ", 200},
+		{"do=remove&key=alice", "The limits of the rule apply to the key again", do("remove", "alice"), "removed its override: gave it limits of its own: 50", 429},
+		{"do=ban&key=alice", `<button class="danger" name="do" value="ban">Ban</button>`, do("ban", "alice", "seconds", "600"), "banned it for 10m", 429},
+		{"do=unban&key=alice", "Its strikes and earlier bans are forgotten, too", do("unban", "alice"), "lifted its ban, which had 10m left", 429},
+		{"do=ban&key=192.0.2.0/24", "Every request from this network is refused", do("ban", "192.0.2.0/24", "seconds", "600", "note", "scrapers"), "refused all its requests, until ", 429},
+		{"do=unban&key=192.0.2.0/24", "Lift the ban of", do("unban", "192.0.2.0/24"), "removed its override: refused all its requests", 429},
+	} {
+		s.expect("?rule=api&"+tt.ask, nil, 200, tt.wants, "You can undo this.", `<input type="hidden" name="rule" value="api">`)
+		status, text := s.page("", tt.form)
+		if status != 200 || !strings.Contains(text, "<b>Done.</b>") || !strings.Contains(text, tt.result) || undo.FindString(text) == "" {
+			t.Errorf("%v: got %d, want %q and a form that undoes it in\n%s", tt.form, status, tt.result, text)
+		}
+		if got := s.from("alice", "192.0.2.1"); got != tt.served {
+			t.Errorf("%v: then alice got %d, want %d", tt.form, got, tt.served)
+		}
+	}
+	status, text := s.page("", do("ban", "eve", "seconds", "600"))
+	id := undo.FindStringSubmatch(text)
+	if status != 200 || id == nil {
+		t.Fatalf("got %d, %s", status, text)
+	}
+	undoIt := url.Values{"do": {"undo"}, "change": {id[1]}, "tab": {"changes"}}
+	s.expect("", undoIt, 200, "undid: banned it for 10m", `<td role="cell" class="act">undone</td>`)
+	s.expect("", undoIt, 409, "the change is undone already")
+	if got := s.from("eve", "192.0.2.1"); got != 200 {
+		t.Errorf("after the ban was undone: got %d", got)
+	}
+	if n := strings.Count(s.log.String(), "admin: changed"); n != 9 {
+		t.Errorf("%d changes are logged, want 9:\n%s", n, s.log.String())
+	}
+
+	// The page shows the error in a form, and offers no change that is impossible.
+	s.expect("", do("override", "alice", "seconds", "3600"), 400, `role="alert">`, "the form has no limits")
+	s.expect("", do("override", "alice", "quota", "0"), 400, "quota 0 is below 1")
+	s.expect("", do("remove", "alice"), 404, "has no override of the key &#34;alice&#34;")
+	s.expect("", do("explode", "alice"), 400, "the form has an unknown action")
+	s.expect("", url.Values{"do": {"undo"}, "change": {"ABC"}}, 404, "this process knows no change &#34;ABC&#34;")
+	s.expect("?rule=ip&key=192.0.2.1&do=ban", nil, 409, "offers no such change")
+	s.expect("?rule=api&key=&do=override", nil, 409, "offers no such change")
+	s.expect("?key=alice&do=ban", nil, 400, "the query has no rule")
+	if _, text := s.page("?rule=ip&key=192.0.2.1", nil); strings.Contains(text, "do=ban") || strings.Contains(text, "do=override") {
+		t.Error("the page offers a ban under a rule that has none")
+	}
+	if status, text := s.page("", do("reset", "alice"), "Sec-Fetch-Site", "cross-site"); status != 403 || !strings.Contains(text, "the request comes from another origin") {
+		t.Errorf("from another origin: got %d, %s", status, text)
+	}
+}
+
+// TestPageStoreFails: if the store fails, the page says so.
 func TestPageStoreFails(t *testing.T) {
 	store := failing{}
 	l := must(t, store, hourly("api", 2))
@@ -285,7 +354,7 @@ func TestPageStoreFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := send(h, "GET", "/?key=alice", "")
-	if text := w.Body.String(); w.Code != 503 || !strings.Contains(text, "the store failed") || !strings.Contains(text, "api<td>1h: 2 per 1h") {
+	if text := w.Body.String(); w.Code != 503 || !strings.Contains(text, "the store failed") || !strings.Contains(text, "<dt>Counts in</dt><dd>the store</dd>") {
 		t.Errorf("got %d, %s", w.Code, text)
 	}
 }

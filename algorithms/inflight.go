@@ -15,11 +15,11 @@ import (
 //
 // InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a
 // request will end, so RetryAfter of a refused charge is quota.Never and NextAfter is 0:
-// no charge waits, and clients get no Retry-After. If the clock of the store has stepped
+// no store reserves units for later, and clients get no Retry-After. A request waits for units in
+// its process instead: see MaxWait of weir.Options. If the clock of the store has stepped
 // back, RetryAfter and NextAfter may be the time until the clock has caught up.
-// ResetAfter is the time until the newest lease ends. A caller that charges a store
-// without a Limiter gives the units back with a charge that has a negative Cost and
-// Spent.
+// ResetAfter is the time until the newest lease ends. For work without a Limiter, quota.Hold
+// renews the units and gives them back.
 func InFlight(n int64, lease time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }

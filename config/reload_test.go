@@ -8,9 +8,11 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -380,22 +382,31 @@ func TestOptionsMistakes(t *testing.T) {
 	}
 }
 
-// TestNoWaitInFlight: with a MaxWait, a concurrency limit is an error with a place, also in an
-// override.
-func TestNoWaitInFlight(t *testing.T) {
-	const rule = "limits:\n- name: a\n  config: [{limit: 5, period: 3"
-	o := Options{Limiter: weir.Options{MaxWait: time.Second}}
-	for text, want := range map[string]string{
-		rule + ", algorithm: in-flight}]\n": "r.yaml:3:12: ",
-		rule + "}]\n  overrides: [{value: 192.0.2.1, config: [{limit: 2, period: 3, algorithm: in-flight}]}]\n": "r.yaml:4:43: ",
+// TestWaitInFlight: with a MaxWait, a request waits for a unit of a concurrency limit of a file,
+// also of an override.
+func TestWaitInFlight(t *testing.T) {
+	const rule = "limits:\n- name: a\n  key: ip\n  config: [{limit: 1, period: 60"
+	for _, text := range []string{
+		rule + ", algorithm: in-flight}]\n",
+		rule + "}]\n  overrides: [{value: 192.0.2.1, config: [{limit: 1, period: 60, algorithm: in-flight}]}]\n",
 	} {
-		want += `limit "3s" counts requests in flight, for which no request can wait: Options.Limiter has a MaxWait`
-		if _, err := open(text, o); err == nil || err.Error() != want {
-			t.Errorf("%s\ngot %v, want %s", text, err, want)
-		}
-		if _, err := open(text, Options{}); err != nil {
-			t.Errorf("%s\nwithout MaxWait: %v", text, err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			f, err := open(text, Options{Limiter: weir.Options{MaxWait: 5 * time.Second}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := f.HandlerOfAll()(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(3 * time.Second) }))
+			var statuses [3]int
+			var wg sync.WaitGroup
+			for i := range statuses {
+				wg.Go(func() { statuses[i] = get(h) })
+				synctest.Wait()
+			}
+			wg.Wait()
+			if want := [3]int{200, 200, 429}; statuses != want {
+				t.Errorf("%s\ngot %v, want %v", text, statuses, want)
+			}
+		})
 	}
 }
 

@@ -254,17 +254,10 @@ func (d *ruleDecoder) policies() {
 	r.Policy = weir.When(r.allow.hasAddr, weir.Allowed(), weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
-// valid adds the error of a part of a rule, which n has. It also adds the error of a
-// concurrency limit for which requests would have to wait.
+// valid adds the error of a part of a rule, which n has.
 func (d *decoder) valid(n ast.Node, part weir.Rule) {
 	if err := reason(part); err != nil {
 		d.errorf(n, "%v", err)
-		return
-	}
-	for _, l := range part.Limits {
-		if l.InFlight() && d.o.Limiter.MaxWait > 0 {
-			d.errorf(n, "limit %q counts requests in flight, for which no request can wait: Options.Limiter has a MaxWait", l.StoredName())
-		}
 	}
 }
 

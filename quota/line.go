@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -11,7 +12,7 @@ import (
 )
 
 // TakeInLine takes t as store.Take does, for a caller that can wait for up to t.Within until units
-// in flight are released, and returns how long it has waited. It is for code that decides
+// in flight are released, and returns how long it has waited, without the calls of the store. It is for code that decides
 // transactions itself: Hold and weir.Limiter call it. t must have ModeSpend.
 //
 // Nobody knows when units in flight are released, so a store cannot reserve them for later.
@@ -40,10 +41,10 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 	if t.Mode != ModeSpend {
 		return 0, errors.New("quota: TakeInLine needs ModeSpend, because the other modes do not wait")
 	}
-	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, began: time.Now(), ticket: line.Ticket()}
+	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, ticket: line.Ticket()}
 	within := t.Within
 	defer func() { t.Within = within }()
-	w.giveUp = w.began.Add(min(within, MaxTicks*time.Microsecond))
+	w.giveUp = time.Now().Add(min(within, MaxTicks*time.Microsecond))
 	w.prepare()
 
 	asked, after := false, time.Duration(0)
@@ -57,14 +58,12 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 		return 0, nil
 	}
 	if within > time.Microsecond {
-		if asked, err = w.wait(ctx, asked, after); err != nil {
-			return time.Since(w.began), err
-		}
+		asked, err = w.wait(ctx, asked, after)
 	}
-	if !asked {
-		err = w.giveWay()
+	if !asked && (err == nil || err == ctx.Err()) {
+		err = cmp.Or(w.giveWay(), err)
 	}
-	return time.Since(w.began), err
+	return w.waited, err
 }
 
 // A waiter is a caller of TakeInLine.
@@ -72,12 +71,13 @@ type waiter struct {
 	ctx      context.Context // of the store
 	store    Store
 	t        *Transaction
-	began    time.Time
 	giveUp   time.Time
 	ticket   uint64
 	inFlight bool // t has a charge of a concurrency limit
 	queues   bool // t has a charge of a Queuer
 	at       int  // the charge in whose line the caller waits
+
+	waited time.Duration // without the calls of the store
 }
 
 func (w *waiter) prepare() {
@@ -143,6 +143,8 @@ func (w *waiter) behind() bool {
 func (w *waiter) wait(ctx context.Context, asked bool, after time.Duration) (bool, error) {
 	line := line.Join(lineOf(w.store, &w.t.Charges[w.at]), w.ticket, after)
 	defer line.Leave()
+	asking := time.Duration(0)
+	defer func(since time.Time) { w.waited = time.Since(since) - asking }(time.Now())
 	_, announced := ctx.Deadline()
 	timer := time.NewTimer(time.Until(w.giveUp))
 	defer timer.Stop()
@@ -155,7 +157,10 @@ func (w *waiter) wait(ctx context.Context, asked bool, after time.Duration) (boo
 			line.Stay(lineOf(w.store, &w.t.Charges[w.at]), 0)
 			continue
 		case due == 0:
-			if err := w.ask(); err != nil || w.t.Allowed() {
+			start := time.Now()
+			err := w.ask()
+			asking += time.Since(start)
+			if err != nil || w.t.Allowed() {
 				return true, err
 			}
 			if asked, after = true, w.blocked(); after == Never {

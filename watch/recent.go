@@ -19,13 +19,13 @@ type Line struct {
 	Route      string        // the method and the pattern of the first request, or its path without a query
 	Shadow     bool          // the rule is in shadow, so the requests passed
 
-	// LeftOut is how many refusals before this one have no line, because a second has at most 4
-	// new lines.
+	// LeftOut is how many refusals before this one have no line, because a flood has at most 4
+	// new lines a second.
 	LeftOut int64
 }
 
 const (
-	linesPerSecond = 4   // so that a flood of made-up keys does not clear the list at once
+	linesPerSecond = 4   // so that a flood of made-up keys does not clear the list at once; a fifth of the list may come at once
 	lineSeconds    = 10  // how long refusals of the same key are counted in one line
 	maxRoute       = 120 // bytes of a route that are kept
 )
@@ -36,8 +36,8 @@ type recent struct {
 	lines []line
 	n     int64 // how many lines there were
 
-	second  int64 // to which begun belongs
-	begun   int   // lines that began in this second
+	second  int64 // until which budget was raised
+	budget  int64 // how many lines may begin
 	leftOut int64 // refusals since the last line
 }
 
@@ -54,14 +54,15 @@ func (r *recent) observe(e *weir.Event, c *counted, now int64) {
 		l.last, l.Count = now, l.Count+1
 		return
 	}
-	if now != r.second {
-		r.second, r.begun = now, 0
+	if r.budget += linesPerSecond * (now - r.second); r.budget > r.size/5 {
+		r.budget = max(1, r.size/5)
 	}
-	if r.begun == linesPerSecond {
+	r.second = now
+	if r.budget == 0 {
 		r.leftOut++
 		return
 	}
-	r.begun++
+	r.budget--
 	l := line{at: now, last: now, of: c, Line: Line{
 		Count: 1, Rule: c.rule, Key: c.key, Reason: e.Refusal.Reason, RetryAfter: e.Refusal.RetryAfter, Route: routeOf(e), Shadow: c.shadow == 1, LeftOut: r.leftOut,
 	}}

@@ -88,7 +88,7 @@ func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: %d keys, want at least 1", n))
 	}
-	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}}, recent: recent{size: int64(n)}}
+	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}}, recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
 // Observe counts a refused request once for each rule that refused it. Requests that a rule in

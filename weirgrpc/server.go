@@ -159,7 +159,9 @@ func admit(decide Admit, r *http.Request, header func(metadata.MD) error, traile
 		return a, nil
 	}
 	answer := answer{"Retry-After": fields["Retry-After"]} // to such a request over HTTP
-	weir.Refuse(answer, (&http.Request{Header: http.Header{"Content-Type": {"application/grpc"}}}).WithContext(a.Context()))
+	r = r.WithContext(a.Context())
+	r.Header = http.Header{"Content-Type": {"application/grpc"}}
+	weir.Refuse(answer, r)
 	code, _ := strconv.Atoi(answer.Header().Get("Grpc-Status"))
 	wait := a.RetryAfter()
 	if seconds, _ := strconv.Atoi(fields.Get("Retry-After")); time.Duration(seconds)*time.Second-wait >= time.Second {

@@ -102,7 +102,7 @@ func newGateway(path string, b backend) (*gateway, error) {
 	g.diagnosis.Store(&diagnosis{g.rules.Version(), weirwatch.Diagnose(b.logger, g.rules.Rules())})
 	g.admin, err = admin.New(b.store, admin.Options{
 		Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: operatorOf, Logger: b.logger,
-		Top: top, Bans: bans, Traffic: traffic,
+		Top: top, Bans: bans, Traffic: traffic, Stores: b.all,
 	})
 	return g, err
 }

@@ -234,6 +234,13 @@ func TestDialects(t *testing.T) {
 				t.Errorf("%s: got %d, want %d", tt.name, got, want)
 			}
 		}
+		// The content types of RPC protocols, which a client may make up, are refused as well: the
+		// proxy would take the status 200, with which these protocols refuse, for "allowed".
+		for _, rpc := range []string{"application/grpc", "application/grpc-web", "application/grpc-web-text", "application/connect+proto", "application/proto", "application/json"} {
+			if got := ask(slices.Concat(tt.header, []string{"Content-Type", rpc, "Connect-Protocol-Version", "1"})); got != tt.refused {
+				t.Errorf("%s, %s: got %d, want %d", tt.name, rpc, got, tt.refused)
+			}
+		}
 		if saw == nil {
 			t.Errorf("%s: no rule saw a request", tt.name)
 		} else if got := saw.Method + " " + saw.Host + " " + saw.URL.Path; got != tt.request {

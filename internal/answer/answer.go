@@ -25,8 +25,22 @@ const (
 )
 
 // For returns the protocol of the client of r. It reads the Content-Type, and for Connect's GET
-// and JSON what else tells them apart from other requests.
+// and JSON what else tells them apart from other requests. A protocol that refuses with the status
+// 200 needs the request itself: the question of a proxy about it (forward auth) has no body, and to
+// the proxy a 200 would mean that the request may pass.
 func For(r *http.Request) Protocol {
+	p := named(r)
+	if p == HTTP || p == ConnectUnary {
+		return p
+	}
+	if sent := r.Method == http.MethodPost && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody; !sent || p == GRPC && r.ProtoMajor < 2 {
+		return HTTP
+	}
+	return p
+}
+
+// named returns the protocol that the header fields and the query of r name.
+func named(r *http.Request) Protocol {
 	if len(r.Header["Content-Type"]) == 0 {
 		if r.Method == http.MethodGet && hasParameter(r.URL.RawQuery, "connect=v1") {
 			return ConnectUnary

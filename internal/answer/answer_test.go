@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -39,7 +40,8 @@ func TestFor(t *testing.T) {
 		{"grpc", HTTP},
 		{"", HTTP},
 	} {
-		r := httptest.NewRequest("POST", "/a.B/C", nil)
+		r := httptest.NewRequest("POST", "/a.B/C", strings.NewReader("x"))
+		r.ProtoMajor = 2
 		r.Header.Set("Content-Type", c.contentType)
 		if got := For(r); got != c.want {
 			t.Errorf("%.80q: got %d, want %d", c.contentType, got, c.want)
@@ -68,6 +70,40 @@ func TestFor(t *testing.T) {
 	}
 }
 
+// TestQuestions: a question of a proxy about a request, which has its header fields and no body, is
+// not refused with the status 200, because the proxy would let the request pass. gRPC over HTTP/1.1
+// is no gRPC.
+func TestQuestions(t *testing.T) {
+	for _, contentType := range []string{"application/grpc", "application/grpc+proto", "application/grpc-web", "application/grpc-web-text", "application/connect+proto", "application/proto"} {
+		for name, change := range map[string]func(r *http.Request){
+			"the call itself": func(*http.Request) {},
+			"GET":             func(r *http.Request) { r.Method = "GET" },
+			"no body":         func(r *http.Request) { r.Body, r.ContentLength = http.NoBody, 0 },
+			"announced body": func(r *http.Request) {
+				r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, 0, []string{"chunked"}
+			},
+			"bounded body": func(r *http.Request) { r.Body, r.ContentLength = http.MaxBytesReader(nil, http.NoBody, 9), 0 },
+			"nil body":     func(r *http.Request) { r.Body = nil },
+			"HTTP/1.1":     func(r *http.Request) { r.ProtoMajor = 1 },
+		} {
+			r := httptest.NewRequest("POST", "/a.B/C", strings.NewReader("x"))
+			r.ProtoMajor = 2
+			r.Header.Set("Content-Type", contentType)
+			change(r)
+			w := httptest.NewRecorder()
+			if p := For(r); p != HTTP {
+				p.Write(w, r, 429, "")
+			} else {
+				w.WriteHeader(429)
+			}
+			call := name == "the call itself" || name == "HTTP/1.1" && !strings.HasPrefix(contentType, "application/grpc+") && contentType != "application/grpc"
+			if want := call && contentType != "application/proto"; want != (w.Code == 200) {
+				t.Errorf("%s, %s: got %d", contentType, name, w.Code)
+			}
+		}
+	}
+}
+
 // FuzzFor compares For with a regular expression for each protocol.
 func FuzzFor(f *testing.F) {
 	for _, s := range []string{"application/grpc", "application/grpc-web+proto", "application/grpc-web-text", "application/connect+json", "application/proto", "application/json;a", "", " "} {
@@ -82,7 +118,7 @@ func FuzzFor(f *testing.F) {
 		ConnectUnary:  regexp.MustCompile(`(?is)^application/(proto|json)\+?$`),
 	}
 	f.Fuzz(func(t *testing.T, method, contentType string, connects bool, query string) {
-		r := &http.Request{Method: method, Header: http.Header{}, URL: &url.URL{Path: "/", RawQuery: query}}
+		r := &http.Request{Method: method, Header: http.Header{}, URL: &url.URL{Path: "/", RawQuery: query}, ProtoMajor: 2, Body: io.NopCloser(strings.NewReader("x")), ContentLength: -1}
 		if contentType != "" {
 			r.Header["Content-Type"] = []string{contentType}
 		}
@@ -105,6 +141,9 @@ func FuzzFor(f *testing.F) {
 			}
 		}
 		if want == ConnectUnary && strings.Contains(strings.ToLower(media), "json") && !connects {
+			want = HTTP
+		}
+		if method != "POST" && want != ConnectUnary {
 			want = HTTP
 		}
 		if p != want {

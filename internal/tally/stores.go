@@ -7,12 +7,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// storesOf returns stores, each once, and in place of a store that is a stack of stores,
+// StoresOf returns stores, each once, and in place of a store that is a stack of stores,
 // which has a method Stores, the stores of the stack.
-func storesOf(stores []quota.Store) (all []quota.Store) {
+func StoresOf(stores []quota.Store) (all []quota.Store) {
 	for _, s := range stores {
 		if stack, ok := s.(interface{ Stores() []quota.Store }); ok {
-			all = append(all, storesOf(stack.Stores())...)
+			all = append(all, StoresOf(stack.Stores())...)
 			continue
 		}
 		all = append(all, s)

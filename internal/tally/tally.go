@@ -46,7 +46,7 @@ type Tally struct {
 // New returns a Tally that also has the metrics of stores, each once, and of the stores of a
 // stack, which has a method Stores. A store has metrics if its method Stats returns a struct
 // that Metrics reads.
-func New(stores ...quota.Store) *Tally { return &Tally{stores: storesOf(stores)} }
+func New(stores ...quota.Store) *Tally { return &Tally{stores: StoresOf(stores)} }
 
 // Most is the largest number of limits, because Rule.Policy may return any number of
 // different limits. Further limits are counted together, as the limit Other.

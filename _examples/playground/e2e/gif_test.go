@@ -16,8 +16,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestMovingPicture writes the animation of README.md, from screenshots of a scene that
-// plays:
+// TestMovingPicture writes the animation of README.md, from screenshots of the first
+// picture of the story:
 //
 //	GIF=$PWD/docs/figures/playground.gif go test -C _examples/playground/e2e -run TestMovingPicture
 func TestMovingPicture(t *testing.T) {
@@ -28,11 +28,11 @@ func TestMovingPicture(t *testing.T) {
 	}
 	p := openStory(t, serveStatic(t))
 	p.do(chromedp.EmulateViewport(800, 900))
-	p.wait("playground.scenes.edge.width === playground.scenes.edge.picture.clientWidth")
+	p.wait("playground.scenes.gate.width === playground.scenes.gate.picture.clientWidth")
 	var shots []image.Image
-	for now := 8_000_000; now <= 17_500_000; now += 100_000 { // µs
-		eval[any](p, fmt.Sprintf("playground.scenes.edge.playing = true; playground.scenes.edge.go(%d)", now))
-		shot, err := chromedp.Run(p.ctx, chromedp.Screenshot(chromedp.CSS("#edge .frame")))
+	for now := 46_000_000; now <= 54_500_000; now += 100_000 { // µs: until after an attack
+		eval[any](p, fmt.Sprintf("{ const g = playground.scenes.gate; g.until(%d); g.fill(); g.move(); }", now))
+		shot, err := chromedp.Run(p.ctx, chromedp.Screenshot(chromedp.CSS("#gate .frame")))
 		if err != nil {
 			t.Fatal(err)
 		}

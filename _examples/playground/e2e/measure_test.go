@@ -26,7 +26,7 @@ func TestMeasure(t *testing.T) {
 	}
 	patience += length
 	base := serveStatic(t)
-	for _, name := range append(tapes, "chat", "replicas", "all", "lab") {
+	for _, name := range append(tapes, "gate", "chat", "replicas", "outage", "all", "lab") {
 		t.Run(name, func(t *testing.T) {
 			begin := used()
 			var p *page

@@ -223,7 +223,7 @@ func TestLessons(t *testing.T) {
 		}
 	}
 	if dir := os.Getenv("PICTURES"); dir != "" { // the picture of the README
-		png, err := chromedp.Run(p.ctx, chromedp.ScreenshotScale(chromedp.CSS("#edge"), 1.5))
+		png, err := chromedp.Run(p.ctx, chromedp.ScreenshotScale(chromedp.CSS("#gate .frame"), 1.5))
 		if err != nil {
 			t.Fatal(err)
 		}

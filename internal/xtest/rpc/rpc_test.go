@@ -298,7 +298,7 @@ func TestWebText(t *testing.T) {
 	server := newServer(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: limits}}})
 	bodies := map[string]string{}
 	for _, kind := range []string{"", "application/grpc-web", "application/grpc-web-text"} {
-		res, err := http.Post(server.URL+service+"Unary", kind, strings.NewReader(""))
+		res, err := http.Post(server.URL+service+"Unary", kind, strings.NewReader("AAAAAAA="))
 		if err != nil {
 			t.Fatal(err)
 		}

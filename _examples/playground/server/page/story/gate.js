@@ -1,7 +1,7 @@
 // The first picture: traffic streams to two gates, a fixed window and GCRA, and the reader sends
 // requests, too. The past moves to the left, and the gate stands at now.
 
-import { beat, inView } from "../beat.js";
+import { beat, frame, inView } from "../beat.js";
 import { at, box, label, line, mark, span, svg } from "./svg.js";
 import { busiest, Ledger, second } from "./world.js";
 
@@ -66,7 +66,7 @@ export class Gate {
       const { allowed, decisions: [d] } = lane.ledger.take(t);
       lane.dots.push({ t, allowed, mine, cost: 1, wait: 0, decisions: [d] });
       if (lane.dots.length > 150) lane.dots.shift();
-      const best = busiest(lane.dots, period);
+      const best = busiest(lane.dots.filter((d) => d.t > t - period), period);
       if (best.n >= lane.worst.n) lane.worst = best; // of equal ones the latest, which is in view
     }
   }
@@ -92,7 +92,7 @@ export class Gate {
     this.button.textContent = "Pause";
     let before;
     this.stop?.();
-    this.stop = beat(() => (still.matches ? 500 : 0), (time) => {
+    this.stop = beat(() => (still.matches ? 500 : frame), (time) => {
       this.until(this.now + Math.min(600, time - (before ?? time)) * 1e3);
       before = time;
       this.fill();

@@ -4,7 +4,7 @@
 //
 // The comment at constructor lists what a scene defines.
 
-import { beat, inView } from "../beat.js";
+import { beat, frame, inView } from "../beat.js";
 import { link, linked } from "./link.js";
 import { Picture } from "./picture.js";
 import * as prose from "./prose.js";
@@ -231,8 +231,8 @@ export class Tape {
     this.playing = true;
     let before;
     this.stop?.();
-    this.stop = beat(() => (still.matches ? 500 : 0), (time) => {
-      const gone = Math.min(600, time - (before ?? time - (still.matches ? 500 : 16)));
+    this.stop = beat(() => (still.matches ? 500 : frame), (time) => {
+      const gone = Math.min(600, time - (before ?? time - (still.matches ? 500 : frame)));
       before = time;
       this.go(this.now + gone * 1e-3 * this.unit * (this.scene.speed ?? 1), time);
       if (this.now >= this.end) this.pause();

@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// TestGate clicks the first picture and sends bursts. Every decision must be the library's,
+// and the sentence must have the fullest 10 s of each limit.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	p.do(chromedp.Click(chromedp.CSS("#gate svg.gate")))
+	p.wait(`document.querySelector("#gate .why").textContent.startsWith("Your request ") && playground.scenes.gate.sent.length === 1`)
+	p.click("#gate .burst")
+	p.wait(`/^Of your 10 requests the fixed window admitted \d+, and GCRA \d+\.$/.test(document.querySelector("#gate .why").textContent)`)
+	p.wait(`document.querySelectorAll("#gate .mine").length === 22`)
+	eval[any](p, `{ const g = playground.scenes.gate; g.until(g.now + 25e6); g.fill(); g.move(); }`)
+	for i, l := range []limit{{Algorithm: "fixed-window", Quota: 10, Period: 10_000_000, Burst: 10}, {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 2}} {
+		dots := eval[[]told](p, fmt.Sprintf(`playground.scenes.gate.lanes[%d].dots.map((d) => ({ ...d, cost: 1 }))`, i))
+		if len(dots) < 60 {
+			t.Fatalf("lane %d: %d requests", i, len(dots))
+		}
+		retell(t, l.Algorithm, eval[int64](p, "playground.epoch"), 0, []limit{l}, false, dots)
+		if got, want := eval[int](p, fmt.Sprintf("playground.scenes.gate.lanes[%d].worst.n", i)), peak(dots); got != want {
+			t.Errorf("%s: at most %d in 10 s, want %d", l.Algorithm, got, want)
+		}
+	}
+}
+
+// TestProse changes the limit of a scene. Sentences must have the new numbers, and a lesson
+// that does not hold must say so.
+func TestProse(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	lesson := func() string { return p.text("#edge [data-tell=lesson]") }
+	if got, want := lesson(), "Look at the edge at 10 s: 10 requests pass before it, and 10 after it, because the new window counts from 0. So 10 s hold 20, which is twice the limit of 10."; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	set := func(number, value string) {
+		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#edge [data-number=%s]"); e.value = %q; e.dispatchEvent(new Event("input")); }`, number, value))
+	}
+	set("quota", "6")
+	if got, want := lesson(), "Look at the edge at 10 s: 6 requests pass before it, and 6 after it, because the new window counts from 0. So 10 s hold 12, which is twice the limit of 6."; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	eval[any](p, `{ const s = playground.scenes.edge; s.requests = s.requests.filter((r) => r.t > 25e6); s.decide(); }`)
+	if got, want := lesson(), "Not now: the fullest 10 s hold "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	// Pointing at a word lights its marks.
+	p.click("#edge .reset")
+	eval[any](p, `document.querySelector("#edge .lit").dispatchEvent(new Event("pointerover", { bubbles: true }))`)
+	p.wait(`document.querySelectorAll("#edge .lighted").length > 0`)
+	eval[any](p, `document.querySelector("#edge .lit").dispatchEvent(new Event("pointerout", { bubbles: true }))`)
+	p.wait(`document.querySelectorAll("#edge .lighted").length === 0`)
+}
+
+// TestTask gets 20 requests through a limit of 10. The task must be ticked only then, and
+// the sliding log must get the same requests and let no more than 10 of them through.
+func TestTask(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	p.click("#edge .begin")
+	p.wait(`playground.scenes.edge.requests.length === 0`)
+	eval[any](p, `{ const s = playground.scenes.edge; s.pause(); s.go(9.5e6); for (let i = 0; i < 10; i++) s.add(9e6 + i * 5e4); }`)
+	if done := eval[bool](p, `document.querySelector("#edge .task").classList.contains("done")`); done {
+		t.Error("the task is done with 10 requests")
+	}
+	eval[any](p, `{ const s = playground.scenes.edge; s.go(11.5e6); for (let i = 0; i < 10; i++) s.add(10.1e6 + i * 1e5); }`)
+	p.wait(`document.querySelector("#edge .task.done output").textContent === "Done: 20 passed within 10 s. The next scene gets the same requests."`)
+	dots := p.retold("log")
+	if len(dots) != 20 || peak(dots) != 10 {
+		t.Errorf("the log has %d requests, and at most %d in 10 s; want 20 and 10", len(dots), peak(dots))
+	}
+	eval[any](p, `playground.scenes.log.try(); playground.scenes.log.pause(); playground.scenes.log.go(1e9)`)
+	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("It cannot be done")`)
+}
+
+// TestTen sends 10 requests to a replica. The picture must show ten marks, each by itself,
+// and again ten after 10 more.
+func TestTen(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for _, width := range []int64{320, 1280} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		for range 2 {
+			p.click("#replicas [data-replica='0']")
+			if got := eval[[2]float64](p, `(() => {
+				const x = [...document.querySelectorAll("#replicas .mark")].map((e) => e.getBoundingClientRect()).filter((r) => r.left < document.querySelector("#replicas svg").getBoundingClientRect().left + playground.scenes.replicas.picture.clientWidth / 3).map((r) => [r.left, r.right]).sort((a, b) => a[0] - b[0]);
+				return [x.length, Math.min(...x.slice(1).map((r, i) => r[0] - x[i][1]))];
+			})()`); got[0] != 10 || got[1] < -1 {
+				t.Errorf("%d px: %v marks, %.1f px apart; want 10 that do not cover each other", width, got[0], got[1])
+			}
+		}
+	}
+}
+
+// TestOutagePage stops the Redis of the scene under each policy.
+func TestOutagePage(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for policy, want := range map[string]string{"open": "Replica A answered 10 requests: 10 with 200.", "closed": "Replica A answered 10 requests: 10 with 503.", "memory": "Replica A answered 10 requests: 3 with 200, 7 with 429."} {
+		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#outage .policy"); e.value = %q; e.dispatchEvent(new Event("change")); }`, policy))
+		p.click("#outage .down")
+		p.click("#outage [data-replica='0']")
+		if got := p.text("#outage .why"); got != want {
+			t.Errorf("%s: got %q, want %q", policy, got, want)
+		}
+		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down.") {
+			t.Errorf("%s: the page says %q", policy, got)
+		}
+	}
+}
+
+// TestWhich chooses limits and answers in the ending, and decides the requests of its table
+// again. The code must be that of the limit.
+func TestWhich(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	cells := func(row string) []string {
+		return eval[[]string](p, fmt.Sprintf(`[...[...document.querySelectorAll("#which tbody tr")].find((tr) => tr.cells[0].textContent === %q).cells].slice(1, 4).map((e) => e.textContent)`, row))
+	}
+	times := eval[[]int64](p, `playground.which.traffic.attack().map(Math.round)`)
+	for row, l := range map[string]limit{"Fixed window": {Algorithm: "fixed-window", Quota: 10, Period: 10_000_000}, "Sliding log": {Algorithm: "sliding-log", Quota: 10, Period: 10_000_000}, "GCRA": {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 10}} {
+		state, dots := []quota.State{{}}, []told{}
+		for _, at := range times {
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: l.limit(), Cost: 1}}}
+			tx.Decide(20_834*86_400*1_000_000+at, state)
+			dots = append(dots, told{T: at, Allowed: tx.Allowed()})
+		}
+		n := 0
+		for _, d := range dots {
+			if d.Allowed {
+				n++
+			}
+		}
+		want := fmt.Sprint([]int{n, len(dots) - n, peak(dots)})
+		if got := fmt.Sprint(cells(row)); got != want {
+			t.Errorf("%s: got %s, want %s", row, got, want)
+		}
+	}
+	for preset, want := range map[string]string{
+		"github": "algorithms.FixedWindow(5000, time.Hour)", "stripe": "algorithms.GCRA(100, time.Second).WithBurst(200)",
+		"openai": "algorithms.Calendar(10000, algorithms.Day, time.UTC)", "login": "algorithms.SlidingLog(5, 15*time.Minute)",
+	} {
+		p.click("#which [data-preset=" + preset + "]")
+		for _, code := range []string{"go", "test"} {
+			if got := p.text("#which ." + code); !strings.Contains(got, want) || !strings.HasPrefix(got, "package main\n\nimport (") {
+				t.Errorf("%s: got %s, want %s", preset, got, want)
+			}
+		}
+	}
+	set := func(name, value string) {
+		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#which form").elements[%q]; e.value = %q; (e[0] ?? e).dispatchEvent(new Event("input", { bubbles: true })); }`, name, value))
+	}
+	set("quota", "1000000")
+	set("periods", "30")
+	set("unit", "d")
+	p.wait(`document.querySelector("#which .error").textContent === "" && document.querySelector("#which .go").textContent.includes("1000000")`)
+	set("periods", "31")
+	p.wait(`document.querySelector("#which .error").textContent === "The period: at most 30 days."`)
+	set("periods", "1")
+	set("traffic", "clicks")
+	p.wait(`document.querySelector("#which .traffic").textContent.startsWith("You have sent no requests yet.")`)
+}
+
+// TestShare copies the link to a scene and opens it. The scene must be as it was.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	base := serveStatic(t)
+	p := openStory(t, base)
+	eval[any](p, `{ const s = playground.scenes.edge; s.try(); s.pause(); s.set("quota", 4); for (const t of [8e6, 9e6, 11e6]) s.add(t); s.go(12.5e6); }`)
+	p.click("#edge .share")
+	p.wait(`location.hash === "#edge?quota=4&period=10&at=12.5&requests=8,9,11"`)
+	link := eval[string](p, "location.href")
+	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link))
+	p.wait("globalThis.playground?.ready")
+	if got, want := eval[string](p, `JSON.stringify([playground.scenes.edge.limits[0].quota, playground.scenes.edge.now, playground.scenes.edge.dots.map((d) => d.t)])`), "[4,12500000,[8000000,9000000,11000000]]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for _, wrong := range []string{"#edge?quota=1e9&at=-3&requests=x,1", "#edge?", "#nothing?quota=1"} {
+		p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(base+"/"+wrong))
+		p.wait("globalThis.playground?.ready")
+		p.retold("edge")
+	}
+}
+
+// TestFile opens the page from a file. It must say why the pictures stand still, and not
+// that it loads.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	if browser == nil {
+		open(t, "") // skips
+	}
+	serveStatic(t)
+	ctx, cancel := chromedp.NewContext(browser) // a tab of its own: the browser reports that it blocks modules
+	defer cancel()
+	page := url.URL{Scheme: "file", Path: filepath.Join(temporary, "static", "index.html")}
+	if err := chromedp.Do(ctx, chromedp.Navigate(page.String())); err != nil {
+		t.Fatal(err)
+	}
+	got, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.getElementById("loading").textContent + document.querySelectorAll("#gate .mark").length`))
+	if err != nil || !strings.HasPrefix(got, "Opened from a file, ") || strings.HasSuffix(got, ".0") {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// TestHidden hides the page while try.html plays. The scene must stand still meanwhile.
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	p := open(t, serveStatic(t)+"/try.html#pattern=steady&rate=20&algorithms=gcra")
+	p.wait(`playground.dots("gcra").length > 5`)
+	eval[any](p, `Object.defineProperty(document, "hidden", { value: true, configurable: true })`)
+	time.Sleep(200 * time.Millisecond) // a call of the timer may have begun
+	before := eval[int64](p, "playground.frame.decided")
+	time.Sleep(time.Second) // 20 requests, if it played
+	if after := eval[int64](p, "playground.frame.decided"); after != before {
+		t.Errorf("the hidden page has decided %d requests", after-before)
+	}
+	eval[any](p, `delete document.hidden`)
+	p.wait(fmt.Sprintf("playground.frame.decided > %d", before))
+}

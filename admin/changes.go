@@ -1,0 +1,339 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
+)
+
+// maxChanges is how many changes are remembered.
+const maxChanges = 200
+
+// A change is what an operator has changed through this handler.
+type change struct {
+	id              string
+	at              time.Time
+	who, rule, key  string
+	what            string // in a sentence
+	undo            undo   // nil if it cannot be undone
+	undone, undoing bool
+}
+
+// An undo undoes a change of the rule and key of t. The rules may have been loaded again since, so
+// the rule of t is that in force.
+type undo func(ctx context.Context, t *target) error
+
+// changes are the last changes, the earliest first.
+type changes struct {
+	mu   sync.Mutex
+	list []*change
+}
+
+// add remembers a change, and returns its id. An id is random, so that a page that was loaded
+// before this process began cannot name a change of this process.
+func (c *changes) add(n change) (id string) {
+	n.id, n.at, n.key = rand.Text()[:16], time.Now(), strings.Clone(storedkey.Of(n.key))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.list) == maxChanges {
+		c.list = slices.Delete(c.list, 0, 1)
+	}
+	c.list = append(c.list, &n)
+	return n.id
+}
+
+type changeBody struct {
+	ID       string    `json:"id"`
+	At       time.Time `json:"at"`
+	Who      string    `json:"who,omitempty"`
+	Rule     string    `json:"rule"`
+	Key      string    `json:"key"`
+	What     string    `json:"what"`
+	Undoable bool      `json:"undoable"`
+	Undone   bool      `json:"undone,omitempty"`
+}
+
+func (c *change) body() changeBody {
+	return changeBody{c.id, c.at.UTC(), c.who, c.rule, c.key, c.what, c.undo != nil && !c.undone, c.undone}
+}
+
+// bodies returns the changes, the newest first.
+func (c *changes) bodies() []changeBody {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := []changeBody{}
+	for _, n := range slices.Backward(c.list) {
+		list = append(list, n.body())
+	}
+	return list
+}
+
+// find returns the change with an id.
+func (c *changes) find(id string) (changeBody, bool) {
+	list := c.bodies()
+	i := slices.IndexFunc(list, func(b changeBody) bool { return b.ID == id })
+	if i < 0 {
+		return changeBody{}, false
+	}
+	return list[i], true
+}
+
+// claim returns the change with an id, if it can be undone and nobody else is undoing it. The
+// caller calls done.
+func (c *changes) claim(id string) (n *change, done func(undone bool), err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.list, func(n *change) bool { return n.id == id })
+	switch {
+	case i < 0:
+		return nil, nil, refuse(http.StatusNotFound, "this process knows no change %q: it remembers the last %d changes that were made through it", id, maxChanges)
+	case c.list[i].undone:
+		return nil, nil, refuse(http.StatusConflict, "the change is undone already")
+	case c.list[i].undo == nil:
+		return nil, nil, refuse(http.StatusConflict, "this change cannot be undone")
+	case c.list[i].undoing:
+		return nil, nil, refuse(http.StatusConflict, "the change is being undone")
+	}
+	n = c.list[i]
+	n.undoing = true
+	return n, func(undone bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		n.undoing, n.undone = false, undone
+	}, nil
+}
+
+// changesAnswer returns the changes that were made through this handler.
+func (h *Handler) changesAnswer(r *http.Request) (any, error) {
+	if _, err := query(r); err != nil {
+		return nil, err
+	}
+	return struct {
+		Changes []changeBody `json:"changes"`
+	}{h.changes.bodies()}, nil
+}
+
+// undo undoes the change that the query names, and returns the answer to the request.
+func (h *Handler) undo(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := allow(w, r, http.MethodPost); err != nil {
+		return nil, err
+	}
+	if err := h.origin.Check(r); err != nil {
+		return nil, errOrigin
+	}
+	q, err := query(r, "change")
+	if err != nil {
+		return nil, err
+	}
+	c, done, err := h.changes.claim(q.Get("change"))
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.target(c.rule, c.key)
+	if err != nil {
+		done(false)
+		return nil, err
+	}
+	ctx := context.WithoutCancel(r.Context())
+	err = c.undo(ctx, t)
+	done(err == nil)
+	h.audit(ctx, r, t, c.what, err)
+	if err != nil {
+		return nil, err
+	}
+	w.Header().Set(changeField, h.changes.add(change{who: h.who(ctx), rule: t.Name, key: t.key, what: "undid: " + c.what}))
+	return h.changed(ctx, t)
+}
+
+// restore returns an undo of a change of the override of a key, which was `before`, or did not
+// exist.
+func (h *Handler) restore(before overrides.Override, existed bool, after overrides.Override, exists bool) undo {
+	return func(ctx context.Context, t *target) error {
+		t.overridden = true
+		now, isThere := h.o.Overrides.Get(t.Name, t.key)
+		if isThere != exists || exists && !sameOverride(now, after) {
+			return refuse(http.StatusConflict, "the override of the key has been changed since, so undoing this change would undo that one too")
+		}
+		rest := time.Duration(0)
+		if existed && !before.End.IsZero() {
+			if rest = time.Until(before.End); rest <= 0 {
+				existed = false
+			}
+		}
+		if existed {
+			return h.o.Overrides.Set(ctx, t.Name, before.Entry, max(0, rest.Truncate(time.Microsecond)), before.Note)
+		}
+		if !exists {
+			return refuse(http.StatusConflict, "the override would have expired since")
+		}
+		_, err := h.o.Overrides.Remove(ctx, t.Name, t.key)
+		return err
+	}
+}
+
+func sameOverride(a, b overrides.Override) bool {
+	return a.Note == b.Note && a.End.IsZero() == b.End.IsZero() && a.End.Sub(b.End).Abs() < 2*time.Second && reflect.DeepEqual(bodyOfOverride(a).Limits, bodyOfOverride(b).Limits) &&
+		a.Unlimited == b.Unlimited && a.Denied == b.Denied
+}
+
+// overriding makes a change of the override of the target by f, and remembers how to undo it.
+func (h *Handler) overriding(t *target, f func() error) error {
+	before, existed := h.o.Overrides.Get(t.Name, t.key)
+	if err := f(); err != nil {
+		return err
+	}
+	after, exists := h.o.Overrides.Get(t.Name, t.key)
+	t.overridden, t.undo = true, h.restore(before, existed, after, exists)
+	if exists {
+		t.what = textOfOverride(after)
+	} else {
+		t.what = "removed its override: " + textOfOverride(before)
+	}
+	return nil
+}
+
+// textOfOverride says in a sentence what an override does.
+func textOfOverride(o overrides.Override) string {
+	text := ""
+	switch {
+	case o.Denied:
+		text = "refused all its requests"
+	case o.Unlimited:
+		text = "exempted it from the limits"
+	default:
+		var limits []string
+		for _, l := range bodyOfOverride(o).Limits {
+			limits = append(limits, l.String())
+		}
+		text = "gave it limits of its own: " + strings.Join(limits, ", ")
+	}
+	if !o.End.IsZero() {
+		text += ", until " + o.End.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	if note := []rune(o.Note); len(note) > 100 {
+		text += " (" + string(note[:100]) + "…)"
+	} else if len(note) > 0 {
+		text += " (" + o.Note + ")"
+	}
+	return text
+}
+
+// banning makes a change of the ban of the target by f, and remembers how to undo it.
+func (t *target) banning(ctx context.Context, f func() error) error {
+	var before time.Duration
+	if len(t.penalizers) > 0 {
+		var err error
+		if before, err = t.penalizers[0].Banned(ctx, t.Name, t.key); err != nil {
+			return err
+		}
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	after, err := t.penalizers[0].Banned(ctx, t.Name, t.key)
+	if err != nil {
+		return nil // the change was made; what cannot be known cannot be undone
+	}
+	end := time.Now().Add(before)
+	switch {
+	case after > before:
+		t.what = "banned it for " + durationText(seconds(after))
+	case before == 0:
+		t.what = "forgot its strikes and earlier bans; it was not banned"
+		return nil
+	case after == 0:
+		t.what = "lifted its ban, which had " + durationText(seconds(before)) + " left"
+	default:
+		t.what = "left it banned for another " + durationText(seconds(after)) + ", which is longer"
+		return nil
+	}
+	t.undo = func(ctx context.Context, t *target) error {
+		rest := time.Until(end).Truncate(time.Microsecond)
+		if after == 0 && rest <= 0 {
+			return refuse(http.StatusConflict, "the ban would have ended since")
+		}
+		if after > 0 {
+			if err := t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) }); err != nil {
+				return err
+			}
+		}
+		if rest > 0 {
+			return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.key, rest) })
+		}
+		return nil
+	}
+	return nil
+}
+
+// refunding makes a change that gives back units of the charges by f, and remembers how to undo it.
+func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charge) error) error {
+	charges, err := h.chargesToChange(ctx, t)
+	if err != nil {
+		return err
+	}
+	if len(charges) == 0 { // the key has no limits
+		t.what = "gave back no units, because it has no limits"
+		return f(charges)
+	}
+	before, err := quota.Peek(ctx, h.store, charges...)
+	if err != nil {
+		return err
+	}
+	if err := f(slices.Clone(charges)); err != nil {
+		return err
+	}
+	after, err := quota.Peek(ctx, h.store, charges...)
+	if err != nil {
+		return nil // the change was made; what cannot be known cannot be undone
+	}
+	given, full := map[string]int64{}, map[string]time.Time{} // units by limit, and when they would have been free anyway
+	var texts []string
+	for i := range charges {
+		l := &charges[i].Limit
+		n := after.Decisions[i].Remaining - before.Decisions[i].Remaining
+		if before.Decisions[i].Remaining < 0 || n <= 0 {
+			continue
+		}
+		texts = append(texts, fmt.Sprintf("%d of %s", n, l.StoredName()))
+		if !l.InFlight() { // nobody would release them
+			given[l.StoredName()], full[l.StoredName()] = n, time.Now().Add(before.Decisions[i].ResetAfter)
+		}
+	}
+	if len(texts) == 0 {
+		t.what = "gave back no units, because it had spent none"
+		return nil
+	}
+	t.what = "gave back units: " + strings.Join(texts, ", ")
+	t.undo = func(ctx context.Context, t *target) error {
+		charges, err := h.chargesToChange(ctx, t)
+		if err != nil {
+			return err
+		}
+		charges = slices.DeleteFunc(charges, func(c quota.Charge) bool {
+			name := c.Limit.StoredName()
+			return given[name] == 0 || !time.Now().Before(full[name])
+		})
+		if len(charges) == 0 {
+			return refuse(http.StatusConflict, "these units would be free by now anyway")
+		}
+		for i := range charges {
+			charges[i].Cost = min(given[charges[i].Limit.StoredName()], charges[i].Limit.Capacity())
+		}
+		return h.store.Take(ctx, &quota.Transaction{Charges: charges, Mode: quota.ModeForce})
+	}
+	if len(given) == 0 {
+		t.undo = nil
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+)
+
+// A finding is a probable cause of trouble, in a sentence.
+type finding struct {
+	Bad       bool // clients suffer; otherwise it may be what the operator wants
+	Text      string
+	Rule, Key string // what to look up, or ""
+}
+
+// Fewer refusals than these in a minute, or in 5 minutes, are no finding, and fewer keys are not many
+// clients.
+const (
+	fewInMinute = 10
+	fewInFive   = 20
+	fewKeys     = 3
+)
+
+// findings returns what stands out, the worst first.
+func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
+	add := func(bad bool, rule, key, format string, args ...any) {
+		list = append(list, finding{bad, fmt.Sprintf(format, args...), rule, key})
+	}
+	if s.Active > 0 {
+		add(true, "", "", "The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error.", strings.Join(s.outage, "; "))
+	} else if s.Open > 0 {
+		add(true, "", "", "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error.")
+	}
+	if f := s.Minute.Failed; f > 0 {
+		cause, _ := h.o.Traffic.Failure()
+		add(true, "", "", "%s of %s requests in the last minute could not be decided, because %s: %s passed without a limit, and %s were refused with 503. The log has the error.",
+			number(f), number(s.Requests()), causeText(cause), number(s.Minute.Passed), number(f-s.Minute.Passed))
+	}
+	if f := h.o.File; f != nil && f.Err() != nil {
+		add(true, "", "", "The file of rules was not reloaded, so the rules in force are older than the file: %v", f.Err())
+	}
+	if o := h.o.Overrides; o != nil && o.Err() != nil {
+		add(true, "", "", "The overrides cannot be read, so changes by other processes are not known here. The log has the error.")
+	}
+	for i := range rows {
+		r := &rows[i]
+		refused, verb := r.Minute.Refused, "refuses"
+		if r.Shadow == 1 {
+			refused, verb = r.Minute.Shadow, "is in shadow, and would refuse"
+		}
+		all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
+		alone := r.most.AtLeast() >= fewInFive && 2*r.most.AtLeast() >= r.all
+		switch {
+		case alone && time.Since(r.most.Last) < time.Minute:
+			add(r.Shadow < 1, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.",
+				r.Name, verb, keyText(r.most.Key), share(r.most.AtLeast(), r.all), number(r.most.AtLeast()), reasonText(r.most.Reason), ago(r.most.Last))
+		case refused >= fewInMinute && 2*refused >= all && r.keys >= fewKeys:
+			hint := "Is that limit meant?"
+			if r.Limits == nil {
+				hint = "Its limits are chosen for each request."
+			}
+			add(r.Shadow < 1, r.Name, "", "Rule %q %s %s of its requests in the last minute, of %s keys or more, and of none above all. It allows %s. %s",
+				r.Name, verb, share(refused, all), number(int64(r.keys)), limitsText(r.Limits), hint)
+		}
+	}
+	return list
+}
+
+func keyText(key string) string {
+	if key == "" {
+		return "the empty key, which many clients may share,"
+	}
+	return fmt.Sprintf("%q", key)
+}
+
+// reasonText says by what a request was refused.
+func reasonText(r weir.Reason) string {
+	switch r {
+	case weir.ReasonLimit:
+		return "a limit"
+	case weir.ReasonBan:
+		return "a ban"
+	case weir.ReasonDeny:
+		return "a deny list"
+	case weir.ReasonNoKey:
+		return "the lack of a key"
+	case weir.ReasonPause:
+		return "a pause"
+	}
+	return "an error"
+}
+
+// limitsText returns limits as the page shows them.
+func limitsText(limits []limitBody) string {
+	if limits == nil {
+		return "what its Policy says"
+	}
+	var texts []string
+	for _, l := range limits {
+		texts = append(texts, number(l.Quota)+" per "+durationText(l.Period))
+	}
+	return strings.Join(texts, " and ")
+}

@@ -1,0 +1,157 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/admin"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/watch"
+)
+
+// A sick store fails while err is set.
+type sick struct {
+	weir.Store
+	err atomic.Pointer[error]
+}
+
+func (s *sick) Take(ctx context.Context, t *quota.Transaction) error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return s.Store.Take(ctx, t)
+}
+
+// findings returns what stands out on the page, and its strip, as text.
+func findings(t *testing.T, h http.Handler) (found, strip string) {
+	t.Helper()
+	page := send(h, "GET", "/", "").Body.String()
+	text := func(id string) string {
+		_, part, _ := strings.Cut(page, `<section id="`+id+`"`)
+		part, _, _ = strings.Cut(part[strings.Index(part, ">")+1:], "</section>")
+		return strings.Join(strings.Fields(html.UnescapeString(regexp.MustCompile("<[^>]*>").ReplaceAllString(part, " "))), " ")
+	}
+	return strings.TrimPrefix(text("findings"), "What stands out "), text("strip")
+}
+
+// TestFindings: the page names the cause of each of these faults within the minute in which it
+// occurs, and names nothing when there is none.
+func TestFindings(t *testing.T) {
+	outage := errors.New("dial tcp 10.0.0.7:6379: connection refused")
+	for _, tt := range []struct {
+		name     string
+		limit    int64 // of 1 minute
+		shadow   float64
+		requests int // of each client, one client after another
+		clients  int
+		hammer   int // requests of one more client
+		fallback bool
+		err      error
+		want     []string
+		strip    []string
+	}{
+		{name: "quiet", limit: 1000, requests: 3, clients: 50, want: []string{"Nothing. No rule refuses"}, strip: []string{"Refused 0/s", "Not decided 0/s"}},
+		{name: "a few refusals", limit: 3, requests: 3, clients: 2, hammer: 22, want: []string{"Nothing."}},
+		{name: "a few refusals of all", limit: 1, requests: 4, clients: 3, want: []string{"Nothing."}},
+		{name: "one client", limit: 100, requests: 3, clients: 50, hammer: 500,
+			want: []string{`Rule "api" refuses one key above all: "hammer" has 100 % of the refusals of the last 5 minutes (400), by a limit, the last 1 s ago. Look up Ban`}},
+		{name: "a limit of 1 for 1000", limit: 1, requests: 20, clients: 50,
+			want: []string{`Rule "api" refuses 95 % of its requests in the last minute, of 50 keys or more, and of none above all. It allows 1 per 1m. Is that limit meant? Its refusals`}},
+		{name: "in shadow", limit: 1, shadow: 1, requests: 20, clients: 50,
+			want: []string{`Rule "api" is in shadow, and would refuse 95 % of its requests`}},
+		{name: "the store is down", limit: 1000, requests: 3, clients: 50, err: outage,
+			want:  []string{"150 of 150 requests in the last minute could not be decided, because the store cannot be reached, or answers with an error: 150 passed without a limit, and 0 were refused with 503."},
+			strip: []string{"Not decided", "150 passed"}},
+		{name: "the store is busy", limit: 1000, requests: 3, clients: 50, err: quota.ErrBusy,
+			want: []string{"because the store is busy: 0 passed without a limit, and 150 were refused with 503."}},
+		{name: "the store cannot work", limit: 1000, requests: 3, clients: 50, err: fmt.Errorf("NOAUTH: %w", quota.ErrUnusable), fallback: true,
+			want: []string{"The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
+		{name: "a fallback", limit: 1000, requests: 3, clients: 50, err: outage, fallback: true,
+			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14."},
+			strip: []string{"Fallback decides 150 so far", "Breaker open", "Counts in memory now"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				quiet := slog.New(slog.DiscardHandler)
+				primary := &sick{Store: memstore.New(memstore.Options{})}
+				var store weir.Store = primary
+				breaker := quota.Breaker(primary, quota.BreakerOptions{Logger: quiet})
+				if tt.fallback {
+					store = quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: quiet})
+				}
+				traffic, top := watch.NewTraffic(1000), watch.NewTop(100)
+				rule := weir.Rule{Name: "api", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(tt.limit, time.Minute)}, Shadow: tt.shadow,
+					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10_000, time.Minute), Duration: time.Minute}}
+				l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Traffic: traffic, Logger: quiet}
+				if tt.fallback {
+					o.Stores = []weir.Store{breaker, store} // the page shows each store once
+				}
+				h, err := admin.New(store, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if found, _ := findings(t, h); !strings.HasPrefix(found, "Nothing.") {
+					t.Errorf("before: got %s", found)
+				}
+				if tt.err != nil {
+					primary.err.Store(&tt.err)
+				}
+				for i := range tt.clients {
+					spend(l, fmt.Sprint("client", i), tt.requests)
+					time.Sleep(30 * time.Millisecond)
+				}
+				spend(l, "hammer", tt.hammer)
+				time.Sleep(time.Second)
+				found, strip := findings(t, h)
+				for _, want := range tt.want {
+					if !strings.Contains(found, want) {
+						t.Errorf("got %s, want %s", found, want)
+					}
+				}
+				for _, want := range tt.strip {
+					if !strings.Contains(strip, want) {
+						t.Errorf("got the strip %s, want %s", strip, want)
+					}
+				}
+				if strings.Contains(found+strip, "10.0.0.7") {
+					t.Errorf("the page shows the text of an error: %s", found)
+				}
+				if tt.fallback { // the fallback is in use until the first store has decided for a second
+					primary.err.Store(nil)
+					time.Sleep(time.Minute)
+					spend(l, "after", 1)
+					time.Sleep(2 * time.Second)
+					spend(l, "after", 1)
+				}
+				time.Sleep(2 * time.Minute)
+				if found, _ := findings(t, h); !strings.HasPrefix(found, "Nothing.") {
+					t.Errorf("two minutes later: got %s", found)
+				}
+				if tt.fallback { // a second outage is told from the first
+					primary.err.Store(&outage)
+					spend(l, "again", 2)
+					if found, _ := findings(t, h); !strings.Contains(found, "by cause: the store cannot be reached, or answers with an error: 2.") {
+						t.Errorf("in a second outage: got %s", found)
+					}
+				}
+			})
+		})
+	}
+}
