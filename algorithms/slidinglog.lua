@@ -10,6 +10,7 @@
 --   of these units was spent, how many units precede that first unit in its block, and the
 --   number of that block;
 --   the open block, which has the newest entries.
+-- Under SendTime, and if a log has entries in the future, the time of the write follows.
 -- Each closed block is a field of its own, named by two numbers: "log:block".
 --
 -- A block has the instant of its first entry, its range, and its entries. An entry has
@@ -191,7 +192,7 @@ local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 
 -- longer than limits and waits can be.
 local function parse_logs(group, text, now)
   local from = 1
-  while from <= #text do
+  while from + 8 <= #text do
     local log, len, _ = new_log(group)
     local stop = string.find(text, ';', from, true)
     if not stop or #text < stop + log_size then return false end
@@ -216,6 +217,10 @@ local function parse_logs(group, text, now)
     from = from + len
     group.logs[#group.logs + 1] = log
   end
+  if from + 7 == #text then
+    group.written = fields('<d', text, from)
+    return true
+  end
   return from == #text + 1
 end
 
@@ -223,7 +228,7 @@ end
 -- whether the logs are well formed. A limit keeps its units for its period, or for a
 -- longer period under which units were spent: see keepFor in slidinglog.go.
 local function open_logs(group, charges)
-  group.logs, group.limits = {}, {}
+  group.logs, group.limits, group.written = {}, {}, nil
   local text = redis.call('HGET', group.key, 'h')
   if text and not parse_logs(group, text, charges[1].now) then return false end
   for _, c in ipairs(charges) do
@@ -620,6 +625,7 @@ local function write(group, now, longest)
     lasts[i] = #log.limits > 0 and last_of(log) or 0
     till = math.max(till, lasts[i])
   end
+  local ahead
   local expires = till + longest / 8 -- later than needed, so that few charges must extend it
   for i, log in ipairs(group.logs) do
     local l = lasts[i]
@@ -632,6 +638,7 @@ local function write(group, now, longest)
       local o = block(log, log.high + 1)
       local text = o.n > 0 and block_text(o) or ''
       texts[#texts + 1] = log.ids .. pack(log_form, log.no, log.at, expires, log.low, log.high, #text)
+      ahead = ahead or catch_up and log.at > now
       for _, m in ipairs(log.limits) do
         texts[#texts + 1] = pack(limit_form, m.keep, m.spent, m.first, m.u, m.b)
       end
@@ -644,6 +651,7 @@ local function write(group, now, longest)
     redis.call('DEL', group.key)
     return
   end
+  if ahead then texts[#texts + 1] = pack('<d', now) end
   redis.call('HSET', group.key, 'h', table.concat(texts))
   redis.call('PEXPIRE', group.key, ms(expires - now))
 end

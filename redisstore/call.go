@@ -128,6 +128,9 @@ func (s *Store) prepare(c *call, around []int64) error {
 	if !direct {
 		c.args = append(c.args, c.rows())
 	}
+	if s.clock != nil {
+		c.args = append(c.args, nil) // see server.Do
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -29,11 +30,17 @@ func TestCluster(t *testing.T) {
 func TestReshard(t *testing.T) {
 	t.Parallel() // it mostly waits for its servers to start
 	c := redistest.Cluster(t, 3, 0)
-	store, err := redisstore.New(client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))), redisstore.Options{Timeout: patience})
-	if err != nil {
-		t.Fatal(err)
+	for _, sendTime := range []bool{false, true} {
+		rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience, SendTime: sendTime})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reshard(t, c, store, fmt.Sprint("hot", sendTime))
 	}
-	const key = "hot"
+}
+
+func reshard(t *testing.T, c *redistest.ClusterSet, store *redisstore.Store, key string) {
 	slot := redistest.Slot("{." + key + "}")
 	from := c.MasterOf("{." + key + "}")
 	to := c.Nodes[0]

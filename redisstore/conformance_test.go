@@ -24,9 +24,9 @@ import (
 // machine.
 const patience = 5 * time.Second
 
-func newStore(t testing.TB, rdb redis.UniversalClient) *redisstore.Store {
+func newStore(t testing.TB, rdb redis.UniversalClient, sendTime ...bool) *redisstore.Store {
 	t.Helper()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience, SendTime: len(sendTime) > 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,14 +100,14 @@ var severalKeys = []string{"Random", "AllOrNothing", "Refused", "GiveBack", "Nev
 	"ManyCharges", "Decisions", "Duplicate", "Names", "CrossingKeys", "Each", "Spent", "Forget"}
 
 // conform runs the suite, and checks the TTLs of the values that each test leaves in Redis.
-func conform(t *testing.T, rdb redis.UniversalClient, adapt func(quota.Store) quota.Store) {
+func conform(t *testing.T, rdb redis.UniversalClient, adapt func(quota.Store) quota.Store, sendTime ...bool) {
 	_, single := rdb.(*redis.Client)
 	storetest.Run(t, func(t *testing.T) quota.Store {
 		name := t.Name()[strings.LastIndex(t.Name(), "/")+1:]
 		if !single && adapt == nil && slices.Contains(severalKeys, name) {
 			t.Skip("the test charges keys of several slots at one instant")
 		}
-		l := newLifetimes(t, rdb)
+		l := newLifetimes(t, rdb, sendTime...)
 		t.Cleanup(func() { l.check(t, rdb) })
 		if adapt != nil {
 			return adapt(l)
@@ -194,10 +194,12 @@ type lifetimes struct {
 	mu      sync.Mutex
 	ends    map[string]time.Time     // when the states of a value no longer matter
 	periods map[string]time.Duration // the longest period of the charges of a value
+	late    time.Duration            // how much longer values live with SendTime
 }
 
-func newLifetimes(t testing.TB, rdb redis.UniversalClient) *lifetimes {
-	return &lifetimes{Store: newStore(t, rdb), ends: map[string]time.Time{}, periods: map[string]time.Duration{}}
+func newLifetimes(t testing.TB, rdb redis.UniversalClient, sendTime ...bool) *lifetimes {
+	late := time.Duration(len(sendTime)) * (2*patience + 20*time.Millisecond)
+	return &lifetimes{late: late, Store: newStore(t, rdb, sendTime...), ends: map[string]time.Time{}, periods: map[string]time.Duration{}}
 }
 
 func (l *lifetimes) Take(ctx context.Context, t *quota.Transaction) error {
@@ -238,7 +240,7 @@ func (l *lifetimes) check(t *testing.T, rdb redis.UniversalClient) {
 		keys := rdb.Scan(ctx, 0, "*", 1000).Iterator()
 		for keys.Next(ctx) {
 			ttl, err := rdb.PTTL(ctx, keys.Val()).Result()
-			most := l.ends[keys.Val()].Add(l.periods[keys.Val()] + time.Second)
+			most := l.ends[keys.Val()].Add(l.periods[keys.Val()] + time.Second + l.late)
 			switch {
 			case err != nil:
 				return err

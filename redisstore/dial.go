@@ -17,6 +17,7 @@ import (
 // after the timeout.
 type dials struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
+	made   atomic.Int64               // how many attempts have succeeded
 }
 
 type failedDial struct {
@@ -36,8 +37,7 @@ func (d *dials) DialHook(next redis.DialHook) redis.DialHook {
 			d.failed.Store(&failedDial{err, time.Now()})
 		} else {
 			d.failed.Store(nil)
-		}
-		if err == nil {
+			d.made.Add(1)
 			conn = queue.Promptly(conn)
 		}
 		return conn, err

@@ -8,7 +8,10 @@ do
   if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or find(text¤, ids, 1, true) ~= 1) then break end
   reply¤ = text¤ or string.rep('\0', 32 * («1| + »)) -- a key never seen
   local «at#, a#, b#, till#» = fields('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
-  if «at# > now| or » then break end
+  if «at# > now| or » then
+    if not catch_up or ¤ > 1 then break end
+    catch_up(math.max(«at#»)) -- see servertime.go
+  end
   local old, changed = 0, false «?or true| »
   «if till# > old then old = till# end|
   »

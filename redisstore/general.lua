@@ -22,7 +22,8 @@ local forget, forced = within == -2, within == -3
 
 -- read returns a table of the states in a value, by id, and a list of the ids, in order. If
 -- the value is damaged, it returns nothing. A state is at, a, b, till and c. If c is not 0, it
--- stands in a second state of the same id.
+-- stands in a second state of the same id. With SendTime a value with a state in the future ends
+-- with the time at which it was written, which read also returns.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -44,7 +45,9 @@ local function read(text)
       states[id] = s
     end
   end
-  if #ids > 0 and from == #text then return states, ids end
+  if #ids == 0 then return end
+  if from == #text then return states, ids end
+  if from + 8 == #text then return states, ids, (struct.unpack('<d', text, from + 1)) end
 end
 
 local charges, values, edges_from = {}, {}, 2 * #KEYS + 1
@@ -53,7 +56,7 @@ for k, key in ipairs(KEYS) do
   for id in string.gmatch(ARGV[2 * k - 1], '[^,;]+') do
     local row = rows[#charges + 1]
     local c = {
-      algorithm = algorithms[row[1]], id = id, now = now, cost = row[2], when = row[6], undo = row,
+      algorithm = algorithms[row[1]], id = id, cost = row[2], when = row[6], undo = row,
       quota = row[3], period = row[4], burst = row[5], edges = '', at = 0,
     }
     if c.algorithm.edged then
@@ -65,21 +68,31 @@ for k, key in ipairs(KEYS) do
   value.log = value.charges[1].algorithm.open
   values[k] = value
 end
-for k, value in ipairs(values) do
-  if value.log then
-    if not value.log(value, value.charges) then return -k end
-  else
-    value.text = redis.call('GET', value.key)
-    if value.text then
-      value.states, value.ids = read(value.text)
-      if not value.ids then return -k end
+repeat
+  local newest = now -- see servertime.go
+  for k, value in ipairs(values) do
+    for _, c in ipairs(value.charges) do c.now = now end
+    if value.log then
+      if not value.log(value, value.charges) then return -k end
+    else
+      value.text = redis.call('GET', value.key)
+      if value.text then
+        value.states, value.ids, value.written = read(value.text)
+        if not value.ids then return -k end
+      end
+      for _, c in ipairs(value.charges) do
+        c.found = value.states[c.id] or {0, 0, 0, 0, 0}
+        c.state = c.found
+      end
     end
-    for _, c in ipairs(value.charges) do
-      c.found = value.states[c.id] or {0, 0, 0, 0, 0}
-      c.state = c.found
+    for _, c in ipairs(catch_up and value.charges or {}) do
+      local at = c.state and c.state[1] or c.at
+      newest = math.max(newest, math.min(at, value.written or at))
     end
   end
-end
+  local behind = newest > now
+  if behind then catch_up(newest) end
+until not behind
 
 -- take decides a charge at an instant and returns the wait. It sets c.next to the next
 -- state.
@@ -225,8 +238,9 @@ end
 -- The TTL of a value ends at the first whole second after its last state has ended. direct.lua
 -- therefore sees in the states whether a charge must change the TTL.
 for _, value in ipairs(spent > 0 and values or {}) do
-  local text, ids, changed, till = {}, {}, false, now
+  local text, ids, changed, till, written = {}, {}, false, now, ''
   local function keep(id, s, ends)
+    if catch_up and s[1] > now then written = struct.pack('<d', now) end
     text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', s[1], s[2], s[3], s[4]), id
     if s[5] > 0 then text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', s[5], 0, 0, s[4]), id end
     if #text > 100 then text, ids = {table.concat(text)}, {table.concat(ids, ',')} end
@@ -254,7 +268,7 @@ for _, value in ipairs(spent > 0 and values or {}) do
       end
     end
     if changed and till > now then
-      local value_text = table.concat(ids, ',') .. ';' .. table.concat(text)
+      local value_text = table.concat(ids, ',') .. ';' .. table.concat(text) .. written
       redis.call('PSETEX', value.key, ms(till + -till % 1000000 - now), value_text)
     elseif changed and value.text then
       redis.call('DEL', value.key)

@@ -145,8 +145,8 @@ func fits(shape []shaped) bool {
 // for each value, then what writes the values if all charges fit. A shape that has no direct
 // part, because it has too many charges, or logs beside other algorithms in one value, is only
 // a set of algorithms. Every script ends with general.lua, which decides all other transactions
-// of its algorithms. The argument first is the first line, or "".
-func generate(first string, shape []shaped) (*script, error) {
+// of its algorithms.
+func (s *scripts) generate(shape []shaped) (*script, error) {
 	x := &script{}
 	of := make([]int, len(shape))
 	var algorithms []quota.Algorithm
@@ -164,10 +164,10 @@ func generate(first string, shape []shaped) (*script, error) {
 		direct = direct && (i == 0 || c.next || isLog(c.algorithm) == isLog(shape[i-1].algorithm))
 	}
 	var b lua
-	b.WriteString(first)
 	b.WriteString(structLua)
 	b.line("local t = redis.call('TIME')")
 	b.line("local now = t[1] * 1e6 + t[2]") // a float also in Lua 5.4: see mostInteger
+	b.line("local catch_up")
 	b.line("local rows, within, times")
 	if direct {
 		b.direct(shape, algorithms, of)
@@ -178,7 +178,7 @@ func generate(first string, shape []shaped) (*script, error) {
 		b.algorithm(a, i+1)
 	}
 	b.WriteString(generalLua)
-	x.text = b.String()
+	x.text = s.adapt(b.String())
 	sum := sha1.Sum([]byte(x.text))
 	x.sha = hex.EncodeToString(sum[:])
 	return x, nil
@@ -224,7 +224,16 @@ type scripts struct {
 	of  map[string]*script
 	all []shaped // the algorithms of shapes that have no script of their own
 
-	first string // the first line of every script of the Store, or ""
+	first string            // the first line of every script of the Store, or ""
+	time  *strings.Replacer // what the scripts have instead of TIME; nil for TIME
+}
+
+// adapt returns a script as the server needs it: see Options.
+func (s *scripts) adapt(lua string) string {
+	if s.time != nil {
+		lua = s.time.Replace(lua)
+	}
+	return s.first + lua
 }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
@@ -249,7 +258,7 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 		name = appendNames(name[:0], shape)
 	}
 	if s.of[string(name)] == nil {
-		x, err := generate(s.first, shape)
+		x, err := s.generate(shape)
 		if err != nil {
 			return nil, false, err
 		}

@@ -17,7 +17,8 @@ do
     if find(text, ids, 1, true) ~= 1 then break end
     local no, at, expires, low, high, len, «k#, s#, f#, u#, b#» = fields('<I4ddI4I4I4«ddddI4|»', text, #ids + 1)
     local from = #ids + 33 + 36 * («1| + »)
-    if at > now or #text ~= from + len - 1 or string.byte(text, from) ~= 110 or «k# ~= y#| or » then break end
+    if at > now and (not catch_up or ¤ > 1) or #text ~= from + len - 1 or string.byte(text, from) ~= 110 or «k# ~= y#| or » then break end
+    if at > now then catch_up(at) end
     if «low < b#| and » then break end -- no limit needs the first block
     local base = fields('<d', text, from + 1)
     local after, sum = fields('<I5I4', text, #text - 8)

@@ -1,15 +1,14 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // overridesTimeout bounds one call for overrides. No request waits for it.
@@ -62,32 +61,29 @@ func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 
 // LoadOverrides implements overrides.Keeper.
 func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
-	defer cancel()
 	cmd, err := s.run(ctx, loadOverridesLua, version)
 	if err == nil {
 		kept, newest, now, err = readOverrides(cmd.StringSlice())
 	}
 	if err != nil {
-		return nil, "", now, s.overridesError(loadOverridesLua, err)
+		return nil, "", now, s.overridesError(ctx, loadOverridesLua, err)
 	}
 	return kept, newest, now, nil
 }
 
-// run runs a script on the overrides. It returns a panic of the client as an error, because on
-// the goroutine of overrides.Live the panic would end the process.
-func (s *Store) run(ctx context.Context, lua string, args ...any) (cmd *redis.Cmd, err error) {
-	_, err = panics.Call("redisstore: the client panicked", func() error {
-		cmd = redis.NewScript(s.scripts.first+lua).Run(ctx, s.rdb, []string{s.overridesKey()}, args...)
-		return cmd.Err()
-	})
-	return cmd, err
+// run runs a script on the overrides. The last of its arguments is only for Options.SendTime.
+func (s *Store) run(ctx context.Context, lua string, args ...any) (queue.Cmd, error) {
+	ctx = queue.WithBudget(ctx, overridesTimeout)
+	key := s.overridesKey()
+	cmd := queue.NewCmd(ctx, append(append([]any{"eval", s.scripts.adapt(lua), 1, key}, args...), "")...)
+	err := s.process(ctx, key, []queue.Cmd{cmd})
+	return cmd, cmp.Or(err, cmd.Err())
 }
 
 // overridesError explains an error of a script for overrides. If waiting does not help, it wraps
 // quota.ErrUnusable.
-func (s *Store) overridesError(lua string, err error) error {
-	return fmt.Errorf("redisstore: overrides: %w", s.say(quoteLine(s.scripts.first+lua, "overrides", err)))
+func (s *Store) overridesError(ctx context.Context, lua string, err error) error {
+	return fmt.Errorf("redisstore: overrides: %w", s.timeoutCause(ctx, quoteLine(s.scripts.adapt(lua), "overrides", err)))
 }
 
 // readOverrides reads the reply of loadOverridesLua.
@@ -113,18 +109,16 @@ func readOverrides(fields []string, err error) (kept map[string]string, newest s
 
 // SaveOverride implements overrides.Keeper.
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, overridesTimeout)
-	defer cancel()
 	cmd, err := s.run(ctx, saveOverrideLua, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
 	if err != nil {
-		return false, s.overridesError(saveOverrideLua, err)
+		return false, s.overridesError(ctx, saveOverrideLua, err)
 	}
 	n, err := cmd.Int()
 	if err == nil && n != 0 && n != 1 {
 		err = errors.New("the reply can't be read")
 	}
 	if err != nil {
-		return false, s.overridesError(saveOverrideLua, err)
+		return false, s.overridesError(ctx, saveOverrideLua, err)
 	}
 	return n == 1, nil
 }

@@ -104,15 +104,15 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 
 // tryCommands calls each command that the store needs, and returns the version of Lua.
 func (s *Store) tryCommands(ctx context.Context, key string) (lua string, err error) {
-	name, script := s.probeKey(key), redis.NewScript(s.scripts.first+probeLua)
-	load := queue.NewCmd(ctx, "eval", s.scripts.first+probeLua, 1, name)
+	name, script := s.probeKey(key), redis.NewScript(s.scripts.adapt(probeLua))
+	load := queue.NewCmd(ctx, "eval", s.scripts.adapt(probeLua), 1, name, "")
 	if err := s.process(ctx, name, []queue.Cmd{load}); err != nil {
 		return "", err
 	}
 	if err := load.Err(); err != nil {
 		return "", err
 	}
-	hashed := queue.NewCmd(ctx, "evalsha", script.Hash(), 1, name)
+	hashed := queue.NewCmd(ctx, "evalsha", script.Hash(), 1, name, "")
 	if err := s.process(ctx, name, []queue.Cmd{hashed}); err != nil {
 		return "", err
 	}

@@ -64,6 +64,19 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// TestProbeTwice: two probes at the same time, when Redis has no scripts, disturb each other as
+// little as other calls.
+func TestProbeTwice(t *testing.T) {
+	for range 20 {
+		store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(redistest.Lua54(t).Addr(), nil))))
+		weirtest.Together(2, func(int) {
+			if err := store.Probe(t.Context(), everyLimit...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestOverridesLua54: the scripts of overrides run on Lua 5.4, too. Package overrides tests them
 // on a redis-server.
 func TestOverridesLua54(t *testing.T) {
@@ -185,7 +198,7 @@ func TestUnusable(t *testing.T) {
 		{"plain port", server.Addr(), func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{} }, "the server does not speak TLS", ""},
 		{"unknown CA", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{} }, "does not trust the certificate", ""},
 		{"no client certificate", secure, func(o *redis.UniversalOptions) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} }, "refuses the TLS of the client", ""},
-		{"TIME refused in scripts", redistest.Fake(t, serverless), nil, "TIME is not allowed in scripts", ""},
+		{"TIME refused in scripts", redistest.Fake(t, serverless), nil, "TIME is not allowed in scripts, so Options.SendTime is needed", ""},
 		{"Lua 5.3", redistest.Fake(t, lua53), nil, "the server runs Lua 5.3, and the scripts need Lua 5.1 or 5.4", "the server cannot decide under this algorithm, whatever the key: "},
 		{"Redis 6 with LockKeys", redistest.Fake(t, noFlags), nil, "Options.LockKeys", ""},
 		{"no scripts", redistest.Fake(t, noScripts), nil, "the server has no command EVAL", "the server has no command EVALSHA"},
@@ -275,7 +288,19 @@ func TestLockKeys(t *testing.T) {
 		return store
 	}
 	upstash, plain := open(redistest.Lua54(t).Addr()), open(redistest.Server(t).Addr())
-	calls := map[string]func(store *redisstore.Store) error{
+	for name, call := range everyCall(t) {
+		if err := call(upstash); err != nil {
+			t.Errorf("%s with a server that knows the flag: %v", name, err)
+		}
+		if err := call(plain); !weirtest.FailsWith(err, "Options.LockKeys") || !errors.Is(err, quota.ErrUnusable) {
+			t.Errorf("%s with Redis: got error %v, want an ErrUnusable that names Options.LockKeys", name, err)
+		}
+	}
+}
+
+// everyCall has the methods of a store that run scripts.
+func everyCall(t *testing.T) map[string]func(store *redisstore.Store) error {
+	return map[string]func(store *redisstore.Store) error{
 		"Probe": func(s *redisstore.Store) error { return s.Probe(t.Context(), everyLimit...) },
 		"Take":  func(s *redisstore.Store) error { return s.Take(t.Context(), weirtest.Once(everyLimit[0])) },
 		"TakeEach": func(s *redisstore.Store) error {
@@ -283,14 +308,6 @@ func TestLockKeys(t *testing.T) {
 		},
 		"LoadOverrides": func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
 		"SaveOverride":  func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
-	}
-	for name, call := range calls {
-		if err := call(upstash); err != nil {
-			t.Errorf("%s with a server that knows the flag: %v", name, err)
-		}
-		if err := call(plain); !weirtest.FailsWith(err, "Options.LockKeys") || !errors.Is(err, quota.ErrUnusable) {
-			t.Errorf("%s with Redis: got error %v, want an ErrUnusable that names Options.LockKeys", name, err)
-		}
 	}
 }
 

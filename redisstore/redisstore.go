@@ -38,6 +38,15 @@ type Options struct {
 	// (https://upstash.com/docs/redis/features/key-locking). Redis and Valkey refuse this line: then
 	// nothing is decided, and the error wraps quota.ErrUnusable and names LockKeys.
 	LockKeys bool
+
+	// SendTime is for servers that refuse the command TIME in scripts, such as ElastiCache
+	// Serverless. With SendTime, the store calls TIME outside of scripts, about ten times a second
+	// while it has requests, and sends scripts a time that the server's clock has already reached:
+	// a round trip ago, or up to Timeout ago if the server is slow. In any time, a key is therefore
+	// charged at most what its limits admit in this time and two Timeouts more. A caller that waits
+	// for RetryAfter may find that it has to wait for another round trip. All processes that share
+	// limits need the same SendTime.
+	SendTime bool
 }
 
 // lockKeys is the first line of scripts under Options.LockKeys.
@@ -76,9 +85,10 @@ type Store struct {
 	prefix  string
 	timeout time.Duration
 
-	queue   *queue.Queue // nil if keys may be on different nodes
-	queues  sync.Map     // *redis.Client → func() *queue.Queue, for the nodes
-	located atomic.Bool  // the nodes of the cluster are known
+	queue   *server          // nil if keys may be on different nodes
+	queues  sync.Map         // *redis.Client → func() *server, for the nodes
+	located atomic.Bool      // the nodes of the cluster are known
+	clock   func() time.Time // see server
 
 	scripts  scripts
 	dials    dials
@@ -104,6 +114,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout)}
 	if o.LockKeys {
 		s.scripts.first = lockKeys
+	}
+	if o.SendTime {
+		s.scripts.time, s.clock = sendTime(s.timeout), time.Now
 	}
 	watch := func(node *redis.Client) { node.AddHook(&s.dials) }
 	switch rdb := rdb.(type) {

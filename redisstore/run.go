@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 		// If Redis may lack the script, a batch has the text of the script. With only its
 		// hash, this call would fail, and Redis would decide the later calls of the batch
 		// before this call is sent again.
-		if len(calls) == 1 || c.sent.Swap(true) {
+		if len(calls) == 1 || c.sent.Load() || slices.ContainsFunc(calls[:i], func(of *call) bool { return of.script == c.script }) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
 			cmds[i] = c.command(ctx, "eval", c.text)
@@ -35,6 +36,7 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 		}
 		todo = nil
 		for i, c := range calls {
+			c.sent.Store(true) // not earlier: another batch could overtake this one
 			switch err := cmds[i].Err(); {
 			case redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = c.command(ctx, "eval", c.text)
@@ -78,6 +80,9 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && redirected(err) {
+			if s.clock != nil {
+				s.setEarliest(cmd)
+			}
 			if err := queue.Await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) }); !queue.IsAnswer(err) {
 				return err
 			}
@@ -118,16 +123,17 @@ func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
 }
 
 // newQueue returns the queue of a client of one node.
-func (s *Store) newQueue(rdb redis.UniversalClient) *queue.Queue {
-	return queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
+func (s *Store) newQueue(rdb redis.UniversalClient) *server {
+	q := queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
+	return &server{Queue: q, clock: s.clock, dials: &s.dials, timeout: s.timeout}
 }
 
-func (s *Store) queueOf(node *redis.Client) *queue.Queue {
+func (s *Store) queueOf(node *redis.Client) *server {
 	q, ok := s.queues.Load(node)
 	if !ok {
-		q, _ = s.queues.LoadOrStore(node, sync.OnceValue(func() *queue.Queue { return s.newQueue(node) }))
+		q, _ = s.queues.LoadOrStore(node, sync.OnceValue(func() *server { return s.newQueue(node) }))
 	}
-	return q.(func() *queue.Queue)()
+	return q.(func() *server)()
 }
 
 // beyondEdges returns the instant around which a script needs more edges, in µs since 1970.

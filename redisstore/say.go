@@ -114,7 +114,8 @@ func (s *Store) meaning(text, command string) string {
 	text = strings.ToLower(text)
 	for _, setup := range setups {
 		if strings.Contains(text, setup.text) {
-			return strings.NewReplacer("USER", s.user(), "PREFIX", s.prefix, "RIGHT", strings.ToLower(command), "COMMAND", command).Replace(setup.what)
+			what := strings.NewReplacer("USER", s.user(), "PREFIX", s.prefix, "RIGHT", strings.ToLower(command), "COMMAND", command).Replace(setup.what)
+			return strings.Replace(what, "TIME is not allowed in scripts", "TIME is not allowed in scripts, so Options.SendTime is needed", 1)
 		}
 	}
 	return ""

@@ -21,13 +21,14 @@ import (
 // *weir.RefusedError that errors.As finds. The keys of a call are paused if the server asks for
 // that, by ResourceExhausted or Unavailable with RetryInfo, or by metadata about limits. After
 // ResourceExhausted the call is sent again under the conditions for a request after a 429.
-// weir.ByHeader("Host") is the endpoint of the connection. o.Base is not used. UnaryClient returns
+// weir.ByHeader("Host") is the endpoint of the connection. Inner interceptors report for a rule with
+// Settle by weir.ReportUsage, with the context that they get. o.Base is not used. UnaryClient returns
 // the error of Transport.
 func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		var result error
-		res, err := limited(ctx, method, cc, req, func() *http.Response {
+		res, err := limited(ctx, method, cc, req, func(ctx context.Context) *http.Response {
 			var header, trailer metadata.MD
 			result = invoker(ctx, method, req, reply, cc, append(slices.Clip(opts), grpc.Header(&header), grpc.Trailer(&trailer))...)
 			return response(result, metadata.Join(header, trailer))
@@ -48,7 +49,7 @@ func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientIn
 		var over context.Context
 		var cs grpc.ClientStream
 		var result error
-		res, err := limited(ctx, method, cc, nil, func() *http.Response {
+		res, err := limited(ctx, method, cc, nil, func(ctx context.Context) *http.Response {
 			var end context.CancelFunc
 			over, end = context.WithCancel(ctx)
 			if cs, result = streamer(ctx, desc, cc, method, append(slices.Clip(opts), grpc.OnFinish(func(error) { end() }))...); result != nil {
@@ -66,11 +67,11 @@ func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientIn
 
 type sendKey struct{}
 
-// send sends the call of a request.
-type send func() *http.Response
+// send sends the call of a request, with a context for weir.ReportUsage.
+type send func(ctx context.Context) *http.Response
 
 func (send) RoundTrip(r *http.Request) (*http.Response, error) {
-	return r.Context().Value(sendKey{}).(send)(), nil
+	return r.Context().Value(sendKey{}).(send)(r.Context()), nil
 }
 
 // transport returns a function that has f send a call when its turn has come, or returns why it

@@ -213,6 +213,41 @@ func TestClientHeld(t *testing.T) {
 	})
 }
 
+// TestClientSettles: what a call has used, as an inner interceptor reports it, is charged when the
+// call ends. A call that reports nothing costs what was reserved.
+func TestClientSettles(t *testing.T) {
+	for _, want := range []int64{3, 10} {
+		store := weirtest.Memory()
+		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "tokens", Unit: "tokens", Limits: []weir.Limit{daily}, Cost: func(*http.Request) int64 { return 10 }, Settle: weir.ChargeUsed}}})
+		unary, _ := weirgrpc.UnaryClient(l, weir.TransportOptions{})
+		streams, _ := weirgrpc.StreamClient(l, weir.TransportOptions{})
+		report := func(ctx context.Context) {
+			if want == 3 {
+				weir.ReportUsage(ctx, "tokens", 3)
+			}
+		}
+		c := pb.NewTestServiceClient(dial(t, listen(t, &service{}),
+			grpc.WithChainUnaryInterceptor(unary, func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				defer report(ctx)
+				return invoker(ctx, method, req, reply, cc, opts...)
+			}),
+			grpc.WithChainStreamInterceptor(streams, func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				defer report(ctx)
+				return streamer(ctx, desc, cc, method, opts...)
+			})))
+		for i, k := range kinds {
+			if err := k.call(by(t.Context(), "ann"), c); err != nil {
+				t.Error(err)
+			}
+			for deadline := time.Now().Add(10 * time.Second); spent(t, store, "tokens", daily) != int64(i+1)*want; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s: %d units are spent, want %d", k.name, spent(t, store, "tokens", daily), int64(i+1)*want)
+				}
+			}
+		}
+	}
+}
+
 // TestClientUndecided: without a decision a call is sent, unless OnError says that it is not.
 func TestClientUndecided(t *testing.T) {
 	down := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return quota.ErrUnusable })

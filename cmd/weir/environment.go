@@ -74,11 +74,9 @@ var secrets = []string{"admin-token", "redis-password", "redis-sentinel-password
 
 const inFile = "-file"
 
-// fileFlags adds the flags that name the files of secrets.
-func fileFlags(fs *flag.FlagSet, secrets ...string) {
-	for _, name := range secrets {
-		fs.String(name+inFile, "", "`file` whose content is the value of -"+name+", without the line end; read at start")
-	}
+// fileFlag adds the flag that names the file of a secret.
+func fileFlag(fs *flag.FlagSet, path *string, secret, when string) {
+	fs.StringVar(path, secret+inFile, "", "`file` whose content is the value of -"+secret+", without the line end; read "+when)
 }
 
 // setFromFiles sets the flags in secrets from the files that other flags name.
@@ -91,14 +89,10 @@ func setFromFiles(fs *flag.FlagSet) error {
 		if f == nil || f.Value.String() == "" {
 			continue
 		}
-		path := f.Value.String()
-		text, err := os.ReadFile(path)
-		value := strings.TrimRight(string(text), "\r\n")
+		value, err := readSecret(f.Value.String())
 		switch {
 		case set[name]:
 			err = fmt.Errorf("-%s is set, too", name)
-		case err == nil && value == "":
-			err = fmt.Errorf("%s is empty", path)
 		case err == nil:
 			err = fs.Set(name, value)
 		}
@@ -107,4 +101,14 @@ func setFromFiles(fs *flag.FlagSet) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readSecret returns the content of a file without the line end.
+func readSecret(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	value := strings.TrimRight(string(text), "\r\n")
+	if err == nil && value == "" {
+		err = fmt.Errorf("%s is empty", path)
+	}
+	return value, err
 }

@@ -278,7 +278,7 @@ var update = flag.Bool("update", false, "write the tables of flags into docs/ser
 // last table gets the flags of the Redis client that the other tables lack.
 var flagTables = []struct{ title, flags string }{
 	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
-	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
+	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-send-time redis-lock-keys redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
 		"redis-master-name redis-sentinel-username redis-sentinel-password redis-sentinel-password-file redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
 	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-shadow envoy-headers envoy-metadata"},
 	{"The connections to Redis", ""},

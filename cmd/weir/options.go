@@ -86,7 +86,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
 	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "tell Envoy to add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
 	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call and, if all its limits have quota_mode, which descriptors are over their limit")
-	fileFlags(fs, "admin-token")
+	fileFlag(fs, new(string), "admin-token", "at start")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
 	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down, one `word`: memory counts in this process, open lets all requests pass, closed answers them with 503")

@@ -29,9 +29,12 @@ type redisOptions struct {
 	prefix  string
 	timeout time.Duration
 
+	sendTime, lockKeys bool
+
 	tls                    bool
 	tlsCA, tlsCert, tlsKey string
 	tlsServerName          string
+	passwordFile           string
 
 	client redis.UniversalOptions // what the flags of clientFields set
 	given  []string               // the fields of client whose flags were given
@@ -68,7 +71,7 @@ var clientFields = []struct{ field, usage string }{
 	{"ReadTimeout", "longest `time` to wait for an answer; the default is -redis-timeout plus 250ms"},
 	{"WriteTimeout", "longest `time` to send a command; the default is -redis-timeout plus 250ms"},
 	{"ContextTimeoutEnabled", "let -redis-timeout bound the commands of the Redis client; if false, decisions go through a copy of the client whose timeouts are -redis-timeout plus 250ms"},
-	{"MaxRetries", "`number` of times that a failed command for overrides is sent again; -1 means none. Decisions are not affected"},
+	{"MaxRetries", "`number` of times that a failed command about Sentinels or the nodes of a cluster is sent again; -1 means none"},
 	{"MinRetryBackoff", "shortest `time` before a failed command is sent again; 0 means 10ms"},
 	{"MaxRetryBackoff", "longest `time` before a failed command is sent again; 0 means 1s"},
 	{"ReadBufferSize", "size of the read buffer of a connection in `bytes`; 0 means 32 KiB"},
@@ -97,12 +100,15 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or of several cluster nodes or Sentinels, separated by commas; without it weir counts in memory")
 	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`prefix` of every key in Redis")
 	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
+	fs.BoolVar(&o.sendTime, "redis-send-time", false, "send the time with each script, for a server that refuses TIME in scripts, such as ElastiCache Serverless")
+	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false, "begin scripts with the flag by which Upstash locks only their keys; Redis and Valkey refuse it")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
 	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
-	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis")
+	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis, read again when it changes")
 	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
 	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
-	fileFlags(fs, "redis-password", "redis-sentinel-password")
+	fileFlag(fs, &o.passwordFile, "redis-password", "for each new connection")
+	fileFlag(fs, new(string), "redis-sentinel-password", "at start")
 	o.client = *redisstore.ClientOptions(0)
 	for _, c := range clientFields {
 		name := flagOf(c.field)
@@ -180,6 +186,12 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	for _, field := range o.given {
 		reflect.ValueOf(u).Elem().FieldByName(field).Set(reflect.ValueOf(o.client).FieldByName(field))
 	}
+	if o.passwordFile != "" {
+		u.CredentialsProviderContext = func(context.Context) (username, password string, err error) {
+			password, err = readSecret(o.passwordFile)
+			return u.Username, password, err
+		}
+	}
 	if !o.tls {
 		return u, nil
 	}
@@ -195,11 +207,11 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 		}
 	}
 	if o.tlsCert != "" {
-		cert, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
+		cert, err := loadCertificate(o.tlsCert, o.tlsKey)
 		if err != nil {
 			return nil, fmt.Errorf("-redis-tls-cert: %w", err)
 		}
-		u.TLSConfig.Certificates = []tls.Certificate{cert}
+		u.TLSConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.get(nil) }
 	}
 	return u, nil
 }
@@ -211,7 +223,7 @@ func (o *redisOptions) open(so stack.Options) (s *stack.Store, closeAll func(), 
 		return nil, nil, err
 	}
 	rdb := redis.NewUniversalClient(u)
-	so.Redis = redisstore.Options{Prefix: o.prefix, Timeout: o.timeout}
+	so.Redis = redisstore.Options{Prefix: o.prefix, Timeout: o.timeout, SendTime: o.sendTime, LockKeys: o.lockKeys}
 	if s, err = stack.New(rdb, so); err != nil {
 		rdb.Close()
 		return nil, nil, err

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed83679106/weir/internal/redistest"
 	"github.com/seed83679106/weir/internal/rounds"
 	"github.com/seed83679106/weir/internal/weirtest"
@@ -471,6 +473,7 @@ func TestCheckRedis(t *testing.T) {
 		}
 	}
 	const password = "WEIR_REDIS_PASSWORD=verysecret"
+	timeless := "-redis-timeout 5s -redis-addrs " + redistest.Lua54(t).RefuseTime().Addr()
 	at := "-redis-addrs " + server.Addr() + " -redis-timeout 5s"
 	for _, tt := range []struct {
 		args, variable string
@@ -482,6 +485,9 @@ func TestCheckRedis(t *testing.T) {
 		{at + " -redis-username few", password, 1, "evalsha"},
 		{at + " -redis-username all -redis-password wrong", password, 1, "WRONGPASS"},
 		{"-redis-addrs 127.0.0.1:1", "", 1, "redis at 127.0.0.1:1: "},
+		{timeless, "", 1, "Options.SendTime"},
+		{timeless + " -redis-send-time -redis-lock-keys", "", 0, ": ok"},
+		{at + " -redis-username all -redis-lock-keys", password, 1, "Options.LockKeys"},
 		{"limits.yaml", "WEIR_REDIS_ADDRS=127.0.0.1:1", 0, "limits.yaml: ok\n"},
 	} {
 		var stdout, stderr bytes.Buffer
@@ -526,6 +532,44 @@ func TestRedisTLS(t *testing.T) {
 			t.Errorf("%q: got %v keys, %v; want %d\n%s", tt.args, n, err, tt.keys, s.log)
 		}
 	}
+}
+
+// TestRotatedPassword: new connections use the password that the file has then.
+func TestRotatedPassword(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "limits.yaml")
+	writeLimits(t, path, 1000)
+	server := redistest.Server(t)
+	if _, err := server.Do("CONFIG", "SET", "requirepass", "old"); err != nil {
+		t.Fatal(err)
+	}
+	file := writeFile(t, filepath.Join(dir, "password"), "old\n")
+	s := startService(t, "-limits", path, "-redis-addrs", server.Addr(), "-redis-timeout", "5s", "-redis-password-file", file)
+	ready := func(when string) { // a connection may just have been closed, or not made yet
+		t.Helper()
+		got := ""
+		for range 100 {
+			resp, body := get(t, http.DefaultClient, s.url("auth-addr")+"/readyz")
+			if got = fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(body)); got == "200 ready" {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		t.Errorf("%s: /readyz answers %s\n%s", when, got, s.log)
+	}
+	ready("before")
+	rotate := func(from, to string) {
+		admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: from})
+		defer admin.Close()
+		for _, args := range [][]any{{"CONFIG", "SET", "requirepass", to}, {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"}} {
+			if err := admin.Do(t.Context(), args...).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	writeFile(t, file, "new\n")
+	rotate("old", "new")
+	ready("after")
 }
 
 // TestSlowBodies: a request whose body does not arrive is charged and ends, whether a rule reads

@@ -23,10 +23,11 @@ var lua54 string
 type Lua struct {
 	addr string
 
-	mu  sync.Mutex
-	in  io.Writer
-	out *bufio.Reader
-	now time.Time // zero for the time of this machine
+	mu     sync.Mutex
+	in     io.Writer
+	out    *bufio.Reader
+	now    time.Time // zero for the time of this machine
+	around func(args []string, run func() string) string
 }
 
 // Lua54 starts a Lua, which ends in the Cleanup of the test.
@@ -54,7 +55,15 @@ func Lua54(t testing.TB) *Lua {
 		}
 	})
 	l := &Lua{in: in, out: bufio.NewReader(out)}
-	l.addr = Fake(t, l.answer)
+	l.addr = Fake(t, func(args []string) string {
+		l.mu.Lock()
+		around := l.around
+		l.mu.Unlock()
+		if around == nil {
+			return l.answer(args)
+		}
+		return around(args, func() string { return l.answer(args) })
+	})
 	return l
 }
 
@@ -67,6 +76,19 @@ func (l *Lua) SetTime(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now = now
+}
+
+// Around makes f answer each command. f calls run, which returns the reply of the server.
+func (l *Lua) Around(f func(args []string, run func() string) (reply string)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.around = f
+}
+
+// RefuseTime makes scripts fail that call TIME, as on ElastiCache Serverless.
+func (l *Lua) RefuseTime() *Lua {
+	l.answer([]string{"REFUSETIME"})
+	return l
 }
 
 // Dump returns a text that changes if, and only if, a value or its TTL changes.

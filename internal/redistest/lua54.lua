@@ -6,7 +6,7 @@
 -- lua54.go writes a command as a line and the arguments. The line has the time in µs, whether
 -- values expire, the SHA-1 of the text of a script, and the length of each argument. The answer is a
 -- line with a length, and a reply in RESP.
-local db, ends, scripts, now, expire, sha, declared = {}, {}, {}, 0, false, '', nil
+local db, ends, scripts, now, expire, sha, declared, refuse_time = {}, {}, {}, 0, false, '', nil, false
 
 local wrong_type = {err = 'WRONGTYPE Operation against a key holding the wrong kind of value'}
 
@@ -115,6 +115,10 @@ local commands = {
   PING = function() return {ok = 'PONG'} end,
   SELECT = function() return {ok = 'OK'} end,
   TIME = function() return {string.format('%d', now // 1000000), string.format('%d', now % 1000000)} end,
+  REFUSETIME = function()
+    refuse_time = true
+    return {ok = 'OK'}
+  end,
   DBSIZE = function() return #live() end,
   KEYS = live,
   SCAN = function() return {'0', live()} end,
@@ -142,6 +146,12 @@ local function answer(name, ...)
   if of_key[name] then
     f = of_key[name]
     if declared and not declared[...] then return {err = 'ERR the script has not declared a key of ' .. name} end
+  end
+  if declared and name == 'TIME' and refuse_time then
+    local level = 2
+    while debug.getinfo(level, 'S').source ~= '@user_script' do level = level + 1 end
+    local line = debug.getinfo(level, 'l').currentline
+    return {err = 'ERR This Redis command is not allowed from script script: ' .. sha .. ', on @user_script:' .. line .. '.'}
   end
   if not f then return {err = "ERR unknown command '" .. name .. "'"} end
   local ok, reply = pcall(f, ...)

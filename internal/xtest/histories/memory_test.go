@@ -59,12 +59,14 @@ func TestMemory(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			m := memory{seam: s, pairs: map[string][]op{}}
 			if testing.Short() {
-				s.rounds /= 5
+				m.rounds /= 5
 			}
-			if n := rounds.N(s.rounds, 10*s.rounds); !s.expires {
-				m.run(t, n)
-			} else {
-				synctest.Test(t, func(t *testing.T) { m.run(t, n) })
+			for range rounds.N(1, 10) {
+				if m.store = nil; !s.expires {
+					m.run(t)
+				} else {
+					synctest.Test(t, func(t *testing.T) { m.run(t) }) // each within the 292 years of a clock
+				}
 			}
 			m.check(t)
 		})
@@ -75,6 +77,7 @@ func TestMemory(t *testing.T) {
 type memory struct {
 	seam
 	store *memstore.Store
+	round int
 	begin time.Time
 	ticks atomic.Int64
 
@@ -84,22 +87,24 @@ type memory struct {
 	made  int // keys of the flood
 }
 
-// run makes n rounds. To find faults between two instructions, it uses more processors than the
-// machine has, which then interrupts calls halfway, and makes allocations slow if there are few.
-func (m *memory) run(t *testing.T, n int) {
+// run makes the rounds of a seam. To find faults between two instructions, it uses more
+// processors than the machine has, which then interrupts calls halfway, and makes allocations
+// slow if there are few.
+func (m *memory) run(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	if m.flood <= 1 && !weirtest.Race {
 		runtime.MemProfileRate = 1
 	}
 	m.begin = time.Now()
-	for round := range n {
+	for range m.rounds {
+		m.round++
 		if m.store == nil || !m.expires {
 			m.store = memstore.New(memstore.Options{MaxKeys: m.maxKeys})
 		}
 		var wg sync.WaitGroup
 		for w := range memoryWorkers {
-			wg.Go(func() { m.work(t, round, w) })
+			wg.Go(func() { m.work(t, m.round, w) })
 		}
 		wg.Wait()
 		if m.expires {

@@ -30,7 +30,7 @@ import (
 // and not much longer. With Lua 5.4 no script may use a key that it does not declare.
 func TestDifferential(t *testing.T) {
 	t.Parallel()
-	onBothLuas(t, differential)
+	onBothLuas(t, func(t *testing.T, rdb *redis.Client, server world) { differential(t, rdb, server, false) })
 }
 
 // TestDifferentialOnServer does the same as TestDifferential with a redis-server, on the
@@ -39,15 +39,25 @@ func TestDifferentialOnServer(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
 	defer rdb.Close()
-	differential(t, rdb, &realServer{rdb: rdb})
+	differential(t, rdb, &realServer{rdb: rdb}, false)
+}
+
+// TestDifferentialSendTime does the same with a server that refuses TIME in scripts. A decision
+// counts for the instant that the store has sent, or that the script has found in the states.
+func TestDifferentialSendTime(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Lua54(t).RefuseTime().Addr()})
+	defer rdb.Close()
+	differential(t, rdb, &realServer{rdb: rdb}, true)
 }
 
 // differential runs random histories.
-func differential(t *testing.T, rdb *redis.Client, server world) {
+func differential(t *testing.T, rdb *redis.Client, server world, sendTime bool) {
 	decisions := rounds.N(5000, 30_000)
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 3))
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
+	o := redisstore.Options{Timeout: 10 * time.Second, SendTime: sendTime}
+	store, err := redisstore.New(rdb, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +65,7 @@ func differential(t *testing.T, rdb *redis.Client, server world) {
 	for total := 0; total < decisions; {
 		s := store // many histories share this store, so it soon has as many scripts as a store may make
 		if r.IntN(2) == 0 {
-			if s, err = redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}); err != nil {
+			if s, err = redisstore.New(rdb, o); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -1,0 +1,160 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
+)
+
+// With Options.SendTime, a script gets the time as its last argument, which sendTime removes
+// from ARGV. This time is a lower bound of the server's clock, and the bounds of two processes
+// differ. The script therefore decides at the instant of the newest state if that is later: it
+// was written at that time or later, so it has come on the server. But the state of a reservation
+// lies in the future. A value that has such a state also has the time at which it was written,
+// and this time counts instead. No decision is then ahead of the server. It may be behind, by up to
+// two timeouts: that of the last TIME, and its own. So much longer values live, because otherwise
+// a late script would not find what was spent at its time.
+func sendTime(timeout time.Duration) *strings.Replacer {
+	late := max(time.Second, 2*timeout+10*time.Millisecond).Milliseconds()
+	return strings.NewReplacer(
+		"redis.call('TIME')", "{string.match(table.remove(ARGV), '(.*)(......)')}",
+		"try('TIME', call('TIME'))\n", "",
+		"local catch_up\n", `local function catch_up(at)
+  now, t = at, {string.match(string.format('%.0f', at), '(.*)(......)')}
+end
+`,
+		" / 1000) + 1", fmt.Sprintf(" / 1000) + %d", late+1),
+		"last - now + 1999", fmt.Sprintf("last - now + %d999", late+1),
+		"now + ttl * 1000", fmt.Sprintf("now + (ttl - %d) * 1000", late),
+	)
+}
+
+const (
+	askAgain = 100 * time.Millisecond // after it, a command TIME is sent behind the next decisions
+	askFirst = 2 * time.Second        // after it, and on a new connection, TIME is sent before them
+	drift    = 1000                   // in that many µs the clocks of process and server come at most 1 µs apart
+)
+
+// A server is one Redis, with the queue of the commands for it. With Options.SendTime it knows a
+// lower bound of the server's clock. When the reply of TIME has come, the clock is at least at the
+// time in the reply. From then on the bound advances with the clock of the process, less what the
+// two may drift apart. Any reply may raise the bound. But if the bound is later than the clock can
+// be, it falls: the clock has been set back, or another server answers.
+type server struct {
+	*queue.Queue
+	clock   func() time.Time // of the process, without jumps; nil without Options.SendTime
+	dials   *dials
+	timeout time.Duration
+
+	mu    sync.Mutex
+	bound int64     // µs since 1970
+	at    time.Time // when the process learned it; zero if it never did
+	asked time.Time // when TIME was last sent or answered
+	made  int64     // how many connections there had been then
+}
+
+// Do is queue.Do. With Options.SendTime it sets the last argument of each command to the time.
+func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
+	if s.clock == nil {
+		return s.Queue.Do(ctx, cmds)
+	}
+	s.mu.Lock()
+	age := s.clock().Sub(s.asked)
+	first, again := s.at.IsZero() || age > askFirst || s.made != s.dials.made.Load(), age > askAgain
+	if again {
+		s.asked = s.clock() // one caller asks, the others do not
+	}
+	s.mu.Unlock()
+	if first {
+		if err := s.ask(ctx, nil); err != nil {
+			return err
+		}
+	}
+	now := s.time()
+	for _, cmd := range cmds {
+		cmd.Args()[len(cmd.Args())-1] = now
+	}
+	if again && !first {
+		return s.ask(ctx, cmds)
+	}
+	return s.send(ctx, cmds)
+}
+
+// send sends commands. After an error another server may take over, so that the bound is unknown.
+func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
+	err := s.Queue.Do(ctx, cmds)
+	if err != nil && !errors.Is(err, quota.ErrBusy) {
+		s.mu.Lock()
+		s.at = time.Time{}
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// ask sends commands, and TIME behind them. If there are no commands, an error of TIME counts.
+func (s *server) ask(ctx context.Context, cmds []queue.Cmd) error {
+	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
+	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
+		return err
+	}
+	received := s.clock()
+	now, err := cmd.Int64Slice()
+	switch {
+	case err == nil && len(now) == 2:
+		s.learn(now[0]*1e6+now[1], made, sent, received)
+	case len(cmds) == 0:
+		return cmp.Or(err, errors.New("redisstore: the reply of TIME can't be read"))
+	}
+	return nil
+}
+
+// learn notes that the clock of the server was at µs between two instants, of which the second
+// is now.
+func (s *server) learn(µs, made int64, sent, received time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	trip := received.Sub(sent).Microseconds()
+	switch bound := s.boundAt(received); {
+	case made < s.made:
+		return
+	case s.at.IsZero(), made > s.made, bound < µs, bound > µs+trip+trip/drift+1:
+		s.bound, s.at = µs, received
+	}
+	if received.Sub(sent) <= s.timeout { // otherwise the next call asks first
+		s.asked, s.made = received, made
+	}
+}
+
+func (s *server) time() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.boundAt(s.clock())
+}
+
+func (s *server) boundAt(now time.Time) int64 {
+	µs := max(0, now.Sub(s.at).Microseconds())
+	return s.bound + µs - (µs+drift-1)/drift
+}
+
+// setEarliest sets the time of a command that a node has redirected, to a lower bound of the clocks
+// of all nodes that have lately answered.
+func (s *Store) setEarliest(cmd queue.Cmd) {
+	last := &cmd.Args()[len(cmd.Args())-1]
+	s.queues.Range(func(_, of any) bool {
+		node := of.(func() *server)()
+		node.mu.Lock()
+		defer node.mu.Unlock()
+		if now := s.clock(); !node.at.IsZero() && now.Sub(node.asked) < time.Minute {
+			*last = min((*last).(int64), node.boundAt(now))
+		}
+		return true
+	})
+}
