@@ -34,12 +34,13 @@ func main() {
 	once := flag.Bool("once", false, "serve the page, request it once, and end")
 	redisAddr := flag.String("redis", "", "`address` of a Redis; without it a Redis runs inside this program")
 	static := flag.String("static", "", "`directory` to write the page to, instead of serving it")
+	url := flag.String("url", "", "with -static: the `URL` at which the page will be, for the picture that other sites show beside a link to it")
 	flag.Parse()
 	log.SetFlags(0)
 	if *static != "" {
 		compiled, err := server.Compile()
 		if err == nil {
-			err = server.WriteStatic(*static, compiled)
+			err = server.WriteStatic(*static, *url, compiled)
 		}
 		if err != nil {
 			log.Fatal(err)

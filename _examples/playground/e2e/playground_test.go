@@ -42,7 +42,7 @@ var static = sync.OnceValues(func() (http.Handler, error) {
 	dir := filepath.Join(temporary, "static")
 	files, err := compile()
 	if err == nil {
-		err = server.WriteStatic(dir, files)
+		err = server.WriteStatic(dir, "", files)
 	}
 	return http.FileServer(http.Dir(dir)), err
 })

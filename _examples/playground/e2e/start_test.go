@@ -5,12 +5,15 @@ import (
 	"flag"
 	"image/png"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/seed83679106/weir/_examples/playground/server"
 )
 
 var update = flag.Bool("update", false, "write the pictures that the page has before the library is loaded")
@@ -145,4 +148,17 @@ func TestWithoutScript(t *testing.T) {
 	check("without scripts", "")
 	script(false)
 	p.do(chromedp.Navigate("about:blank"))
+}
+
+// TestURL writes the page for a URL. The picture for links to it must have an absolute URL.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := server.WriteStatic(dir, "https://example.com/limits/", nil); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "index.html"))
+	if want := `<meta property="og:image" content="https://example.com/limits/og.png">`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("%v: there is no %s", err, want)
+	}
 }

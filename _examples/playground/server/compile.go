@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"html"
 	"io/fs"
 	"net/http"
 	"os"
@@ -50,8 +51,10 @@ func Compile() (files map[string][]byte, err error) {
 }
 
 // WriteStatic writes the page to the directory dir, for any web server to serve. compiled
-// holds the files that Compile returned.
-func WriteStatic(dir string, compiled map[string][]byte) error {
+// holds the files that Compile returned. The argument url is empty or the URL under which
+// the page will be. Other sites that show a picture beside a link need it: they load no
+// picture whose URL is relative.
+func WriteStatic(dir, url string, compiled map[string][]byte) error {
 	page := Page()
 	err := fs.WalkDir(page, ".", func(name string, entry fs.DirEntry, err error) error {
 		to := filepath.Join(dir, filepath.FromSlash(name))
@@ -64,6 +67,9 @@ func WriteStatic(dir string, compiled map[string][]byte) error {
 		data, err := fs.ReadFile(page, name)
 		if err != nil {
 			return err
+		}
+		if url != "" {
+			data = bytes.ReplaceAll(data, []byte(`content="og.png"`), []byte(`content="`+html.EscapeString(strings.TrimSuffix(url, "/"))+`/og.png"`))
 		}
 		return os.WriteFile(to, data, 0o644)
 	})

@@ -1,7 +1,6 @@
-// frame is the time between two pictures of something that moves, in ms: about 25 pictures a second.
-// Without a graphics processor, a browser needs 3 ms of processor time for every frame just to put
-// it on the screen, so 60 a second would cost twice as much of a core.
-export const frame = 36;
+// frame is the time between two pictures of something that moves, in ms: about 15 pictures a second.
+// Without a graphics processor a browser needs 5 to 8 ms of a core for each.
+export const frame = 60;
 
 // beat calls f about every every() ms, in an animation frame, with the time in ms. While shown()
 // returns false, it does not call f. Beats fall on multiples of their length, and those of 100 ms or
