@@ -38,11 +38,12 @@ type can struct {
 }
 
 // can returns the changes of a key that the page offers. A network can only be banned. The empty key
-// may be that of many clients, and cannot have an override.
+// may be that of many clients: it can neither be banned nor have an override.
 func (h *Handler) can(r *rule, key string, network bool) can {
 	c := can{Rule: r.Name, Key: key, Reset: !network}
 	own := h.overridesKeys(r) == nil && key != "" && !network
 	switch {
+	case r.Shadow == 1: // it refuses no request, not even of a banned key
 	case len(r.penalizers) > 0 && key != "", network:
 		c.Ban = "ban"
 	case own:
@@ -69,7 +70,7 @@ func (h *Handler) form(p *page, r *rule, q url.Values) (*form, error) {
 			f.Text = "Every request from this network is refused under this rule, in all processes within a second."
 		}
 	case "unban":
-		if c.Ban != "ban" {
+		if len(r.penalizers) == 0 && p.Network == "" {
 			return nil, impossible
 		}
 		f.Title, f.Button = "Lift the ban of", "Lift the ban"

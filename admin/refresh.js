@@ -24,6 +24,7 @@ async function refresh() {
     const response = await fetch(document.body.dataset.refresh, { cache: "no-store", signal: AbortSignal.timeout(2 * every) });
     if (!response.ok) throw new Error(String(response.status));
     const next = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (!next.getElementById("strip")) throw new Error("another page"); // such as that of a login
     for (const part of document.querySelectorAll("[data-live]")) {
       const fresh = next.getElementById(part.id);
       if (fresh && !inUse(part)) part.replaceChildren(...fresh.childNodes);

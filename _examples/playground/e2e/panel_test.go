@@ -17,6 +17,7 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/admin"
@@ -39,6 +40,7 @@ type site struct {
 	url   string
 	limit http.Handler
 	loads atomic.Int64 // of the page
+	away  atomic.Bool  // the server answers with a page of its own, such as that of a login
 }
 
 // newSite returns a site that has refused hostile requests, one client above all, and many
@@ -80,6 +82,10 @@ func newSite(t *testing.T) *site {
 			return
 		}
 		s.loads.Add(1)
+		if s.away.Load() {
+			fmt.Fprint(w, "<!DOCTYPE html><title>Login</title>")
+			return
+		}
 		page := httptest.NewRecorder() // a status other than 200 would be a line on the console
 		h.ServeHTTP(page, r)
 		maps.Copy(w.Header(), page.Header())
@@ -91,8 +97,8 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// ask sends n requests of a user.
-func (s *site) ask(user, addr string, n int) {
+// ask sends n requests of a user, and returns the status of the last answer.
+func (s *site) ask(user, addr string, n int) (status int) {
 	for range n {
 		r := httptest.NewRequest("GET", "/", nil)
 		r.URL.Path = "/search/" + user
@@ -103,8 +109,11 @@ func (s *site) ask(user, addr string, n int) {
 			r.RemoteAddr = "[" + addr + "]"
 		}
 		r.RemoteAddr += ":4711"
-		s.limit.ServeHTTP(httptest.NewRecorder(), r)
+		w := httptest.NewRecorder()
+		s.limit.ServeHTTP(w, r)
+		status = w.Code
 	}
+	return status
 }
 
 // views are the pages of operators, with all their parts.
@@ -229,4 +238,115 @@ func (p *page) scripts(enabled bool) {
 	if _, err := chromedp.Call(p.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !enabled}); err != nil {
 		p.Fatal(err)
 	}
+}
+
+// TestPanelWithoutScripts bans a key, and undoes that, in a browser that runs no scripts.
+func TestPanelWithoutScripts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := open(t, "")
+	p.scripts(false)
+	defer p.scripts(true)
+	text := func() string {
+		p.Helper()
+		text, err := chromedp.Run(p.ctx, chromedp.Text(chromedp.CSS("main")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	want := func(want string) {
+		p.Helper()
+		if got := text(); !strings.Contains(got, want) {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	}
+	follow := func(selector string) { // and waits for the next page
+		p.Helper()
+		if _, err := chromedp.RunResponse(p.ctx, chromedp.Click(chromedp.CSS(selector))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.do(chromedp.Navigate(s.url))
+	want(`"mallory" has 86 % of the refusals`)
+	follow(`#offenders .acts a.danger`)
+	want("Every request of this key is refused under this rule")
+	follow(`.confirm button.danger`)
+	want("Done. Rule api, key mallory: banned it for 1h.")
+	if got := s.ask("mallory", "203.0.113.9", 1); got != 429 {
+		t.Errorf("banned: got %d", got)
+	}
+	follow(`#done button`)
+	want("undid: banned it for 1h")
+	follow(`nav a[href="./?tab=keys"]`)
+	want("None that this process knows of.")
+}
+
+// TestPanelKeyboard: the first tab stop skips to the content, each stop is visible, the stops follow
+// the page from top to bottom, and a form can be sent by keys alone.
+func TestPanelKeyboard(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := open(t, "")
+	stop := func() string { // presses Tab, and says where the focus is
+		p.Helper()
+		p.do(chromedp.KeyEvent("\t"))
+		return eval[string](p, `(() => {
+			const e = document.activeElement, box = e.getBoundingClientRect();
+			if (getComputedStyle(e).outlineStyle === "none") return "no outline: " + e.outerHTML;
+			if (box.width < 1 || box.right < 0) return "invisible: " + e.outerHTML;
+			const all = [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select")];
+			return all.indexOf(e) + " of " + all.length;
+		})()`)
+	}
+	p.do(chromedp.Navigate(s.url))
+	n := eval[int](p, `document.querySelectorAll("a[href], button, input:not([type=hidden]), select").length`)
+	for i := range n {
+		if got, want := stop(), fmt.Sprintf("%d of %d", i, n); got != want {
+			t.Fatalf("stop %d: got %s, want %s", i, got, want)
+		}
+	}
+	p.do(chromedp.Navigate(s.url+"?do=ban&rule=api&key=mallory"), chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.Enter))
+	p.wait(`document.activeElement.id === "main"`)
+	p.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.Enter))
+	p.wait(`document.querySelector("#done")?.textContent.includes("banned it for 24h")`)
+}
+
+// TestPanelRefresh: the numbers change without a click, except where the operator has the focus, and
+// while the page is hidden nothing is loaded. If the page can no longer be loaded, it says so.
+func TestPanelRefresh(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := open(t, "")
+	p.do(chromedp.Navigate(s.url))
+	allowed := `document.querySelector("#rules [data-label=allowed]").textContent`
+	first, firstOffender := eval[string](p, allowed), eval[string](p, `document.querySelector("#offenders [data-label='in 5 min']").textContent`)
+	p.do(chromedp.Focus(chromedp.CSS("#offenders a")))
+	s.ask("carol", "198.51.100.1", 5)
+	s.ask("mallory", "203.0.113.9", 50)
+	p.wait(allowed + " !== " + fmt.Sprintf("%q", first))
+	if got := eval[string](p, `document.querySelector("#offenders [data-label='in 5 min']").textContent`); got != firstOffender {
+		t.Errorf("a part with the focus in it has changed from %s to %s", firstOffender, got)
+	}
+	hide := func(hidden bool) {
+		p.Helper()
+		eval[any](p, fmt.Sprintf(`Object.defineProperty(document, "hidden", { configurable: true, get: () => %v }); document.dispatchEvent(new Event("visibilitychange")); undefined`, hidden))
+	}
+	hide(true)
+	eval[any](p, `fetch("style.css").then((r) => r.text()).then(() => undefined)`) // what was loading has arrived
+	loads := s.loads.Load()
+	for range 3 {
+		hide(true)
+	}
+	eval[any](p, `fetch("style.css").then((r) => r.text()).then(() => undefined)`)
+	if got := s.loads.Load(); got != loads {
+		t.Errorf("hidden: the page was loaded %d times", got-loads)
+	}
+	p.wait(`document.querySelector("#stale").hidden`)
+	s.away.Store(true)
+	hide(false)
+	p.wait(`!document.querySelector("#stale").hidden && document.querySelector("#stale").textContent.startsWith("No answer from this process since ")`)
+	s.away.Store(false)
+	hide(false)
+	p.wait(`document.querySelector("#stale").hidden`)
 }
