@@ -115,6 +115,9 @@ func (r *rule) facts() []fact {
 		{"config", r.word, ""},
 	}
 	facts = append(facts, fact{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""})
+	if r.settle != 0 {
+		facts = append(facts, fact{"settle", settles[r.settle], ""})
+	}
 	if r.freePreflight {
 		facts = append(facts, fact{"preflights", "free", ""})
 	}

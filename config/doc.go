@@ -49,6 +49,8 @@
 //   - cost is a whole number of at least 1, content-length, or a name of
 //     Options.Costs. The unit of content-length is content-bytes, unless the field
 //     unit says otherwise. A request whose body has no known length is refused.
+//   - settle: used charges in the end what the handler reports or draws in the unit of
+//     the rule: see [weir.ChargeUsed]. The default, reserved, charges the cost.
 //   - shadow: true charges requests and refuses none. shadow: 75% enforces the rule
 //     for a quarter of the keys, and refuses no requests of the other keys.
 //   - allow lists requests that the rule does not apply to, and deny lists requests

@@ -20,7 +20,7 @@ import (
 var (
 	fileFields     = []string{"trusted-proxies", "proxy-header", "free-preflights", "key", "algorithm", "timezone", "headers", "limits", "include"}
 	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "shadow",
+	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "settle", "shadow",
 		"allow", "deny", "penalty", "status", "retry-jitter", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
@@ -30,6 +30,9 @@ const (
 	unlimited = "unlimited"
 	denied    = "denied"
 )
+
+// settles are the values of settle.
+var settles = []string{"reserved", "used"}
 
 // A rule is a weir.Rule and the parts of the file that it was made from.
 type rule struct {
@@ -44,6 +47,7 @@ type rule struct {
 	overridden  []fact // its overrides
 
 	freePreflight bool // as in every rule of the file
+	settle        int  // one of settles
 }
 
 // A decoder reads the rules of one file, and those of the files that it includes.
@@ -198,6 +202,10 @@ func (d *ruleDecoder) parts() {
 	}
 	set(f, "unit", &r.Unit, d.text)
 	d.valid(f["unit"], weir.Rule{Unit: r.Unit})
+	set(f, "settle", &r.settle, func(n ast.Node, what string) int { return max(0, d.choice(n, what, settles)) })
+	if settles[r.settle] == "used" {
+		r.Settle = weir.ChargeUsed
+	}
 	set(f, "shadow", &r.Shadow, d.share)
 	set(f, "allow", &r.allow, d.keyList)
 	set(f, "deny", &r.deny, d.keyList)

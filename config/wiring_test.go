@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/weirtest"
 )
 
@@ -32,6 +33,30 @@ func TestPreflights(t *testing.T) {
 		if served != want {
 			t.Errorf("%s: got %d preflights served, want %d", strings.Split(text, "\n")[0], served, want)
 		}
+	}
+}
+
+// TestSettleOfFiles: settle says what a request is charged in the end.
+func TestSettleOfFiles(t *testing.T) {
+	for settle, want := range map[string]string{"": "200 200 429", "settle: reserved, ": "200 200 429", "settle: used, ": "200 200 200"} {
+		f, err := open("limits: [{name: a, key: global, cost: 4, unit: tokens, "+settle+"config: [{limit: 10, period: 1000h}]}]", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := f.Handler("a")(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), "tokens", 3) }))
+		var got []string
+		for range 3 {
+			got = append(got, fmt.Sprint(weirtest.Do(h, weirtest.Ask("/", "192.0.2.1:4")).StatusCode))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%q: got %s, want %s", settle, got, want)
+		}
+	}
+	if _, err := open("limits: [{name: a, settle: usd, config: [{limit: 10, period: 1h}]}]", Options{}); err == nil || !strings.Contains(err.Error(), `settle`) || !strings.Contains(err.Error(), "used") {
+		t.Errorf("an unknown settle: got error %v", err)
+	}
+	if _, err := open("limits: [{name: a, settle: used, config: [{limit: 10, period: 1h, algorithm: in-flight}]}]", Options{}); err == nil {
+		t.Error("a settle of requests in flight: got no error")
 	}
 }
 

@@ -37,6 +37,7 @@ func TestCost(t *testing.T) {
 		{`[{"id":1}`, -1},
 		{`[{"id":1}]x`, -1},
 		{`[` + strings.Repeat("1,", 100) + `1]`, -1},
+		{`[1]` + strings.Repeat(" ", 97) + `[2]`, -1},
 	} {
 		for _, known := range []bool{true, false} {
 			r := httptest.NewRequest("POST", "/", strings.NewReader(c.body))

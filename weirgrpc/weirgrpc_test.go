@@ -2,12 +2,14 @@ package weirgrpc_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -119,6 +122,24 @@ func request(t *testing.T, l *weir.Limiter) (r *http.Request) {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// TestTLS: rules see the state of TLS.
+func TestTLS(t *testing.T) {
+	https := httptest.NewTLSServer(nil)
+	defer https.Close()
+	var got *tls.ConnectionState
+	key := func(r *http.Request) (string, bool) { got = r.TLS; return "all", true }
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{daily}}}})
+	addr := listen(t, &service{}, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: https.TLS.Certificates})), grpc.UnaryInterceptor(weirgrpc.UnaryServer(l.Admit)))
+	trust := https.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	c := pb.NewTestServiceClient(dial(t, addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: trust, ServerName: "example.com"}))))
+	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); err != nil || got == nil || got.ServerName != "example.com" {
+		t.Errorf("%v, TLS %v", err, got)
+	}
+	if request(t, l).TLS != nil {
+		t.Error("a call without TLS has a state of TLS")
+	}
 }
 
 // TestAnswers: the code of a refused call tells a client whether it may come again.
@@ -465,6 +486,46 @@ func TestMessageWait(t *testing.T) {
 	if _, err := stream.CloseAndRecv(); err != nil || s.got.Load() != 50 || time.Since(begun) < 49*time.Millisecond {
 		t.Errorf("%d of 50 messages in %v, %v", s.got.Load(), time.Since(begun), err)
 	}
+}
+
+// TestServerWaits: a call waits for its turn. If it is cancelled, or its deadline is before its turn,
+// its handler does not run and its turn is given back.
+func TestServerWaits(t *testing.T) {
+	stores(t, func(t *testing.T, store weir.Store) {
+		for _, k := range kinds {
+			limit := algorithms.GCRA(1, time.Hour)
+			l := must(t, store, weir.Options{MaxWait: 2 * time.Hour, Rules: []weir.Rule{{Name: k.name, Limits: []weir.Limit{limit}}, {Name: "busy", Limits: []weir.Limit{daily}}}})
+			s := &service{}
+			c := serve(t, s, l.Admit, nil)
+			if err := k.call(by(t.Context(), "ann"), c); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(by(t.Context(), "ann"), time.Minute)
+			if err := k.call(ctx, c); status.Code(err) != codes.ResourceExhausted || wait(err) < 59*time.Minute {
+				t.Errorf("%s: whose deadline is too early: %v", k.name, err)
+			}
+			cancel()
+			before := spent(t, store, "busy", daily)
+			ctx, cancel = context.WithCancel(by(t.Context(), "ann"))
+			go func() {
+				for spent(t, store, "busy", daily) == before { // until it waits
+					time.Sleep(time.Millisecond)
+				}
+				cancel()
+			}()
+			if err := k.call(ctx, c); status.Code(err) != codes.Canceled {
+				t.Errorf("%s: cancelled: %v", k.name, err)
+			}
+			for deadline := time.Now().Add(10 * time.Second); spent(t, store, "busy", daily) != before; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%s: the turn of a cancelled call was not given back", k.name)
+				}
+			}
+			if got := s.runs.Load(); got != 1 {
+				t.Errorf("%s: %d handlers ran, want 1", k.name, got)
+			}
+		}
+	})
 }
 
 // TestGoroutineLeftBehind: a handler that returns while another goroutine of it still receives

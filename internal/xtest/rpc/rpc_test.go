@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -188,7 +189,7 @@ var cases = []struct {
 	}, weir.Rule{Limits: limits}, connect.CodeUnavailable, time.Second},
 }
 
-var limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour)}
+var limits = []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}
 
 // TestConnect: clients of all protocols of Connect, and for each kind of call, see the code and the
 // wait of a refusal, and a call that is not refused works.
@@ -253,7 +254,11 @@ func TestGRPC(t *testing.T) {
 			for _, detail := range status.Convert(err).Details() {
 				d = detail.(*errdetails.RetryInfo).RetryDelay.AsDuration()
 			}
-			if d > c.wait || d == 0 != (c.wait == 0) || len(trailer.Get("grpc-retry-pushback-ms")) == 1 != (c.wait > 0) {
+			pushback := ""
+			if d > 0 {
+				pushback = fmt.Sprint(d.Milliseconds())
+			}
+			if d > c.wait || d == 0 != (c.wait == 0) || strings.Join(trailer["grpc-retry-pushback-ms"], "") != pushback {
 				t.Errorf("RetryInfo %v, trailer %v, want up to %v", d, trailer, c.wait)
 			}
 		})
