@@ -116,7 +116,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		s.scripts.first = lockKeys
 	}
 	if o.SendTime {
-		s.scripts.time, s.clock = sendTime(s.timeout), time.Now
+		s.scripts.time, s.clock = sendTime(lateness(s.timeout)), time.Now
 	}
 	watch := func(node *redis.Client) { node.AddHook(&s.dials) }
 	switch rdb := rdb.(type) {

@@ -1,0 +1,107 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestSendTimeUnanswered: if the server no longer answers TIME, or answers what no clock can be,
+// calls soon fail with an error that names TIME. The store does not go on with its own clock.
+func TestSendTimeUnanswered(t *testing.T) {
+	for _, reply := range []string{
+		"-ERR unknown command 'time'\r\n", "+OK\r\n", "$-1\r\n", "*0\r\n", "*2\r\n$1\r\n0\r\n$1\r\n5\r\n", "*2\r\n$2\r\n-1\r\n$1\r\n5\r\n",
+		"*2\r\n$19\r\n9000000000000000000\r\n$1\r\n0\r\n", "*2\r\n$10\r\n1700000000\r\n$7\r\n1000000\r\n", "*2\r\n$11\r\n90000000000\r\n$1\r\n0\r\n",
+	} {
+		lua := redistest.Lua54(t).RefuseTime()
+		var fails atomic.Bool
+		lua.Around(func(args []string, run func() string) string {
+			if fails.Load() && strings.EqualFold(args[0], "time") {
+				return reply
+			}
+			return run()
+		})
+		store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, lua.Addr()))), true)
+		var passed atomic.Int64
+		begin := time.Now()
+		store.SetClock(func() time.Time { return begin.Add(time.Duration(passed.Load())) })
+		if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err != nil {
+			t.Fatal(err)
+		}
+		fails.Store(true)
+		var err error
+		for i := 0; err == nil && i < 100; i++ { // ten seconds
+			passed.Add(int64(100*time.Millisecond + 1))
+			err = store.Take(t.Context(), weirtest.Once(everyLimit[0]))
+		}
+		if err == nil || !strings.Contains(strings.ToLower(err.Error()), "time") || errors.Is(err, redisstore.ErrTimeout) {
+			t.Errorf("reply %q: got error %v after %v, want one that names TIME", reply, err, time.Duration(passed.Load()))
+		}
+		fails.Store(false)
+		if err := store.Take(t.Context(), weirtest.Once(everyLimit[0])); err != nil {
+			t.Errorf("reply %q: got error %v once TIME works again", reply, err)
+		}
+	}
+}
+
+// TestSendTimeStopped: a process is stopped for a minute while its script is on the way, or the reply of
+// the TIME before it. An old decision, which other processes no longer count, admits nothing.
+func TestSendTimeStopped(t *testing.T) {
+	d := newDistant(t, rand.New(rand.NewPCG(1, 2)))
+	charge := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, time.Second), Cost: 1}
+	d.take(t, 0, 0, charge)
+	d.onTheWay(func() { d.pass(time.Minute) })
+	if err := d.stores[0].Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}}); !errors.Is(err, quota.ErrBusy) {
+		t.Errorf("stopped while the script is on the way: got error %v, want an ErrBusy", err)
+	}
+	d.afterTime(func() { d.pass(time.Minute) })
+	if err := d.stores[1].Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge}}); !errors.Is(err, quota.ErrBusy) {
+		t.Errorf("stopped while the reply of TIME is on the way: got error %v, want an ErrBusy", err)
+	}
+	for i := range 2 {
+		if tx, ran := d.take(t, i, 0, charge); ran.Sub(tx.At) > time.Second {
+			t.Errorf("afterwards a decision is %v behind", ran.Sub(tx.At))
+		}
+	}
+}
+
+// TestSendTimeErrors: while calls fail, others decide. None decides at a time that no server has.
+func TestSendTimeErrors(t *testing.T) {
+	lua := redistest.Lua54(t).RefuseTime()
+	var n atomic.Int64
+	lua.Around(func(args []string, run func() string) string {
+		if n.Add(1)%101 == 0 {
+			return "" // ends the connection
+		}
+		return run()
+	})
+	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, lua.Addr()))), true)
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			for j := range 200 {
+				tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: fmt.Sprint(i, j), Limit: everyLimit[0], Cost: 1}}}
+				err := store.Take(context.Background(), tx)
+				if err == nil && time.Until(tx.At).Abs() > time.Minute || err != nil && strings.Contains(err.Error(), "can't be read") {
+					t.Errorf("got a decision at %v, and error %v", tx.At, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
