@@ -105,3 +105,66 @@ func TestSendTimeErrors(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestSendTimeMixed: a process with SendTime and one without share a key, as while the option is rolled
+// out. Nobody overtakes the reservations of the other.
+func TestSendTimeMixed(t *testing.T) {
+	for _, l := range []quota.Limit{algorithms.GCRA(1, time.Second), algorithms.LeakyBucket(20, 1, time.Second), algorithms.SlidingLog(1, time.Second), algorithms.FixedWindow(1, time.Second)} {
+		lua := redistest.Lua54(t)
+		lua.SetTime(time.UnixMicro(1_700_000_000_000_000))
+		rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, lua.Addr())))
+		with, without := newStore(t, rdb, true), newStore(t, rdb)
+		begin := time.Now()
+		with.SetClock(func() time.Time { return begin })
+		for i := range 8 {
+			store := without
+			if i%4 == 3 {
+				store = with
+			}
+			tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Limit: l, Cost: 1}}, Within: 20 * time.Second}
+			if err := store.Take(t.Context(), tx); err != nil || tx.Wait != time.Duration(i)*time.Second {
+				t.Errorf("%s: call %d: got %v and a wait of %v, want %d s", l.Algorithm.Name(), i, err, tx.Wait, i)
+			}
+		}
+	}
+}
+
+// TestSendTimeRedirect: a node with an early clock redirects a decision to one with a later clock, or
+// the other way round. It counts for the earlier time, so that it is ahead of neither.
+func TestSendTimeRedirect(t *testing.T) {
+	nodes := [2]*redistest.Lua{redistest.Lua54(t).RefuseTime(), redistest.Lua54(t).RefuseTime()}
+	nodes[0].SetTime(time.Now().Add(time.Hour))
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+		return []redis.ClusterSlot{
+			{Start: 0, End: 8191, Nodes: []redis.ClusterNode{{Addr: nodes[0].Addr()}}},
+			{Start: 8192, End: 16383, Nodes: []redis.ClusterNode{{Addr: nodes[1].Addr()}}},
+		}, nil
+	}})
+	store := newStore(t, client(t, rdb), true)
+	charge := func(node int) quota.Charge {
+		for i := 0; ; i++ {
+			if key := fmt.Sprint(i); redistest.Slot("{."+key+"}")/8192 == node {
+				return quota.Charge{Rule: "r", Key: key, Limit: everyLimit[0], Cost: 1}
+			}
+		}
+	}
+	for i := range nodes {
+		if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{charge(i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range nodes {
+		nodes[i].Around(func(args []string, run func() string) string {
+			if strings.HasPrefix(args[0], "eval") {
+				return "-MOVED 1 " + nodes[1-i].Addr() + "\r\n"
+			}
+			return run()
+		})
+		tx := &quota.Transaction{Charges: []quota.Charge{charge(i)}}
+		tx.Charges[0].Rule = "new"
+		if err := store.Take(t.Context(), tx); err != nil || time.Until(tx.At).Abs() > time.Minute {
+			t.Errorf("redirected by node %d: got %v and a decision %v ahead", i, err, time.Until(tx.At))
+		}
+		nodes[i].Around(nil)
+	}
+}
