@@ -68,24 +68,35 @@ func TestClientRefuses(t *testing.T) {
 // TestClientWaits: a call waits for its turn, and gives it back if its context ends.
 func TestClientWaits(t *testing.T) {
 	for _, k := range kinds {
-		store := weirtest.Memory()
-		l := must(t, store, weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{algorithms.GCRA(1, 100*time.Millisecond)}}}})
 		s := &service{}
+		l := must(t, weirtest.Memory(), weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{algorithms.GCRA(1, 50*time.Millisecond)}}}})
 		c := limited(t, s, l, weir.TransportOptions{})
 		begun := time.Now()
+		for range 3 {
+			if err := k.call(by(t.Context(), "ann"), c); err != nil {
+				t.Error(err)
+			}
+		}
+		if d := time.Since(begun); d < 100*time.Millisecond || s.runs.Load() != 3 {
+			t.Errorf("%s: %d calls were sent in %v, want 3 in 100ms at least", k.name, s.runs.Load(), d)
+		}
+
+		store, limit := weirtest.Memory(), algorithms.LeakyBucket(9, 1, time.Hour)
+		l = must(t, store, weir.Options{MaxWait: 9 * time.Hour, Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}})
+		c = limited(t, s, l, weir.TransportOptions{})
 		if err := k.call(by(t.Context(), "ann"), c); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
+		before := spent(t, store, "api", limit)
 		ctx, cancel := context.WithCancel(by(t.Context(), "ann"))
-		time.AfterFunc(time.Millisecond, cancel)
-		if err := k.call(ctx, c); status.Code(err) != codes.Canceled {
-			t.Errorf("%s: a cancelled call: %v", k.name, err)
-		}
-		if err := k.call(by(t.Context(), "ann"), c); err != nil || time.Since(begun) < 100*time.Millisecond {
-			t.Errorf("%s: the next call: %v after %v", k.name, err, time.Since(begun))
-		}
-		if got := s.runs.Load(); got != 2 {
-			t.Errorf("%s: %d calls were sent, want 2", k.name, got)
+		go func() {
+			for spent(t, store, "api", limit) == before { // until it waits
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		if err := k.call(ctx, c); status.Code(err) != codes.Canceled || spent(t, store, "api", limit) != before || s.runs.Load() != 4 {
+			t.Errorf("%s: a cancelled call: %v; %d units are spent, want %d", k.name, err, spent(t, store, "api", limit), before)
 		}
 	}
 }

@@ -189,7 +189,7 @@ var cases = []struct {
 	}, weir.Rule{Limits: limits}, connect.CodeUnavailable, time.Second},
 }
 
-var limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour)}
+var limits = []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}
 
 // TestConnect: clients of all protocols of Connect, and for each kind of call, see the code and the
 // wait of a refusal, and a call that is not refused works.
