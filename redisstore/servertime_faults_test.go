@@ -73,6 +73,7 @@ func TestSendTimeStopped(t *testing.T) {
 		t.Errorf("stopped while the reply of TIME is on the way: got error %v, want an ErrBusy", err)
 	}
 	for i := range 2 {
+		charge.Key = fmt.Sprint("another ", i) // the state of a key shows a later time
 		if tx, ran := d.take(t, i, 0, charge); ran.Sub(tx.At) > time.Second {
 			t.Errorf("afterwards a decision is %v behind", ran.Sub(tx.At))
 		}
