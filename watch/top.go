@@ -19,7 +19,7 @@ import (
 )
 
 // A Top finds the keys that were refused most in the last hour, and remembers the last
-// refusals: see Recent. It remembers n keys, in about 500 bytes each and 200 bytes for each of n
+// refusals: see Recent. It remembers n keys, in about 600 bytes each and 300 bytes for each of n
 // refusals.
 //
 // The algorithm is Space-Saving, of Metwally, Agrawal and El Abbadi, "Efficient Computation of
