@@ -1,11 +1,13 @@
 package weir_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +55,49 @@ func TestImportsNoHTTP(t *testing.T) {
 	}
 }
 
+// TestImportsOfMap: docs/architecture.md has a row for each package that users can import, and the
+// row names the packages of this module that it imports, as `go list` sorts them. `internal/…` stands for any number of
+// internal packages.
+func TestImportsOfMap(t *testing.T) {
+	page, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, module+"/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{} // by package, its imports, as the page writes them
+	for line := range strings.Lines(string(out)) {
+		var names []string
+		for _, path := range strings.Fields(line) {
+			if name, ok := strings.CutPrefix(path+"/", module+"/"); ok {
+				names = append(names, "`"+cmp.Or(strings.TrimSuffix(name, "/"), "weir")+"`")
+			}
+		}
+		got[strings.Trim(names[0], "`")] = strings.Join(names[1:], ", ")
+	}
+	_, text, _ := strings.Cut(string(page), "## The map")
+	table, _, _ := strings.Cut(text, "## Modules")
+	cell := regexp.MustCompile("`([^`]+)`")
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]+) \\|[^|]+\\| (`[^|]+) \\|$").FindAllStringSubmatch(table, -1) {
+		for _, name := range cell.FindAllStringSubmatch(row[1], -1) {
+			imports, known := got[name[1]]
+			if strings.Contains(row[2], "`internal/…`") {
+				imports = strings.Join(append(slices.DeleteFunc(strings.Split(imports, ", "), func(i string) bool { return strings.HasPrefix(i, "`internal/") }), "`internal/…`"), ", ")
+			}
+			if delete(got, name[1]); !known || imports != row[2] {
+				t.Errorf("the map says that %s imports %s, but it imports %s", name[1], row[2], imports)
+			}
+		}
+	}
+	for name := range got {
+		if !strings.Contains(name, "internal/") && !regexp.MustCompile("^(docs|tools)|_").MatchString(name) {
+			t.Errorf("the map has no row for %s", name)
+		}
+	}
+}
+
 // TestDownloads: a program that uses weir, quota, algorithms and memstore downloads and compiles
 // no other module. Its go.mod has one requirement, although this module requires go-redis and
 // more, because go.mod files of other modules are read only for packages that are imported.
@@ -86,7 +131,6 @@ func TestDownloads(t *testing.T) {
 
 // TestImportsOfMetrics: a program that exports metrics links no store for their sake.
 func TestImportsOfMetrics(t *testing.T) {
-	const module = "github.com/seed83679106/weir"
 	out, err := exec.Command("go", "list", "-deps", module+"/internal/tally").Output()
 	if err != nil {
 		t.Fatal(err)

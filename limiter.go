@@ -51,8 +51,9 @@ type rider interface {
 	// those of riders. It may refuse the request.
 	heed(v *verdict)
 
-	// start is called when an admitted request is about to be served or sent. If end is not
-	// nil, it is called once the request is over, even if a handler has panicked.
+	// start is called when an admitted request is about to be served or sent, and may delay it
+	// until the context of v ends. If end is not nil, it is called once the request is over, even
+	// if a handler has panicked.
 	start(v *verdict) (end func())
 }
 

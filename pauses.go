@@ -23,15 +23,13 @@ type pauses struct {
 }
 
 // meet adds a charge for the pause of the key. It refuses the request if the server has fewer
-// units left for the key than the request costs.
+// units left for the key than the request costs; nothing is known of a key for which the rule is in
+// shadow.
 func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside bool) {
 	if !applies {
 		return false
 	}
 	v.riding = append(v.riding, pauseOf(rule.Name, key))
-	if rule.inShadow(key) {
-		return false
-	}
 	d := p.left.Wait(remaining.Key{Rule: rule.Name, Key: key}, func() int64 { return rule.cost(v.event.Request) })
 	if d > 0 && (v.reason == 0 || d > v.Refusal.RetryAfter) {
 		v.deny(Refusal{ReasonPause, rule.Name, d}, rule, key)

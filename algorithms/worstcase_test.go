@@ -78,7 +78,8 @@ var worst = map[string]func(quota.Limit) int64{
 	"sliding-log":     logWorst,
 }
 
-// all returns a limit of each algorithm except Calendar and InFlight.
+// all returns a limit of each algorithm except Calendar and InFlight. A periodSwitcher knows some
+// of them by their index.
 func all(units, burst int64, period time.Duration) []quota.Limit {
 	return []quota.Limit{
 		algorithms.GCRA(units, period).WithBurst(burst),

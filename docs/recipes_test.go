@@ -72,7 +72,7 @@ func TestRecipes(t *testing.T) {
 		got = append(got, string(out))
 	}
 	for i, want := range []string{
-		`"quota":1000`, `"quota":100,`, `"remaining":100`, `"refused":false`, `{"rule":"api","key":"alice","count":`,
+		`"quota":1000`, `"quota":100,`, `"remaining":100`, `"refused":false`, `{"rule":"api","key":"alice","count":`, `"key":"alice","reason":"limit","limit":"1m",`,
 		`"network":true,"note":"scrapers"`, `"key":"mallory"`, `"were_refused":`, `"version":"` + rules.Version(),
 	} {
 		if i >= len(got) || !strings.Contains(got[i], want) {

@@ -354,10 +354,13 @@ func TestRedis(t *testing.T) {
 		down          string
 		status, ready int // the answers of /auth and /readyz while Redis is down
 		body          string
+		panel         string // what the page of operators then says
 	}
 	var replicas []replica
-	for _, r := range []replica{{down: downMemory, status: 200, ready: 200, body: "memory\n"}, {down: downOpen, status: 200, ready: 503}, {down: downClosed, status: 503, ready: 503}} {
-		r.running = startService(t, "-limits", path, "-redis-addrs", server.Addr(), "-redis-password", "secret", "-redis-timeout", "5s", "-redis-down", r.down)
+	for _, r := range []replica{{down: downMemory, status: 200, ready: 200, body: "memory\n", panel: "The store fails, so this process decides alone"},
+		{down: downOpen, status: 200, ready: 503, panel: ": 1 passed without a limit, and 0 were refused with 503."},
+		{down: downClosed, status: 503, ready: 503, panel: ": 0 passed without a limit, and 1 were refused with 503."}} {
+		r.running = startService(t, "-limits", path, "-admin-token", "0123456789abcdef", "-redis-addrs", server.Addr(), "-redis-password", "secret", "-redis-timeout", "5s", "-redis-down", r.down)
 		if want := `"store":"redis at ` + server.Addr(); !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log does not name the store, %s:\n%s", want, r.log)
 		}
@@ -367,9 +370,16 @@ func TestRedis(t *testing.T) {
 		resp, _ := get(t, from(t, "127.0.0.1"), r.url("auth-addr")+"/auth", asking(client)...)
 		return resp.StatusCode
 	}
+	panel := func(r replica) string {
+		_, body := get(t, http.DefaultClient, r.url("admin-addr")+"/", "Authorization", "Bearer 0123456789abcdef")
+		return body
+	}
 	for i, want := range []int{200, 429, 429} {
 		if got := ask(replicas[i], "192.0.2.1"); got != want {
 			t.Errorf("replica %d: got %d, want %d", i, got, want)
+		}
+		if body := panel(replicas[i]); !strings.Contains(body, "<dt>Breaker</dt><dd>closed</dd>") || !strings.Contains(body, "<dt>Counts in</dt><dd>the store</dd>") {
+			t.Errorf("replica %d: the page of operators is\n%s", i, body)
 		}
 		eventually(t, "ready", func() bool {
 			resp, body := get(t, http.DefaultClient, replicas[i].url("auth-addr")+"/readyz")
@@ -380,6 +390,9 @@ func TestRedis(t *testing.T) {
 	for _, r := range replicas {
 		if got := ask(r, "192.0.2.2"); got != r.status {
 			t.Errorf("without Redis, -redis-down %s: got %d, want %d", r.down, got, r.status)
+		}
+		if body := panel(r); !strings.Contains(body, r.panel) || strings.Contains(body, server.Addr()) {
+			t.Errorf("without Redis, -redis-down %s: the page of operators lacks %q, or has an address:\n%s", r.down, r.panel, body)
 		}
 		resp, body := get(t, http.DefaultClient, r.url("auth-addr")+"/readyz")
 		if resp.StatusCode != r.ready || strings.Contains(body, "127.0.0.1") || r.body != "" && body != r.body {

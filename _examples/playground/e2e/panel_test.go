@@ -308,7 +308,10 @@ func TestPanelKeyboard(t *testing.T) {
 	}
 	p.do(chromedp.Navigate(s.url+"?do=ban&rule=api&key=mallory"), chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.Enter))
 	p.wait(`document.activeElement.id === "main"`)
-	p.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.Enter))
+	p.do(chromedp.KeyEvent("\t"), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent("\t"))
+	if _, err := chromedp.RunResponse(p.ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
+		t.Fatal(err)
+	}
 	p.wait(`document.querySelector("#done")?.textContent.includes("banned it for 24h")`)
 }
 

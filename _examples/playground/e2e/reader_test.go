@@ -85,6 +85,21 @@ func TestTask(t *testing.T) {
 	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("It cannot be done")`)
 }
 
+// TestCounts draws pictures again, as a change of the limit does. Crosses that cover each other
+// must again be one with their number.
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for name, want := range map[string]string{"log": "×12", "load": "37 refused"} {
+		for range 2 {
+			eval[any](p, fmt.Sprintf("playground.scenes.%s.draw()", name))
+			if got := eval[string](p, fmt.Sprintf(`[...document.querySelectorAll("#%s .heap.bad")].map((e) => e.textContent).join()`, name)); got != want {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+		}
+	}
+}
+
 // TestTen sends 10 requests to a replica. The picture must show ten marks, each by itself,
 // and again ten after 10 more.
 func TestTen(t *testing.T) {

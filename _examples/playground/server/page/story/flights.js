@@ -21,9 +21,9 @@ const running = (tape) => tape.passed.filter((d) => d.t + d.lasts > tape.now).le
 
 export const flights = {
   id: "flights", name: "requests in flight", gaugeName: "The requests that run now",
-  length: 30, start: 12, own: { lasts: 4e6 },
+  length: 30, start: 15, own: { lasts: 4e6 },
   limits: [{ algorithm: "in-flight", quota: 3, period: 60 }],
-  requests: [...every(6, 1, 9).map((t) => ({ t, lasts: 1 })), ...every(6, 10, 13).map((t) => ({ t, lasts: 7 })), ...every(5, 14, 19).map((t) => ({ t, lasts: 1 })), ...every(5, 20, 26).map((t) => ({ t, lasts: 2.5 }))],
+  requests: [...every(6, 1, 9).map((t) => ({ t, lasts: 1 })), ...every(6, 9, 17).map((t) => ({ t, lasts: 7 })), ...every(7, 17, 26.33).map((t) => ({ t, lasts: 1 }))],
   rows: [{
     title: "requests that run", height: 130, max: 8, limit: "quota",
     place: (d, tape) => d.allowed ? lanes(tape).get(d) + 0.5 : tape.limits[0].quota + 0.8,
@@ -39,8 +39,8 @@ export const flights = {
   say: (tape) => `${plural(running(tape), "request runs", "requests run")} now, of at most ${tape.limits[0].quota}.`,
   tells: {
     lesson({ dots, limits: [{ quota }] }) {
-      const no = dots.filter((d) => !d.allowed && !d.ends), slow = no.filter((d) => d.t >= 10e6 && d.t < 18e6).length;
-      return say`Quick requests hardly meet. From 10 s on requests are ${lit("slow", ".stayed")} and run at the same time, so ${slow} of the ${no.length} refusals fall into the next 8 s, though the rate is hardly higher. When ${quota} run, nobody knows when the first will end: the refusal has no Retry-After.`;
+      const no = dots.filter((d) => !d.allowed && !d.ends), slow = no.filter((d) => d.t >= 9e6 && d.t < 17e6).length;
+      return say`The requests of this scene come every 1.3 s. Those of 1 s hardly meet. From 9 to 17 s they are ${lit("slow", ".stayed")}, so they run at the same time: ${slow} of the ${no.length} refusals fall into these 8 s, though no more requests come. When ${quota} run, nobody knows when the first will end, so the refusal has no Retry-After.`;
     },
   },
   describe: (d) => d.ends ? "" : `Request ${d.n + 1}, at ${clock(d.t)}: ` + (d.allowed ? `passed; it runs until ${clock(d.t + d.lasts)}.` : "refused. As many as the limit allows were running."),

@@ -86,7 +86,7 @@ export class Picture {
       const kind = d.cost < 0 ? "gift" : area.kind?.(d) ?? (d.allowed ? "passed" : "refused");
       const e = svg("g", {}, mark(kind));
       if (d.mine) e.append(svg("circle", { r: 8, class: "mine" }));
-      g.append(Object.assign(at(x, y, e), { x, y, kind }));
+      g.append(Object.assign(at(x, y, e), { x, y, kind: area.dense && kind === "passed" ? "dense" : kind }));
     }
     return g;
   }
@@ -95,6 +95,7 @@ export class Picture {
   // crosses, count shows only the first mark, with a label such as “3 passed” or “×3”.
   heap() {
     this.heaps = [];
+    this.counted = undefined;
     const latest = new Map();
     this.fallen.forEach((dot, i) => {
       for (const e of dot.children) {
@@ -206,6 +207,7 @@ export class Picture {
   // roam makes one dot reachable with the Tab key.
   roam(one, chosen) {
     this.fallen.forEach((e, i) => {
+      if (this.tape.dots[i].ends) return; // it has no mark
       const tab = this.tape.dots[i] === one ? "0" : "-1";
       if (e.getAttribute("tabindex") !== tab) e.setAttribute("tabindex", tab);
       e.classList.toggle("chosen", this.tape.dots[i] === chosen);

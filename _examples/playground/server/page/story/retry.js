@@ -24,7 +24,7 @@ const counts = (dots, i) => [dots.filter((d) => d.who === i && d.allowed).length
 
 export const retry = {
   id: "retry", name: "two clients", fixed: true, left: 8,
-  length: 14, start: 12,
+  length: 14, start: 14,
   limits: [{ algorithm: "gcra", quota: 1, period: 1, burst: 3 }],
   requests: (tape) => [...work(tape, 0), ...work(tape, 1)],
   changes: true, // the requests depend on the limit
