@@ -52,6 +52,9 @@ func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 		return nil, err
 	}
 	v.note()
+	if v.outer != nil {
+		l.checkNesting(v)
+	}
 	a := &v.Admission // v is not recycled, because the caller keeps a
 	a.stay = s
 	if v.reason != 0 {

@@ -131,12 +131,18 @@ func (rule *rule) costOf(r *http.Request) int64 {
 	cost := rule.Cost(r)
 	switch {
 	case cost < 0:
+		if rule.negative.again() {
+			rule.warn("cost was negative in each of its first 200 requests, so it refused them", negativeLikely)
+		}
 		cost = math.MaxInt64
 	case cost == 0:
 		if rule.costless.again() {
 			rule.warn("cost was 0 in each of its first 200 requests, so it limited none of them", costlessLikely)
 		}
+		rule.negative.end()
 		return 0
+	default:
+		rule.negative.end()
 	}
 	rule.costless.end()
 	return cost

@@ -33,6 +33,7 @@ type Limiter struct {
 	pool    sync.Pool // of *verdict
 
 	nested    atomic.Bool // checkNesting has warned
+	doubled   atomic.Bool // the same
 	strayUnit atomic.Bool // ReportUsage has warned
 	lateUnit  atomic.Bool // the same
 	instant   bool        // the store decides in memory: see isInstant

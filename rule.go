@@ -137,6 +137,7 @@ type rule struct {
 	global            bool    // Key is Global, whose key is empty on purpose
 	chargesUsed       bool    // Settle is ChargeUsed
 	keyless, costless silence // see wiring.go
+	negative          silence // the same
 	unsettled         silence // the same
 	emptied           atomic.Bool
 

@@ -272,7 +272,7 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 // the response will have no other fields
-	if v.reason != 0 && v.outer != nil {
+	if v.outer != nil {
 		l.checkNesting(v)
 	}
 	l.writeHeaders(h, v, tells)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,10 +89,13 @@ func TestWaitForUnit(t *testing.T) {
 		store, unit := memory(), algorithms.InFlight(1, time.Minute)
 		rate := algorithms.FixedWindow(100, 1000*time.Hour)
 		var events []string
+		var mu sync.Mutex
 		b := newBulkhead(t, store, weir.Options{MaxWait: 10 * time.Second, MaxWaiting: 4, Rules: []weir.Rule{
 			{Name: "slow", Key: weir.ByIP(), Limits: []weir.Limit{unit}},
 			{Name: "rate", Key: weir.Global(), Limits: []weir.Limit{rate}},
 		}, Observe: func(e weir.Event) {
+			mu.Lock()
+			defer mu.Unlock()
 			events = append(events, fmt.Sprint(e.Request.URL.Path, " ", e.Refusal.Rule, " ", e.Transaction.Wait, " ", len(e.Transaction.Decisions)))
 		}})
 		const ip = "192.0.2.1"
@@ -121,6 +125,8 @@ func TestWaitForUnit(t *testing.T) {
 		if left, want := left(t, store, "rate", rate), int64(96); left != want {
 			t.Errorf("at the end: got %d left of the rate, want %d", left, want)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		want := []string{"/a  0s 2", "/other  0s 2", "/f slow 0s 2", "/c slow 0s 2", "/b  4s 2", "/d slow 0s 2", "/e  6s 2"}
 		if !slices.Equal(events, want) {
 			t.Errorf("got the events %q, want %q", events, want)
@@ -151,6 +157,8 @@ func TestWaitForUnitRiders(t *testing.T) {
 		if got := left(t, store, "shadow", shadow); got != 4 {
 			t.Errorf("got %d left of the rule in shadow, want 4", got)
 		}
+		b.send("/x", ip)()
+		b.wants("/x 499 after 0s ") // a hang-up is no strike: the third would ban
 		b.send("/d", ip)
 		ban(t, must(t, store, weir.Options{Rules: o.Rules[:1]}), ip, time.Hour) // by another process
 		b.end("/a", true)
@@ -173,9 +181,9 @@ func held(t *testing.T, store weir.Store, rule, key string, l weir.Limit) int64 
 // while a request waits goes to OnError. A deadline of the request ends the wait with a refusal.
 func TestWaitForUnitAdmit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		next, fails := memory(), false
+		next, fails := memory(), atomic.Bool{}
 		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			if fails {
+			if fails.Load() {
 				return errDown
 			}
 			return next.Take(ctx, tx)
@@ -212,11 +220,11 @@ func TestWaitForUnitAdmit(t *testing.T) {
 			}
 		}
 		last := admit(t.Context())
-		fails = true
+		fails.Store(true)
 		if got := <-last; got != "admitted after 0s, waited 0s" { // OnError lets it pass
 			t.Errorf("while the store fails: got %s", got)
 		}
-		fails = false
+		fails.Store(false)
 		time.Sleep(time.Hour)
 	})
 }
@@ -226,9 +234,9 @@ func TestWaitForUnitAdmit(t *testing.T) {
 func TestWaitForUnitOutbound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := must(t, memory(), weir.Options{MaxWait: 10 * time.Second, Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(1, time.Minute)}}}})
-		sent := 0
+		var sent atomic.Int64
 		rt := transport(t, l, weir.TransportOptions{Base: roundTripper(func(r *http.Request) (*http.Response, error) {
-			sent++
+			sent.Add(1)
 			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(""))}, nil
 		})})
 		start := time.Now()
@@ -248,8 +256,8 @@ func TestWaitForUnitOutbound(t *testing.T) {
 		}
 		gone, hangUp := context.WithCancel(t.Context())
 		a, b, c, d := send(t.Context()), send(gone), send(t.Context()), send(t.Context())
-		if sent != 1 {
-			t.Errorf("got %d requests sent, want 1", sent)
+		if sent.Load() != 1 {
+			t.Errorf("got %d requests sent, want 1", sent.Load())
 		}
 		hangUp()
 		if got, want := a()+"; "+b()+"; "+c(), "<nil> after 0s; context canceled after 0s; <nil> after 6s"; got != want {

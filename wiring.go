@@ -38,6 +38,7 @@ const (
 	keylessLikely  = "authentication runs after the limiter; the path value is read outside of the mux; clients never send the field; or the rule is for few requests"
 	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
+	negativeLikely = "ContentLength is -1, as for chunked bodies and gRPC calls; or Cost cannot read the body"
 	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
 
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
@@ -80,13 +81,16 @@ func (rule *rule) settled(cost int64, reported bool) {
 	}
 }
 
-// checkNesting warns once if a request that l refuses has spent units that all clients share,
-// under a rule of a Limiter around l. Such a Limiter keeps what it has charged, because it also
-// bounds what runs between the two, such as the checks of passwords.
+// checkNesting warns once if l is also around itself, and once if a request that l refuses has spent
+// units that all clients share, under a rule of a Limiter around l. Such a Limiter keeps what it has
+// charged, because it also bounds what runs between the two, such as the checks of passwords.
 func (l *Limiter) checkNesting(v *verdict) {
 	for o := v.outer; o != nil; o = o.outside() {
 		for i := range o.items {
-			if r := o.items[i].rule; r.global && !l.nested.Swap(true) {
+			switch r := o.items[i].rule; {
+			case r.log == &l.log && !l.doubled.Swap(true):
+				loggerOr(l.o.Logger).Warn("weir: a request, or a message of a stream, is charged by the same Limiter twice, which is around itself; remove one of the two, or give each a Limiter of its own", "rule", r.Name)
+			case v.reason != 0 && r.global && !l.nested.Swap(true):
 				loggerOr(l.o.Logger).Warn("weir: a request that a Limiter refuses has spent a quota of the Limiter around it that all clients share, so one client can use it up; unless that quota bounds what runs between the two, put the rules into one Limiter", "rule", l.rules[0].Name, "shared", r.Name)
 			}
 		}

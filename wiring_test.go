@@ -126,6 +126,7 @@ func TestSilence(t *testing.T) {
 		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
 		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost was 0"},
 		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost was 0"},
+		"a cost of ContentLength, chunked":        {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: func(r *http.Request) int64 { return -1 }}, nil, "cost was negative"},
 		"a cost above 0 in the 200th request":     {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: first(199)}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -349,6 +350,35 @@ func TestNestedLimiters(t *testing.T) {
 		}
 		if lines := strings.Count(log.String(), "\n"); c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want)) {
 			t.Errorf("got %q, want %q in one line", log.String(), c.want)
+		}
+	}
+}
+
+// TestDoubled: a Limiter around itself charges each request twice, and says so once.
+func TestDoubled(t *testing.T) {
+	for name, twice := range map[string]func(l *weir.Limiter) http.Handler{
+		"Handler": func(l *weir.Limiter) http.Handler { return l.Handler(l.Handler(served)) },
+		"Admit": func(l *weir.Limiter) http.Handler {
+			return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if a, err := l.Admit(r); err == nil {
+					l.Admit(r.WithContext(a.Context()))
+				}
+			})
+		},
+		"Admit in a Handler": func(l *weir.Limiter) http.Handler {
+			return l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { l.Admit(r) }))
+		},
+	} {
+		var log weirtest.Log
+		h := twice(must(t, memory(), weir.Options{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Rules:  []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(20, time.Hour)}}},
+		}))
+		for range 30 {
+			do(h, ask("/", "192.0.2.1:4"))
+		}
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "same Limiter twice") || !strings.Contains(got, "rule=api") {
+			t.Errorf("%s: logged %q", name, got)
 		}
 	}
 }

@@ -29,25 +29,35 @@ import (
 const CodeLimited = -32029
 
 // Cost returns a Rule.Cost that is 1 for a request and for each element of a batch. It reads at
-// most the first max bytes of the body, which the handler reads again. A batch that is longer, that
-// is no JSON, or that cannot be read is refused, because it would otherwise cost less than it
-// holds. A body that is no batch costs 1, however long it is. Cost panics if max is below 1.
+// most the first max bytes of the body, which the handler reads again. A body that begins with "{"
+// costs 1, however long it is, and so does an empty one. Any other body may hold a batch, which
+// would cost less than it holds, so it is refused if it is longer than max, cannot be read, or is no
+// JSON in UTF-8. So is a body with a Content-Encoding, such as gzip. Cost panics if max is below 1.
 func Cost(max int64) func(*http.Request) int64 {
 	mustBePositive("Cost", max)
 	return func(r *http.Request) int64 {
 		head, whole := jsonbody.Peek(r, max)
-		if start := bytes.TrimLeft(head, " \t\r\n"); whole && len(start) == 0 || len(start) > 0 && start[0] != '[' {
+		start := bytes.TrimLeft(head, " \t\r\n")
+		switch empty := whole && len(start) == 0; {
+		case empty:
+			return 1
+		case len(r.Header["Content-Encoding"]) > 0:
+			return -1
+		case len(start) > 0 && start[0] == '{':
 			return 1
 		}
-		batch, ok := jsonbody.Value(head)
-		if !whole || !ok {
+		value, ok := jsonbody.Value(head)
+		switch {
+		case !whole || !ok:
 			return -1
+		case value[0] != '[': // the server refuses it
+			return 1
 		}
 		n := int64(0)
-		for range jsonbody.Elements(batch) {
+		for range jsonbody.Elements(value) {
 			n++
 		}
-		if n == 0 { // the server refuses it
+		if n == 0 { // the same
 			n = 1
 		}
 		return n
@@ -60,7 +70,9 @@ func Cost(max int64) func(*http.Request) int64 {
 // seconds, as in Retry-After. A batch gets an error for each of its requests. Notifications, which
 // have no id, batches of more than 100 requests, bodies that are longer than max bytes or no
 // JSON-RPC, and requests without a body, such as the GET of an MCP client, are answered by
-// weir.Refuse. OnLimited panics if max is below 1.
+// weir.Refuse. The answer waits for the body: the ReadTimeout of the server bounds how long. Do not
+// use OnLimited for the questions of a proxy (forward auth), to which the status 200 means that a
+// request may pass. OnLimited panics if max is below 1.
 func OnLimited(max int64) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -29,7 +29,11 @@ func TestCost(t *testing.T) {
 		{`  `, 1},
 		{`{"method":"a","id":1}`, 1},
 		{`{"method":"` + strings.Repeat("a", 200) + `"}`, 1},
-		{`x` + strings.Repeat("a", 200), 1},
+		{`"a"`, 1},
+		{`x` + strings.Repeat("a", 200), -1}, // may hold a batch that the server can read
+		{"\ufeff[1,2]", -1},
+		{"\x00[\x001\x00]", -1},
+		{"\x1f\x8b\x08", -1},
 		{`[]`, 1},
 		{` [ {"id":1} ]`, 1},
 		{`[{"id":1},{"id":[2,3,{}]},4]`, 3},
@@ -52,6 +56,17 @@ func TestCost(t *testing.T) {
 			if got, err := io.ReadAll(r.Body); string(got) != c.body || err != nil {
 				t.Errorf("%.40q: the handler reads %.40q, %v", c.body, got, err)
 			}
+		}
+	}
+}
+
+// TestCostEncoded: a batch costs no less than it holds because it is compressed.
+func TestCostEncoded(t *testing.T) {
+	for body, want := range map[string]int64{"": 1, "{\x00": -1, "[\x00": -1, "[1,2]": -1} { // br may begin with any byte
+		r := httptest.NewRequest("POST", "/", strings.NewReader(body))
+		r.Header.Set("Content-Encoding", "br")
+		if got := jsonrpc.Cost(100)(r); got != want {
+			t.Errorf("%q: got %d, want %d", body, got, want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,9 +87,9 @@ func TestHold(t *testing.T) {
 // first who waits in another process gets them.
 func TestHoldCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		next, dead := memory(), false
+		next, dead := memory(), atomic.Bool{}
 		dies := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			if dead {
+			if dead.Load() {
 				return errDown // nothing that the process does arrives any more
 			}
 			return next.Take(ctx, tx)
@@ -99,7 +100,7 @@ func TestHoldCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(40 * time.Second) // the units were renewed after 30 s
-		dead = true
+		dead.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		mine, err := quota.Hold(ctx, next, c)
@@ -150,9 +151,9 @@ func TestHoldErrors(t *testing.T) {
 		quota.ResetHeldLog()
 		defer slog.SetDefault(slog.Default())
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-		next, fails := memory(), 0
+		next, fails := memory(), atomic.Int64{}
 		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			switch fails {
+			switch fails.Load() {
 			case 1:
 				return errDown
 			case 2:
@@ -164,11 +165,13 @@ func TestHoldErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for fails = range 3 {
+		for n := range 3 {
+			fails.Store(int64(n))
 			time.Sleep(34 * time.Second) // nothing else happens when it is over
 		}
-		fails = 1
+		fails.Store(1)
 		release()
+		synctest.Wait()
 		for _, want := range []string{`weir: could not renew a request in flight`, "rule=jobs", "the store panicked: a bug", "weir: could not give units back"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("got the log %s, want it to have %s", &log, want)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,16 +118,16 @@ func TestLine(t *testing.T) {
 func TestLineOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, c := memory(), jobs(1, time.Minute)
-		slow := time.Duration(0)
+		var slow atomic.Int64
 		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			time.Sleep(slow)
+			time.Sleep(time.Duration(slow.Load()))
 			return next.Take(ctx, tx)
 		})
 		w := newCrowd(t, store)
 		w.come("a", 0, c)
 		w.come("b", time.Hour, c)
 		w.wants("a")
-		slow = time.Millisecond
+		slow.Store(int64(time.Millisecond))
 		take(t, next, 0, quota.Charge{Rule: c.Rule, Key: c.Key, Limit: c.Limit, Cost: -1}) // by another process
 		w.come("c", time.Hour, c)
 		w.come("d", 0, c)
@@ -270,11 +271,10 @@ func TestLineTurns(t *testing.T) {
 func TestLineFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, c := memory(), jobs(1, time.Minute)
-		var fail func() error
+		var fail atomic.Pointer[func() error]
 		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			if f := fail; f != nil {
-				fail = nil
-				if err := f(); err != nil {
+			if f := fail.Swap(nil); f != nil {
+				if err := (*f)(); err != nil {
 					return err
 				}
 			}
@@ -303,10 +303,12 @@ func TestLineFails(t *testing.T) {
 			synctest.Wait()
 		}
 		w.wants("a")
-		fail = func() error { return errDown }
+		fails := func() error { return errDown }
+		fail.Store(&fails)
 		time.Sleep(15 * time.Millisecond)
 		w.wants("0: " + errDown.Error())
-		fail = func() error { panic("a bug") }
+		panics := func() error { panic("a bug") }
+		fail.Store(&panics)
 		time.Sleep(30 * time.Millisecond)
 		w.wants("a bug")
 		w.end("a")
@@ -323,21 +325,21 @@ func TestLineFails(t *testing.T) {
 // before it has answered.
 func TestLineSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		next, c, budget := memory(), jobs(1, time.Minute), time.Duration(0)
+		next, c, budget := memory(), jobs(1, time.Minute), atomic.Int64{}
 		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-			time.Sleep(budget)
+			time.Sleep(time.Duration(budget.Load()))
 			return next.Take(ctx, tx)
 		})
 		w := newCrowd(t, store)
 		w.come("a", 0, c)
-		budget = 50 * time.Millisecond
+		budget.Store(int64(50 * time.Millisecond))
 		for i := range 20 {
 			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*10*time.Millisecond)
 			for range 5 {
 				go func() {
 					_, err := quota.Hold(ctx, store, c)
-					most := time.Duration(i)*10*time.Millisecond + budget
+					most := time.Duration(i)*10*time.Millisecond + 50*time.Millisecond
 					if took := time.Since(start); took > most || err == nil {
 						t.Errorf("got %v after %v, want a refusal within %v", err, took, most)
 					}
@@ -357,12 +359,9 @@ func TestLineSlowStore(t *testing.T) {
 func TestLinePolls(t *testing.T) {
 	for _, tt := range []struct{ lines, each, min, max int }{{1, 1, 90, 115}, {1, 50, 90, 115}, {5, 20, 450, 575}, {50, 2, 900, 1150}, {500, 1, 800, 1150}} {
 		synctest.Test(t, func(t *testing.T) {
-			next, calls := memory(), 0
-			var mu sync.Mutex
+			next, calls := memory(), atomic.Int64{}
 			store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
-				mu.Lock()
-				defer mu.Unlock()
-				calls++
+				calls.Add(1)
 				return next.Take(ctx, tx)
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -376,9 +375,9 @@ func TestLinePolls(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			calls = 0
+			calls.Store(0)
 			time.Sleep(10 * time.Second)
-			if calls /= 10; calls < tt.min || calls > tt.max {
+			if calls := int(calls.Load() / 10); calls < tt.min || calls > tt.max {
 				t.Errorf("%d lines of %d: got %d calls a second, want %d to %d", tt.lines, tt.each, calls, tt.min, tt.max)
 			}
 			cancel()
@@ -423,6 +422,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 		c := &modelCaller{n: len(all), key: r.IntN(3), release: make(chan bool)}
 		ctx, hangUp := context.WithCancel(t.Context())
 		c.hangUp = hangUp
+		earlier := all
 		all = append(all, c)
 		within := time.Duration(r.IntN(3)) * time.Duration(r.IntN(100)) * time.Millisecond
 		go func() {
@@ -439,7 +439,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			mu.Lock()
 			c.waits, c.holds, c.gone = false, err == nil, err != nil
 			if err == nil {
-				for _, o := range all[:c.n] {
+				for _, o := range earlier {
 					if o.waits && o.key == c.key {
 						t.Errorf("%s: %d overtook %d", where, c.n, o.n)
 					}
@@ -471,6 +471,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			}
 		}
 		synctest.Wait()
+		mu.Lock()
 		var held [3]int64
 		waiting, sum := [3]int64{}, int64(0)
 		for _, c := range all {
@@ -482,6 +483,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 				waiting[c.key]++
 			}
 		}
+		mu.Unlock()
 		for key := range held {
 			if held[key] > each || sum > total {
 				t.Fatalf("%s: %v held, %d in all; want at most %d and %d", where, held, sum, each, total)
@@ -493,6 +495,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 	}
 	time.Sleep(15 * time.Millisecond) // who waits for both limits may ask once more
 	synctest.Wait()
+	mu.Lock()
 	var held [3]int64
 	waiting, sum := [3]int64{}, int64(0)
 	for _, c := range all {
@@ -504,24 +507,23 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			waiting[c.key]++
 		}
 	}
+	mu.Unlock()
 	for key := range held {
 		if waiting[key] > 0 && held[key] < each && sum < total {
 			t.Errorf("%s: %v held and %v wait, of %d and %d: a unit is left", where, held, waiting, each, total)
 		}
 	}
-	for _, c := range all {
-		c.hangUp()
-		if c.holds {
-			c.holds = false
-			c.release <- true
+	for range 2 { // in the second round, those who got their units when others left
+		for _, c := range all {
+			c.hangUp()
 			synctest.Wait()
-		}
-	}
-	for i := 0; i < len(all); i++ { // who got its units when others left
-		synctest.Wait()
-		if all[i].holds {
-			all[i].holds = false
-			all[i].release <- true
+			mu.Lock()
+			holds := c.holds
+			c.holds = false
+			mu.Unlock()
+			if holds {
+				c.release <- true
+			}
 		}
 	}
 }

@@ -34,6 +34,7 @@ type Top struct {
 	minute int64                   // the newest, since the Top began
 	known  [2]map[ruleKey]*counted // [1] of rules in shadow
 	counts counts                  // heap
+	last   *counted                // the key that was refused last
 	recent recent
 }
 
@@ -130,9 +131,12 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	}
 	now := t.clock.at(at)
 	t.expire(now / 60)
-	c := t.known[shadow][k]
-	if c == nil {
-		c = t.take(k, shadow)
+	c := t.last
+	if c == nil || c.ruleKey != k || c.shadow != shadow { // in a flood it is usually the same key
+		if c = t.known[shadow][k]; c == nil {
+			c = t.take(k, shadow)
+		}
+		t.last = c
 	}
 	c.perMinute[t.minute%minutes]++
 	c.sum++
@@ -223,6 +227,14 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 // nearly all Error, come last.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
+	keys, over = t.keys(n)
+	slices.SortFunc(keys, func(a, b Refused) int { // while requests go on
+		return cmp.Or(cmp.Compare(b.AtLeast(), a.AtLeast()), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+	})
+	return keys, over
+}
+
+func (t *Top) keys(n int64) (keys []Refused, over time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now()
@@ -232,8 +244,5 @@ func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 			keys = append(keys, r)
 		}
 	}
-	slices.SortFunc(keys, func(a, b Refused) int {
-		return cmp.Or(cmp.Compare(b.AtLeast(), a.AtLeast()), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
-	})
 	return keys, time.Since(t.clock.began) - time.Duration(max(0, t.minute-n+1))*time.Minute
 }

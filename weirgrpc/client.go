@@ -24,6 +24,10 @@ import (
 // weir.ByHeader("Host") is the endpoint of the connection. Inner interceptors report for a rule with
 // Settle by weir.ReportUsage, with the context that they get. o.Base is not used. UnaryClient returns
 // the error of Transport.
+//
+// The text of an error names no rule and no cause, because a handler that returns the error sends
+// the text to its own client: see errors.As and errors.Is for the cause. Calls that the
+// retry policy of a service config sends again, and those of inner interceptors, are not charged.
 func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -88,11 +92,11 @@ func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Conte
 		refused := (*weir.RefusedError)(nil)
 		switch {
 		case errors.As(err, &refused):
-			err = refuse(refused, codes.ResourceExhausted, err.Error(), refused.RetryAfter())
+			err = refuse(refused, codes.ResourceExhausted, "weirgrpc: the call was not sent, because it is over a limit of this client", refused.RetryAfter())
 		case err != nil && ctx.Err() != nil:
 			err = statusOf(ctx.Err()).Err()
 		case err != nil: // of OnError
-			err = refuse(err, codes.Unavailable, err.Error(), 0)
+			err = refuse(err, codes.Unavailable, "weirgrpc: the call was not sent, because its limits could not be checked", 0)
 		}
 		return res, err
 	}, err
@@ -101,7 +105,7 @@ func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Conte
 // response returns the response whose status and fields say what the server has answered.
 func response(err error, md metadata.MD) *http.Response {
 	s := statusOf(err)
-	res := &http.Response{StatusCode: httpStatus(s.Code()), Header: http.Header{}, Body: http.NoBody}
+	res := &http.Response{StatusCode: httpStatus(err), Header: http.Header{}, Body: http.NoBody}
 	for name, values := range md {
 		res.Header[http.CanonicalHeaderKey(name)] = values
 	}

@@ -3,8 +3,10 @@ package weirgrpc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -270,6 +272,27 @@ func TestClientUndecided(t *testing.T) {
 		open := weir.TransportOptions{OnError: func(r *http.Request, _ error) error { return nil }}
 		if err := k.call(t.Context(), limited(t, &service{}, l, open)); err != nil {
 			t.Errorf("%s, open: %v", k.name, err)
+		}
+	}
+}
+
+// TestClientTellsNothing: a server that returns the error of a call that it could not make, wrapped
+// or not, tells its own client neither a rule nor what is wrong with the store.
+func TestClientTellsNothing(t *testing.T) {
+	const secret = "secret 10.0.0.5:6379"
+	down := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return errors.New(secret) })
+	for _, store := range []weir.Store{down, weirtest.Memory()} {
+		l := must(t, store, weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{{Name: secret, Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}}})
+		for _, k := range kinds {
+			back := limited(t, &service{}, l, weir.TransportOptions{OnError: weir.FailClosed})
+			for _, format := range []string{"%w", "books: %w"} {
+				k.call(t.Context(), back)
+				front := &service{work: func(ctx context.Context) error { return fmt.Errorf(format, k.call(ctx, back)) }}
+				err := kinds[0].call(t.Context(), pb.NewTestServiceClient(dial(t, listen(t, front))))
+				if c := status.Code(err); c != codes.Unavailable && c != codes.ResourceExhausted || strings.Contains(err.Error(), "secret") {
+					t.Errorf("%s: %v", k.name, err)
+				}
+			}
 		}
 	}
 }

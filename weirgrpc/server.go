@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/quota"
 )
 
 // An Admit decides a request: it is Limiter.Admit, or what Admit of a config.File returns.
@@ -27,17 +26,18 @@ type Admit = func(*http.Request) (*weir.Admission, error)
 // refused call, trailers. A refused call ends with the code for the status that HTTP clients get: ResourceExhausted for 429 and
 // Unavailable for 503 and undecided calls, which clients may send again, PermissionDenied for a
 // denied key, and InvalidArgument without a key. If a wait helps, the status has
-// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has the wait for the retry policies
-// of gRPC clients. errors.As finds the *weir.RefusedError in the error that outer interceptors see.
+// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has a wait of up to a minute for the
+// retry policies of gRPC clients, which do not retry after a longer one. errors.As finds the *weir.RefusedError in the error that outer interceptors see.
 // UnaryServer panics if calls is nil.
 func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	mustBeSet(calls)
 	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 		r := serverRequest(ctx, info.FullMethod, info.Server, message)
-		a, err := admit(calls, r, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) }, func(md metadata.MD) { grpc.SetTrailer(ctx, md) })
+		a, err := admit(calls, r)
 		if err != nil {
 			return nil, err
 		}
+		grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has sent the header
 		err = serve(a.Done, func() (err error) {
 			reply, err = handler(a.Context(), message)
 			return err
@@ -58,10 +58,11 @@ func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
 	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		r := serverRequest(ss.Context(), info.FullMethod, server, nil)
-		a, err := admit(calls, r, ss.SetHeader, ss.SetTrailer)
+		a, err := admit(calls, r)
 		if err != nil {
 			return err
 		}
+		ss.SetHeader(fields(a))
 		s := &stream{ServerStream: ss, call: r.WithContext(a.Context()), messages: messages}
 		return serve(func(o weir.Outcome) { s.over.Store(true); s.done(o); a.Done(o) }, func() error { return handler(server, s) })
 	}
@@ -98,7 +99,7 @@ func (s *stream) RecvMsg(m any) error {
 		return err
 	}
 	r := s.call.WithContext(context.WithValue(s.call.Context(), messageKey{}, m))
-	a, err := admit(s.messages, r, func(metadata.MD) error { return nil }, s.SetTrailer)
+	a, err := admit(s.messages, r)
 	if err != nil {
 		s.refused = err
 		return err
@@ -121,7 +122,7 @@ func serve(done func(weir.Outcome), handler func() error) error {
 	o := weir.Outcome{Panicked: true}
 	defer func() { done(o) }()
 	err := handler()
-	o.Panicked, o.Status = false, httpStatus(statusOf(err).Code())
+	o.Panicked, o.Status = false, httpStatus(err)
 	return err
 }
 
@@ -132,7 +133,9 @@ func serverRequest(ctx context.Context, method string, server, message any) *htt
 		r.Pattern = method
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		r.RemoteAddr = p.Addr.String()
+		if p.Addr != nil { // as it is for any peer of a socket
+			r.RemoteAddr = p.Addr.String()
+		}
 		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
 			r.TLS = &t.State
 		}
@@ -140,38 +143,48 @@ func serverRequest(ctx context.Context, method string, server, message any) *htt
 	return r
 }
 
-// admit decides a request and tells the client of its limits. The error is that of the call.
-func admit(decide Admit, r *http.Request, header func(metadata.MD) error, trailer func(metadata.MD)) (*weir.Admission, error) {
+// maxPushback is the longest wait that a retry policy obeys: it would hold a call without a deadline
+// for a day if the server says so. A longer wait is for the caller, in RetryInfo.
+const maxPushback = time.Minute
+
+// admit decides a request. The error is that of the call, whose trailers then tell of the limits:
+// not its header, because clients retry no call that has one.
+func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	a, err := decide(r)
-	refused := (*weir.RefusedError)(nil)
-	if errors.As(err, &refused) {
-		a = refused.Admission
-	} else if err != nil {
-		return nil, status.FromContextError(err).Err()
-	}
-	fields, md := http.Header{}, metadata.MD{}
-	a.WriteHeaders(fields)
-	for name, values := range fields {
-		md[strings.ToLower(name)] = values
-	}
-	if refused == nil {
-		header(md) // fails if a message was sent before
+	if err == nil {
 		return a, nil
 	}
-	answer := answer{"Retry-After": fields["Retry-After"]} // to such a request over HTTP
-	r = r.WithContext(a.Context())
-	r.Header = http.Header{"Content-Type": {"application/grpc"}}
-	weir.Refuse(answer, r)
-	code, _ := strconv.Atoi(answer.Header().Get("Grpc-Status"))
-	wait := a.RetryAfter()
-	if seconds, _ := strconv.Atoi(fields.Get("Retry-After")); time.Duration(seconds)*time.Second-wait >= time.Second {
+	refused := (*weir.RefusedError)(nil)
+	if !errors.As(err, &refused) {
+		return nil, status.FromContextError(err).Err()
+	}
+	a = refused.Admission
+	md, wait := fields(a), a.RetryAfter()
+	answer := answer{"Retry-After": md["retry-after"]} // to such a request over HTTP
+	over := r.WithContext(a.Context())
+	over.Header = http.Header{"Content-Type": {"application/grpc"}}
+	weir.Refuse(answer, over)
+	if seconds, _ := strconv.Atoi(strings.Join(md["retry-after"], "")); time.Duration(seconds)*time.Second-wait >= time.Second {
 		wait = time.Duration(seconds) * time.Second // with the jitter of the rule
 	}
-	if wait > 0 && wait != quota.Never {
+	if wait > maxPushback {
+		md.Set("grpc-retry-pushback-ms", "-1") // do not retry
+	} else if wait > 0 {
 		md.Set("grpc-retry-pushback-ms", strconv.FormatInt((wait+time.Millisecond-1).Milliseconds(), 10))
 	}
-	trailer(md) // without a header, because clients retry no call that has one
+	grpc.SetTrailer(r.Context(), md)
+	code, _ := strconv.Atoi(answer.Header().Get("Grpc-Status"))
 	return nil, refuse(refused, codes.Code(code), answer.Header().Get("Grpc-Message"), wait)
+}
+
+// fields returns the fields about limits.
+func fields(a *weir.Admission) metadata.MD {
+	h, md := http.Header{}, metadata.MD{}
+	a.WriteHeaders(h)
+	for name, values := range h {
+		md[strings.ToLower(name)] = values
+	}
+	return md
 }
 
 // An answer is the header of a response whose body is dropped.

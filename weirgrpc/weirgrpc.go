@@ -8,7 +8,8 @@
 // the metadata as header fields, the authority as Host, the address of the peer as RemoteAddr, and
 // the state of TLS. Keys and rules that work for HTTP therefore work for gRPC. The route of a call,
 // for keys.ByRoute, is its path. Message returns the message, because the body cannot be read: with
-// keys.ByJSON all calls share a quota, and a cost by ContentLength, which is −1, refuses them.
+// keys.ByJSON all calls share a quota, which is logged once, and a cost by ContentLength, which is
+// −1, refuses them.
 //
 // A handler has the decision in its context, for weir.FromContext and weir.ReportUsage. A rule with
 // Settle gets the HTTP status for the code of the call, as google.rpc.Code lists them, so
@@ -16,13 +17,16 @@
 package weirgrpc
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -40,18 +44,25 @@ type messageKey struct{}
 // stream. Of a stream itself it is nil. It must not be changed.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
-// unreadable is the body of every call, because gRPC reads it.
-var unreadable = func() io.ReadCloser {
-	r, w := io.Pipe()
-	w.CloseWithError(errors.New("weirgrpc: gRPC reads the body"))
-	return r
-}()
+// An unreadable is the body of each call of a method, because gRPC reads it.
+type unreadable string
+
+var told atomic.Bool // the program about a rule that reads bodies
+
+func (method unreadable) Read([]byte) (int, error) {
+	if !told.Swap(true) {
+		slog.Warn("weirgrpc: a key or a cost reads the body of calls, which gRPC reads, as keys.ByJSON and jsonrpc.Cost do; so all calls share a quota or are refused; use weirgrpc.Message", "method", string(method))
+	}
+	return 0, errors.New("weirgrpc: gRPC reads the body")
+}
+
+func (unreadable) Close() error { return nil }
 
 // request returns the request that a call is on the wire.
 func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
 	r := &http.Request{
 		Method: http.MethodPost, URL: &url.URL{Path: method}, Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(md)),
-		Body: io.NopCloser(unreadable), GetBody: func() (io.ReadCloser, error) { return io.NopCloser(unreadable), nil }, ContentLength: -1,
+		Body: unreadable(method), GetBody: func() (io.ReadCloser, error) { return unreadable(method), nil }, ContentLength: -1,
 	}
 	for name, values := range md {
 		if name == ":authority" && len(values) > 0 {
@@ -94,14 +105,12 @@ func statusOf(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
-func httpStatus(c codes.Code) int {
-	if int(c) < len(httpStatuses) {
-		return httpStatuses[c]
-	}
-	return http.StatusInternalServerError
+// httpStatus returns the HTTP status for the code of the error of a call.
+func httpStatus(err error) int {
+	return cmp.Or(httpStatuses[statusOf(err).Code()], http.StatusInternalServerError)
 }
 
-var httpStatuses = [...]int{
+var httpStatuses = map[codes.Code]int{
 	codes.OK: 200, codes.Canceled: 499, codes.Unknown: 500, codes.InvalidArgument: 400, codes.DeadlineExceeded: 504,
 	codes.NotFound: 404, codes.AlreadyExists: 409, codes.PermissionDenied: 403, codes.ResourceExhausted: 429,
 	codes.FailedPrecondition: 400, codes.Aborted: 409, codes.OutOfRange: 400, codes.Unimplemented: 501,

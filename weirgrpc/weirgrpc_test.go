@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed83679106/weir"
@@ -572,6 +573,77 @@ func TestRetryPolicy(t *testing.T) {
 	}
 	if got := s.runs.Load(); got != 5 {
 		t.Errorf("%d handlers ran, want 5", got)
+	}
+}
+
+// TestNoLongRetry: a client with a retry policy and no deadline gets the refusal at once, if the wait
+// is long.
+func TestNoLongRetry(t *testing.T) {
+	for _, cost := range []int64{1, 2} { // 2 never fits
+		l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}, Cost: func(*http.Request) int64 { return cost }}}})
+		c := serve(t, &service{}, l.Admit, nil, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+			"maxAttempts": 5, "initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+		ctx, cancel := context.WithTimeout(by(t.Context(), "ann"), 10*time.Second)
+		defer cancel()
+		c.UnaryCall(ctx, &pb.SimpleRequest{})
+		if _, err := c.UnaryCall(ctx, &pb.SimpleRequest{}); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("cost %d: %v", cost, err)
+		}
+	}
+}
+
+// TestTold: a rule that reads bodies is logged, by the name of a method.
+func TestTold(t *testing.T) {
+	var log strings.Builder
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(old)
+	weirgrpc.Told.Store(false)
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: keys.ByJSON("user", 100), Limits: []weir.Limit{daily}}}})
+	c := serve(t, &service{}, l.Admit, nil)
+	for range 3 {
+		if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "keys.ByJSON") || !strings.Contains(got, "method=/grpc.testing.TestService/UnaryCall") {
+		t.Errorf("logged %q", got)
+	}
+}
+
+// TestTwice: a Limiter for calls that is also that for messages, or whose interceptor is there twice,
+// is logged by the name of its rule.
+func TestTwice(t *testing.T) {
+	for name, twice := range map[string]bool{"messages": false, "interceptors": true} {
+		var log strings.Builder
+		l := must(t, weirtest.Memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+		calls, messages := []grpc.StreamServerInterceptor{weirgrpc.StreamServer(l.Admit, l.Admit)}, 1
+		if twice {
+			calls, messages = []grpc.StreamServerInterceptor{weirgrpc.StreamServer(l.Admit, nil), weirgrpc.StreamServer(l.Admit, nil)}, 0
+		}
+		s := &service{}
+		c := pb.NewTestServiceClient(dial(t, listen(t, s, grpc.ChainStreamInterceptor(calls...))))
+		if err := kinds[3].call(by(t.Context(), "ann"), c); err != nil || s.got.Load() < int64(messages) {
+			t.Fatal(err, s.got.Load())
+		}
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "same Limiter twice") || !strings.Contains(got, "rule=api") {
+			t.Errorf("%s: logged %q", name, got)
+		}
+	}
+}
+
+// TestOddCalls: a code that gRPC does not know counts as a failure, and a peer without an address is
+// served.
+func TestOddCalls(t *testing.T) {
+	store := weirtest.Memory()
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}, Settle: weir.RefundErrors}}})
+	odd := &service{work: func(context.Context) error { return status.Error(1<<32-1, "") }}
+	if _, err := serve(t, odd, l.Admit, nil).UnaryCall(by(t.Context(), "ann"), &pb.SimpleRequest{}); err == nil || spent(t, store, "api", daily) != 0 {
+		t.Errorf("%v, %d units spent", err, spent(t, store, "api", daily))
+	}
+	_, err := weirgrpc.UnaryServer(l.Admit)(peer.NewContext(t.Context(), &peer.Peer{}), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
+	if err != nil {
+		t.Error(err)
 	}
 }
 

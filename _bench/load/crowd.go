@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
@@ -106,6 +107,9 @@ func serve(args []string) {
 		breaker := quota.Breaker(quota.Coalesce(shared), quota.BreakerOptions{})
 		store = quota.Fallback(quota.Hybrid(breaker, quota.HybridOptions{}), quota.Share(second, 1), quota.FallbackOptions{})
 	}
+	if args[1] == peerName {
+		store = peer{redis_rate.NewLimiter(redis.NewUniversalClient(redisstore.ClientOptions(0, args[0])))}
+	}
 	path := func(r *http.Request) (string, bool) { return r.URL.Path, true }
 	h := weir.Middleware(store, "crowd", path, limit)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if weir.FromContext(r.Context()) == nil {
@@ -121,6 +125,24 @@ func serve(args []string) {
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		fmt.Println(second.n.Swap(0), second.last.Load())
 	}
+}
+
+const peerName = "redis_rate"
+
+// A peer decides by redis_rate, with a client and a time of the same size as those of Weir.
+type peer struct{ *redis_rate.Limiter }
+
+func (p peer) Take(ctx context.Context, t *quota.Transaction) error {
+	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	l := t.Charges[0].Limit
+	got, err := p.Allow(ctx, t.Charges[0].Key, redis_rate.Limit{Rate: int(l.Quota), Burst: int(l.Quota), Period: l.Period})
+	if err != nil {
+		return err
+	}
+	t.At = time.Now()
+	t.Decisions = append(t.Decisions[:0], quota.Decision{Allowed: got.Allowed > 0, Remaining: int64(got.Remaining), RetryAfter: max(0, got.RetryAfter)})
+	return nil
 }
 
 type counted struct {
@@ -315,7 +337,7 @@ func (f *front) drive(connections, keys int, rate float64, d time.Duration) (a a
 // crowd measures what 64, 1,000 and 4,000 connections to a server get, and what remains if
 // requests come faster than the server can answer them.
 func crowd(plain, _ string) {
-	rtts, kinds, keys, d := []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond}, []string{"bare", "stack"}, []int{1, 100, 100_000}, 2*time.Second
+	rtts, kinds, keys, d := []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond}, []string{"bare", "stack", peerName}, []int{1, 100, 100_000}, 2*time.Second
 	if *quick {
 		rtts, keys, d = rtts[:2], keys[1:2], time.Second
 	}

@@ -117,7 +117,7 @@ func codeOf(status int) code {
 // Write answers in the protocol, which must not be HTTP, with the code for a status and a
 // sentence, which must be printable ASCII without percent signs. A Retry-After in the fields of w
 // becomes a google.rpc.RetryInfo and, for gRPC, grpc-retry-pushback-ms, which gRPC clients with a
-// retry policy obey.
+// retry policy obey: after a wait of more than a minute they do not retry.
 func (p Protocol) Write(w http.ResponseWriter, r *http.Request, status int, sentence string) {
 	h, c := w.Header(), codeOf(status)
 	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 32)
@@ -156,17 +156,25 @@ func connectError(c code, sentence string, seconds uint64) string {
 	return `{"code":"` + c.name + `","message":` + string(message) + details + `}`
 }
 
+// maxPushback is the longest wait, in seconds, that a retry policy obeys, which would otherwise hold
+// a call without a deadline for a day.
+const maxPushback = 60
+
 // trailers returns the trailers of a gRPC answer, in lower case.
 func trailers(c code, sentence string, seconds uint64) [][2]string {
 	all := [][2]string{{"grpc-status", strconv.Itoa(c.number)}, {"grpc-message", sentence}}
 	if seconds == 0 {
 		return all
 	}
+	pushback := "-1" // do not retry
+	if seconds <= maxPushback {
+		pushback = strconv.FormatUint(1000*seconds, 10)
+	}
 	status := field(binary.AppendUvarint([]byte{1 << 3}, uint64(c.number)), 2, []byte(sentence)) // google.rpc.Status
 	detail := field(field(nil, 1, []byte("type.googleapis.com/google.rpc.RetryInfo")), 2, retryInfo(seconds))
 	return append(all,
 		[2]string{"grpc-status-details-bin", base64.RawStdEncoding.EncodeToString(field(status, 3, detail))},
-		[2]string{"grpc-retry-pushback-ms", strconv.FormatUint(1000*seconds, 10)})
+		[2]string{"grpc-retry-pushback-ms", pushback})
 }
 
 // retryInfo returns a google.rpc.RetryInfo in protobuf: a Duration of whole seconds.

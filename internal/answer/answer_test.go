@@ -104,6 +104,18 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
+// TestPushback: a retry policy waits for up to a minute, and does not retry after a longer wait.
+func TestPushback(t *testing.T) {
+	for after, want := range map[string]string{"": "", "1": "1000", "60": "60000", "61": "-1", "86400": "-1"} {
+		w := httptest.NewRecorder()
+		w.Header().Set("Retry-After", after)
+		GRPC.Write(w, httptest.NewRequest("POST", "/a.B/C", nil), 429, "")
+		if got := w.Header().Get("Grpc-Retry-Pushback-Ms"); got != want {
+			t.Errorf("Retry-After %q: got %q, want %q", after, got, want)
+		}
+	}
+}
+
 // FuzzFor compares For with a regular expression for each protocol.
 func FuzzFor(f *testing.F) {
 	for _, s := range []string{"application/grpc", "application/grpc-web+proto", "application/grpc-web-text", "application/connect+json", "application/proto", "application/json;a", "", " "} {

@@ -1,4 +1,5 @@
-// Package e2e tests the playground as a visitor uses it: in a browser, over HTTP.
+// Package e2e tests the playground, and the page of operators of package admin, as people use them:
+// in a browser, over HTTP.
 //
 // It is a module of its own, because it requires a library that controls the browser. If
 // chromium is missing, the tests are skipped. They fail instead if the environment variable

@@ -5,6 +5,8 @@ import { seconds } from "./dom.js";
 const most = 9; // lines of a room
 
 export class Chat {
+  sum; free; limited; sent; passed;
+
   constructor(sum, free, limited) {
     Object.assign(this, { sum, free, limited });
     this.begin();

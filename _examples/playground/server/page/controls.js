@@ -18,6 +18,7 @@ const boxes = Object.entries(titles).map(([name, title]) => {
   $("algorithms").append(label);
   return box;
 });
+/** @type {(name: string) => any[]} */
 const named = (name) => [...document.getElementsByName(name)];
 const rate = () => Number((10 ** $("rate").value).toPrecision(2));
 
@@ -58,7 +59,7 @@ export function count() {
 }
 
 function showRate() {
-  const [each, name] = [[1, "s"], [60, "min"], [3600, "h"], [86400, "d"]].find(([each]) => rate() * each >= 0.5) ?? [86400, "d"];
+  const [each, name] = /** @type {[number, string][]} */ ([[1, "s"], [60, "min"], [3600, "h"], [86400, "d"]]).find(([each]) => rate() * each >= 0.5) ?? [86400, "d"];
   const text = `${+(rate() * each).toPrecision(2)}/${name}`;
   write($("rateValue"), text);
   $("rate").setAttribute("aria-valuetext", text);

@@ -1,5 +1,6 @@
 // Functions with which the other modules change the document and speak to screen readers.
 
+/** @type {(id: string) => any} */
 export const $ = (id) => document.getElementById(id);
 
 export function make(tag, className, text) {
@@ -17,14 +18,14 @@ export function write(element, text) {
 // seconds returns a length of time as text. It rounds up, so that no wait is shown as 0.0 s.
 export function seconds(us) {
   if (us > 0 && us < 1e5) return Math.ceil(us / 1e3) + " ms";
-  const [name, size] = [["d", 86400e6], ["h", 3600e6], ["min", 60e6]].find(([, size]) => us >= 2 * size) ?? ["s", 1e6];
+  const [name, size] = /** @type {[string, number][]} */ ([["d", 86400e6], ["h", 3600e6], ["min", 60e6]]).find(([, size]) => us >= 2 * size) ?? ["s", 1e6];
   return (Math.ceil(us / size * 10) / 10).toFixed(1) + " " + name;
 }
 
 // length returns a length of time in s as text, in the largest unit of which it is a multiple of a
 // tenth: 5400 s as 1.5 h.
 export function length(s) {
-  const [name, size] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, size]) => s >= size && Number.isInteger(+(s / size * 10).toFixed(6))) ?? ["s", 1];
+  const [name, size] = /** @type {[string, number][]} */ ([["d", 86400], ["h", 3600], ["min", 60], ["s", 1]]).find(([, size]) => s >= size && Number.isInteger(+(s / size * 10).toFixed(6))) ?? ["s", 1];
   return `${+(s / size).toFixed(2)} ${name}`;
 }
 

@@ -15,6 +15,6 @@ async function load() {
   const go = new Go();
   const { instance } = await WebAssembly.instantiateStreaming(new Response(body, { headers: { "Content-Type": "application/wasm" } }), go.importObject);
   go.run(instance);
-  globalThis.weir.memory = () => instance.exports.mem.buffer.byteLength; // for tests
+  globalThis.weir.memory = () => /** @type {any} */ (instance.exports.mem).buffer.byteLength; // for tests
   return globalThis.weir;
 }

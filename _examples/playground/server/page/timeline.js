@@ -9,6 +9,8 @@ const maxSamples = 2400;       // most samples that a lane keeps
 const keep = 2.2;              // how many periods are kept
 
 export class Timeline {
+  view; version;
+
   constructor(canvas) {
     this.canvas = canvas;
     this.seen = inView(canvas);
@@ -350,6 +352,7 @@ export class Timeline {
   }
 }
 
+/** @type {(a: any[], b: any[]) => boolean} */
 const meet = ([a, b, c, d], [e, f, g, h]) => a < g && e < c && b < h && f < d;
 
 // water returns the colour of the level, which is darker near the limit.

@@ -7,13 +7,15 @@ import { Ledger, look, second } from "./world.js";
 const limits = [{ algorithm: "token-bucket", quota: 1, period: 4 * second, burst: 3 }];
 const round = 20 * second; // after this time the other users repeat their messages
 const lines = 11;          // the most lines in the room
-const script = [
+const script = /** @type {[number, string, string][]} */ ([
   [0.1, "anna", "hi all"], [1.3, "ben", "hi anna, did you see that goal?"], [2.2, "anna", "who is that?"], [3.3, "anna", "can it be muted?"],
   [7.2, "ben", "it mutes itself"], [11.3, "anna", "so it does"], [15.2, "ben", "back to the match"],
   ...Array.from({ length: 28 }, (_, i) => [0.4 + i * 0.7, "spammer", "BUY NOW"]),
-].map(([t, user, text]) => ({ t: t * second, user, text })).sort((a, b) => a.t - b.t);
+]).map(([t, user, text]) => ({ t: t * second, user, text })).sort((a, b) => a.t - b.t);
 
 export class Chat {
+  room; users; why; play; limited; playing; stop;
+
   constructor() {
     this.root = document.getElementById("chat");
     for (const name of ["room", "users", "why", "play", "limited"]) this[name] = this.root.querySelector("." + name);

@@ -23,6 +23,9 @@ const lanes = [
 ];
 
 export class Gate {
+  root; picture; button; words; reply; shown; playing; stop; now; next; sent; width; height; gate; scale;
+  /** @type {any[]} */ lanes;
+
   constructor() {
     this.root = document.getElementById("gate");
     const find = (selector) => this.root.querySelector(selector);

@@ -8,7 +8,7 @@ const round = (t, tape) => +(t / tape.unit).toFixed(2);
 export function link(tape) {
   const query = new URLSearchParams();
   for (const input of tape.root.querySelectorAll("[data-number]")) query.set(input.dataset.number, tape.value(input.dataset.number));
-  query.set("at", round(tape.now, tape));
+  query.set("at", String(round(tape.now, tape)));
   if (tape.requests.some((r) => r.mine) || tape.trying) query.set("requests", tape.requests.filter((r) => r.cost > 0).map((r) => round(r.t, tape)).join(","));
   history.replaceState(null, "", `#${tape.scene.id}?${query.toString().replaceAll("%2C", ",")}`);
   copy(tape.find(".share"), location.href);

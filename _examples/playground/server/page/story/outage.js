@@ -10,12 +10,11 @@ const recent = 10e3; // ms: the period of the limit
 
 export class Outage extends Site {
   constructor() {
-    super("outage", "Three replicas, and a Redis that can be stopped");
+    super("outage", "Three replicas, and a Redis that can be stopped", "Redis");
     this.root.querySelector(".policy").onchange = () => this.reset();
     this.root.querySelector(".down").onclick = () => this.set(!this.down);
   }
 
-  get store() { return "Redis"; }
   get policy() { return this.root.querySelector(".policy").value; }
 
   reset() {

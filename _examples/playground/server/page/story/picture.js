@@ -207,6 +207,7 @@ export class Picture {
   // roam makes one dot reachable with the Tab key.
   roam(one, chosen) {
     this.fallen.forEach((e, i) => {
+      if (this.tape.dots[i].ends) return; // it has no mark
       const tab = this.tape.dots[i] === one ? "0" : "-1";
       if (e.getAttribute("tabindex") !== tab) e.setAttribute("tabindex", tab);
       e.classList.toggle("chosen", this.tape.dots[i] === chosen);

@@ -10,10 +10,12 @@ export const names = ["A", "B", "C"];
 const columns = 10;       // the latest requests of a replica, each in a place of its own
 export const seen = 1500; // a call is drawn paler after this time, in ms
 
-// A Site draws replicas, their latest requests and the store. A subclass has send(i, n), which takes
-// n requests of replica i, and say(), which returns a sentence.
+// A Site draws replicas, their latest requests and the store.
 export class Site {
-  constructor(id, name) {
+  root; picture; button; words; reply; shown; playing; stop; store; each; sent; passed; asked; down; // what the methods share
+
+  constructor(id, name, store = "the store") {
+    this.store = store;
     this.root = document.getElementById(id);
     const find = (selector) => this.root.querySelector(selector);
     this.picture = svg("svg", { class: "replicas", role: "img", "aria-label": name });
@@ -30,6 +32,13 @@ export class Site {
     this.shown = inView(this.picture);
     this.reset();
   }
+
+  // What a subclass defines: reset begins anew, take sends a request to replica i, send sends n and
+  // tells the answer, and say returns a sentence.
+  reset() {}
+  take(_i) {}
+  send(_i, _n) {}
+  say() { return ""; }
 
   // keep keeps a call of replica i: {allowed, asked}.
   keep(i, call) {
@@ -68,7 +77,7 @@ export class Site {
     const w = this.picture.clientWidth || 760, h = 250, now = performance.now(), drawn = [];
     this.picture.setAttribute("viewBox", `0 0 ${w} ${h}`);
     const x = (i) => w * (i + 0.5) / names.length, half = Math.min(80, w / 7), gap = half * 2 / columns;
-    drawn.push(box(w / 2 - 90, 198, 180, 44, this.down ? "vessel down" : "vessel"), label(w / 2, 217, this.store ?? "the store", "middle strong"), label(w / 2, 234, this.down ? "does not answer" : plural(this.asked, "call"), `middle ${this.down ? "alarm" : "soft"}`));
+    drawn.push(box(w / 2 - 90, 198, 180, 44, this.down ? "vessel down" : "vessel"), label(w / 2, 217, this.store, "middle strong"), label(w / 2, 234, this.down ? "does not answer" : plural(this.asked, "call"), `middle ${this.down ? "alarm" : "soft"}`));
     names.forEach((name, i) => {
       const { sent, asked } = this.each[i];
       drawn.push(box(x(i) - half, 40, 2 * half, 58, "vessel"), label(x(i), 60, `replica ${name}`, "middle strong"), label(x(i), 76, plural(sent, "request"), "middle soft"), label(x(i), 91, plural(asked, "call"), "middle soft"));

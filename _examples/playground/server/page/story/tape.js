@@ -20,6 +20,8 @@ const tenth = (us) => Math.round(us / 1e5) * 1e5;
 const lasts = (t, us) => span(us < 1e5 ? us : tenth(t + us) - tenth(t));
 
 export class Tape {
+  won; // called when the reader has done the task
+
   // A scene has
   //   id: the id of its section
   //   length, start, within and requests: times in units; a request is a time or {t, user, lasts};

@@ -14,6 +14,8 @@ export async function ready() { weir = await library(); }
 // A Ledger has the states of some keys under the same limits. A limit is
 // {algorithm, quota, period, burst, zone}.
 export class Ledger {
+  limits; within; states;
+
   constructor(limits, within = 0) {
     Object.assign(this, { limits, within, states: {} });
   }
