@@ -47,7 +47,8 @@ func ReportUsage(ctx context.Context, unit string, used int64) {
 // Draw draws nothing and returns an error if the context has ended, if the request was settled,
 // if n is negative, or if the limiters around the handler have rules with Settle, but none of that
 // unit. If the store fails, OnError says whether the handler gets the n units; Settle then charges
-// them. Without a rule that has Settle, Draw returns n: nothing limits the unit.
+// them. Without a rule that has Settle, Draw returns n, because nothing limits the unit, or an error if
+// the request was charged under a rule that has the unit and no Settle.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -55,11 +56,16 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if n < 0 {
 		return 0, fmt.Errorf("weir: Draw of %d %s", n, unit)
 	}
-	settles, known := false, false
+	settles, known, unsettled := false, false, ""
 	drawn = n
 	innermost := verdictOf(ctx)
 	for v := innermost; v != nil; v = v.outside() {
 		if v.extra == nil || v.extra.l == nil {
+			for i := range v.items {
+				if r := v.items[i].rule; r.Unit == unit && r.Settle == nil {
+					unsettled = r.Name
+				}
+			}
 			continue
 		}
 		settles, known = true, known || v.extra.l.settlesUnit(unit)
@@ -70,6 +76,9 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 		if drawn = got; err != nil {
 			return 0, err
 		}
+	}
+	if !settles && unsettled != "" {
+		return 0, fmt.Errorf("weir: Draw: rule %q has the unit %q, but no Settle, so it would not limit what is drawn", unsettled, unit)
 	}
 	if settles && !known {
 		return 0, fmt.Errorf("weir: Draw: no rule with Settle has the unit %q", unit)

@@ -483,3 +483,18 @@ func TestDrawUncharged(t *testing.T) {
 		a.Done(weir.Outcome{})
 	}
 }
+
+// TestDrawUnsettled: a rule of the unit whose Settle was forgotten is named, instead of limiting
+// nothing.
+func TestDrawUnsettled(t *testing.T) {
+	for name, want := range map[string]string{"tokens": `weir: Draw: rule "tokens" has the unit "tokens", but no Settle, so it would not limit what is drawn`, "requests": ""} {
+		r := unit(name, 1)
+		r.Settle = nil
+		do(must(t, memory(), weir.Options{Rules: []weir.Rule{r}}).Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			got, err := weir.Draw(r.Context(), "tokens", 1000)
+			if want == "" && (got != 1000 || err != nil) || want != "" && (got != 0 || err == nil || err.Error() != want) {
+				t.Errorf("a rule of %s: got %d, %v, want %q", name, got, err, want)
+			}
+		})), ask("/", "192.0.2.1:4"))
+	}
+}
