@@ -103,8 +103,8 @@ func (s *stay) begin() {
 }
 
 // Done ends an admitted request: each rule with Settle charges its final cost, and units in
-// flight become free. The Outcome may be zero: Done sets Request, Cost, and Took, Used if
-// ReportUsage was called, and Status if it is 0, to 500 if the request has Panicked and otherwise
+// flight become free. The Outcome may be zero: Done sets Request, Cost, and Took, Used and
+// Reported if ReportUsage or Draw was called, and Status if it is 0, to 500 if the request has Panicked and otherwise
 // to 200. HungUp is also set if the context of the request has ended. Only the first call does
 // something. It takes a round trip if there is something to give back or to charge. An Admission
 // that was never done is logged once it is garbage: its reserved cost then stays spent.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/remaining"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -22,9 +23,11 @@ type Limiter struct {
 	o       Options
 	settles bool // a rule has Settle
 	flies   bool // a limit can count requests in flight
-	writer  *headers.Writer
-	log     errorLog
-	passed  errorLog // of requests that pass undecided, which other errors must not silence
+
+	left   remaining.Table // what servers say that keys have left, of other units than requests
+	writer *headers.Writer
+	log    errorLog
+	passed errorLog // of requests that pass undecided, which other errors must not silence
 
 	waiting atomic.Int64
 	pool    sync.Pool // of *verdict

@@ -20,6 +20,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/llm"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -370,4 +371,89 @@ func ExampleLimiter_Transport_router() {
 	// gpt 0s
 	//  24s
 	//  24s
+}
+
+// TestRemainingOfTwoLimits: a request under a rule of two limits spends its cost once of what the
+// server says is left.
+func TestRemainingOfTwoLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arrived := 0
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			if arrived++; arrived == 1 {
+				return response(200, "X-Ratelimit-Remaining-Tokens", "30", "X-Ratelimit-Reset-Tokens", "10s"), nil
+			}
+			return response(200), nil
+		})
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: "tokens", Cost: costs(10),
+			Limits: []weir.Limit{algorithms.FixedWindow(100, time.Minute).Named("minute"), algorithms.FixedWindow(1000, time.Hour).Named("hour")}}
+		client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}}), weir.TransportOptions{Base: base})}
+		for i := range 4 {
+			if _, err := client.Get("http://example.com/"); err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}
+		if _, err := client.Get("http://example.com/"); err == nil {
+			t.Error("the server has nothing left, and a request is sent")
+		}
+	})
+}
+
+// TestUnpauseRemaining: Unpause also ends a pause that this process has made because too few units
+// were left.
+func TestUnpauseRemaining(t *testing.T) {
+	for _, left := range []string{"0", "5"} {
+		first := true
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			if !first {
+				return response(200), nil
+			}
+			first = false
+			return response(200, "X-Ratelimit-Remaining-Tokens", left, "X-Ratelimit-Reset-Tokens", "30s"), nil
+		})
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: "tokens", Cost: costs(10), Limits: []weir.Limit{algorithms.FixedWindow(100, time.Hour)}}
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}})
+		client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base})}
+		_, err := client.Get("http://example.com/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refused *weir.RefusedError
+		if _, err = client.Get("http://example.com/"); !errors.As(err, &refused) || refused.Admission.Refusal.Reason != weir.ReasonPause {
+			t.Errorf("%s left: got %v, want a pause", left, err)
+		}
+		if err := l.Unpause(t.Context(), "api", ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get("http://example.com/"); err != nil {
+			t.Errorf("%s left, after Unpause: %v", left, err)
+		}
+	}
+}
+
+// TestRetryBudgetOfSent: requests that the rules refuse are not sent, so they give no retries.
+func TestRetryBudgetOfSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			sent++
+			return response(429, "Retry-After", "1"), nil
+		})
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("K"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.FixedWindow(1e6, time.Hour)}}
+		l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: 5500 * time.Millisecond})
+		client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base, RetryBudget: 0.1})}
+		for range 20 {
+			r, _ := http.NewRequest("GET", "http://example.com/", nil)
+			r.Header.Set("K", "k")
+			if _, err := client.Do(r); err != nil {
+				t.Fatal(err)
+			}
+			for range 100 { // refused
+				_, _ = client.Get("http://example.com/")
+			}
+			time.Sleep(time.Minute)
+		}
+		if sent > 20+10+2 {
+			t.Errorf("20 requests were sent %d times, want 32 at most", sent)
+		}
+	})
 }

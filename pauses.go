@@ -17,9 +17,8 @@ import (
 type pauses struct {
 	bystander
 	l    *Limiter
-	most time.Duration   // MaxPause
-	left remaining.Table // what the server says that keys have left, of other units than requests
-	cut  atomic.Bool     // a pause was cut to MaxPause, which is logged once
+	most time.Duration // MaxPause
+	cut  atomic.Bool   // a pause was cut to MaxPause, which is logged once
 }
 
 // meet adds a charge for the pause of the key. It refuses the request if the server has fewer
@@ -30,7 +29,7 @@ func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside b
 		return false
 	}
 	v.riding = append(v.riding, pauseOf(rule.Name, key))
-	d := p.left.Wait(remaining.Key{Rule: rule.Name, Key: key}, func() int64 { return rule.cost(v.event.Request) })
+	d := p.l.left.Wait(remaining.Key{Rule: rule.Name, Key: key}, func() int64 { return rule.cost(v.event.Request) })
 	if d > 0 && (v.reason == 0 || d > v.Refusal.RetryAfter) {
 		v.deny(Refusal{ReasonPause, rule.Name, d}, rule, key)
 	}
@@ -39,8 +38,8 @@ func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside b
 
 // start notes that the server has fewer units left for the keys of v.
 func (p *pauses) start(v *verdict) func() {
-	for i := range v.items {
-		p.left.Spend(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, v.items[i].cost)
+	for i := 0; i < len(v.items); i += v.items[i].limits {
+		p.l.left.Spend(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, v.items[i].cost)
 	}
 	return nil
 }
@@ -99,7 +98,7 @@ func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duratio
 			}
 		}
 		if tightest.Remaining >= 0 {
-			p.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, min(tightest.ResetAfter, p.most))
+			p.l.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, min(tightest.ResetAfter, p.most))
 		}
 	}
 	return pause
@@ -132,11 +131,13 @@ func (p *pauses) paused(v *verdict) bool {
 }
 
 // Unpause ends a pause that Transport made for a key of a rule, in all processes that share
-// the store. A process whose store is a HybridStore may notice up to 10 seconds later.
+// the store. A process whose store is a HybridStore may notice up to 10 seconds later. What a
+// server has said is left for the key is forgotten in this process only.
 // Requests that already wait keep their turns, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {
+			l.left.Forget(remaining.Key{Rule: rule, Key: key})
 			return l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{pauseOf(rule, key)}, Mode: quota.ModeForget})
 		}
 	}

@@ -63,8 +63,9 @@ var (
 
 // write answers with p. fresh says that the response has no fields yet except those about limits.
 func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
-	h := w.Header()
+	h, vary := w.Header(), []string(nil)
 	if !fresh {
+		vary = h["Vary"]
 		delete(h, "Content-Length") // net/http sets it
 		delete(h, "Content-Encoding")
 	}
@@ -74,7 +75,7 @@ func (p *problem) write(w http.ResponseWriter, r *http.Request, fresh bool) {
 		rpc.Write(w, r, p.rpcStatus(h), p.sentence+tryAgain(h))
 		return
 	}
-	if vary := h["Vary"]; fresh || len(vary) == 0 {
+	if len(vary) == 0 {
 		h["Vary"] = varyAccept
 	} else if !slices.Contains(vary, "Accept") {
 		h.Add("Vary", "Accept")

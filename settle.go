@@ -34,13 +34,15 @@ type Outcome struct {
 	// Status is the status of the response. If the handler wrote none, Status is 500 if the
 	// handler panicked, 101 if it took over the connection (Hijack), as for a WebSocket,
 	// and otherwise 200. A connection that was taken over may outlive the handler, but the
-	// request is settled when the handler returns.
+	// request is settled when the handler returns. For a request of Limiter.Transport it is the
+	// status of the answer, or 0 if no answer came.
 	Status int
 
 	// Header has the fields of the response.
 	Header http.Header
 
-	// Bytes is how many bytes of the body were written through the ResponseWriter.
+	// Bytes is how many bytes of the body were written through the ResponseWriter. It is 0 for a
+	// request of Limiter.Transport, and what the caller says for one of Limiter.Admit.
 	Bytes int64
 
 	// Used is how many units of the rule's Unit ReportUsage has reported and Draw has drawn.

@@ -38,7 +38,7 @@ type TransportOptions struct {
 	MaxPause time.Duration
 
 	// RetryBudget bounds how many requests are sent again after a 429: this share of all
-	// requests, above 0 and at most 1, and at first 10 more. Beyond it, RoundTrip returns the
+	// requests that are sent, above 0 and at most 1, and at first 10 more. Beyond it, RoundTrip returns the
 	// 429. 0 sets no bound, because a request that is sent again is charged again: the rules
 	// bound how many requests are sent in all, but retries then take the place of new requests.
 	// Each Transport has a budget of its own.
@@ -82,6 +82,13 @@ func (o *TransportOptions) complete() error {
 // the pause. Requests that already wait check for a pause before they are sent, and take a
 // later turn if there is one. Unpause ends a pause early. After a pause, limits such as
 // SlidingLog release a whole quota at once.
+//
+// A rule with Settle charges the final cost of a request when the body of its response is closed,
+// or when no response has come. A body that is never closed keeps what was reserved, and its units
+// in flight. A 429 counts as reported usage of 0, so ChargeUsed gives back what was reserved.
+//
+// If the header fields say how many units other than requests remain, a request that costs more
+// waits or is refused, in this process, until they are reset, but at most for MaxPause.
 //
 // Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
 // by one of them stops the requests to all of them.
@@ -131,14 +138,16 @@ type transport struct {
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	giveUp := time.Now().Add(t.l.o.MaxWait)
-	t.retries.Request()
-	for {
+	for again := false; ; again = true {
 		v, err := t.turn(r, giveUp)
 		if err != nil {
 			if r.Body != nil {
 				r.Body.Close()
 			}
 			return nil, err
+		}
+		if !again {
+			t.retries.Request()
 		}
 		res, err := t.send(r, v)
 		if err != nil || res == nil || len(v.Charges) == 0 {
@@ -152,14 +161,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if res.StatusCode != http.StatusTooManyRequests || asked > t.o.MaxPause || asked > time.Until(giveUp) {
 			return res, nil
 		}
-		again, ok := rewound(r)
+		next, ok := rewound(r)
 		if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
 			return res, nil
 		}
 		if res.Body != nil {
 			drain.Close(r.Context(), res.Body, asked)
 		}
-		r = again
+		r = next
 	}
 }
 

@@ -96,6 +96,10 @@ func (v *verdict) draw(ctx context.Context, unit string, n int64) (drawn int64, 
 	}
 	w := u.unit(unit)
 	w.reported = true
+	if len(charges) == 0 { // nothing limits the unit
+		w.used = sum(w.used, n)
+		return n, nil
+	}
 	if drawn = min(n, max(0, min(reserved, math.MaxInt64-w.drawn)+w.drawn-w.used)); drawn < n {
 		if w.stream == nil {
 			w.stream = quota.NewStream(l.store, charges...)
@@ -122,7 +126,9 @@ func (v *verdict) undraw(unit string, n int64) {
 		u := &v.extra.used
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		u.unit(unit).used -= n
+		if !u.over {
+			u.unit(unit).used -= n
+		}
 	}
 }
 

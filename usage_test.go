@@ -462,3 +462,24 @@ func ExampleDraw() {
 	fmt.Println(w.Body)
 	// Output: The quick brown fox jumps [budget used up]
 }
+
+// TestDrawUncharged: Draw under rules that charge nothing for the request.
+func TestDrawUncharged(t *testing.T) {
+	shadow := unit("tokens", 1)
+	shadow.Shadow = 1
+	free := unit("tokens", 1)
+	free.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
+	for name, rule := range map[string]weir.Rule{"shadow": shadow, "free": free} {
+		l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule, unit("requests", 1)}})
+		a, err := l.Admit(ask("/", "192.0.2.1:4"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int64{1, math.MaxInt64, math.MaxInt64} {
+			if got, err := weir.Draw(a.Context(), "tokens", n); got != n || err != nil {
+				t.Errorf("%s: Draw(%d): got %d, %v", name, n, got, err)
+			}
+		}
+		a.Done(weir.Outcome{})
+	}
+}

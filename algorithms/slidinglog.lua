@@ -10,7 +10,7 @@
 --   of these units was spent, how many units precede that first unit in its block, and the
 --   number of that block;
 --   the open block, which has the newest entries.
--- Under SendTime, and if a log has entries in the future, the time of the write follows.
+-- If a log has entries in the future, the time of the write follows, for SendTime.
 -- Each closed block is a field of its own, named by two numbers: "log:block".
 --
 -- A block has the instant of its first entry, its range, and its entries. An entry has
@@ -638,7 +638,7 @@ local function write(group, now, longest)
       local o = block(log, log.high + 1)
       local text = o.n > 0 and block_text(o) or ''
       texts[#texts + 1] = log.ids .. pack(log_form, log.no, log.at, expires, log.low, log.high, #text)
-      ahead = ahead or catch_up and log.at > now
+      ahead = ahead or log.at > now
       for _, m in ipairs(log.limits) do
         texts[#texts + 1] = pack(limit_form, m.keep, m.spent, m.first, m.u, m.b)
       end

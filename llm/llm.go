@@ -7,6 +7,7 @@ package llm
 import (
 	"context"
 	"log/slog"
+	"math"
 	"mime"
 	"net/http"
 	"strconv"
@@ -26,8 +27,13 @@ type Usage struct {
 	Output     int64  // tokens that the model has written
 }
 
-// Total returns the sum of all tokens.
-func (u Usage) Total() int64 { return u.Input + u.CacheRead + u.CacheWrite + u.Output }
+// Total returns the sum of all tokens. Counts below 0 are 0, and a sum above math.MaxInt64 is that.
+func (u Usage) Total() (sum int64) {
+	for _, n := range []int64{u.Input, u.CacheRead, u.CacheWrite, u.Output} {
+		sum += min(max(0, n), math.MaxInt64-sum)
+	}
+	return sum
+}
 
 // A Transport is an http.RoundTripper that reports the usage of answers. It works in both
 // directions. As TransportOptions.Base it reports to the rules of a weir.Transport. As
@@ -37,7 +43,7 @@ func (u Usage) Total() int64 { return u.Input + u.CacheRead + u.CacheWrite + u.O
 // the answer is never complete, because the connection broke or the caller has closed the body,
 // nothing is reported, and weir.ChargeUsed charges the Cost of the request. A response with a
 // status of 400 or above has used nothing: its Usage is zero. If a complete answer has no usage,
-// nothing is reported either, and the Logger gets a warning once. Chat Completions send the usage
+// nothing is reported either, and the Logger gets a warning once if the request was a POST. Chat Completions send the usage
 // of a stream only if the request has "stream_options": {"include_usage": true}.
 //
 // A Transport keeps less than a kilobyte of an answer, however long it is. It removes
@@ -72,12 +78,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || res == nil || res.StatusCode < 200 { // such as a WebSocket
 		return res, err
 	}
-	report := func(u Usage, ok bool) { t.report(r.Context(), u, ok) }
+	report := func(u Usage, ok bool) {
+		if ok || r.Method == http.MethodPost { // a list of models uses none
+			t.report(r.Context(), u, ok)
+		}
+	}
 	if res.StatusCode >= 400 {
 		report(Usage{}, true)
 	} else if reader := readerOf(res.Header); reader != nil && res.Body != nil {
 		res.Body = &body{ReadCloser: res.Body, reader: reader, report: report}
-	} else if r.Method == http.MethodPost {
+	} else {
 		report(Usage{}, false)
 	}
 	return res, nil

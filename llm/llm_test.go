@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -294,4 +295,26 @@ func ExampleMaxTokens() {
 	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"model":"m","max_tokens":256}`))
 	fmt.Println(cost(r))
 	// Output: 256
+}
+
+// TestModels: an answer to GET is expected to have no usage, and a sum of tokens does not overflow.
+func TestModels(t *testing.T) {
+	log := new(weirtest.Log)
+	tr := &llm.Transport{Logger: slog.New(slog.NewTextHandler(log, nil)), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{"data":[]}`)), Request: r}, nil
+	})}
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		want := map[string]string{http.MethodPost: "does not say how many tokens"}[method]
+		res, err := tr.RoundTrip(httptest.NewRequest(method, "/v1/models", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		if method == http.MethodGet && log.String() != want || !strings.Contains(log.String(), want) {
+			t.Errorf("%s: logged %q, want %q", method, log, want)
+		}
+	}
+	if got := (llm.Usage{Input: math.MaxInt64, CacheRead: -1, Output: math.MaxInt64}).Total(); got != math.MaxInt64 {
+		t.Errorf("the sum is %d", got)
+	}
 }

@@ -22,8 +22,8 @@ local forget, forced = within == -2, within == -3
 
 -- read returns a table of the states in a value, by id, and a list of the ids, in order. If
 -- the value is damaged, it returns nothing. A state is at, a, b, till and c. If c is not 0, it
--- stands in a second state of the same id. With SendTime a value with a state in the future ends
--- with the time at which it was written, which read also returns.
+-- stands in a second state of the same id. A value with a state in the future ends
+-- with the time at which it was written, for SendTime, which read also returns.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -240,7 +240,7 @@ end
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till, written = {}, {}, false, now, ''
   local function keep(id, s, ends)
-    if catch_up and s[1] > now then written = struct.pack('<d', now) end
+    if s[1] > now then written = struct.pack('<d', now) end
     text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', s[1], s[2], s[3], s[4]), id
     if s[5] > 0 then text[#text + 1], ids[#ids + 1] = struct.pack('<dddd', s[5], 0, 0, s[4]), id end
     if #text > 100 then text, ids = {table.concat(text)}, {table.concat(ids, ',')} end

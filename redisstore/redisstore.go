@@ -44,8 +44,9 @@ type Options struct {
 	// while it has requests, and sends scripts a time that the server's clock has already reached:
 	// a round trip ago, or up to Timeout ago if the server is slow. In any time, a key is therefore
 	// charged at most what its limits admit in this time and two Timeouts more. A caller that waits
-	// for RetryAfter may find that it has to wait for another round trip. All processes that share
-	// limits need the same SendTime.
+	// for RetryAfter may find that it has to wait for another round trip. If the process is stopped
+	// for more than half a second, or for Timeout if that is longer, Take returns a quota.ErrBusy.
+	// Set SendTime in all processes that share limits, because only then values live long enough.
 	SendTime bool
 }
 
@@ -116,7 +117,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		s.scripts.first = lockKeys
 	}
 	if o.SendTime {
-		s.scripts.time, s.clock = sendTime(s.timeout), time.Now
+		s.scripts.time, s.clock = sendTime(lateness(s.timeout)), time.Now
 	}
 	watch := func(node *redis.Client) { node.AddHook(&s.dials) }
 	switch rdb := rdb.(type) {

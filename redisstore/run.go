@@ -28,7 +28,8 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 		}
 	}
 	for todo := cmds; len(todo) > 0; {
-		if err := s.process(ctx, calls[0].args[3].(string), todo); err != nil {
+		err := s.inTime(func() error { return s.process(ctx, calls[0].args[3].(string), todo) })
+		if err != nil {
 			for _, c := range calls {
 				c.sent.Store(false)
 			}
@@ -125,7 +126,7 @@ func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
 // newQueue returns the queue of a client of one node.
 func (s *Store) newQueue(rdb redis.UniversalClient) *server {
 	q := queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
-	return &server{Queue: q, clock: s.clock, dials: &s.dials, timeout: s.timeout}
+	return &server{Queue: q, clock: s.clock, dials: &s.dials, late: lateness(s.timeout)}
 }
 
 func (s *Store) queueOf(node *redis.Client) *server {

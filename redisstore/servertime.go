@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore/internal/queue"
@@ -20,10 +21,10 @@ import (
 // was written at that time or later, so it has come on the server. But the state of a reservation
 // lies in the future. A value that has such a state also has the time at which it was written,
 // and this time counts instead. No decision is then ahead of the server. It may be behind, by up to
-// two timeouts: that of the last TIME, and its own. So much longer values live, because otherwise
-// a late script would not find what was spent at its time.
-func sendTime(timeout time.Duration) *strings.Replacer {
-	late := max(time.Second, 2*timeout+10*time.Millisecond).Milliseconds()
+// late: see lateness. So much longer values live, because otherwise a late script would not find
+// what was spent at its time.
+func sendTime(late time.Duration) *strings.Replacer {
+	ms := late.Milliseconds()
 	return strings.NewReplacer(
 		"redis.call('TIME')", "{string.match(table.remove(ARGV), '(.*)(......)')}",
 		"try('TIME', call('TIME'))\n", "",
@@ -31,10 +32,17 @@ func sendTime(timeout time.Duration) *strings.Replacer {
   now, t = at, {string.match(string.format('%.0f', at), '(.*)(......)')}
 end
 `,
-		" / 1000) + 1", fmt.Sprintf(" / 1000) + %d", late+1),
-		"last - now + 1999", fmt.Sprintf("last - now + %d999", late+1),
-		"now + ttl * 1000", fmt.Sprintf("now + (ttl - %d) * 1000", late),
+		" / 1000) + 1", fmt.Sprintf(" / 1000) + %d", ms+1),
+		"last - now + 1999", fmt.Sprintf("last - now + %d999", ms+1),
+		"now + ttl * 1000", fmt.Sprintf("now + (ttl - %d) * 1000", ms),
 	)
+}
+
+// lateness returns by how much a decision may be behind the server's clock: by two timeouts, that of
+// the last TIME and its own, or by a second if the process is late, for which the queue makes
+// allowance. The reply of TIME, and that of a script, may take half of it; otherwise it is not used.
+func lateness(timeout time.Duration) time.Duration {
+	return max(time.Second, 2*timeout+10*time.Millisecond)
 }
 
 const (
@@ -50,15 +58,17 @@ const (
 // be, it falls: the clock has been set back, or another server answers.
 type server struct {
 	*queue.Queue
-	clock   func() time.Time // of the process, without jumps; nil without Options.SendTime
-	dials   *dials
-	timeout time.Duration
+	clock func() time.Time // of the process, without jumps; nil without Options.SendTime
+	dials *dials
+	late  time.Duration // see lateness
 
-	mu    sync.Mutex
-	bound int64     // µs since 1970
-	at    time.Time // when the process learned it; zero if it never did
-	asked time.Time // when TIME was last sent or answered
-	made  int64     // how many connections there had been then
+	mu       sync.Mutex
+	bound    int64     // µs since 1970
+	at       time.Time // when the process learned it
+	known    bool      // a reply has come since the last error
+	asked    time.Time // when TIME was last sent
+	answered time.Time // when its last reply came
+	made     int64     // how many connections there had been then
 }
 
 // Do is queue.Do. With Options.SendTime it sets the last argument of each command to the time.
@@ -67,23 +77,28 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 		return s.Queue.Do(ctx, cmds)
 	}
 	s.mu.Lock()
-	age := s.clock().Sub(s.asked)
-	first, again := s.at.IsZero() || age > askFirst || s.made != s.dials.made.Load(), age > askAgain
+	now := s.clock()
+	first := !s.known || now.Sub(s.answered) > askFirst || s.made != s.dials.made.Load()
+	again := now.Sub(s.asked) > askAgain
 	if again {
-		s.asked = s.clock() // one caller asks, the others do not
+		s.asked = now // one caller asks, the others do not
 	}
 	s.mu.Unlock()
-	if first {
-		if err := s.ask(ctx, nil); err != nil {
+	again = again && !first
+	for first {
+		learned, err := s.ask(ctx, nil)
+		if err != nil {
 			return err
 		}
+		first = !learned
 	}
-	now := s.time()
+	bound := s.time()
 	for _, cmd := range cmds {
-		cmd.Args()[len(cmd.Args())-1] = now
+		cmd.Args()[len(cmd.Args())-1] = bound
 	}
-	if again && !first {
-		return s.ask(ctx, cmds)
+	if again {
+		_, err := s.ask(ctx, cmds)
+		return err
 	}
 	return s.send(ctx, cmds)
 }
@@ -91,46 +106,52 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 // send sends commands. After an error another server may take over, so that the bound is unknown.
 func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	err := s.Queue.Do(ctx, cmds)
-	if err != nil && !errors.Is(err, quota.ErrBusy) {
+	if err != nil && !errors.Is(err, quota.ErrBusy) && ctx.Err() == nil {
 		s.mu.Lock()
-		s.at = time.Time{}
+		s.known = false
 		s.mu.Unlock()
 	}
 	return err
 }
 
-// ask sends commands, and TIME behind them. If there are no commands, an error of TIME counts.
-func (s *server) ask(ctx context.Context, cmds []queue.Cmd) error {
+// ask sends commands, and TIME behind them. It reports whether the reply is of use: if the process
+// was stopped meanwhile, the reply may be old. If there are no commands, an error of TIME counts.
+// Otherwise TIME soon goes before the commands, because it has not been answered.
+func (s *server) ask(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
 	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
 	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
-		return err
+		return false, err
 	}
 	received := s.clock()
 	now, err := cmd.Int64Slice()
-	switch {
-	case err == nil && len(now) == 2:
-		s.learn(now[0]*1e6+now[1], made, sent, received)
-	case len(cmds) == 0:
-		return cmp.Or(err, errors.New("redisstore: the reply of TIME can't be read"))
+	if answer := cmd.Err(); answer != nil && answer != redis.Nil {
+		err = answer
+	} else if err != nil || len(now) != 2 || now[0] <= 0 || now[0] >= 1<<33 || now[1] < 0 || now[1] >= 1e6 { // see call.read
+		err = errors.New("redisstore: the reply of TIME can't be read")
 	}
-	return nil
+	switch {
+	case err == nil && received.Sub(sent) <= s.late/2:
+		return s.learn(now[0]*1e6+now[1], made, sent, received), nil
+	case len(cmds) == 0:
+		return false, err
+	}
+	return false, nil
 }
 
 // learn notes that the clock of the server was at µs between two instants, of which the second
-// is now.
-func (s *server) learn(µs, made int64, sent, received time.Time) {
+// is now. It returns false if TIME has meanwhile been answered on a newer connection.
+func (s *server) learn(µs, made int64, sent, received time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	trip := received.Sub(sent).Microseconds()
 	switch bound := s.boundAt(received); {
 	case made < s.made:
-		return
-	case s.at.IsZero(), made > s.made, bound < µs, bound > µs+trip+trip/drift+1:
+		return false
+	case !s.known, made > s.made, bound < µs, bound > µs+trip+trip/drift+1:
 		s.bound, s.at = µs, received
 	}
-	if received.Sub(sent) <= s.timeout { // otherwise the next call asks first
-		s.asked, s.made = received, made
-	}
+	s.known, s.answered, s.made = true, received, made
+	return true
 }
 
 func (s *server) time() int64 {
@@ -144,6 +165,19 @@ func (s *server) boundAt(now time.Time) int64 {
 	return s.bound + µs - (µs+drift-1)/drift
 }
 
+// inTime runs f, which sends scripts. With Options.SendTime it returns an error if f takes so long
+// that the decisions may be older than other processes allow for.
+func (s *Store) inTime(f func() error) error {
+	if s.clock == nil {
+		return f()
+	}
+	sent := s.clock()
+	if err := f(); err != nil || s.clock().Sub(sent) <= lateness(s.timeout)/2 {
+		return err
+	}
+	return queue.ErrLate
+}
+
 // setEarliest sets the time of a command that a node has redirected, to a lower bound of the clocks
 // of all nodes that have lately answered.
 func (s *Store) setEarliest(cmd queue.Cmd) {
@@ -152,7 +186,7 @@ func (s *Store) setEarliest(cmd queue.Cmd) {
 		node := of.(func() *server)()
 		node.mu.Lock()
 		defer node.mu.Unlock()
-		if now := s.clock(); !node.at.IsZero() && now.Sub(node.asked) < time.Minute {
+		if now := s.clock(); node.known && now.Sub(node.answered) < time.Minute {
 			*last = min((*last).(int64), node.boundAt(now))
 		}
 		return true

@@ -86,6 +86,7 @@ type distant struct {
 	longest time.Duration // the longest time of a command, there and back
 	ran     time.Time     // the server's clock when the last script ran
 	before  func()        // called while a script is on its way; may be nil
+	after   func()        // called while a reply of TIME is on its way; may be nil
 }
 
 // newDistant returns a server that refuses TIME in scripts, and three processes. Clocks differ by
@@ -116,6 +117,11 @@ func newDistant(t *testing.T, r *rand.Rand) *distant {
 		d.mu.Unlock()
 		end := d.pass(d.random(3 * time.Millisecond))
 		d.mu.Lock()
+		after := d.after
+		if !script && after != nil {
+			d.after = nil
+			defer after()
+		}
 		d.longest = max(d.longest, end-begin)
 		d.mu.Unlock()
 		return reply
@@ -154,6 +160,13 @@ func (d *distant) onTheWay(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.before = f
+}
+
+// afterTime makes f run once, while the next reply of TIME is on its way.
+func (d *distant) afterTime(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.after = f
 }
 
 // now returns the time by the server's clock, for a caller that holds d.mu.

@@ -29,7 +29,7 @@ var (
 
 type queue struct {
 	places list.List // of *Place, by ticket
-	freed  bool      // units were released since the first last asked
+	freed  int       // how many releases the first has not yet asked after
 	next   time.Time // when the first asks again by itself
 	exact  bool      // next is when its units are free, which says nothing about those of others
 }
@@ -111,8 +111,8 @@ func (p *Place) Due() time.Duration {
 	switch {
 	case q.first() != p:
 		return math.MaxInt64
-	case q.freed:
-		q.freed = false
+	case q.freed > 0:
+		q.freed-- // the next in line asks after the other releases
 		return 0
 	}
 	return max(0, time.Until(q.next))
@@ -132,7 +132,7 @@ func (q *queue) first() *Place { return q.places.Front().Value.(*Place) }
 
 func (q *queue) free() {
 	if q != nil {
-		q.freed = true
+		q.freed++
 		q.first().nudge()
 	}
 }

@@ -49,3 +49,21 @@ func TestOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestReleases: after two releases in the same instant, the two first of the line ask at once.
+func TestReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := Key{Key: "releases"}
+		first, second := Join(k, Ticket(), 0), Join(k, Ticket(), 0)
+		Release(k)
+		Release(k)
+		if first.Due() != 0 {
+			t.Error("the first does not ask")
+		}
+		first.Leave()
+		if <-second.Wake(); second.Due() != 0 || second.Due() == 0 {
+			t.Error("the second does not ask once")
+		}
+		second.Leave()
+	})
+}

@@ -63,6 +63,14 @@ func (t *Table) Wait(k Key, cost func() int64) time.Duration {
 	return 0
 }
 
+// Forget makes it unknown what a key has left.
+func (t *Table) Forget(k Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.of, k)
+	t.size.Store(int64(len(t.of)))
+}
+
 // Spend notes that a request of a key is sent.
 func (t *Table) Spend(k Key, cost int64) {
 	if t.size.Load() == 0 {

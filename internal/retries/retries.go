@@ -1,24 +1,27 @@
 // Package retries bounds how many requests are sent again.
 package retries
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+)
 
 // A Budget lets a share of requests be sent again. It begins with 10 retries, and keeps at most
 // 10 that were not used, so that a client with few requests can retry, and a client that had no
 // reason to retry for a while cannot then double its load.
 type Budget struct {
-	share   int64 // thousandths of a retry for each request
+	share   int64 // billionths of a retry for each request
 	balance atomic.Int64
 }
 
 const (
-	retry = 1000
+	retry = 1e9
 	kept  = 10 * retry
 )
 
 // New returns a Budget. share is at most 1, or 0 for no bound.
 func New(share float64) *Budget {
-	b := &Budget{share: int64(share * retry)}
+	b := &Budget{share: int64(math.Round(share * retry))}
 	b.balance.Store(kept)
 	return b
 }

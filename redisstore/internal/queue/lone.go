@@ -44,7 +44,7 @@ func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error 
 	case err == nil:
 		return nil
 	case took > left+beat: // the deadline has passed long ago, so the process was late
-		return errLate
+		return ErrLate
 	case took >= left:
 		return ErrTimeout
 	}

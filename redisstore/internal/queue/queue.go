@@ -138,10 +138,10 @@ type timeoutError struct{}
 func (timeoutError) Error() string { return "redisstore: no answer in time" }
 func (timeoutError) Timeout() bool { return true }
 
-// errLate is the error of a caller whose answer does not come in time while other answers do,
+// ErrLate is the error of a caller whose answer does not come in time while other answers do,
 // or while the process is late. Redis or the process has too much to do then, and nothing
 // shows that Redis is down.
-var errLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
+var ErrLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
@@ -258,7 +258,7 @@ func (q *Queue) tick() {
 		case q.answered.IsZero() && errors.Is(q.failure, quota.ErrUnusable): // see Options.Explain
 			a.finish(q.failure)
 		case q.inTime.After(a.end.Add(-q.timeout)), q.lost-a.lost > beat:
-			a.finish(errLate)
+			a.finish(ErrLate)
 		default:
 			a.finish(ErrTimeout)
 		}

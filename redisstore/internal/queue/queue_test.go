@@ -135,7 +135,7 @@ func load(q *Queue, rate int, d time.Duration) *sum {
 			switch err := q.ask(); {
 			case err == nil:
 				s.decided.Add(1)
-			case err == errLate:
+			case err == ErrLate:
 				s.late.Add(1)
 			case errors.Is(err, quota.ErrBusy):
 				s.refused.Add(1)
