@@ -39,12 +39,12 @@ func TestInput(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
 	for _, test := range []struct{ query, want string }{
-		{"quota=0", `quota: "0" is not a whole number from 1 to 100`},
-		{"quota=1.5", `quota: "1.5" is not a whole number from 1 to 100`},
-		{"period=601", `period: "601" is not a whole number from 1 to 600`},
-		{"burst=-1", `burst: "-1" is not a whole number from 0 to 100`},
-		{"rate=NaN", `rate: "NaN" is not a number from 0.1 to 50`},
-		{"speed=1e9", `speed: "1e9" is not a number from 0.1 to 10`},
+		{"quota=0", `quota: "0" is not a whole number from 1 to 1000000`},
+		{"quota=1.5", `quota: "1.5" is not a whole number from 1 to 1000000`},
+		{"period=2592001", `period: "2592001" is not a whole number from 1 to 2592000`},
+		{"burst=-1", `burst: "-1" is not a whole number from 0 to 1000000`},
+		{"rate=NaN", `rate: "NaN" is not a number from 0.00001 to 50`},
+		{"speed=1e9", `speed: "1e9" is not a number from 0.1 to 259200`},
 		{"pattern=x", `pattern: "x" is not one of none, steady, bursts, boundary, spammer`},
 		{"store=disk", `store: "disk" is not one of memory, redis`},
 		{"algorithms=gcra,gcra", `algorithms: "gcra" is unknown or appears twice`},
@@ -73,7 +73,7 @@ func TestInput(t *testing.T) {
 		{"a hit", "POST", scene.ID, nil, "do=hit", 204},
 		{"nothing", "POST", scene.ID, nil, "", 400},
 		{"an unknown command", "POST", scene.ID, nil, "do=format", 400},
-		{"settings out of range", "POST", scene.ID, nil, "do=set&quota=101", 400},
+		{"settings out of range", "POST", scene.ID, nil, "do=set&quota=1000001", 400},
 		{"a large body", "POST", scene.ID, nil, "do=hit&x=" + strings.Repeat("x", 5000), 400},
 		{"another scene", "POST", "SOMEBODYELSES", nil, "do=hit", 404},
 		{"another site", "POST", scene.ID, http.Header{"Origin": {"https://example.com"}}, "do=hit", 403},
