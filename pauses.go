@@ -36,12 +36,17 @@ func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside b
 	return false
 }
 
-// start notes that the server has fewer units left for the keys of v.
-func (p *pauses) start(v *verdict) func() {
-	for i := 0; i < len(v.items); i += v.items[i].limits {
-		p.l.left.Spend(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, v.items[i].cost)
-	}
-	return nil
+// spend takes the cost of v, whose turn has come, from what the server has left for its keys. It
+// returns false if another request has spent that since v was met, or a response has come that
+// says so.
+func (p *pauses) spend(v *verdict) bool {
+	return p.l.left.Spend(func(yield func(remaining.Key, int64) bool) {
+		for i := 0; i < len(v.items); i += v.items[i].limits {
+			if it := &v.items[i]; !yield(remaining.Key{Rule: it.rule.Name, Key: it.key}, it.cost) {
+				return
+			}
+		}
+	})
 }
 
 // heed refuses the request because of a pause that lasts longer than its limits refuse.
