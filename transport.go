@@ -34,7 +34,7 @@ type TransportOptions struct {
 	// day. When MaxPause is over, requests go out again, and their responses can renew the
 	// pause. GitHub has windows of an hour and punishes requests that come too early. For
 	// such a server, set MaxPause to the length of its window. The first pause that is cut is
-	// logged.
+	// logged, and the first reset of remaining units that is.
 	MaxPause time.Duration
 
 	// RetryBudget bounds how many requests are sent again after a 429: this share of all
