@@ -140,6 +140,7 @@ type rule struct {
 	negative          silence // the same
 	unsettled         silence // the same
 	emptied           atomic.Bool
+	unread            atomic.Bool // usage was reported, and the rule has no Settle
 
 	lists     sync.Map // hash → *prepared
 	listCount atomic.Int64

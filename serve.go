@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/seed83679106/weir/internal/line"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -93,7 +92,7 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 		v.Charges = append(v.Charges, v.riding...)
 	}
 	var err error
-	if v.Within > 0 && l.flies && (line.Anyone() || inFlight(v.items)) {
+	if v.Within > 0 && l.flies {
 		err = l.takeInLine(v)
 	} else {
 		v.event.Took, err = l.timedTake(v, l.store, &v.Transaction)

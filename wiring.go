@@ -68,19 +68,6 @@ func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
 	return key, true
 }
 
-// settled is called with the final cost of each request, and whether its usage was reported.
-func (rule *rule) settled(cost int64, reported bool) {
-	switch unused := rule.chargesUsed && !reported; {
-	case cost > 0 && !unused:
-		rule.unsettled.end()
-	case !rule.unsettled.again():
-	case unused:
-		rule.warn("Settle is ChargeUsed, and nobody has reported the usage of its first 200 requests, which cost what was reserved", unreportedLikely)
-	default:
-		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
-	}
-}
-
 // checkNesting warns once if l is also around itself, and once if a request that l refuses has spent
 // units that all clients share, under a rule of a Limiter around l. Such a Limiter keeps what it has
 // charged, because it also bounds what runs between the two, such as the checks of passwords.
