@@ -86,7 +86,7 @@ func TestFindings(t *testing.T) {
 		{name: "the store cannot work", limit: 1000, requests: 3, clients: 50, err: fmt.Errorf("NOAUTH: %w", quota.ErrUnusable), fallback: true,
 			want: []string{"The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
 		{name: "a fallback", limit: 1000, requests: 3, clients: 50, err: outage, fallback: true,
-			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14."},
+			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14. The log has the error. Once the store works, this process uses it again by itself."},
 			strip: []string{"Fallback decides 150 so far", "Breaker open", "Counts in memory now"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
