@@ -7,7 +7,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -37,6 +39,36 @@ func TestReshard(t *testing.T) {
 			t.Fatal(err)
 		}
 		reshard(t, c, store, fmt.Sprint("hot", sendTime))
+	}
+}
+
+// TestBatchOnAnotherNode: the transactions of a batch are decided in order, also by a node that lacks
+// a script which another node has.
+func TestBatchOnAnotherNode(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
+	c := redistest.Cluster(t, 3, 0)
+	store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...))))
+	one, many := algorithms.GCRA(1, time.Hour), algorithms.FixedWindow(1000, time.Hour)
+	charge := func(key string, limit quota.Limit) quota.Charge {
+		return quota.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1}
+	}
+	nodes := map[*redistest.Proc]bool{}
+	for i := 0; len(nodes) < 3; i++ {
+		key := fmt.Sprint("k", i)
+		node := c.MasterOf("{." + key + "}")
+		if nodes[node] {
+			continue
+		}
+		nodes[node] = true
+		take(t, store, charge(key, one.Named("other")), charge(key, many)) // the node has the second script of the batch only
+		batch := []*quota.Transaction{
+			{Charges: []quota.Charge{charge(key, one)}},
+			{Charges: []quota.Charge{charge(key, one), charge(key, many)}},
+		}
+		takeEach(t, store, key, batch)
+		if !batch[0].Allowed() || batch[1].Allowed() {
+			t.Errorf("node %d: the transactions of a batch are allowed: %v, %v, want only the first", len(nodes), batch[0].Allowed(), batch[1].Allowed())
+		}
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/seed83679106/weir/quota"
 )
@@ -104,8 +103,8 @@ var (
 // A script is a text, and the hash by which Redis knows it.
 type script struct {
 	text, sha  string
-	algorithms []string    // the names of its algorithms; a row has an index in this list
-	sent       atomic.Bool // a batch has sent the text to Redis
+	algorithms []string // the names of its algorithms; a row has an index in this list
+	sent       sync.Map // *server → nil, for the nodes to which a batch has sent the text
 }
 
 // A shape describes the transactions that a script is made for. It has a shaped for each

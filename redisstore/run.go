@@ -17,27 +17,33 @@ import (
 // the latest when ctx ends. The returned commands have the answers of Redis, errors included.
 func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 	cmds := make([]queue.Cmd, len(calls))
+	var node *server // nil for a call alone, and if it is unknown
+	if len(calls) > 1 {
+		node, _ = s.server(ctx, calls[0].key())
+	}
 	for i, c := range calls {
-		// If Redis may lack the script, a batch has the text of the script. With only its
-		// hash, this call would fail, and Redis would decide the later calls of the batch
+		// If the node may lack the script, a batch has the text of the script. With only its
+		// hash, this call would fail, and the node would decide the later calls of the batch
 		// before this call is sent again.
-		if len(calls) == 1 || c.sent.Load() || slices.ContainsFunc(calls[:i], func(of *call) bool { return of.script == c.script }) {
+		if len(calls) == 1 || c.sentTo(node) || slices.ContainsFunc(calls[:i], func(of *call) bool { return of.script == c.script }) {
 			cmds[i] = c.command(ctx, "evalsha", c.sha)
 		} else {
 			cmds[i] = c.command(ctx, "eval", c.text)
 		}
 	}
 	for todo := cmds; len(todo) > 0; {
-		err := s.inTime(func() error { return s.process(ctx, calls[0].args[3].(string), todo) })
+		err := s.inTime(func() error { return s.process(ctx, calls[0].key(), todo) })
 		if err != nil {
 			for _, c := range calls {
-				c.sent.Store(false)
+				c.sent.Clear()
 			}
 			return nil, err
 		}
 		todo = nil
 		for i, c := range calls {
-			c.sent.Store(true) // not earlier: another batch could overtake this one
+			if node != nil && !c.sentTo(node) {
+				c.sent.Store(node, nil) // not earlier: another batch could overtake this one
+			}
 			switch err := cmds[i].Err(); {
 			case redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = c.command(ctx, "eval", c.text)
@@ -55,6 +61,15 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 	return cmds, nil
 }
 
+// sentTo reports whether a batch has sent the text to a node.
+func (x *script) sentTo(node *server) bool {
+	_, sent := x.sent.Load(node)
+	return sent
+}
+
+// key returns the first key of c.
+func (c *call) key() string { return c.args[3].(string) }
+
 // command returns the command of c. It reuses the memory of the last command of c.
 func (c *call) command(ctx context.Context, name, script string) queue.Cmd {
 	c.args[0], c.args[1] = name, script
@@ -69,9 +84,9 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 	if s.queue != nil {
 		return s.queue.Do(ctx, cmds)
 	}
-	node, err := s.node(ctx, key)
+	node, err := s.server(ctx, key)
 	if err == nil {
-		err = s.queueOf(node).Do(ctx, cmds)
+		err = node.Do(ctx, cmds)
 	}
 	if err != nil {
 		if cluster, ok := s.rdb.(*redis.ClusterClient); ok {
@@ -102,6 +117,18 @@ func redirected(err error) bool {
 		}
 	}
 	return false
+}
+
+// server returns the queue of the node that has key.
+func (s *Store) server(ctx context.Context, key string) (*server, error) {
+	if s.queue != nil {
+		return s.queue, nil
+	}
+	node, err := s.node(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return s.queueOf(node), nil
 }
 
 // node returns the client of the node that has key. The first call looks up the nodes of
