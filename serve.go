@@ -103,6 +103,9 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
 		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
 	}
+	if l.costs && err == nil {
+		checkCosts(v.items, v.Decisions)
+	}
 	if len(riders) > 0 {
 		l.heed(v, riders)
 	}
