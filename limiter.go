@@ -23,6 +23,7 @@ type Limiter struct {
 	o       Options
 	settles bool // a rule has Settle
 	flies   bool // a limit can count requests in flight
+	costs   bool // a rule has Cost
 
 	left   remaining.Table // what servers say that keys have left, of other units than requests
 	writer *headers.Writer

@@ -119,7 +119,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		r.index, r.log = i, &l.log
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
-		l.settles = l.settles || r.Settle != nil
+		l.settles, l.costs = l.settles || r.Settle != nil, l.costs || r.Cost != nil
 	}
 	for _, rider := range []rider{newShadows(l), newBans(l), newFlights(l)} {
 		if rider != nil {

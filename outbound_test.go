@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/llm"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -154,7 +156,7 @@ func TestTransportRemaining(t *testing.T) {
 		name   string
 		unit   string
 		fields []string
-		want   time.Duration // until a request of 20 units arrives after one of 10
+		want   time.Duration // until a request of 20 units arrives after one of 10; a minute if MaxPause cuts it, which is logged
 	}{
 		{"nothing", "tokens", nil, 0},
 		{"enough", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "30", "X-Ratelimit-Reset-Tokens", "10s"}, 0},
@@ -176,17 +178,21 @@ func TestTransportRemaining(t *testing.T) {
 					}
 					return nil
 				}}
+				var log weirtest.Log
 				rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: tt.unit, Limits: []weir.Limit{algorithms.FixedWindow(100, 1000*time.Hour)},
 					Cost: func(r *http.Request) int64 { n, _ := strconv.ParseInt(r.URL.Query().Get("cost"), 10, 64); return n }}
 				if tt.unit == "shadow" {
 					rule.Shadow = 1
 				}
-				client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: maxWait}), weir.TransportOptions{Base: p})}
+				client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: maxWait, Logger: slog.New(slog.NewTextHandler(&log, nil))}), weir.TransportOptions{Base: p})}
 				var err error
 				for _, cost := range []string{"10", "10", "20"} {
 					if _, err = client.Get("http://example.com/?cost=" + cost); err != nil {
 						break
 					}
+				}
+				if cut := strings.Count(log.String(), `level=WARN msg="weir: the reset of remaining units was cut to MaxPause; later cuts are not logged" rule=api asked=24h0m0s MaxPause=1m0s`); cut != strings.Count(log.String(), "\n") || (cut == 1) != (tt.want == time.Minute) {
+					t.Errorf("%s: got the log %q, want one line only if MaxPause cuts the reset", tt.name, log.String())
 				}
 				if cost10 := tt.want > 0 && len(p.arrivals) < 2; maxWait == 0 && tt.want > 0 {
 					var refused *weir.RefusedError
@@ -205,6 +211,69 @@ func TestTransportRemaining(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTransportRemainingAtOnce: requests that are decided at the same time together send no more
+// units than the server has left. The others wait for the reset, or are refused and give their
+// units back: the limit has room for all requests, each sent once.
+func TestTransportRemainingAtOnce(t *testing.T) {
+	for _, maxWait := range []time.Duration{time.Hour, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &partner{start: time.Now(), answer: func(n int, _ *http.Request) *http.Response {
+				if n == 1 {
+					return response(200, "X-Ratelimit-Remaining-Tokens", "59", "X-Ratelimit-Reset-Tokens", "10s")
+				}
+				return nil
+			}}
+			rules := []weir.Rule{
+				{Name: "api", Key: weir.Global(), Unit: "tokens", Limits: []weir.Limit{algorithms.FixedWindow(210, 1000*time.Hour), algorithms.FixedWindow(300, 10_000*time.Hour)},
+					Cost: func(*http.Request) int64 { return 10 }},
+				{Name: "other", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(21, 1000*time.Hour)}},
+			}
+			l := must(t, slowly{memory()}, weir.Options{Rules: rules, MaxWait: maxWait})
+			client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: p})}
+			get := func(n int) (sent int) {
+				var wg sync.WaitGroup
+				var ok atomic.Int32
+				for range n {
+					wg.Go(func() {
+						_, err := client.Get("http://example.com/")
+						var refused *weir.RefusedError
+						if err == nil {
+							ok.Add(1)
+						} else if !errors.As(err, &refused) || refused.Admission.Refusal.Reason != weir.ReasonPause || refused.RetryAfter() > 10*time.Second {
+							t.Errorf("got %v, want a refusal for at most 10s", err)
+						}
+					})
+				}
+				wg.Wait()
+				return int(ok.Load())
+			}
+			get(1)
+			sent := get(20)
+			early := 0
+			for _, at := range p.arrivals[1:] {
+				if d, _ := time.ParseDuration(at); d < 10*time.Second {
+					early++
+				}
+			}
+			if want := map[bool]int{true: 20, false: 5}[maxWait > 0]; early != 5 || sent != want {
+				t.Errorf("MaxWait %v: %d of 20 requests were sent, %d of them before the reset, want %d and 5", maxWait, sent, early, want)
+			}
+			time.Sleep(10 * time.Second)
+			if got := get(20 - sent); got != 20-sent {
+				t.Errorf("MaxWait %v: after the reset %d requests were sent, want %d", maxWait, got, 20-sent)
+			}
+		})
+	}
+}
+
+// slowly is a Store that takes 10 ms, in which many requests can be decided.
+type slowly struct{ weir.Store }
+
+func (s slowly) Take(ctx context.Context, t *quota.Transaction) error {
+	time.Sleep(10 * time.Millisecond)
+	return s.Store.Take(ctx, t)
 }
 
 // TestRetryBudget: a server that refuses everything gets a bounded share of requests again.

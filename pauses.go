@@ -18,7 +18,8 @@ type pauses struct {
 	bystander
 	l    *Limiter
 	most time.Duration // MaxPause
-	cut  atomic.Bool   // a pause was cut to MaxPause, which is logged once
+
+	cut, cutReset atomic.Bool // a pause, or the reset of units, was cut to MaxPause, which is logged once
 }
 
 // meet adds a charge for the pause of the key. It refuses the request if the server has fewer
@@ -36,12 +37,17 @@ func (p *pauses) meet(v *verdict, rule *rule, key string, applies bool) (aside b
 	return false
 }
 
-// start notes that the server has fewer units left for the keys of v.
-func (p *pauses) start(v *verdict) func() {
-	for i := 0; i < len(v.items); i += v.items[i].limits {
-		p.l.left.Spend(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, v.items[i].cost)
-	}
-	return nil
+// spend takes the cost of v, whose turn has come, from what the server has left for its keys. It
+// returns false if another request has spent that since v was met, or a response has come that
+// says so.
+func (p *pauses) spend(v *verdict) bool {
+	return p.l.left.Spend(func(yield func(remaining.Key, int64) bool) {
+		for i := 0; i < len(v.items); i += v.items[i].limits {
+			if it := &v.items[i]; !yield(remaining.Key{Rule: it.rule.Name, Key: it.key}, it.cost) {
+				return
+			}
+		}
+	})
 }
 
 // heed refuses the request because of a pause that lasts longer than its limits refuse.
@@ -98,7 +104,7 @@ func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duratio
 			}
 		}
 		if tightest.Remaining >= 0 {
-			p.l.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, min(tightest.ResetAfter, p.most))
+			p.l.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, p.bounded(v, &p.cutReset, "the reset of remaining units", v.items[i].rule.Name, tightest.ResetAfter))
 		}
 	}
 	return pause
@@ -108,16 +114,22 @@ func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duratio
 // MaxPause. New requests queue behind the pause. Requests that already wait learn of the
 // pause from the method paused. If a longer pause is in force, nothing changes.
 func (p *pauses) pause(v *verdict, asked time.Duration) {
-	d := min(asked, p.most)
-	if d < asked && p.cut.CompareAndSwap(false, true) {
-		loggerOr(p.l.o.Logger).WarnContext(v, "weir: a pause was cut to MaxPause; later cuts are not logged", "rule", v.Charges[0].Rule, "asked", asked, "MaxPause", d)
-	}
+	d := p.bounded(v, &p.cut, "a pause", v.Charges[0].Rule, asked)
 	ctx := asking{v.Context}
 	for _, c := range v.pauses() {
 		if err := p.l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{beginPause(c, d)}}); err != nil {
 			p.l.log.warn(ctx, "pause a key", c.Rule, err)
 		}
 	}
+}
+
+// bounded returns how long what the server has asked for lasts: at most MaxPause. The first cut is
+// logged.
+func (p *pauses) bounded(v *verdict, logged *atomic.Bool, what, rule string, asked time.Duration) time.Duration {
+	if asked > p.most && logged.CompareAndSwap(false, true) {
+		loggerOr(p.l.o.Logger).WarnContext(v, "weir: "+what+" was cut to MaxPause; later cuts are not logged", "rule", rule, "asked", asked, "MaxPause", p.most)
+	}
+	return min(asked, p.most)
 }
 
 // paused reports whether one of the keys of v is paused.

@@ -75,7 +75,8 @@ type Rule struct {
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
-	// −1 gives no units back. FreePreflight makes CORS preflights cost 0.
+	// −1 gives no units back. If the cost exceeds what a limit can ever admit, RetryAfter is
+	// quota.Never; if that is so in the first 200 requests, the Logger gets a warning. FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
 	// Settle is called after the handler has returned, and returns the final cost of the
@@ -137,9 +138,10 @@ type rule struct {
 	global            bool    // Key is Global, whose key is empty on purpose
 	chargesUsed       bool    // Settle is ChargeUsed
 	keyless, costless silence // see wiring.go
-	negative          silence // the same
+	negative, unfit   silence // the same
 	unsettled         silence // the same
 	emptied           atomic.Bool
+	unread            atomic.Bool // usage was reported, and the rule has no Settle
 
 	lists     sync.Map // hash → *prepared
 	listCount atomic.Int64

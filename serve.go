@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/seed83679106/weir/internal/line"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -93,7 +92,7 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 		v.Charges = append(v.Charges, v.riding...)
 	}
 	var err error
-	if v.Within > 0 && l.flies && (line.Anyone() || inFlight(v.items)) {
+	if v.Within > 0 && l.flies {
 		err = l.takeInLine(v)
 	} else {
 		v.event.Took, err = l.timedTake(v, l.store, &v.Transaction)
@@ -103,6 +102,9 @@ func (l *Limiter) ask(v *verdict, riders []rider) {
 		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
 	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
 		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
+	}
+	if l.costs && err == nil {
+		checkCosts(v.items, v.Decisions)
 	}
 	if len(riders) > 0 {
 		l.heed(v, riders)

@@ -245,6 +245,19 @@ func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quo
 	}
 }
 
+// settled is called with the final cost of each request, and whether its usage was reported.
+func (rule *rule) settled(cost int64, reported bool) {
+	switch unused := rule.chargesUsed && !reported; {
+	case cost > 0 && !unused:
+		rule.unsettled.end()
+	case !rule.unsettled.again():
+	case unused:
+		rule.warn("Settle is ChargeUsed, and nobody has reported the usage of its first 200 requests, which cost what was reserved", unreportedLikely)
+	default:
+		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
+	}
+}
+
 // settleUp gives units back, or charges units by force, after the request was served.
 func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction) {
 	if len(t.Charges) == 0 {

@@ -34,7 +34,7 @@ type TransportOptions struct {
 	// day. When MaxPause is over, requests go out again, and their responses can renew the
 	// pause. GitHub has windows of an hour and punishes requests that come too early. For
 	// such a server, set MaxPause to the length of its window. The first pause that is cut is
-	// logged.
+	// logged, and the first reset of remaining units that is.
 	MaxPause time.Duration
 
 	// RetryBudget bounds how many requests are sent again after a 429: this share of all
@@ -88,7 +88,8 @@ func (o *TransportOptions) complete() error {
 // in flight. A 429 counts as reported usage of 0, so ChargeUsed gives back what was reserved.
 //
 // If the header fields say how many units other than requests remain, a request that costs more
-// waits or is refused, in this process, until they are reset, but at most for MaxPause.
+// waits or is refused, in this process, until they are reset, but at most for MaxPause. Each
+// request that is sent takes its cost from what remains.
 //
 // Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
 // by one of them stops the requests to all of them.
@@ -265,10 +266,10 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
 				return nil, &RefusedError{Admission: &v.Admission}
 			}
-		case v.Wait == v.slept || !t.pauses.paused(v):
-			return v, nil
+		case v.Wait > v.slept && t.pauses.paused(v), !t.pauses.spend(v):
+			l.giveBack(v) // the next iteration takes a later turn, or is refused
 		default:
-			l.giveBack(v) // the next iteration takes a later turn
+			return v, nil
 		}
 	}
 }

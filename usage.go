@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,19 +14,24 @@ import (
 // such as the tokens of an answer. A rule with Settle finds the sum of all calls with its Unit in
 // Outcome.Used; the unit of a rule without Unit is "requests". If limiters have rules with Settle,
 // but none has that unit, the Logger gets a warning. Without a rule that has Settle, ReportUsage
-// does nothing. A used below 0 counts as 0. It may be called from several goroutines. After the
+// only warns of a rule that has the unit. A used below 0 counts as 0. It may be called from several goroutines. After the
 // request was settled, nothing is charged, and the Logger gets a warning.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
+	var unsettled *rule
 	known, late := false, false
 	for v := verdictOf(ctx); v != nil; v = v.outside() {
 		if v.extra != nil && v.extra.l != nil {
 			l = v.extra.l
 			known = l.settlesUnit(unit) || known
 			late = !v.extra.used.add(unit, max(0, used)) || late
+		} else {
+			unsettled = cmp.Or(v.unsettled(unit), unsettled)
 		}
 	}
 	switch {
+	case l == nil && unsettled != nil && !unsettled.unread.Swap(true):
+		unsettled.warn("usage was reported, but it has no Settle, so the reported usage is not charged", "Settle: weir.ChargeUsed was forgotten")
 	case l != nil && !known && !l.strayUnit.Swap(true):
 		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage has a unit that no rule with Settle has, so nothing was charged for it; later ones are not logged", "unit", unit)
 	case late && !l.lateUnit.Swap(true):
@@ -56,16 +62,12 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if n < 0 {
 		return 0, fmt.Errorf("weir: Draw of %d %s", n, unit)
 	}
-	settles, known, unsettled := false, false, ""
+	settles, known, unsettled := false, false, (*rule)(nil)
 	drawn = n
 	innermost := verdictOf(ctx)
 	for v := innermost; v != nil; v = v.outside() {
 		if v.extra == nil || v.extra.l == nil {
-			for i := range v.items {
-				if r := v.items[i].rule; r.Unit == unit && r.Settle == nil {
-					unsettled = r.Name
-				}
-			}
+			unsettled = cmp.Or(v.unsettled(unit), unsettled)
 			continue
 		}
 		settles, known = true, known || v.extra.l.settlesUnit(unit)
@@ -77,8 +79,8 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 			return 0, err
 		}
 	}
-	if !settles && unsettled != "" {
-		return 0, fmt.Errorf("weir: Draw: rule %q has the unit %q, but no Settle, so it would not limit what is drawn", unsettled, unit)
+	if !settles && unsettled != nil {
+		return 0, fmt.Errorf("weir: Draw: rule %q has the unit %q, but no Settle, so it would not limit what is drawn", unsettled.Name, unit)
 	}
 	if settles && !known {
 		return 0, fmt.Errorf("weir: Draw: no rule with Settle has the unit %q", unit)
@@ -139,6 +141,17 @@ func (v *verdict) undraw(unit string, n int64) {
 			u.unit(unit).used -= n
 		}
 	}
+}
+
+// unsettled returns a rule that has charged the request and has the unit, but no Settle; nil if
+// there is none.
+func (v *verdict) unsettled(unit string) *rule {
+	for i := range v.items {
+		if r := v.items[i].rule; r.Unit == unit && r.Settle == nil {
+			return r
+		}
+	}
+	return nil
 }
 
 func (l *Limiter) settlesUnit(unit string) bool {

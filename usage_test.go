@@ -498,3 +498,18 @@ func TestDrawUnsettled(t *testing.T) {
 		})), ask("/", "192.0.2.1:4"))
 	}
 }
+
+// TestReportUnsettled: a rule of the unit whose Settle was forgotten is named once.
+func TestReportUnsettled(t *testing.T) {
+	for name, want := range map[string]int{"tokens": 1, "requests": 0} {
+		r, log := unit(name, 1), new(weirtest.Log)
+		r.Settle = nil
+		l := must(t, memory(), weir.Options{Rules: []weir.Rule{r}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		for range 3 {
+			do(l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), "tokens", 7) })), ask("/", "192.0.2.1:4"))
+		}
+		if strings.Count(log.String(), "it has no Settle") != want || want > 0 && !strings.Contains(log.String(), "rule=tokens") {
+			t.Errorf("a rule of %s: logged %q, want %d lines", name, log, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/remade"
+	"github.com/seed83679106/weir/quota"
 )
 
 const nobody = "\x00" // the key of requests without a key
@@ -39,6 +41,7 @@ const (
 	emptyLikely    = "the function returns \"\" and true for a request that it has no key for; it should return false, and a key that all share is weir.Global()"
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
 	negativeLikely = "ContentLength is -1, as for chunked bodies and gRPC calls; or Cost cannot read the body"
+	unfitLikely    = "Cost counts another unit than the limits, such as bytes instead of kilobytes; or the most that a request may cost is above the quota or the burst"
 	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
 
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
@@ -68,16 +71,23 @@ func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
 	return key, true
 }
 
-// settled is called with the final cost of each request, and whether its usage was reported.
-func (rule *rule) settled(cost int64, reported bool) {
-	switch unused := rule.chargesUsed && !reported; {
-	case cost > 0 && !unused:
-		rule.unsettled.end()
-	case !rule.unsettled.again():
-	case unused:
-		rule.warn("Settle is ChargeUsed, and nobody has reported the usage of its first 200 requests, which cost what was reserved", unreportedLikely)
-	default:
-		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
+// checkCosts warns of a rule each of whose first requests cost more than one of its limits can ever
+// admit. A concurrency limit that is full also says Never. A negative cost has a warning of its own.
+func checkCosts(items []item, decisions []quota.Decision) {
+	for i, n := 0, 0; i < len(items); i += n {
+		it := &items[i]
+		if n = it.limits; it.cost == 0 || it.cost == math.MaxInt64 || !it.rule.unfit.holds() {
+			continue
+		}
+		fits := true
+		for j := i; j < i+n; j++ {
+			fits = fits && (decisions[j].RetryAfter != quota.Never || items[j].inFlight && it.cost <= items[j].limit.Quota)
+		}
+		if fits {
+			it.rule.unfit.end()
+		} else if it.rule.unfit.again() {
+			it.rule.warn("cost exceeded the capacity of a limit in each of its first 200 requests, which no wait can admit", unfitLikely)
+		}
 	}
 }
 

@@ -107,6 +107,10 @@ func TestSilence(t *testing.T) {
 	first := func(n int) func(*http.Request) int64 {
 		return func(*http.Request) int64 { n--; return int64(max(0, -n)) }
 	}
+	fixed := func(n int64) func(*http.Request) int64 { return func(*http.Request) int64 { return n } }
+	fallsTo := func(n int) func(*http.Request) int64 {
+		return func(*http.Request) int64 { n--; return 1 + 10_000*int64(min(1, max(0, n+1))) }
+	}
 	settle := func(o weir.Outcome) int64 { return 5 }
 	for name, c := range map[string]struct {
 		rule    weir.Rule
@@ -127,6 +131,12 @@ func TestSilence(t *testing.T) {
 		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost was 0"},
 		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost was 0"},
 		"a cost of ContentLength, chunked":        {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: func(r *http.Request) int64 { return -1 }}, nil, "cost was negative"},
+		"a cost above each limit":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001)}, nil, "cost exceeded the capacity of a limit"},
+		"a cost above each limit, in shadow":      {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001), Shadow: 1}, nil, "cost exceeded the capacity of a limit"},
+		"a cost above one of two limits":          {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.GCRA(10, time.Minute)}, Cost: fixed(11)}, nil, "cost exceeded the capacity of a limit"},
+		"a cost of all that a limit has":          {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_000)}, nil, ""},
+		"a cost above a concurrency limit":        {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.InFlight(5, time.Minute)}, Cost: fixed(6)}, nil, "cost exceeded the capacity of a limit"},
+		"a cost that fits in the 200th request":   {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fallsTo(199)}, nil, ""},
 		"a cost above 0 in the 200th request":     {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: first(199)}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +154,29 @@ func TestSilence(t *testing.T) {
 				t.Errorf("got %q, want %q in one line", log.String(), c.want)
 			}
 		})
+	}
+}
+
+// TestSilenceOfFull: a concurrency limit that others fill is not one that a cost exceeds, although
+// its RetryAfter is Never too.
+func TestSilenceOfFull(t *testing.T) {
+	var log weirtest.Log
+	store, o := memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Cost: func(*http.Request) int64 { return 2 }, Limits: []weir.Limit{algorithms.InFlight(3, time.Minute)},
+	}}}
+	a, err := must(t, store, o).Admit(ask("/", "192.0.2.1:4"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Done(weir.Outcome{})
+	full := must(t, store, o)
+	for range 250 {
+		if a, err := full.Admit(ask("/", "192.0.2.1:4")); err == nil {
+			t.Fatalf("got %+v, want a refusal", a)
+		}
+	}
+	if log.String() != "" {
+		t.Errorf("got the log %q, want none", log.String())
 	}
 }
 

@@ -29,9 +29,9 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 		list = append(list, finding{bad, fmt.Sprintf(format, args...), rule, key})
 	}
 	if s.Active > 0 {
-		add(true, "", "", "The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error.", strings.Join(s.outage, "; "))
+		add(true, "", "", "The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error. Once the store works, this process uses it again by itself.", strings.Join(s.outage, "; "))
 	} else if s.Open > 0 {
-		add(true, "", "", "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error.")
+		add(true, "", "", "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error. Once the store works, the breaker closes by itself.")
 	}
 	if f := s.Minute.Failed; f > 0 {
 		cause, _ := h.o.Traffic.Failure()
@@ -51,21 +51,35 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 			refused, verb = r.Minute.Shadow, "is in shadow, and would refuse"
 		}
 		all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
-		alone := r.most.AtLeast() >= fewInFive && 2*r.most.AtLeast() >= r.all
-		switch {
-		case alone && time.Since(r.most.Last) < time.Minute:
+		alone := r.most.AtLeast() >= fewInFive && 2*r.most.AtLeast() >= r.all && time.Since(r.most.Last) < time.Minute
+		hint := h.limitHint(r)
+		switch others := r.all - r.most.AtLeast(); {
+		case alone && r.recent > fewKeys && others >= max(fewInMinute, r.Minute.Allowed):
+			// One client that sends too many requests must not hide that the rule refuses nearly all others.
+			add(r.Shadow < 1, r.Name, "", "Rule %q %s many keys, not only the next one: %s keys or more in the last minute, in which it allowed %s requests. %s",
+				r.Name, verb, number(int64(r.recent)), number(r.Minute.Allowed), hint)
+		case !alone && refused >= fewInMinute && 2*refused >= all && r.keys >= fewKeys:
+			add(r.Shadow < 1, r.Name, "", "Rule %q %s %s of its requests in the last minute, of %s keys or more, and of none above all. %s",
+				r.Name, verb, share(refused, all), number(int64(r.keys)), hint)
+		}
+		if alone {
 			add(r.Shadow < 1, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.",
 				r.Name, verb, keyText(r.most.Key), share(r.most.AtLeast(), r.all), number(r.most.AtLeast()), reasonText(r.most.Reason), ago(r.most.Last))
-		case refused >= fewInMinute && 2*refused >= all && r.keys >= fewKeys:
-			hint := "Is that limit meant?"
-			if r.Limits == nil {
-				hint = "Its limits are chosen for each request."
-			}
-			add(r.Shadow < 1, r.Name, "", "Rule %q %s %s of its requests in the last minute, of %s keys or more, and of none above all. It allows %s. %s",
-				r.Name, verb, share(refused, all), number(int64(r.keys)), limitsText(r.Limits), hint)
 		}
 	}
 	return list
+}
+
+// limitHint says what a rule that refuses many keys allows, and what to do if that is an error.
+func (h *Handler) limitHint(r *ruleRow) string {
+	text := "It allows " + limitsText(r.Limits) + "."
+	switch {
+	case r.Limits == nil:
+		return text + " Its limits are chosen for each request."
+	case h.o.File != nil:
+		return text + " Is that limit meant? If not, correct it in the file of rules."
+	}
+	return text + " Is that limit meant?"
 }
 
 func keyText(key string) string {

@@ -61,6 +61,7 @@ func TestFindings(t *testing.T) {
 		fallback bool
 		err      error
 		want     []string
+		not      string
 		strip    []string
 	}{
 		{name: "quiet", limit: 1000, requests: 3, clients: 50, want: []string{"Nothing. No rule refuses"}, strip: []string{"Refused 0/s", "Not decided 0/s"}},
@@ -70,6 +71,11 @@ func TestFindings(t *testing.T) {
 			want: []string{`Rule "api" refuses one key above all: "hammer" has 100 % of the refusals of the last 5 minutes (400), by a limit, the last 1 s ago. Look up Ban`}},
 		{name: "a limit of 1 for 1000", limit: 1, requests: 20, clients: 50,
 			want: []string{`Rule "api" refuses 95 % of its requests in the last minute, of 50 keys or more, and of none above all. It allows 1 per 1m. Is that limit meant? Its refusals`}},
+		{name: "a limit of 1 for 1000, and one client", limit: 1, requests: 20, clients: 50, hammer: 2000,
+			want: []string{`Rule "api" refuses many keys, not only the next one: 51 keys or more in the last minute, in which it allowed 51 requests. It allows 1 per 1m. Is that limit meant?`,
+				`Rule "api" refuses one key above all: "hammer" has 68 % of the refusals of the last 5 minutes (1,999)`}},
+		{name: "one client, and a few of others", limit: 10, requests: 11, clients: 50, hammer: 1000,
+			want: []string{`refuses one key above all: "hammer"`}, not: "many keys"},
 		{name: "in shadow", limit: 1, shadow: 1, requests: 20, clients: 50,
 			want: []string{`Rule "api" is in shadow, and would refuse 95 % of its requests`}},
 		{name: "the store is down", limit: 1000, requests: 3, clients: 50, err: outage,
@@ -80,7 +86,7 @@ func TestFindings(t *testing.T) {
 		{name: "the store cannot work", limit: 1000, requests: 3, clients: 50, err: fmt.Errorf("NOAUTH: %w", quota.ErrUnusable), fallback: true,
 			want: []string{"The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
 		{name: "a fallback", limit: 1000, requests: 3, clients: 50, err: outage, fallback: true,
-			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14."},
+			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14. The log has the error. Once the store works, this process uses it again by itself."},
 			strip: []string{"Fallback decides 150 so far", "Breaker open", "Counts in memory now"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -124,6 +130,9 @@ func TestFindings(t *testing.T) {
 					if !strings.Contains(found, want) {
 						t.Errorf("got %s, want %s", found, want)
 					}
+				}
+				if tt.not != "" && strings.Contains(found, tt.not) {
+					t.Errorf("got %s, want nothing about %s", found, tt.not)
 				}
 				for _, want := range tt.strip {
 					if !strings.Contains(strip, want) {

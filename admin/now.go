@@ -99,7 +99,7 @@ func (h *Handler) strip() *strip {
 	if h.o.File != nil {
 		s.Rules = h.o.File.Version()
 		loaded, failed := h.o.File.Reloads()
-		s.Loaded = fmt.Sprintf("%d reloads, %d failed", loaded, failed)
+		s.Loaded = fmt.Sprintf("%d reloaded, %d failed", loaded, failed)
 	}
 	if h.o.Traffic != nil {
 		s.Recorded = true
@@ -189,6 +189,7 @@ type ruleRow struct {
 	Minute watch.Count
 	Spark  spark
 	keys   int   // how many keys the rule refused in the last 5 minutes, as far as they are known
+	recent int   // how many of these keys it refused in the last minute
 	all    int64 // refusals of these keys, at least
 	most   watch.Refused
 }
@@ -213,6 +214,9 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 				r.most = k
 			}
 			r.keys, r.all = r.keys+1, r.all+k.AtLeast()
+			if time.Since(k.Last) < time.Minute {
+				r.recent++
+			}
 		}
 		if h.o.Traffic == nil {
 			continue

@@ -249,9 +249,9 @@ func TestPage(t *testing.T) {
 	for _, user := range []string{"alice", "alice", "alice", nasty, nasty, nasty} {
 		s.from(user, "192.0.2.1")
 	}
-	s.expect("", nil, 200, `<dt>Rules</dt><dd>v7 <small>3 reloads, 2 failed</small></dd>`, "was not reloaded, so the rules in force are older than the file: rules.yaml:3:7: a mistake",
+	s.expect("", nil, 200, `<dt>Rules</dt><dd>v7 <small>3 reloaded, 2 failed</small></dd>`, "was not reloaded, so the rules in force are older than the file: rules.yaml:3:7: a mistake",
 		`<dt>Refused</dt><dd>2.0/s <small>33 %</small></dd>`, `<dt>Counts in</dt><dd>memory</dd>`, "<small>2 per 1h</small>", "<em>shadow</em><small>1,000 per 1h</small>",
-		`data-label="allowed">4</td>`, `data-label="refused">2</td>`, `data-label="near limit">2</td>`, `data-label="last minute">33 %</td>`,
+		`data-label="allowed">4</td>`, `data-label="refused">2</td>`, `data-label="near limit">2</td>`, `data-label="refused, last minute">33 %</td>`,
 		`<a href="./?rule=api&amp;key=alice"><bdi class="key">alice</bdi></a> <small>api</small>`, `data-label="in 5 min">1</td>`, "&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`,
 		`data-label="by">limit 1h</td>`, `<bdi>GET /</bdi>`)
 	s.expect("?tab=refusals&rule=api", nil, 200, "Refusals under api", `<bdi class="key">alice</bdi>`)

@@ -193,6 +193,11 @@ func TestWiredWrong(t *testing.T) {
 
 		{"login", "a cost that is not known yet", login(func(r *weir.Rule) { r.Cost = func(*http.Request) int64 { return 0 } }),
 			`cost was 0 in each of its first 200 requests, so it limited none of them" rule=login`},
+		{"quick start", "a cost in another unit than the limits", func(t *testing.T, log *slog.Logger) (http.Handler, error) {
+			r := perMinute("upload")
+			r.Cost = func(*http.Request) int64 { return 1 << 20 }
+			return limited(r)(t, log)
+		}, `cost exceeded the capacity of a limit in each of its first 200 requests, which no wait can admit" rule=upload`},
 		{"Redis", "both stores of a Fallback are the same", func(*testing.T, *slog.Logger) (h http.Handler, err error) {
 			defer func() { err = fmt.Errorf("%v", recover()) }()
 			store := memstore.New(memstore.Options{})

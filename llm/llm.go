@@ -42,9 +42,10 @@ func (u Usage) Total() (sum int64) {
 // The usage is reported once an answer is complete: its JSON object or its last event has come. If
 // the answer is never complete, because the connection broke or the caller has closed the body,
 // nothing is reported, and weir.ChargeUsed charges the Cost of the request. A response with a
-// status of 400 or above has used nothing: its Usage is zero. If a complete answer has no usage,
-// nothing is reported either, and the Logger gets a warning once if the request was a POST. Chat Completions send the usage
-// of a stream only if the request has "stream_options": {"include_usage": true}.
+// status of 400 or above has used nothing: its Usage is zero. If a complete answer has no usage, or
+// one of its counts is negative or above math.MaxInt64, nothing is reported either, and the Logger
+// gets a warning once if the request was a POST. A fraction is rounded up. Chat Completions send
+// the usage of a stream only if the request has "stream_options": {"include_usage": true}.
 //
 // A Transport keeps less than a kilobyte of an answer, however long it is. It removes
 // Accept-Encoding from requests, because it cannot read an answer that it does not decompress

@@ -97,6 +97,8 @@ func TestUsage(t *testing.T) {
 		{"messages", jsonType, message, llm.Usage{Model: "claude-x", Input: 10, CacheRead: 100, CacheWrite: 5, Output: 25}},
 		{"chat, streamed", sseType, chatStream, llm.Usage{Model: "gpt-5-mini", Input: 9, Output: 12}},
 		{"messages, streamed", sseType, messageStream, llm.Usage{Model: "claude-x", Input: 25, Output: 15}},
+		{"an exponent and fractions", jsonType, `{"model":"m","usage":{"prompt_tokens":1e3,"completion_tokens":12.0,"prompt_tokens_details":{"cached_tokens":0.5}}}`, llm.Usage{Model: "m", Input: 999, CacheRead: 1, Output: 12}},
+		{"a fraction, rounded up", jsonType, `{"usage":{"input_tokens":5.5,"output_tokens":1.2e1,"other":-1}}`, llm.Usage{Input: 6, Output: 12}},
 		{"responses, streamed", sseType, responseStream, llm.Usage{Model: "gpt-5", Input: 1, CacheRead: 2, Output: 4}},
 	} {
 		for how, text := range map[string]io.Reader{
@@ -134,7 +136,11 @@ func TestNoUsage(t *testing.T) {
 		{"another type", "Content-Type: audio/mpeg", `{"usage":{"input_tokens":1}}`},
 		{"compressed", jsonType + "\nContent-Encoding: gzip", `{"usage":{"input_tokens":1}}`},
 		{"negative", jsonType, `{"usage":{"input_tokens":-5}}`},
-		{"fraction", jsonType, `{"usage":{"input_tokens":5.5}}`},
+		{"a negative fraction", jsonType, `{"usage":{"input_tokens":5,"output_tokens":-0.5}}`},
+		{"a negative output", jsonType, `{"usage":{"input_tokens":5,"output_tokens":-1}}`},
+		{"a huge output", jsonType, `{"usage":{"input_tokens":5,"output_tokens":1e19}}`},
+		{"an endless output", jsonType, `{"usage":{"input_tokens":5,"output_tokens":` + strings.Repeat("1", 500) + `}}`},
+		{"beyond a float", jsonType, `{"usage":{"input_tokens":5,"output_tokens":1e999}}`},
 		{"huge", jsonType, `{"usage":{"input_tokens":99999999999999999999}}`},
 		{"endless digits", jsonType, `{"usage":{"input_tokens":` + strings.Repeat("1", 500) + `}}`},
 		{"text", jsonType, `{"usage":{"input_tokens":"5"}}`},
@@ -195,9 +201,12 @@ func (r *repeat) Read(p []byte) (n int, _ error) {
 	return n, nil
 }
 
-// inputOf returns the input that a JSON text names, as encoding/json reads it; -1 if it names none.
+// inputOf returns the input that a JSON text names, as encoding/json reads it; -1 if it names none,
+// or if a count is not readable.
 func inputOf(text string) int64 {
-	input := map[string]int64{"prompt_tokens": -1, "input_tokens": -1}
+	input, unreadable := map[string]int64{"prompt_tokens": -1, "input_tokens": -1}, false
+	counts := []string{"usage prompt_tokens", "usage input_tokens", "usage completion_tokens", "usage output_tokens", "usage cache_read_input_tokens",
+		"usage cache_creation_input_tokens", "usage prompt_tokens_details cached_tokens", "usage input_tokens_details cached_tokens"}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
 	var read func(path []string)
@@ -217,19 +226,28 @@ func inputOf(text string) int64 {
 			if len(path) > 1 && (path[0] == "message" || path[0] == "response") {
 				path = path[1:]
 			}
-			if n, err := strconv.ParseInt(string(v), 10, 64); err == nil && n >= 0 && len(path) == 2 && path[0] == "usage" {
-				input[path[1]] = n
+			if !slices.Contains(counts, strings.Join(path, " ")) {
+				return
 			}
+			n, err := strconv.ParseInt(string(v), 10, 64)
+			if f, e := v.Float64(); err != nil && e == nil && f >= 0 && f < math.MaxInt64 {
+				n, err = int64(math.Ceil(f)), nil
+			}
+			unreadable = unreadable || err != nil || n < 0 || len(v) > 128
+			input[path[1]] = n
 		}
 	}
 	read(nil)
+	if unreadable {
+		return -1
+	}
 	return max(input["prompt_tokens"], input["input_tokens"])
 }
 
 // FuzzUsage: of any JSON text the same input is read as encoding/json reads, and any other text
 // does no harm. A name with an escape is no name.
 func FuzzUsage(f *testing.F) {
-	for _, text := range []string{chat, responses, embeddings, message, `{"usage":{"input_tokens":1,"input_tokens":2},"usage":{}}`, `{"usage":{"input_tokens":1}} {`, `{"a":[{}]}`,
+	for _, text := range []string{chat, responses, embeddings, message, `{"usage":{"input_tokens":1,"input_tokens":2},"usage":{}}`, `{"usage":{"input_tokens":1}} {`, `{"usage":{"input_tokens":1.5e1,"output_tokens":-1}}`, `{"message":{"usage":{"input_tokens":1E+2}}}`, `{"a":[{}]}`,
 		`{"usage":[{"input_tokens":1}]}`, `{"response":{"usage":{"prompt_tokens":-0}}}`, `{"message":{"message":{"usage":{"prompt_tokens":1}}}}`, `[{"usage":{"input_tokens":1}}]`, `{"":{"usage":{"input_tokens":1}}}`} {
 		f.Add(text)
 	}

@@ -1,6 +1,9 @@
 package llm
 
-import "strconv"
+import (
+	"math"
+	"strconv"
+)
 
 // A scanner reads the numbers of a JSON text that count tokens, while the text passes through. It
 // keeps a few names and one value, however long the text is. Of a text that is not JSON it may
@@ -29,9 +32,10 @@ const maxText = 128 // bytes of a name or a value; a longer one means nothing
 type found struct {
 	prompt, input, output, cached, cacheRead, cacheWrite int64
 	model, kind                                          string
+	unreadable                                           bool // one of the counts is not from 0 to 2^63 − 1
 }
 
-var nothing = found{-1, -1, -1, -1, -1, -1, "", ""}
+var nothing = found{prompt: -1, input: -1, output: -1, cached: -1, cacheRead: -1, cacheWrite: -1}
 
 func (s *scanner) write(p []byte) {
 	for _, c := range p {
@@ -120,37 +124,60 @@ func (s *scanner) string() {
 
 // number reads the end of a number.
 func (s *scanner) number() {
-	n, err := strconv.ParseInt(string(s.text), 10, 64)
+	n, readable := count(string(s.text))
+	readable, s.long = readable && !s.long, false
 	fields, ok := s.place()
-	if !ok || err != nil || n < 0 || len(fields) == 0 || fields[0] != "usage" {
+	if !ok || len(fields) == 0 || fields[0] != "usage" {
 		return
 	}
 	f := &s.found
+	var is *int64
 	switch {
 	case len(fields) == 2 && (fields[1] == "prompt_tokens_details" || fields[1] == "input_tokens_details"):
 		if s.name == "cached_tokens" {
-			f.cached = n
+			is = &f.cached
 		}
 	case len(fields) > 1:
 	case s.name == "prompt_tokens":
-		f.prompt = n
+		is = &f.prompt
 	case s.name == "input_tokens":
-		f.input = n
+		is = &f.input
 	case s.name == "completion_tokens", s.name == "output_tokens":
-		f.output = n
+		is = &f.output
 	case s.name == "cache_read_input_tokens":
-		f.cacheRead = n
+		is = &f.cacheRead
 	case s.name == "cache_creation_input_tokens":
-		f.cacheWrite = n
+		is = &f.cacheWrite
+	}
+	switch {
+	case is == nil:
+	case readable:
+		*is = n
+	default:
+		f.unreadable = true
 	}
 }
 
-// usage returns the usage of an answer, if the answer has said what it has read.
+// count reads a number of JSON, such as 1e3, and rounds it up.
+func count(text string) (n int64, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err == nil {
+		return n, n >= 0
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || f < 0 || f >= math.MaxInt64 {
+		return 0, false
+	}
+	return int64(math.Ceil(f)), true
+}
+
+// usage returns the usage of an answer, if the answer has said what it has read, and every count
+// is readable.
 func (f *found) usage() (u Usage, ok bool) {
 	u = Usage{Model: f.model, Input: max(f.prompt, f.input), Output: max(0, f.output), CacheRead: max(0, f.cacheRead), CacheWrite: max(0, f.cacheWrite)}
 	if f.cached > 0 { // is part of the input
 		u.CacheRead = min(f.cached, u.Input)
 		u.Input -= u.CacheRead
 	}
-	return u, max(f.prompt, f.input) >= 0
+	return u, max(f.prompt, f.input) >= 0 && !f.unreadable
 }

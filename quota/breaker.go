@@ -122,7 +122,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
 		if b.phase.CompareAndSwap(p, open) {
-			cmp.Or(b.o.Logger, slog.Default()).WarnContext(ctx, "weir: the breaker has opened: the store is left alone", "err", err)
+			cmp.Or(b.o.Logger, slog.Default()).WarnContext(ctx, "weir: the breaker has opened: the store is not called for a while", "err", err)
 			b.o.OnChange(true, err)
 		}
 	}

@@ -395,7 +395,7 @@ func TestDegradingIsSaid(t *testing.T) {
 			}
 		}
 		outage := `level=WARN msg="weir: the primary store fails: the secondary decides" cause=error err="dial tcp 127.0.0.1:6379: connection refused"
-level=WARN msg="weir: the breaker has opened: the store is left alone" err="dial tcp 127.0.0.1:6379: connection refused"
+level=WARN msg="weir: the breaker has opened: the store is not called for a while" err="dial tcp 127.0.0.1:6379: connection refused"
 level=INFO msg="weir: the breaker has closed: the store answers" after=5s refused=495
 level=INFO msg="weir: the primary store decides again" after=6.11s decided=512
 `

@@ -2,6 +2,7 @@
 package remaining
 
 import (
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,15 +72,25 @@ func (t *Table) Forget(k Key) {
 	t.size.Store(int64(len(t.of)))
 }
 
-// Spend notes that a request of a key is sent.
-func (t *Table) Spend(k Key, cost int64) {
+// Spend takes the cost of a request from what each of its keys has left. It returns false, and
+// takes nothing, if one of them has fewer units than the request costs.
+func (t *Table) Spend(costs iter.Seq2[Key, int64]) bool {
 	if t.size.Load() == 0 {
-		return
+		return true
 	}
+	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e, known := t.of[k]; known {
-		e.units -= min(e.units, cost)
-		t.of[k] = e
+	for k, cost := range costs {
+		if e := t.of[k]; e.units < cost && now.Before(e.until) {
+			return false
+		}
 	}
+	for k, cost := range costs {
+		if e, known := t.of[k]; known {
+			e.units -= min(e.units, cost)
+			t.of[k] = e
+		}
+	}
+	return true
 }
