@@ -57,10 +57,11 @@ var suites = []suite{
 	{"redis", redisTables},
 	{"growth", growth},
 	{"million", million},
+	{"production", production},
 }
 
 func main() {
-	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, options, redis, growth, million")
+	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, options, redis, growth, million, production")
 	quick := flag.Bool("quick", false, "make few checks and write no figures and no page: this tests the decisions, and its times mean little")
 	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
 	page := flag.String("page", "", "write tables into the places that this `file` has for them, such as ../docs/performance.md; empty writes none")

@@ -30,18 +30,6 @@ func million(o options) ([]*table, error) {
 	leased := func(rdb *redis.Client, units int64) func() check {
 		return weirOf(lease.New(quota.Coalesce(storeOf(rdb, "wm:")), lease.Options{}), several(1, algorithms.GCRA, units)...)
 	}
-	pairs := func(rdb *redis.Client, units int64) func() check {
-		store := storeOf(rdb, "wp:")
-		return func() check {
-			t := quota.Transaction{Charges: []quota.Charge{
-				{Rule: "one", Limit: algorithms.GCRA(units, time.Minute), Cost: 1}, {Rule: "two", Limit: algorithms.GCRA(units, time.Hour), Cost: 1}}}
-			return func(key string) (bool, error) {
-				t.Charges[0].Key, t.Charges[1].Key = key, "user "+key
-				err := store.Take(ctx, &t)
-				return t.Allowed(), err
-			}
-		}
-	}
 	for _, c := range []struct {
 		name string
 		keys []string
@@ -50,7 +38,7 @@ func million(o options) ([]*table, error) {
 		{"`redisstore`, one hot key", many[:1], sharedContenders[3]},
 		{"`redisstore`, 100,000 keys", many, sharedContenders[3]},
 		{"`redisstore`, 100,000 keys with five limits", many, sharedContenders[4]},
-		{"`redisstore`, two rules with a key each, on one node", many, shared{name: "pairs", open: pairs}},
+		{"`redisstore`, two rules with a key each, on one node", many, windows[5]},
 		{"`Coalesce`, one hot key", many[:1], concurrent[0]},
 		{"`Coalesce`, 100,000 keys", many, concurrent[0]},
 		{"`lease`, one hot key", many[:1], shared{name: "lease", open: leased}},

@@ -114,19 +114,21 @@ var windows = []shared{
 func rulesOf(name string, rules func(units int64) [][]quota.Limit) shared {
 	return shared{name: name, open: func(rdb *redis.Client, units int64) func() check {
 		store := storeOf(rdb, name+":")
-		var t quota.Transaction
-		for i, limits := range rules(units) {
-			for _, l := range limits {
-				t.Charges = append(t.Charges, quota.Charge{Rule: fmt.Sprint("rule", i), Limit: l, Cost: 1})
+		return func() check {
+			var t quota.Transaction
+			for i, limits := range rules(units) {
+				for _, l := range limits {
+					t.Charges = append(t.Charges, quota.Charge{Rule: fmt.Sprint("rule", i), Limit: l, Cost: 1})
+				}
+			}
+			return func(key string) (bool, error) {
+				for i := range t.Charges {
+					t.Charges[i].Key = key + t.Charges[i].Rule
+				}
+				err := store.Take(ctx, &t)
+				return t.Allowed(), err
 			}
 		}
-		return each(func(key string) (bool, error) {
-			for i := range t.Charges {
-				t.Charges[i].Key = key + t.Charges[i].Rule
-			}
-			err := store.Take(ctx, &t)
-			return t.Allowed(), err
-		})
 	}}
 }
 

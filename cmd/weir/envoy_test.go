@@ -27,7 +27,7 @@ const envoyLimits = "domain: app\ndescriptors: [{key: k, rate_limit: {unit: day,
 
 // askEnvoy calls the service as Envoy does, with one descriptor k=value. It returns the overall
 // code, or the gRPC code of the error.
-func askEnvoy(t *testing.T, conn *grpc.ClientConn, value string) string {
+func askEnvoy(t testing.TB, conn *grpc.ClientConn, value string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -39,7 +39,7 @@ func askEnvoy(t *testing.T, conn *grpc.ClientConn, value string) string {
 	return resp.OverallCode.String()
 }
 
-func dialService(t *testing.T, s *running, creds credentials.TransportCredentials) *grpc.ClientConn {
+func dialService(t testing.TB, s *running, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(s.addrs["envoy-rls"].String(), grpc.WithTransportCredentials(creds))
 	if err != nil {

@@ -41,7 +41,7 @@ type running struct {
 func (r *running) url(flag string) string { return "http://" + r.addrs[flag].String() }
 
 // startService runs weir serve with the given flags on free ports.
-func startService(t *testing.T, args ...string) *running {
+func startService(t testing.TB, args ...string) *running {
 	t.Helper()
 	r := &running{log: &weirtest.Log{}}
 	var o options
@@ -75,7 +75,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func writeFile(t *testing.T, path, text string) string {
+func writeFile(t testing.TB, path, text string) string {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
