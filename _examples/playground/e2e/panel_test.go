@@ -279,7 +279,7 @@ func TestPanelWithoutScripts(t *testing.T) {
 	follow(`#done button`)
 	want("undid: banned it for 1h")
 	follow(`nav a[href="./?tab=keys"]`)
-	want("None that this process knows of.")
+	want("is an override\n\nNone.\n\nOverrides limits of single keys\n\nNone.")
 }
 
 // TestPanelKeyboard: the first tab stop skips to the content, each stop is visible, the stops follow
