@@ -403,6 +403,7 @@ type modelCaller struct {
 	waits   bool
 	holds   bool
 	gone    bool
+	fresh   bool // holds, and settled has not looked yet
 	release chan bool
 	hangUp  func()
 }
@@ -422,7 +423,6 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 		c := &modelCaller{n: len(all), key: r.IntN(3), release: make(chan bool)}
 		ctx, hangUp := context.WithCancel(t.Context())
 		c.hangUp = hangUp
-		earlier := all
 		all = append(all, c)
 		within := time.Duration(r.IntN(3)) * time.Duration(r.IntN(100)) * time.Millisecond
 		go func() {
@@ -437,14 +437,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			mu.Unlock()
 			release, err := quota.Hold(ctx, store, of(c.key)...)
 			mu.Lock()
-			c.waits, c.holds, c.gone = false, err == nil, err != nil
-			if err == nil {
-				for _, o := range earlier {
-					if o.waits && o.key == c.key {
-						t.Errorf("%s: %d overtook %d", where, c.n, o.n)
-					}
-				}
-			}
+			c.waits, c.holds, c.fresh, c.gone = false, err == nil, err == nil, err != nil
 			mu.Unlock()
 			if err == nil {
 				<-c.release
@@ -452,12 +445,34 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			}
 		}()
 	}
+	// settled waits until every caller waits or holds, and then looks for callers that hold while an
+	// earlier caller of their key waits. It cannot look sooner: two callers whose units come in the
+	// same instant learn of them in any order.
+	settled := func() {
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range all {
+			if !c.fresh {
+				continue
+			}
+			c.fresh = false
+			for _, o := range all[:c.n] {
+				if o.waits && o.key == c.key {
+					t.Errorf("%s: %d overtook %d", where, c.n, o.n)
+				}
+			}
+		}
+	}
 	for range 40 {
 		switch k := r.IntN(6); {
 		case k < 3 || len(all) == 0:
 			come()
 		case k == 3:
-			time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
+			for range r.IntN(50) {
+				time.Sleep(time.Millisecond)
+				settled()
+			}
 		default:
 			c := all[r.IntN(len(all))]
 			mu.Lock()
@@ -470,7 +485,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 				c.hangUp()
 			}
 		}
-		synctest.Wait()
+		settled()
 		mu.Lock()
 		var held [3]int64
 		waiting, sum := [3]int64{}, int64(0)
