@@ -481,6 +481,9 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			mu.Unlock()
 			if holds {
 				c.release <- true
+				if k == 4 {
+					come() // before anybody could ask for the unit
+				}
 			} else if k == 4 {
 				c.hangUp()
 			}
