@@ -402,7 +402,6 @@ type modelCaller struct {
 	key     int
 	waits   bool
 	holds   bool
-	gone    bool
 	fresh   bool // holds, and settled has not looked yet
 	release chan bool
 	hangUp  func()
@@ -437,7 +436,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			mu.Unlock()
 			release, err := quota.Hold(ctx, store, of(c.key)...)
 			mu.Lock()
-			c.waits, c.holds, c.fresh, c.gone = false, err == nil, err == nil, err != nil
+			c.waits, c.holds, c.fresh = false, err == nil, err == nil
 			mu.Unlock()
 			if err == nil {
 				<-c.release
@@ -464,6 +463,20 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			}
 		}
 	}
+	counts := func() (held, waiting [3]int64, sum int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range all {
+			if c.holds {
+				held[c.key]++
+				sum++
+			}
+			if c.waits {
+				waiting[c.key]++
+			}
+		}
+		return held, waiting, sum
+	}
 	for range 40 {
 		switch k := r.IntN(6); {
 		case k < 3 || len(all) == 0:
@@ -477,7 +490,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			c := all[r.IntN(len(all))]
 			mu.Lock()
 			holds := c.holds
-			c.holds, c.gone = false, c.gone || holds
+			c.holds = false
 			mu.Unlock()
 			if holds {
 				c.release <- true
@@ -489,19 +502,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 			}
 		}
 		settled()
-		mu.Lock()
-		var held [3]int64
-		waiting, sum := [3]int64{}, int64(0)
-		for _, c := range all {
-			if c.holds {
-				held[c.key]++
-				sum++
-			}
-			if c.waits {
-				waiting[c.key]++
-			}
-		}
-		mu.Unlock()
+		held, _, sum := counts()
 		for key := range held {
 			if held[key] > each || sum > total {
 				t.Fatalf("%s: %v held, %d in all; want at most %d and %d", where, held, sum, each, total)
@@ -513,19 +514,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 	}
 	time.Sleep(15 * time.Millisecond) // who waits for both limits may ask once more
 	synctest.Wait()
-	mu.Lock()
-	var held [3]int64
-	waiting, sum := [3]int64{}, int64(0)
-	for _, c := range all {
-		if c.holds {
-			held[c.key]++
-			sum++
-		}
-		if c.waits {
-			waiting[c.key]++
-		}
-	}
-	mu.Unlock()
+	held, waiting, sum := counts()
 	for key := range held {
 		if waiting[key] > 0 && held[key] < each && sum < total {
 			t.Errorf("%s: %v held and %v wait, of %d and %d: a unit is left", where, held, waiting, each, total)
