@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"math"
-	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -10,61 +9,59 @@ import (
 )
 
 // status returns the answer to an ask. It adds the hits of the ask to the stats of the limit,
-// unless the ask gives hits back.
-func (a *ask) status() *ratelimit.RateLimitResponse_DescriptorStatus {
+// unless the ask gives hits back. Hits above the fraction near of the limit are near it.
+func (a *ask) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK, LimitRemaining: math.MaxUint32}
 	case a.limit == nil:
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
 	}
-	after, units, period := a.after(), uint64(a.proto.RequestsPerUnit), int64(periods[a.proto.Unit]/time.Second)
-	over := after > units
+	units := uint64(a.proto.RequestsPerUnit)
+	over := a.used > units
 	if !a.giveBack {
-		over = a.count(a.hits, after, units, a.shadow)
+		a.count(a.hits, a.used, units, near, a.shadow)
+	}
+	if a.remembered {
+		a.local.Add(a.hits)
 	}
 	st := &ratelimit.RateLimitResponse_DescriptorStatus{
-		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto,
-		DurationUntilReset: &durationpb.Duration{Seconds: period - a.t.At.Unix()%period},
+		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto, DurationUntilReset: &durationpb.Duration{Seconds: a.reset},
 	}
 	if !over {
-		st.LimitRemaining = uint32(units - after)
+		st.LimitRemaining = uint32(units - a.used)
 	} else if !a.shadow {
 		st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
 	}
 	return st
 }
 
-// answer returns the answer to a call. Its overall code is OVER_LIMIT if a descriptor is over its
-// limit. If all limits of the call have quota_mode, the code is OVER_LIMIT only if all descriptors
-// are over their limits. With Options.Shadow the code is always OK.
+// answer returns the answer to a call. Its overall code is OVER_LIMIT if a descriptor is over a
+// limit that has no quota_mode, or if all descriptors that have quota_mode are over their limits. With
+// Options.Quota all descriptors have quota_mode. With Options.Shadow the code is always OK.
 func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
-	var over []int // the indexes of descriptors that are over their limit
+	var v verdict
 	for i := range asks {
-		st := asks[i].status()
+		a := &asks[i]
+		st := a.status(s.near)
 		resp.Statuses = append(resp.Statuses, st)
-		if st.Code == ratelimit.RateLimitResponse_OVER_LIMIT {
-			over = append(over, i)
-		}
+		v.add(a, st, s.o.Quota || a.limit != nil && a.quota)
 	}
-	someQuota, units := quotaMode(asks)
-	if refused := len(over) > 0 && (!units || len(over) == len(asks)); refused && !s.o.Shadow {
+	refused := v.refused()
+	if refused && s.o.Shadow {
+		s.shadowed.Add(1)
+	} else if refused {
 		resp.OverallCode = ratelimit.RateLimitResponse_OVER_LIMIT
 	}
 	if s.o.Headers {
-		resp.ResponseHeadersToAdd = headers(tightest(resp.Statuses))
+		resp.ResponseHeadersToAdd = headers(s.names, tightest(resp.Statuses))
 	}
-	if resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
-		if wait := wait(asks, resp.Statuses, over, units); wait > 0 {
-			resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
-		}
+	if wait := v.retryAfter(); wait > 0 && resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
+		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
 	}
 	if s.o.Metadata {
-		if !units {
-			over = nil
-		}
-		resp.DynamicMetadata = metadata(r, over, someQuota)
+		resp.DynamicMetadata = metadata(r, asks, resp.Statuses)
 	}
 	return resp
 }
@@ -92,36 +89,4 @@ func (s *Service) refusal(asks []ask, again bool) *ratelimit.RateLimitResponse {
 		resp.ResponseHeadersToAdd = []*core.HeaderValue{number(retryAfter, 1)}
 	}
 	return resp
-}
-
-// quotaMode reports whether some limit of the call has quota_mode, and whether all limits of the
-// call have quota_mode.
-func quotaMode(asks []ask) (some, all bool) {
-	all = true
-	for i := range asks {
-		if a := &asks[i]; a.limit != nil {
-			some = some || a.quota
-			all = all && a.quota
-		}
-	}
-	return some, some && all
-}
-
-// wait returns the seconds after which a refused call may pass. The indexes of the descriptors over
-// their limit are in over. All their windows must have ended or, in quota mode, one of them. wait
-// returns 0 if the call never passes, because it has more hits than a limit.
-func wait(asks []ask, statuses []*ratelimit.RateLimitResponse_DescriptorStatus, over []int, units bool) (seconds int64) {
-	for _, i := range over {
-		reset := statuses[i].DurationUntilReset.Seconds
-		switch never := asks[i].hits > uint64(statuses[i].CurrentLimit.RequestsPerUnit); {
-		case never && !units:
-			return 0
-		case never:
-		case units && seconds > 0:
-			seconds = min(seconds, reset)
-		default:
-			seconds = max(seconds, reset)
-		}
-	}
-	return seconds
 }

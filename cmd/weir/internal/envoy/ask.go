@@ -7,6 +7,7 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -21,6 +22,10 @@ type ask struct {
 	giveBack  bool
 	unlimited bool
 	t         quota.Transaction
+
+	used       uint64 // the hits in the window, with those of this ask
+	reset      int64  // seconds until the window ends, 1 or more
+	remembered bool   // used and reset come from Service.over, so the store was not asked
 }
 
 // asks returns the descriptors of a call with the limits that apply, or an error if the call is
@@ -35,6 +40,10 @@ func (s *Service) asks(r *ratelimit.RateLimitRequest) ([]ask, error) {
 		return nil, errors.New("there are more than " + strconv.Itoa(maxDescriptors) + " descriptors")
 	}
 	domain := s.config.Load().domains[r.Domain]
+	if domain == nil {
+		s.noDomains.Add(1)
+		s.noDomain.Warn("envoy: no file has the domain of a call, so nothing limits the call", "domain", storedkey.Of(r.Domain))
+	}
 	asks := make([]ask, len(r.Descriptors))
 	replaced := map[string]bool{}
 	for i, d := range r.Descriptors {

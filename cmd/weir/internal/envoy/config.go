@@ -13,12 +13,16 @@ import (
 	"time"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Config holds the limits of the files of a directory.
 type Config struct {
 	domains map[string]*node
 	limits  []*limit
+	stats   map[[3]string]*stats // by labels
+
+	Warnings []string // settings that are not applied, each with its file and line
 }
 
 // A node is a domain, or a descriptor of a file. Its children are the descriptors in it.
@@ -61,6 +65,7 @@ type limit struct {
 	shadow    bool
 	quota     bool
 	replaces  []string
+	metadata  *structpb.Struct // of the descriptor; nil without metadata
 	*stats
 }
 

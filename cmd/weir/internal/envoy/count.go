@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/panics"
@@ -24,9 +25,10 @@ const (
 // It returns the errors of the store, joined.
 func (s *Service) count(ctx context.Context, asks []ask) error {
 	var ts []*quota.Transaction
+	before := time.Now()
 	for i := range asks {
 		a := &asks[i]
-		if a.limit == nil {
+		if a.limit == nil || s.over.recall(a, before) {
 			continue
 		}
 		cost := int64(a.hits)
@@ -36,6 +38,20 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 		a.t.Charges = []quota.Charge{{Rule: "envoy", Key: string(a.key), Cost: cost, Limit: algorithms.FixedWindow(ceiling, periods[a.proto.Unit])}}
 		ts = append(ts, &a.t)
 	}
+	if err := s.take(ctx, ts); err != nil {
+		return err
+	}
+	for i := range asks {
+		if a := &asks[i]; a.limit != nil && !a.remembered {
+			a.decided()
+			s.over.keep(a, before)
+		}
+	}
+	return nil
+}
+
+// take makes the store decide every transaction. It returns the errors, joined.
+func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 	if len(ts) == 1 {
 		return s.store.Take(ctx, ts[0])
 	}
@@ -58,11 +74,12 @@ func (s *Service) count(ctx context.Context, asks []ask) error {
 	return errors.Join(errs...)
 }
 
-// after returns the number of hits in the window, including the hits of this ask.
-func (a *ask) after() uint64 {
-	d := &a.t.Decisions[0]
-	if !d.Allowed { // the counter is full
-		return ceiling
+// decided sets the fields of the ask that the decision of the store says.
+func (a *ask) decided() {
+	a.used = ceiling // if the counter is full
+	if d := &a.t.Decisions[0]; d.Allowed {
+		a.used = uint64(ceiling - d.Remaining)
 	}
-	return uint64(ceiling - d.Remaining)
+	period := int64(periods[a.proto.Unit] / time.Second)
+	a.reset = period - a.t.At.Unix()%period
 }

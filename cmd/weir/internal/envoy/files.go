@@ -39,6 +39,9 @@ func readFiles(path string) ([]file, error) {
 			}
 		}
 	}
+	if len(paths) == 0 { // such as a directory that is being replaced: it must not end all limits
+		return nil, fmt.Errorf("%s has no file *.yaml or *.yml", path)
+	}
 	var files []file
 	for _, p := range paths {
 		data, err := os.ReadFile(p)
@@ -58,14 +61,15 @@ func Load(path string, merge bool) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(files, merge)
+	return parse(files, merge, nil)
 }
 
-func parse(files []file, merge bool) (*Config, error) {
-	c := &Config{domains: map[string]*node{}}
+// parse returns the limits of files. Limits with the labels of old metrics keep these.
+func parse(files []file, merge bool, old map[[3]string]*stats) (*Config, error) {
+	c := &Config{domains: map[string]*node{}, stats: map[[3]string]*stats{}}
 	var errs []error
 	for _, f := range files {
-		r := reader{config: c, file: f, merge: merge}
+		r := reader{config: c, old: old, file: f, merge: merge}
 		r.read()
 		if f.outside && len(r.errs) > 0 { // who may write a link must not read by it what this process may read
 			r.errs = []error{fmt.Errorf("%s: %d errors; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}

@@ -24,15 +24,19 @@ func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *
 	return least
 }
 
+// HeaderNames are the names of the header fields that tell clients the quota of a limit, what remains
+// of it, and the seconds until its window ends.
+var HeaderNames = [3]string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}
+
 // headers returns the header fields that tell a client the state of the limit in st, or none if
 // st is nil.
-func headers(st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderValue {
+func headers(names [3]string, st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderValue {
 	if st == nil {
 		return nil
 	}
 	return []*core.HeaderValue{
-		number("RateLimit-Limit", int64(st.CurrentLimit.RequestsPerUnit)),
-		number("RateLimit-Remaining", int64(st.LimitRemaining)),
-		number("RateLimit-Reset", st.DurationUntilReset.Seconds),
+		number(names[0], int64(st.CurrentLimit.RequestsPerUnit)),
+		number(names[1], int64(st.LimitRemaining)),
+		number(names[2], st.DurationUntilReset.Seconds),
 	}
 }

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/seed83679106/weir/internal/nesting"
 )
@@ -24,6 +26,7 @@ const maxDepth = 100
 // A reader adds a file to a Config.
 type reader struct {
 	config *Config
+	old    map[[3]string]*stats // of the Config before, which limits with the same labels keep
 	file   file
 	merge  bool
 	tree   *ast.File
@@ -32,13 +35,18 @@ type reader struct {
 
 // errorf adds an error for the line of a YAML path such as $.descriptors[0].
 func (r *reader) errorf(path, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s: %s", r.place(path), fmt.Sprintf(format, args...)))
+}
+
+// place returns the name of the file and the line of a YAML path.
+func (r *reader) place(path string) string {
 	line := 1
 	if p, err := yaml.PathString(path); err == nil {
 		if n, err := p.FilterFile(r.tree); err == nil && n != nil {
 			line = lineOf(n)
 		}
 	}
-	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.file.path, line, fmt.Sprintf(format, args...)))
+	return fmt.Sprintf("%s:%d", r.file.path, line)
 }
 
 // lineOf returns the line where a node begins. A mapping begins with its first key.
@@ -162,17 +170,33 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 				r.errorf(at+".share_threshold", "share_threshold needs a value with an asterisk")
 			}
 		}
+		if d.DetailedMetric || d.ValueToMetric {
+			r.config.Warnings = append(r.config.Warnings, r.place(at)+": detailed_metric and value_to_metric are ignored, because clients would choose the labels of metrics")
+		}
 		if d.RateLimit != nil {
-			child.limit = r.limit(&d, at+".rate_limit", names)
+			child.limit = r.limit(&d, at, names)
 		}
 		r.descriptors(child, d.Descriptors, at, names)
 	}
 }
 
-// limit returns the limit of d and adds it to the Config. The argument at is the YAML path of
-// the rate_limit of d.
+// stats returns the metrics of a limit. Limits with the same labels share them.
+func (r *reader) stats(names []string) *stats {
+	s := newStats(names)
+	labels := [3]string{s.domain, s.key1, s.key2}
+	s = cmp.Or(r.config.stats[labels], r.old[labels], s)
+	r.config.stats[labels] = s
+	return s
+}
+
+// limit returns the limit of d and adds it to the Config. The argument at is the YAML path of d.
 func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
+	metadata, err := structpb.NewStruct(d.Metadata)
+	if err != nil {
+		r.errorf(at+".metadata", "metadata: %v", err)
+	}
 	y := d.RateLimit
+	at += ".rate_limit"
 	unit := ratelimit.RateLimitResponse_RateLimit_Unit(ratelimit.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(string(y.Unit))])
 	switch valid := periods[unit] > 0; {
 	case y.Unlimited && valid:
@@ -182,7 +206,7 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	}
 	l := &limit{
 		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: y.RequestsPerUnit, Unit: unit},
-		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, stats: newStats(names),
+		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, metadata: metadata, stats: r.stats(names),
 	}
 	for i, replaced := range y.Replaces {
 		switch at := fmt.Sprintf("%s.replaces[%d]", at, i); replaced.Name {

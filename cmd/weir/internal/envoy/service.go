@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,20 +15,27 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed83679106/weir/internal/panics"
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
 
 // Options are the options of NewService. The zero Options are ready to use.
 type Options struct {
-	Merge    bool         // allow several files to have descriptors of the same domain
-	Shadow   bool         // count hits, but answer OK instead of OVER_LIMIT
-	Headers  bool         // tell Envoy to add RateLimit-Limit, -Remaining and -Reset to responses
-	Metadata bool         // answer with dynamic metadata: the descriptors, and the results of quota_mode
-	Logger   *slog.Logger // nil means slog.Default()
+	Merge         bool          // allow several files to have descriptors of the same domain
+	Shadow        bool          // count hits, but answer OK instead of OVER_LIMIT
+	Quota         bool          // treat all descriptors as if they had quota_mode
+	Headers       bool          // tell Envoy to add header fields about the limit to responses
+	HeaderNames   [3]string     // the names of these fields; the zero value means HeaderNames
+	Metadata      bool          // answer with dynamic metadata: the descriptors, and the metadata of those within their limits
+	Near          float32       // fraction of a limit above which the metrics count hits as near it, at most 1; 0 means 0.8
+	Over          int           // largest number of counters over their limit that are remembered, each until its window ends; 0 means none
+	ConnectionAge time.Duration // age at which clients are asked to connect again; 0 means never
+	Logger        *slog.Logger  // nil means slog.Default()
 }
 
 // A Service answers the calls of Envoy's rate limit filter. It is safe for concurrent use.
@@ -44,10 +52,15 @@ type Service struct {
 	data      []byte     // the files as last read, even if they had an error
 	config    atomic.Pointer[Config]
 	overrides *stats // counts the hits of all limits that come with descriptors of calls
+	over      *overCache
+	near      float32
+	names     [3]string
 
-	storeErrors, callErrors, loads, failures atomic.Uint64
+	calls                                                         callStats
+	storeErrors, callErrors, loads, failures, shadowed, noDomains atomic.Uint64
 
 	undecided *slog.Logger // gets a line for calls that the store could not decide
+	noDomain  *slog.Logger // gets a line for calls of a domain that no file has
 }
 
 // NewService returns a service that counts in store. path is a directory of files of limits, or
@@ -56,7 +69,11 @@ func NewService(path string, store quota.Store, o Options) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Service{Health: health.NewServer(), path: path, store: store, o: o, overrides: newStats([]string{"", "override"}), undecided: sparse.Logger(o.Logger)}
+	s := &Service{
+		Health: health.NewServer(), path: path, store: store, o: o, overrides: newStats([]string{"", "override"}), calls: newCallStats(),
+		over: newOverCache(o.Over), near: cmp.Or(o.Near, 0.8), names: cmp.Or(o.HeaderNames, HeaderNames),
+		undecided: sparse.Logger(o.Logger), noDomain: sparse.Logger(o.Logger),
+	}
 	s.config.Store(&Config{})
 	return s, s.Reload()
 }
@@ -80,22 +97,16 @@ func (s *Service) Reload() error {
 		return nil
 	}
 	s.data = data
-	c, err := parse(files, s.o.Merge)
+	c, err := parse(files, s.o.Merge, s.config.Load().stats)
 	if err != nil {
 		s.failures.Add(1)
 		return err
 	}
-	old := map[[3]string]*stats{}
-	for _, l := range s.config.Load().limits {
-		old[[3]string{l.domain, l.key1, l.key2}] = l.stats
-	}
-	for _, l := range c.limits {
-		if kept := old[[3]string{l.domain, l.key1, l.key2}]; kept != nil {
-			l.stats = kept
-		}
-	}
 	s.config.Store(c)
 	s.loads.Add(1)
+	for _, w := range c.Warnings {
+		s.o.Logger.Warn("envoy: " + w)
+	}
 	s.o.Logger.Info("envoy: limits loaded", "path", s.path, "files", len(files), "limits", len(c.limits))
 	return nil
 }
@@ -134,7 +145,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 	// A client that cancels its call is charged, too.
 	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
 		s.storeErrors.Add(1)
-		s.undecided.Warn("envoy: the store failed for a call", "domain", r.Domain, "error", err)
+		s.undecided.Warn("envoy: the store failed for a call", "domain", storedkey.Of(r.Domain), "error", err)
 		if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) {
 			return s.refusal(asks, errors.Is(err, quota.ErrBusy)), nil
 		}
@@ -146,7 +157,9 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 // Server returns a gRPC server for s and for the health service of gRPC. A panic ends only its
 // own call, with the code Internal.
 func (s *Service) Server() *grpc.Server {
-	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+	age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.o.ConnectionAge, MaxConnectionAgeGrace: time.Minute})
+	server := grpc.NewServer(age, grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+		defer s.calls.observe(info.FullMethod, time.Now())
 		panicked, err := panics.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
 		if panicked {
 			s.o.Logger.Error(err.Error(), "method", info.FullMethod)

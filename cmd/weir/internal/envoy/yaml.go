@@ -19,9 +19,10 @@ type (
 		ShadowMode     bool `yaml:"shadow_mode"`
 		QuotaMode      bool `yaml:"quota_mode"`
 		ShareThreshold bool `yaml:"share_threshold"`
+		Metadata       map[string]any
 
 		// DetailedMetric and ValueToMetric would add values of requests to the labels of
-		// metrics. They are read and ignored: a client must not choose labels.
+		// metrics. They only cause a warning: a client must not choose labels.
 		DetailedMetric bool `yaml:"detailed_metric"`
 		ValueToMetric  bool `yaml:"value_to_metric"`
 	}
