@@ -63,7 +63,7 @@ func replay(ctx context.Context, path, limits string, maxKeys int, stdin io.Read
 		in = f
 	}
 	r := accesslog.New(accesslog.Options{Rules: rules.Rules(), Reads: rules.Reads, Trusted: rules.TrustedProxies(), MaxKeys: maxKeys})
-	unread := r.Read(until{ctx, in}, 0)
+	unread := r.Read(until{ctx, in})
 	report, err := r.Report()
 	if unread != nil {
 		err = unread

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bufio"
 	"cmp"
 	"container/heap"
 	"errors"
@@ -39,6 +40,7 @@ type Options struct {
 // A Replay replays a log. Its lines must be given to Add in their order.
 type Replay struct {
 	o       Options
+	in      *bufio.Reader
 	err     error
 	handler http.Handler
 	counts  *counts

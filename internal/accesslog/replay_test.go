@@ -26,7 +26,7 @@ func perIP(limits ...weir.Limit) weir.Rule {
 func replay(t *testing.T, log string, rules ...weir.Rule) *Report {
 	t.Helper()
 	r := New(Options{Rules: rules, Reads: func(string) []string { return []string{"ip"} }})
-	if err := r.Read(strings.NewReader(log), 0); err != nil {
+	if err := r.Read(strings.NewReader(log)); err != nil {
 		t.Fatal(err)
 	}
 	report, err := r.Report()
@@ -143,7 +143,7 @@ func TestTold(t *testing.T) {
 			return map[string][]string{"tenant": {"method", "header:X-Tenant"}, "upload": {"ip", "content-length"}}[rule]
 		},
 	})
-	if err := r.Read(strings.NewReader(log), 0); err != nil {
+	if err := r.Read(strings.NewReader(log)); err != nil {
 		t.Fatal(err)
 	}
 	report, err := r.Report()
@@ -174,7 +174,7 @@ func TestNothing(t *testing.T) {
 	const line = `192.0.2.1 - - [25/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5` + "\n"
 	for log, want := range map[string]string{"": "no request", "rubbish\n\n": "no request", line: "no rule can be replayed"} {
 		r := New(Options{Rules: []weir.Rule{perIP(algorithms.GCRA(1, time.Second))}, Reads: func(string) []string { return []string{"cookie:id"} }})
-		r.Read(strings.NewReader(log), 0)
+		r.Read(strings.NewReader(log))
 		if _, err := r.Report(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %s", log, err, want)
 		}
@@ -192,7 +192,7 @@ func TestCompressed(t *testing.T) {
 	}
 	for cut, want := range map[int]int64{0: 10, 9: 10} {
 		r := New(Options{Rules: []weir.Rule{perIP(algorithms.GCRA(1, time.Second))}, Reads: func(string) []string { return nil }})
-		err := r.Read(bytes.NewReader(z.Bytes()[:z.Len()-cut]), 0)
+		err := r.Read(bytes.NewReader(z.Bytes()[:z.Len()-cut]))
 		report, _ := r.Report()
 		if (err != nil) != (cut > 0) || report.Requests != want {
 			t.Errorf("without the last %d bytes: got %d requests and %v, want %d", cut, report.Requests, err, want)

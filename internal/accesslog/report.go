@@ -98,10 +98,9 @@ func (t *tally) top() (keys []Key, unsure int64) {
 
 // Write writes a report for people. name is the name of the log.
 func (r *Report) Write(w io.Writer, name string) {
-	at := func(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	if r.Requests > 0 {
-		p("%s: %s, %s from %s to %s", name, r.Format, many(r.Requests, "request"), at(r.From), at(r.To))
+		p("%s: %s, %s from %s to %s", name, r.Format, many(r.Requests, "request"), At(r.From), At(r.To))
 		p("refused: %s (%s)", digits(r.Refused), share(r.Refused, r.Requests))
 	}
 	for _, rule := range r.Rules {
@@ -115,7 +114,7 @@ func (r *Report) Write(w io.Writer, name string) {
 		p("\nrule %s (%s)", rule.Name, describe(rule.Limits))
 		p("  asked %s, admitted %s, %s %s (%s)", digits(rule.Asked), digits(rule.Asked-rule.Refused), verb, digits(rule.Refused), share(rule.Refused, rule.Asked))
 		if rule.Refused > 0 {
-			p("  first refusal %s, last %s", at(rule.First), at(rule.Last))
+			p("  first refusal %s, last %s", At(rule.First), At(rule.Last))
 			var keys []string
 			for _, k := range rule.Top {
 				keys = append(keys, strconv.Quote(k.Key)+" "+digits(k.Refused))
@@ -135,31 +134,32 @@ func (r *Report) Write(w io.Writer, name string) {
 	for _, m := range r.NotReplayed {
 		p("rule %s %s: not replayed", m.Rule, m.Why)
 	}
-	if r.Unreadable > 0 {
-		p("%s could not be read; the first is %v", many(r.Unreadable, "line"), r.FirstError)
-	}
-	if r.NoRequest > 0 {
-		p("%s without an HTTP request", many(r.NoRequest, "line"))
-	}
-	if n := r.Unordered; n > 0 {
-		p("%s with a time before that of an earlier line: put in order", many(n, "line"))
-	}
-	if r.Late > 0 {
-		p("%s up to %v behind earlier lines: not replayed; the first is line %d. Give the older log first, or sort the lines", many(r.Late, "line"), r.MostLate.Round(time.Second), r.FirstLate)
-	}
-	if r.Proxied > 0 {
-		p("%s of trusted proxies, whose clients the log does not name: they count for the address of the proxy", many(r.Proxied, "request"))
-	}
-	if r.WholeSeconds && r.Requests > 0 {
-		p("the times are whole seconds: the requests of a second count as if they came at once, so the limits refuse more than with exact times")
-	}
-	if r.Forgotten > 0 {
-		p("%s forgotten before they had expired, so the limits refuse less than they should: set a larger -max-keys", many(r.Forgotten, "count"))
-	}
-	if r.Errors > 0 {
-		p("%s could not be decided", many(r.Errors, "request"))
+	for _, note := range r.Notes() {
+		p("%s", note)
 	}
 }
+
+// Notes says what of the log was not replayed, and what makes the numbers inexact.
+func (r *Report) Notes() (notes []string) {
+	add := func(applies bool, format string, args ...any) {
+		if applies {
+			notes = append(notes, fmt.Sprintf(format, args...))
+		}
+	}
+	add(r.Unreadable > 0, "%s could not be read; the first is %v", many(r.Unreadable, "line"), r.FirstError)
+	add(r.NoRequest > 0, "%s without an HTTP request", many(r.NoRequest, "line"))
+	add(r.Unordered > 0, "%s with a time before that of an earlier line: put in order", many(r.Unordered, "line"))
+	add(r.Late > 0, "%s up to %v behind earlier lines: not replayed; the first is line %d. Give the older log first, or sort the lines",
+		many(r.Late, "line"), r.MostLate.Round(time.Second), r.FirstLate)
+	add(r.Proxied > 0, "%s of trusted proxies, whose clients the log does not name: they count for the address of the proxy", many(r.Proxied, "request"))
+	add(r.WholeSeconds && r.Requests > 0, "the times are whole seconds: the requests of a second count as if they came at once, so the limits refuse more than with exact times")
+	add(r.Forgotten > 0, "%s forgotten before they had expired, so the limits refuse less than they should: set a larger -max-keys", many(r.Forgotten, "count"))
+	add(r.Errors > 0, "%s could not be decided", many(r.Errors, "request"))
+	return notes
+}
+
+// At writes an instant of a log, in the zone of the log.
+func At(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
 
 // describe writes limits such as "100 in 1m0s by gcra".
 func describe(limits []quota.Limit) string {
