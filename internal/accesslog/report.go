@@ -57,8 +57,8 @@ type Rule struct {
 
 // A Key is a key that a rule refused.
 type Key struct {
-	Key     string
-	Refused int64
+	Key     string `json:"key"`
+	Refused int64  `json:"refused"`
 }
 
 // A tally counts refusals by key. Its memory is bounded: it forgets keys with few refusals.
