@@ -42,7 +42,7 @@ func (s *Service) asks(r *ratelimit.RateLimitRequest) ([]ask, error) {
 	domain := s.config.Load().domains[r.Domain]
 	if domain == nil {
 		s.noDomains.Add(1)
-		s.noDomain.Warn("envoy: no file has the domain of a call, so nothing limits the call", "domain", storedkey.Of(r.Domain))
+		s.noDomain.Warn("envoy: unknown domain", "domain", storedkey.Of(r.Domain), "effect", "nothing limits the call", "likely", "no file of limits has the domain that Envoy is configured with")
 	}
 	asks := make([]ask, len(r.Descriptors))
 	replaced := map[string]bool{}
