@@ -3,6 +3,7 @@
 
 import { beat, frame, inView } from "../beat.js";
 import { at, box, label, line, mark, span, svg } from "./svg.js";
+import { recorded } from "./recorded.js";
 import { busiest, Ledger, second } from "./world.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -22,8 +23,37 @@ const lanes = [
   { title: "GCRA", note: "10 in 10 s, at most 2 at once", limit: { algorithm: "gcra", quota, period, burst: 2 } },
 ];
 
+// A Recording answers in place of a Ledger until the library is loaded, with what the library has
+// decided when the page was made. row[i] is the answer to the request i of the traffic.
+class Recording {
+  i = 0; states = {};
+  constructor(rows) { this.rows = rows; }
+  take() {
+    const [allowed, remaining, retryAfter, nextAfter, resetAfter, At, A, B, Until] = this.rows[this.i++];
+    this.states = { "": [{ At, A, B, C: 0, Log: null, Until }] };
+    return { allowed: allowed === 1, wait: 0, decisions: [{ allowed: allowed === 1, remaining, retryAfter, nextAfter, resetAfter }] };
+  }
+}
+
+// record returns the rows of a Recording. It needs the library.
+export function record(until = 75 * second) {
+  return lanes.map(({ limit }) => {
+    const ledger = new Ledger([limit]), rows = [];
+    for (let n = 0; due(n) <= until; n++) {
+      const { allowed, decisions: [d], states: [s] } = ledger.take(Math.round(due(n)));
+      rows.push([allowed ? 1 : 0, d.remaining, d.retryAfter, d.nextAfter, d.resetAfter, s.At, s.A, s.B, s.Until]);
+    }
+    return rows;
+  });
+}
+
+// due is when the request n of the traffic comes.
+const due = (n) => Math.floor(n / script.length) * round + script[n % script.length];
+
+// Until live is called, the library is not loaded: the traffic has the answers of the recording, and
+// stops where that ends, and the reader cannot send requests.
 export class Gate {
-  root; picture; button; words; reply; shown; playing; stop; now; next; sent; width; height; gate; scale;
+  root; picture; button; words; reply; shown; playing; stop; now; next; sent; width; height; gate; scale; loaded; begun;
   /** @type {any[]} */ lanes;
 
   constructor() {
@@ -31,7 +61,6 @@ export class Gate {
     const find = (selector) => this.root.querySelector(selector);
     this.picture = svg("svg", { class: "gate", role: "img", "aria-label": "Requests arrive from the right at two limits, a fixed window above and GCRA below" });
     find(".frame").replaceChildren(this.picture);
-    find(".bar").hidden = false;
     Object.assign(this, { button: find(".play"), words: find(".say"), reply: find(".why") });
     find(".send").onclick = () => this.send(1);
     find(".burst").onclick = () => this.send(10);
@@ -46,18 +75,27 @@ export class Gate {
   reset() {
     this.next = 0;  // number of the next request of the traffic
     this.sent = []; // when the reader sent requests, for “Which one?”
-    this.lanes = lanes.map((l) => ({ ...l, ledger: new Ledger([l.limit]), dots: [], worst: { n: 0 } }));
-    this.reply.textContent = "You are a client, too: click the picture.";
+    this.lanes = lanes.map((l, i) => ({ ...l, ledger: this.loaded ? new Ledger([l.limit]) : new Recording(recorded[i]), dots: [], worst: { n: 0 } }));
+    this.invite();
     this.until(first);
     this.draw();
   }
 
-  due(n) { return Math.floor(n / script.length) * round + script[n % script.length]; }
+  // live goes on with the library, which has been loaded, in the states of the recording.
+  live() {
+    this.loaded = true;
+    for (const lane of this.lanes) lane.ledger = Object.assign(new Ledger([lane.limit]), { states: lane.ledger.states });
+    this.root.querySelector(".bar").hidden = false;
+    this.invite();
+  }
+
+  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click the picture." : ""; }
 
   // until sends the requests of the traffic that are due by an instant.
   until(now) {
-    for (; this.due(this.next) <= now; this.next++) {
-      this.now = this.due(this.next);
+    if (!this.loaded) now = Math.min(now, due(recorded[0].length) - 1);
+    for (; due(this.next) <= now; this.next++) {
+      this.now = due(this.next);
       this.take();
     }
     this.now = now;
@@ -76,6 +114,10 @@ export class Gate {
 
   // send sends requests of the reader, now.
   send(n) {
+    if (!this.loaded) {
+      this.reply.textContent = "You can send requests as soon as the library has been loaded.";
+      return;
+    }
     for (let i = 0; i < n; i++) {
       this.now += i ? 20e3 : 0;
       this.take(true);
@@ -154,7 +196,7 @@ export class Gate {
       lane.number.textContent = lane.worst.n;
       lane.number.classList.toggle("alarm", lane.worst.n > quota + 1);
       const coming = [];
-      for (let n = this.next; this.due(n) < this.now + ahead + second; n++) coming.push(at(this.due(n) * this.scale, lane.base - 10, mark("waiting")));
+      for (let n = this.next; due(n) < this.now + ahead + second; n++) coming.push(at(due(n) * this.scale, lane.base - 10, mark("waiting")));
       lane.coming.replaceChildren(...coming);
       lane.old.replaceChildren(...this.back(lane));
     }
