@@ -2,7 +2,7 @@
 // change what they have spent. [Handler.RateLimit] is for clients, who look at their own quota.
 //
 // A Handler does not check who calls it: everybody who reaches it can lift any limit. Mount it
-// behind authentication, best on an address of its own:
+// behind authentication, best on a separate address:
 //
 //	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", h)))
 //	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
@@ -28,7 +28,7 @@
 //	POST /try?rule=R                 {"limits": [{"quota": 50}]} says how many recent requests these limits would have refused
 //	GET  /overrides                  the overrides that operators have set; with ?rule=R only the overrides of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
-//	                                 gives K limits of its own under R, for a day
+//	                                 gives K its own limits under R, for a day
 //	DELETE /override?rule=R&key=K    removes the override of K
 //	GET  /changes                    the last 200 changes that were made through this process
 //	POST /undo?change=C              undoes the change C
@@ -74,9 +74,9 @@
 //
 // # Overrides
 //
-// An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
+// An override gives a key its own limits, or has "unlimited": true, or "denied": true.
 // An override without "seconds" does not expire. A key that ends with an asterisk stands for all keys
-// with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
+// with that prefix. A limit may have a name, a period in seconds, a burst and an algorithm. If
 // one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that
 // a key has spent still count. An override that can have no effect is refused with 409: the rule
 // needs the ForKey of [overrides.Live.Of] and, for a network, a Policy with

@@ -1,4 +1,4 @@
-// Package overrides gives single keys limits of their own. For example, a customer that
+// Package overrides gives single keys their own limits. For example, a customer that
 // has paid gets more, all keys with a prefix get less, and a monitor is not limited.
 //
 // A [Table] is fixed. A rule uses its ForKey:
@@ -14,7 +14,7 @@
 // Redis. Package admin has an HTTP API that changes it. In a file of package config, the
 // field overrides of a rule is such a table.
 //
-// If several entries match a key, the entry for exactly that key decides, and otherwise the
-// one with the longest beginning. Units that a key has spent still count if its limits
+// If several entries match a key, the entry for exactly that key applies, and otherwise the
+// one with the longest matching prefix. Units that a key has spent still count if its limits
 // change: see [weir.Rule.ForKey].
 package overrides

@@ -5,11 +5,11 @@
 //	}
 //
 // A store decides by its own clock, which a test cannot set. The suite therefore
-// replays every decision: it keeps states of its own, decides at the Transaction.At
+// replays every decision: it keeps states too, decides at the Transaction.At
 // that the store has filled in, and compares every field of the results. A store that is
 // off by a microsecond fails.
 //
-// Run tests the algorithms of package algorithms. Limits tests algorithms of your own.
+// Run tests the algorithms of package algorithms. Limits tests your own algorithms.
 //
 // The store need not be empty, because the keys are new in every run. The tests
 // sleep for less than a second in all.
@@ -21,7 +21,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Run runs every test as a subtest, each with a store of its own from open. If open starts
+// Run runs every test as a subtest, each with a new store from open. If open starts
 // a server or a goroutine, it should end it with t.Cleanup.
 //
 // A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over
