@@ -70,9 +70,9 @@ type Options struct {
 	// Logger gets the errors of the store and of invalid limits, as warnings with the name
 	// of the rule and the Cause, at most one line a second; nil means slog.Default().
 	// ErrUnusable is logged as an error. The message says what failed, for example "weir:
-	// could not give units back" for a request that was decided. It is "weir: could not
-	// decide" with passed=true if OnError allowed the request; these lines are bounded
-	// separately, so that no other error hides them. The lines have no keys. watch.Log can
+	// units not refunded" for a request that was decided. It is "weir: request not decided"
+	// with passed=true if OnError allowed the request; these lines are bounded separately,
+	// so that no other error hides them. The lines have no keys. watch.Log can
 	// log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 

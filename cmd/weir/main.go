@@ -6,6 +6,7 @@
 //	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files
 //	weir check limits.yaml                # exit status 1 if the file has errors
 //	weir check -redis-addrs redis:6379    # exit status 1 if this Redis cannot decide
+//	weir try -access-log log limits.yaml  # what the limits would have refused
 //	weir version
 //
 // docs/serve.md in the repository names a sample configuration for each proxy, and lists the
@@ -45,6 +46,7 @@ const usage = `usage:
   weir check FILE…          print the errors in files of limits
   weir check -envoy DIR…    the same for files of Envoy's rate limit service
   weir check -redis-addrs …  find out whether a Redis can decide, with the -redis flags of serve
+  weir try -access-log LOG FILE  print what limits would have refused of a log
   weir version              print the version of weir and of Go
 `
 
@@ -76,6 +78,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exitOK
 	case "check":
 		return check(ctx, args, environ, stdout, stderr)
+	case "try":
+		return try(ctx, args, os.Stdin, stdout, stderr)
 	case "version", "-version", "--version":
 		fmt.Fprintln(stdout, version())
 		return exitOK

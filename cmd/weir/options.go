@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -184,15 +183,9 @@ func (o *options) check() error {
 	return errors.Join(errs...)
 }
 
-// newLogger returns the logger that the flags choose, which writes to w. Durations are
-// seconds: 1m2.5s is logged as "62.5s".
+// newLogger returns the logger that the flags choose, which writes to w.
 func (o *options) newLogger(w io.Writer) *slog.Logger {
-	handler := &slog.HandlerOptions{Level: o.logLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Value.Kind() == slog.KindDuration {
-			a.Value = slog.StringValue(strconv.FormatFloat(a.Value.Duration().Seconds(), 'f', -1, 64) + "s")
-		}
-		return a
-	}}
+	handler := &slog.HandlerOptions{Level: o.logLevel}
 	if o.logFormat.value == "text" {
 		return slog.New(slog.NewTextHandler(w, handler))
 	}

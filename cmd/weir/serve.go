@@ -44,7 +44,7 @@ type service struct {
 // unless it is nil, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	for _, w := range o.warnings {
-		logger.Warn("weir: " + w)
+		logger.Warn("weir: setting may be a mistake", "text", w)
 	}
 	st, err := newStores(o, logger)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *service) listen(g *gateway) error {
 		return nil
 	}
 	if s.o.adminToken == "" {
-		s.logger.Info("weir: there is no -admin-token, so there is no address for operators")
+		s.logger.Info("weir: no address for operators", "likely", "-admin-token is not set")
 		return nil
 	}
 	return s.http("admin-addr", s.o.adminAddr, s.o.readTimeout, operatorsOnly(s.o.adminToken, s.logger, g.admin))
@@ -229,11 +229,11 @@ func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Warn("weir: the file of limits cannot be watched; send SIGHUP after each change", "error", err)
+			logger.Warn("weir: file of limits not watched", "err", err, "fix", "send SIGHUP after each change")
 			watched = nil
 		case <-hup:
 			if changes, err := rules.Reload(); err != nil {
-				logger.Error("weir: rules not reloaded", "error", err)
+				logger.Error("weir: rules not reloaded", "err", err)
 			} else {
 				logger.Info("weir: rules reloaded", "changes", len(changes), "version", rules.Version())
 			}

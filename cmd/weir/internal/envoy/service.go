@@ -104,7 +104,7 @@ func (s *Service) Reload() error {
 	}
 	s.config.Store(c)
 	s.loads.Add(1)
-	s.o.Logger.Info("envoy: limits loaded", "path", s.path, "files", len(files), "limits", len(c.limits))
+	s.o.Logger.Info("envoy: limits loaded", "file", s.path, "files", len(files), "loaded", len(c.limits))
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (s *Service) Watch(ctx context.Context) {
 			last = ""
 		} else if err.Error() != last {
 			last = err.Error()
-			s.o.Logger.Error("envoy: limits not reloaded", "error", err)
+			s.o.Logger.Error("envoy: limits not reloaded", "err", err)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 	// A client that cancels its call is charged, too.
 	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
 		s.storeErrors.Add(1)
-		s.undecided.Warn("envoy: the store failed for a call", "domain", r.Domain, "error", err)
+		s.undecided.Warn("envoy: call not decided", "domain", r.Domain, "err", err, "cause", quota.Cause(err))
 		if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) {
 			return s.refusal(asks, errors.Is(err, quota.ErrBusy)), nil
 		}
@@ -511,7 +511,7 @@ func (s *Service) Server() *grpc.Server {
 	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 		panicked, err := panics.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
 		if panicked {
-			s.o.Logger.Error(err.Error(), "method", info.FullMethod)
+			s.o.Logger.Error("envoy: call panicked", "method", info.FullMethod, "err", err)
 			err = status.Error(codes.Internal, "the service panicked")
 		}
 		return resp, err
