@@ -32,7 +32,7 @@ var words = []struct{ term, instead, found string }{
 	{`ask(s|ed|ing)? (the|its|a|another|other|second|each|all|any) (central |shared |primary |second )?(stores?|database|slots?|Redis|nodes?)|ask(s|ed|ing)? Redis|stores? (is|are) not asked`, "call, query", "asks the store"},
 	{`over (its|their|the|a) limits?`, "exceeds its limit", "a key over its limit"},
 	{`takes? no more than`, "at most", "takes no more than 5"},
-	{`(any|every|each|one|two|this|that|such a|same) spans?|spans? of (time|\d+)`, "interval", "in any span of P"},
+	{`any span|one or two spans|in (every|each|that) span|spans? of (time|\d+ (s|seconds))`, "interval", "in any span of P"},
 	{`shortest way`, "normalized", "written in the shortest way"},
 	{`told`, "reports, returns, knows", "clients are told"},
 	{`limits? of requests in flight`, "concurrency limit", "a limit of requests in flight"},

@@ -292,7 +292,7 @@ var flagTables = []struct{ title, flags string }{
 	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
 	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-send-time redis-lock-keys redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
 		"redis-master-name redis-sentinel-username redis-sentinel-password redis-sentinel-password-file redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
-	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-shadow envoy-headers envoy-metadata"},
+	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-over envoy-headers envoy-header-names envoy-metadata envoy-shadow envoy-quota envoy-near envoy-connection-age envoy-client-ca envoy-client-name"},
 	{"The connections to Redis", ""},
 }
 
@@ -377,7 +377,7 @@ func TestSamples(t *testing.T) {
 			}
 		}
 	}
-	if err := checkFile("envoy-limits.yaml", true, false); err != nil {
+	if _, err := checkFile("envoy-limits.yaml", true, false); err != nil {
 		t.Error(err)
 	}
 	dockerfile, _ := os.ReadFile("Dockerfile")

@@ -68,10 +68,8 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
 	}
 	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
-	if o.envoyConfig != "" {
-		s.envoy, err = envoy.NewService(o.envoyConfig, st.counter, envoy.Options{
-			Merge: o.envoyMerge, Shadow: o.envoyShadow, Headers: o.envoyHeaders, Metadata: o.envoyMetadata, Logger: logger,
-		})
+	if o.envoy.config != "" {
+		s.envoy, err = envoy.NewService(o.envoy.config, st.counter, o.envoy.options(logger))
 		if err != nil {
 			return err
 		}
@@ -131,7 +129,7 @@ func (s *service) listen(g *gateway) error {
 		return err
 	}
 	if s.envoy != nil {
-		if err := s.grpc("envoy-rls", s.o.envoyAddr, s.envoy.Server()); err != nil {
+		if err := s.grpc("envoy-rls", s.o.envoy.addr, s.envoy.Server()); err != nil {
 			return err
 		}
 	}
@@ -154,7 +152,14 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	}
 	s.addrs[flag] = ln.Addr()
 	if secure {
-		ln = tls.NewListener(ln, &tls.Config{GetCertificate: s.cert.get, NextProtos: []string{"h2", "http/1.1"}})
+		config := &tls.Config{GetCertificate: s.cert.get, NextProtos: []string{"h2", "http/1.1"}}
+		if flag == "envoy-rls" {
+			if err := s.o.envoy.verifyClients(config); err != nil {
+				ln.Close()
+				return nil, err
+			}
+		}
+		ln = tls.NewListener(ln, config)
 	}
 	return ln, nil
 }
