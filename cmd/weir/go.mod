@@ -17,6 +17,7 @@ require (
 	github.com/envoyproxy/go-control-plane/envoy v1.39.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/prometheus/client_golang v1.23.2
+	github.com/redis/go-redis/extra/redisprometheus/v9 v9.22.0
 	github.com/redis/go-redis/v9 v9.22.0
 	google.golang.org/grpc v1.84.0
 	google.golang.org/protobuf v1.36.11

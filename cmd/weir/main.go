@@ -140,11 +140,12 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 
 // checkRedis finds out whether a Redis can decide, and returns what is missing.
 func checkRedis(ctx context.Context, o *redisOptions) error {
-	s, closeAll, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
+	s, rdb, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
-	defer closeAll()
+	defer rdb.Close()
+	defer s.Close()
 	if err := s.Probe(ctx); err != nil {
 		return fmt.Errorf("%s: %w", o, err)
 	}

@@ -217,18 +217,19 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 }
 
 // open returns a store in Redis. Prefix and timeout of its options are those of the flags.
-func (o *redisOptions) open(so stack.Options) (s *stack.Store, closeAll func(), err error) {
+// The caller closes the store, and then rdb.
+func (o *redisOptions) open(so stack.Options) (s *stack.Store, rdb redis.UniversalClient, err error) {
 	u, err := o.universal()
 	if err != nil {
 		return nil, nil, err
 	}
-	rdb := redis.NewUniversalClient(u)
+	rdb = redis.NewUniversalClient(u)
 	so.Redis = redisstore.Options{Prefix: o.prefix, Timeout: o.timeout, SendTime: o.sendTime, LockKeys: o.lockKeys}
 	if s, err = stack.New(rdb, so); err != nil {
 		rdb.Close()
 		return nil, nil, err
 	}
-	return s, func() { s.Close(); rdb.Close() }, nil
+	return s, rdb, nil
 }
 
 // redisLog logs the lines of the Redis client at level debug. These lines are details, because
@@ -242,9 +243,10 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 // stores are what newStores returns.
 type stores struct {
 	store   quota.Store
-	counter quota.Store   // for Envoy: like store, but -replicas does not divide the limits
-	all     []quota.Store // the stores that have metrics
-	shared  *stack.Store  // nil without -redis-addrs
+	counter quota.Store           // for Envoy: like store, but -replicas does not divide the limits
+	all     []quota.Store         // the stores that have metrics
+	shared  *stack.Store          // nil without -redis-addrs
+	rdb     redis.UniversalClient // of shared
 	close   func()
 }
 
@@ -256,11 +258,11 @@ func newStores(o *options, logger *slog.Logger) (*stores, error) {
 		local := memstore.New(memory)
 		return &stores{store: local, counter: local, all: []quota.Store{local}, close: func() {}}, nil
 	}
-	shared, closeAll, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger})
+	shared, rdb, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger})
 	if err != nil {
 		return nil, err
 	}
-	s := &stores{store: shared, counter: shared.Undivided(), all: shared.Stores(), shared: shared, close: closeAll}
+	s := &stores{store: shared, counter: shared.Undivided(), all: shared.Stores(), shared: shared, rdb: rdb, close: func() { shared.Close(); rdb.Close() }}
 	if o.redisDown.value != downMemory {
 		s.store, s.counter = shared.WithoutFallback(), shared.WithoutFallback()
 	}

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redis/go-redis/extra/redisprometheus/v9"
 	"google.golang.org/grpc"
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
@@ -62,6 +63,7 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 		return err
 	}
 	if st.shared != nil {
+		g.registry.MustRegister(redisprometheus.NewCollector("weir", "redis", st.rdb)) // connections
 		g.health.redis, g.health.check, g.health.read = st.shared.WithoutFallback(), st.shared.Err, b.live.Ready
 		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
 	}

@@ -395,6 +395,12 @@ func TestRedis(t *testing.T) {
 			resp, body := get(t, http.DefaultClient, replicas[i].url("auth-addr")+"/readyz")
 			return resp.StatusCode == 200 && body == "ready\n"
 		})
+		_, body := get(t, http.DefaultClient, replicas[i].url("auth-addr")+"/metrics")
+		for _, want := range []string{"hit_total ", "miss_total ", "timeout_total ", "conn_total_current [1-9]", "conn_idle_current ", "conn_stale_total "} {
+			if !regexp.MustCompile("\nweir_redis_pool_" + want).MatchString(body) {
+				t.Errorf("replica %d: no weir_redis_pool_%s in the metrics:\n%s", i, want, body)
+			}
+		}
 	}
 	server.Kill()
 	for _, r := range replicas {
