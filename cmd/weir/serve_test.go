@@ -307,7 +307,7 @@ func TestServeFails(t *testing.T) {
 	}{
 		{[]string{"-limits", path, "-auth-addr", ln.Addr().String()}, "-auth-addr: listen tcp"},
 		{[]string{"-limits", path, "-admin-token", "0123456789abcdef", "-auth-addr", "127.0.0.1:0", "-admin-addr", ln.Addr().String()}, "-admin-addr: listen tcp"},
-		{[]string{"-limits", path + "x"}, "no such file"},
+		{[]string{"-limits", path + "x"}, "open " + path + "x: "},
 		{[]string{"-limits", writeFile(t, filepath.Join(t.TempDir(), "bad.yaml"), "limits:\n- {name: a, config: [{limit: 0, period: 1}]}")}, "bad.yaml:2:30: limit is 0"},
 		{[]string{"-limits", writeFile(t, filepath.Join(t.TempDir(), "headers.yaml"), "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}")}, "their headers differ"},
 		{[]string{"-limits", path, "-tls-cert", path, "-tls-key", path}, "failed to find any PEM data"},
