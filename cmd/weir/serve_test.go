@@ -217,6 +217,7 @@ func TestReloadBySignal(t *testing.T) {
 // TestShutdown: after SIGTERM /readyz fails for the shutdown delay. Then the listeners close, and
 // a request that has begun still gets its answer.
 func TestShutdown(t *testing.T) {
+	client := from(t, "127.0.0.2") // first, because it may skip the test
 	begun, released := make(chan bool), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun <- true
@@ -235,7 +236,7 @@ func TestShutdown(t *testing.T) {
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		resp, body := get(t, from(t, "127.0.0.2"), s.url("addr"))
+		resp, body := get(t, client, s.url("addr"))
 		answered <- answer{resp.StatusCode, body}
 	}()
 	<-begun
