@@ -191,7 +191,7 @@ func TestTransportRemaining(t *testing.T) {
 						break
 					}
 				}
-				if cut := strings.Count(log.String(), `level=WARN msg="weir: the reset of remaining units was cut to MaxPause; later cuts are not logged" rule=api asked=24h0m0s MaxPause=1m0s`); cut != strings.Count(log.String(), "\n") || (cut == 1) != (tt.want == time.Minute) {
+				if cut := strings.Count(log.String(), `level=WARN msg="weir: answer of a server cut to MaxPause" rule=api part="reset of remaining units" asked=24h0m0s max_pause=1m0s`); cut != strings.Count(log.String(), "\n") || (cut == 1) != (tt.want == time.Minute) {
 					t.Errorf("%s: got the log %q, want one line only if MaxPause cuts the reset", tt.name, log.String())
 				}
 				if cost10 := tt.want > 0 && len(p.arrivals) < 2; maxWait == 0 && tt.want > 0 {

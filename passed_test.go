@@ -64,7 +64,7 @@ func TestPassed(t *testing.T) {
 				t.Errorf("%s, %T: got %q, want %q", c.name, store, got, c.want)
 			}
 			for _, want := range strings.Split(c.log, ", ") {
-				if !strings.Contains(log.String(), want+" ") {
+				if !strings.Contains(strings.ReplaceAll(log.String(), "\n", " "), want+" ") {
 					t.Errorf("%s, %T: the log lacks %s: %s", c.name, store, want, log.String())
 				}
 			}

@@ -217,7 +217,7 @@ func TestTryLimits(t *testing.T) {
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 1, "algorithm": "gccra"}]}`, 400, `unknown algorithm`)
 	s.json("POST", "/try", `{"limits": [{"quota": 1}]}`, 400, `the query has no rule`)
 	s.json("GET", "/try?rule=api", ``, 405, `/try accepts only POST`)
-	if strings.Contains(s.log.String(), "admin: changed") {
+	if strings.Contains(s.log.String(), "admin: change made") {
 		t.Errorf("a trial is logged as a change:\n%s", s.log.String())
 	}
 }
@@ -324,7 +324,7 @@ func TestForms(t *testing.T) {
 	if got := s.from("eve", "192.0.2.1"); got != 200 {
 		t.Errorf("after the ban was undone: got %d", got)
 	}
-	if n := strings.Count(s.log.String(), "admin: changed"); n != 9 {
+	if n := strings.Count(s.log.String(), "admin: change made"); n != 9 {
 		t.Errorf("%d changes are logged, want 9:\n%s", n, s.log.String())
 	}
 

@@ -246,6 +246,22 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
+// Reads returns what the key and the cost of a rule read of a request, in the words of the file:
+// "ip", "header:X-Tenant", "content-length" and so on, also if they are in a list or in first-of.
+// It is for programs that have only a part of each request, such as its line in a log. If there is
+// no such rule, Reads returns nil.
+func (f *File) Reads(rule string) []string {
+	r := ruleNamed(f.current.Load().rules, rule)
+	if r == nil {
+		return nil
+	}
+	sources := r.key.reads(nil)
+	if r.Cost != nil && r.cost.n == 0 {
+		sources = append(sources, r.cost.text)
+	}
+	return sources
+}
+
 // Reload reads the file again and returns what changed. After an error the rules are as they
 // were. Call Reload when an operator asks for a reload, for example by a signal. Watch reloads
 // the file without such a call.

@@ -203,3 +203,21 @@ limits: [{name: api, config: [{limit: 10, period: 60}]}]
 	fmt.Println(rules.ByIP()(r))
 	// Output: 192.0.2.7 true
 }
+
+// A program that has only the log of a server asks which rules it can try on that log.
+func ExampleFile_Reads() {
+	files := fstest.MapFS{"rules.yaml": {Data: []byte(`
+limits:
+  - name: tenant
+    key: [{first-of: [header:X-Tenant, ip]}, method]
+    cost: content-length
+    config: [{limit: 1000000, period: 1m}]
+`)}}
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: files})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(rules.Reads("tenant"))
+	// Output: [header:X-Tenant ip method content-length]
+}

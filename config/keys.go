@@ -51,9 +51,20 @@ type key struct {
 	fn   weir.KeyFunc
 	text string
 	kind kind
-	n    int // of kindFirst: how many keys it chooses from
 
-	parts []key // of kindJoined
+	parts []key // of kindJoined and kindFirst
+}
+
+// reads adds to sources what k reads of a request.
+func (k *key) reads(sources []string) []string {
+	if len(k.parts) == 0 {
+		name, _, _ := strings.Cut(k.text, " behind ") // of ip
+		return append(sources, strings.TrimSuffix(name, " by Forwarded"))
+	}
+	for i := range k.parts {
+		sources = k.parts[i].reads(sources)
+	}
+	return sources
 }
 
 // key reads a name, a name with an argument, a list of keys, or first-of.
@@ -74,8 +85,8 @@ func (d *decoder) key(n ast.Node, what string) key {
 				if s := d.text(arg, name); s != "" {
 					return d.keyWith(arg, name, s)
 				}
-			} else if _, keys, text := d.keys(arg, firstOf); len(keys) > 0 {
-				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst, n: len(keys)}
+			} else if parts, keys, text := d.keys(arg, firstOf); len(keys) > 0 {
+				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst, parts: parts}
 			}
 		}
 	default:

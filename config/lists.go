@@ -133,7 +133,7 @@ func (k *key) instead(e entry) string {
 	case kindJoined:
 		return e.insteadOfJoined()
 	case kindFirst:
-		for i := range k.n {
+		for i := range k.parts {
 			if begin := fmt.Sprint(i, ":"); e.matches(begin) || strings.HasPrefix(e.start, begin) {
 				return ""
 			}

@@ -22,10 +22,7 @@ var notGo = []string{
 // whole program, or a whole call if other packages take what the package returns. A vocabulary
 // is the last section. The Go code compiles.
 func TestPackageComments(t *testing.T) {
-	packages := append([]string{
-		"net", "github.com/go-chi/chi/v5/middleware", "github.com/prometheus/client_golang/prometheus/promhttp", "go.opentelemetry.io/otel",
-		"github.com/seed83679106/weir/jsonrpc", "github.com/seed83679106/weir/weirotel",
-	}, imported...)
+	packages := slices.Concat(imported, []string{"net", "github.com/go-chi/chi/v5/middleware", "github.com/prometheus/client_golang/prometheus/promhttp", "github.com/seed83679106/weir/jsonrpc"})
 	b := newBuilder(t, root, packages...)
 	given := b.given(t, "testdata/given.go")
 	for _, dir := range public {

@@ -1,4 +1,4 @@
-// Package weirotel reports metrics of limiters to OpenTelemetry.
+// Package weirotel reports metrics and traces of limiters to OpenTelemetry.
 //
 //	package main
 //
@@ -35,9 +35,14 @@
 //
 // The metrics are those of package weirprom, named as is usual in OpenTelemetry:
 // weir.decisions for weir_decisions_total. [New] takes the stores that count decisions
-// themselves, and [ObserveFile] a file of rules. docs/metrics.md in the repository lists all
-// metrics and attributes. The package imports only the API of OpenTelemetry. Your program
-// chooses the SDK and the exporter.
+// themselves, and [ObserveFile] a file of rules.
+//
+// # Traces
+//
+// [Trace] records the calls of a store as spans: pass the store that it returns to weir.New.
+//
+// docs/metrics.md in the repository lists all metrics, spans and attributes. The package
+// imports only the API of OpenTelemetry. Your program chooses the SDK and the exporter.
 package weirotel
 
 import (

@@ -6,6 +6,7 @@
 //	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files
 //	weir check limits.yaml                # exit status 1 if the file has errors
 //	weir check -redis-addrs redis:6379    # exit status 1 if this Redis cannot decide
+//	weir try -access-log log limits.yaml  # what the limits would have refused
 //	weir version
 //
 // docs/serve.md in the repository names a sample configuration for each proxy, and lists the
@@ -45,6 +46,7 @@ const usage = `usage:
   weir check FILE…          print the errors in files of limits
   weir check -envoy DIR…    the same for files of Envoy's rate limit service
   weir check -redis-addrs …  find out whether a Redis can decide, with the -redis flags of serve
+  weir try -access-log LOG FILE  print what limits would have refused of a log
   weir version              print the version of weir and of Go
 `
 
@@ -76,6 +78,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exitOK
 	case "check":
 		return check(ctx, args, environ, stdout, stderr)
+	case "try":
+		return try(ctx, args, os.Stdin, stdout, stderr)
 	case "version", "-version", "--version":
 		fmt.Fprintln(stdout, version())
 		return exitOK
@@ -130,7 +134,11 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		}
 	}
 	for _, path := range fs.Args() {
-		report(path, checkFile(path, *asEnvoy, *merge))
+		warnings, err := checkFile(path, *asEnvoy, *merge)
+		for _, w := range warnings {
+			fmt.Fprintln(stdout, w)
+		}
+		report(path, err)
 	}
 	if o.redis.addrs != "" {
 		report(o.redis.String(), checkRedis(ctx, &o.redis))
@@ -152,14 +160,18 @@ func checkRedis(ctx context.Context, o *redisOptions) error {
 	return nil
 }
 
-// checkFile returns the errors in a file. It loads the file as serve does.
-func checkFile(path string, asEnvoy, merge bool) error {
+// checkFile returns the errors in a file, and what it has that is not applied. It loads the file as
+// serve does.
+func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) {
 	if asEnvoy {
-		_, err := envoy.Load(path, merge)
-		return err
+		c, err := envoy.Load(path, merge)
+		if err != nil {
+			return nil, err
+		}
+		return c.Warnings, nil
 	}
-	_, _, err := openRules(path, memstore.New(memstore.Options{}), config.Options{})
-	return err
+	_, _, err = openRules(path, memstore.New(memstore.Options{}), config.Options{})
+	return nil, err
 }
 
 // version returns the version of this program, its commit if the commit is known, and the

@@ -18,16 +18,13 @@ func TestPausedHit(t *testing.T) {
 	p := open(t, serveStatic(t)+"/try.html#paused=yes&pattern=none&algorithms=sliding-log")
 	p.click("#hit")
 	p.wait(`playground.dots("sliding-log").length === 1`)
-	p.wait(`performance.now() - playground.dots("sliding-log")[0].shown > 250 && !playground.line("sliding-log").growing`)
-	green := eval[int](p, `(() => {
-		const c = document.querySelector(".row canvas"), style = getComputedStyle(document.documentElement).getPropertyValue("--ok").trim();
-		const [r, g, b] = [1, 3, 5].map((i) => parseInt(style.slice(i, i + 2), 16)), { data } = c.getContext("2d").getImageData(0, 0, c.width, c.height);
-		let n = 0;
-		for (let i = 0; i < data.length; i += 4) if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12 && data[i + 3] > 200) n++;
-		return n;
+	p.wait(`document.querySelectorAll(".line .mine").length === 1`)
+	dot := eval[struct{ Width, Away float64 }](p, `(() => {
+		const mark = document.querySelector(".line .mark.passed").getBoundingClientRect(), head = document.querySelector(".line .head").getBoundingClientRect();
+		return { width: mark.width, away: Math.abs(mark.left + mark.width / 2 - head.left) };
 	})()`)
-	if green < 10 || green > 80 { // a disc of 7 px
-		t.Errorf("the dot has %d px", green)
+	if dot.Width < 6 || dot.Width > 10 || dot.Away > 3 { // a disc of 7 px, with its border
+		t.Errorf("the dot is %.1f px wide and %.1f px from now", dot.Width, dot.Away)
 	}
 }
 
@@ -44,7 +41,7 @@ func TestLimitStep(t *testing.T) {
 	if after := eval[string](p, past); after != before {
 		t.Errorf("the past was %s and is %s", before, after)
 	}
-	limits := eval[[]struct{ T, V int64 }](p, `playground.line("sliding-log").limits`)
+	limits := eval[[]struct{ T, V int64 }](p, `playground.line("sliding-log").record.limits`)
 	if now := eval[int64](p, "playground.frame.now"); len(limits) != 2 || limits[0].V != 10 || limits[1].V != 4 || limits[1].T != now {
 		t.Errorf("at %d the limits are %v", now, limits)
 	}
@@ -115,7 +112,7 @@ func TestFold(t *testing.T) {
 		p := open(t, "")
 		p.do(chromedp.EmulateViewport(size[0], size[1]))
 		p.visit(base + "/try.html")
-		if y := eval[float64](p, `document.querySelector(".row canvas").getBoundingClientRect().top`); y > float64(size[1])-60 {
+		if y := eval[float64](p, `document.querySelector(".line").getBoundingClientRect().top`); y > float64(size[1])-60 {
 			t.Errorf("%v: the first chart begins at %.0f px", size, y)
 		}
 		if over := eval[int64](p, "document.documentElement.scrollWidth"); over > size[0] {
@@ -173,7 +170,7 @@ func TestPast(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
 	past := eval[struct{ Now, Start, First, Dots, Drops int64 }](p, `(() => {
-		const { dots, levels: [level] } = playground.line("fixed-window"), { now } = playground.frame, { start } = playground.scene;
+		const { dots, levels: [level] } = playground.line("fixed-window").record, { now } = playground.frame, { start } = playground.scene;
 		const drops = level.filter((s, i) => i && s.v === 0 && level[i - 1].v > 0).map((s) => s.t / 1e7 % 1);
 		return { now, start, first: dots[0].t, dots: dots.length, drops: drops.filter((x) => x === 0).length };
 	})()`)

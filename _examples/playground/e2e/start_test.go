@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ const (
 
 // starts is a script that returns what the story shows when it opens, by the name that the
 // comments in index.html have: still pictures, with the sentence below them as their text,
-// and the sentences that scenes compute.
+// the sentences that scenes compute, the chat, and the table and the code of the ending.
 const starts = `(() => {
 	const all = {};
 	const still = (svg, text) => {
@@ -50,6 +51,20 @@ const starts = `(() => {
 		all[id] = '<div class="frame start' + (s.gauge ? " both" : "") + '">' + still(s.picture, say) + (s.gauge ? still(s.gauge, s.scene.gaugeName) : "") + '</div><p class="say">' + say + "</p>";
 		for (const p of s.root.querySelectorAll("[data-tell]")) all[id + " " + p.dataset.tell] = p.innerHTML.replaceAll(' tabindex="0"', "");
 	}
+	const { chat, replicas, outage } = playground.scenes;
+	all["chat room"] = chat.room.innerHTML;
+	all["chat users"] = chat.users.innerHTML;
+	for (const [id, s] of Object.entries({ replicas, outage })) {
+		s.reset(); // because the time goes on
+		const say = s.root.querySelector(".say").textContent;
+		all[id] = still(s.picture, say).replace(/ (fill|stroke)-opacity="[^"]*"/g, "");
+		all[id + " say"] = say;
+	}
+	all["outage lesson"] = outage.root.querySelector("[data-tell]").innerHTML;
+	const which = playground.which.root, html = (selector) => which.querySelector(selector).innerHTML;
+	all.which = [...which.querySelectorAll("tbody")][0].innerHTML.replace(/<td>[^<]*<\/td><\/tr>/g, "<td></td></tr>"); // the bytes are measured in each browser
+	for (const name of ["traffic", "advice", "go", "yaml", "test"]) all["which " + name] = html("." + name);
+	for (const [name, text] of Object.entries(all)) all[name] = text.replace(/<!--.*?-->/g, "");
 	return all;
 })()`
 
@@ -67,7 +82,7 @@ func TestStart(t *testing.T) {
 	p := openStory(t, serveStatic(t))
 	all, text := eval[map[string]string](p, starts), string(page)
 	for name, want := range all {
-		between := regexp.MustCompile(`<!--` + name + `-->[^\n]*<!--/` + name + `-->`)
+		between := regexp.MustCompile(`(?s)<!--` + name + `-->.*?<!--/` + name + `-->`)
 		if !between.MatchString(text) {
 			t.Errorf("index.html has no place for %q", name)
 		}
@@ -117,11 +132,13 @@ func TestWithoutScript(t *testing.T) {
 	}
 	const there = `(() => ({
 		marks: [...document.querySelectorAll("#gate, main .stage:has(.start)")].map((e) => e.querySelectorAll(".mark").length),
+		more: ["#replicas .mark", "#outage .mark", "#chat .room li", "#chat .token", "#which tbody tr", "#which pre:not(:empty)"].map((s) => document.querySelectorAll(s).length),
 		says: [...document.querySelectorAll("[data-tell]:has(b)")].length,
 		loading: document.getElementById("loading").textContent,
 	}))()`
 	type shown struct {
 		Marks   []int
+		More    []int
 		Says    int
 		Loading string
 	}
@@ -134,6 +151,9 @@ func TestWithoutScript(t *testing.T) {
 			if n < 10 {
 				t.Errorf("%s: picture %d has %d marks", how, i, n)
 			}
+		}
+		if want := []int{18, 15, 11, 7, 8, 3}; !slices.Equal(got.More, want) {
+			t.Errorf("%s: the other scenes have %v marks, lines, tokens, rows and texts, want %v", how, got.More, want)
 		}
 		if got.Says < len(tapes) {
 			t.Errorf("%s: %d sentences with numbers, want %d", how, got.Says, len(tapes))

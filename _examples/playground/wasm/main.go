@@ -17,6 +17,7 @@ var (
 	replicas *scene.Replicas
 	outage   *scene.Outage
 	open     *scene.Scene
+	replay   *scene.AccessLog
 )
 
 func main() {
@@ -44,6 +45,17 @@ func main() {
 		"open":   func(args []js.Value) any { return mistake(openScene(args[0].String())) },
 		"do":     func(args []js.Value) any { return mistake(do(args[0].String())) },
 		"events": func([]js.Value) any { return text(open.Events()) },
+		"log": func(args []js.Value) any {
+			data := make([]byte, args[2].Length())
+			js.CopyBytesToGo(data, args[2])
+			replay = scene.NewAccessLog(args[0].String(), args[1].String(), data, args[3].Bool())
+			return nil
+		},
+		"logStep": func(args []js.Value) any {
+			lines, more := replay.Step(args[0].Int())
+			return []any{lines, more}
+		},
+		"logReport": func([]js.Value) any { return string(replay.Report()) },
 		"answers": func(args []js.Value) any {
 			return text(open.Answers(args[0].String()))
 		},

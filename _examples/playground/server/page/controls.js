@@ -137,6 +137,6 @@ document.addEventListener("visibilitychange", release);
 
 // sayHit announces the decision on the visitor's latest request to a screen reader.
 export function sayHit() {
-  const refused = [...rows.values()].filter((r) => r.line.dots.findLast((d) => d.own)?.ok === false).map((r) => r.line.head.title);
+  const refused = [...rows.values()].filter((r) => r.line.record.dots.findLast((d) => d.mine)?.ok === false).map((r) => r.line.record.head.title);
   say(refused.length === 0 ? "Passed by all." : refused.length === rows.size ? "Refused by all." : `Refused by ${refused.join(", ")}.`);
 }

@@ -1,8 +1,9 @@
 // The rows of the page, one for each algorithm, and their comparison.
 
 import { $, length, make, seconds, write } from "./dom.js";
+import { Line } from "./line.js";
 import { scene } from "./scene.js";
-import { Timeline } from "./timeline.js";
+import { svg } from "./story/svg.js";
 
 export let rows = new Map(); // algorithm → {line, and the elements that show it}
 export let serial = 0;       // number of the next request
@@ -12,13 +13,14 @@ export let rivals;           // requests that two algorithms decide differently
 // algorithms that the scene does not have.
 export function lay({ fresh, now, rows: heads, settings, users }) {
   if (fresh) {
-    rows.forEach((r) => r.line.clear());
+    rows.forEach((r) => r.line.record.clear());
     serial = 0;
   }
   const kept = new Map();
   for (const head of heads) {
     const row = rows.get(head.algorithm) ?? newRow(head);
-    row.line.configure(head, settings, users.length, now);
+    row.line.record.configure(head, settings, users.length, now);
+    row.line.fresh = false;
     row.lanes.replaceChildren(...users.map((user) => newLane(users.length > 1 && user)));
     kept.set(head.algorithm, row);
   }
@@ -30,21 +32,18 @@ export function lay({ fresh, now, rows: heads, settings, users }) {
 
 function newRow(head) {
   const element = make("article", "row"), header = make("header"), facts = make("div", "facts");
-  const title = make("h3", "", head.title), canvas = make("canvas");
+  const title = make("h3", "", head.title), picture = svg("svg", { class: "line", role: "img", "aria-label": `Time line of ${head.title}. The latest requests are in a table below.`, "aria-describedby": "facts-" + head.algorithm });
   title.id = "title-" + head.algorithm;
   facts.id = "facts-" + head.algorithm;
   element.dataset.algorithm = head.algorithm;
   element.setAttribute("aria-labelledby", title.id);
   header.append(title, make("p", "", head.about));
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Time line of ${head.title}. The latest requests are in a table below.`);
-  canvas.setAttribute("aria-describedby", facts.id);
   const lanes = make("div"), peak = make("div", "peak"), count = make("div", "count");
   const passed = make("span", "y"), refused = make("span", "n");
   count.append(passed, refused);
   facts.append(lanes, peak, count);
-  element.append(header, canvas, facts);
-  return { element, lanes, peak, passed, refused, line: new Timeline(canvas) };
+  element.append(header, picture, facts);
+  return { element, lanes, peak, passed, refused, line: new Line(picture) };
 }
 
 function newLane(user) {
@@ -59,7 +58,7 @@ function newLane(user) {
 export function take(frame) {
   const first = serial;
   scene.now.rows.forEach((head, i) => {
-    rows.get(head.algorithm).line.add(frame.rows[i], frame.now, first);
+    rows.get(head.algorithm).line.record.add(frame.rows[i], frame.now, first);
     serial = first + (frame.rows[i].hits?.length ?? 0);
   });
   return frame.rows[0].hits?.some((hit) => hit[7] === 1);
@@ -68,17 +67,17 @@ export function take(frame) {
 // tell shows the numbers of the latest frame.
 export function tell() {
   const { frame } = scene, { quota, period } = scene.now.settings;
-  for (const { line, lanes, peak, passed, refused } of rows.values()) {
+  for (const { line: { record }, lanes, peak, passed, refused } of rows.values()) {
     [...lanes.children].forEach((lane, i) => {
-      if (!line.left[i]) return;
-      const { remaining, next } = line.left[i], wait = next - frame.now;
+      if (!record.left[i]) return;
+      const { remaining, next } = record.left[i], wait = next - frame.now;
       write(lane.querySelector("b"), remaining.toLocaleString("en"));
       write(lane.querySelector(".retry"), remaining === 0 && wait > 0 ? `${lanes.children.length > 1 ? "next" : "retry"} in ${seconds(wait)}` : "");
     });
-    write(peak, line.peak ? `peak: ${line.peak.toLocaleString("en")} in ${length(period)}` : "");
-    peak.classList.toggle("over", line.peak > quota);
-    write(passed, `${line.passed.toLocaleString("en")} passed`);
-    write(refused, `${line.refused.toLocaleString("en")} refused`);
+    write(peak, record.peak ? `peak: ${record.peak.toLocaleString("en")} in ${length(period)}` : "");
+    peak.classList.toggle("over", record.peak > quota);
+    write(passed, `${record.passed.toLocaleString("en")} passed`);
+    write(refused, `${record.refused.toLocaleString("en")} refused`);
   }
   compare();
   table();
@@ -88,7 +87,7 @@ function compare() {
   rivals = undefined;
   $("disagree").hidden = rows.size !== 2;
   if (rows.size !== 2) return;
-  const [a, b] = [...rows.values()].map((r) => new Map(r.line.dots.map((d) => [d.n, d.ok])));
+  const [a, b] = [...rows.values()].map((r) => new Map(r.line.record.dots.map((d) => [d.n, d.ok])));
   rivals = new Set([...a.keys()].filter((n) => b.has(n) && a.get(n) !== b.get(n)));
   write($("disagree"), `They decide ${rivals.size} of the latest ${a.size} requests differently; a line marks those.`);
 }
@@ -100,7 +99,7 @@ function table() {
   if (tabled === now) return;
   tabled = now;
   if (!now) return;
-  const lines = [...rows.values()].map((r) => r.line), { users, start } = scene.now;
+  const lines = [...rows.values()].map((r) => r.line.record), { users, start } = scene.now;
   const head = make("tr");
   for (const text of ["at", "user", ...lines.map((l) => l.head.title)]) {
     const th = make("th", "", text);

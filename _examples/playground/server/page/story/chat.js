@@ -28,6 +28,7 @@ export class Chat {
       input.value = "";
       this.meters();
     };
+    this.room.replaceChildren(); // the start that the page has before the library is loaded
     this.ledger = new Ledger(limits);
     this.dots = [];
     this.now = 0;

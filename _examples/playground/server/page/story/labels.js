@@ -22,8 +22,8 @@ export function area(x, y, text, end) {
 export const around = (x, y, r) => [x - r, y - r, x + r, y + r];
 export const meet = ([a, b, c, d], [e, f, g, h]) => a < g && e < c && b < h && f < d;
 
-// free returns the first of the rectangles that meets none of the taken ones and lies within
-// the width.
-export function free(rectangles, taken, width) {
-  return rectangles.findIndex((r) => r[0] >= 0 && r[2] <= width && taken.every((t) => !meet(r, t)));
+// free returns the index of the first of the rectangles that meets none of the taken ones and lies
+// within another, or -1.
+export function free(rectangles, taken, [left, top, right, bottom]) {
+  return rectangles.findIndex((r) => r[0] >= left && r[1] >= top && r[2] <= right && r[3] <= bottom && taken.every((t) => !meet(r, t)));
 }

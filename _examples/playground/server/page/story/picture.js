@@ -1,13 +1,13 @@
 // A Picture draws a Tape: a line of requests on top, and below it the rows of the scene.
 // draw makes it anew, and move changes what depends on the time of the scene.
 
+import { colour, gather, name } from "./heaps.js";
 import { around, area, free, wide } from "./labels.js";
 import { at, box, label, line, mark, patch, svg, ticks } from "./svg.js";
 
 const top = 40;   // the distance of the line of requests from the upper edge
 const fall = 35e4; // the µs for which a request falls from that line
 const right = 14;  // the space to the right of the line
-const kinds = { passed: "passed", refused: "refused", spared: "not counted", gift: "gifts" }; // words in labels
 
 export class Picture {
   constructor(tape, name) {
@@ -86,53 +86,38 @@ export class Picture {
       const kind = d.cost < 0 ? "gift" : area.kind?.(d) ?? (d.allowed ? "passed" : "refused");
       const e = svg("g", {}, mark(kind));
       if (d.mine) e.append(svg("circle", { r: 8, class: "mine" }));
-      g.append(Object.assign(at(x, y, e), { x, y, kind: area.dense && kind === "passed" ? "dense" : kind }));
+      g.append(Object.assign(at(x, y, e), { x, y, kind, dense: area.dense && kind === "passed" }));
     }
     return g;
   }
 
-  // heap finds marks of one kind that would cover each other. If they are three or more, or two
-  // crosses, count shows only the first mark, with a label such as “3 passed” or “×3”.
+  // heap finds marks that would cover each other.
   heap() {
-    this.heaps = [];
     this.counted = undefined;
-    const latest = new Map();
-    this.fallen.forEach((dot, i) => {
-      for (const e of dot.children) {
-        if (e.kind === "dense") continue; // a row of points is what it shows
-        const key = `${e.kind} ${Math.round(e.y)}`, heap = latest.get(key), part = { e, t: this.tape.dots[i].t };
-        if (heap && e.x - heap.at(-1).e.x < 8) heap.push(part);
-        else latest.set(key, Object.assign([part], { kind: e.kind, least: e.kind === "refused" ? 2 : 3 }));
-        if (heap && heap.length === heap.least && heap.at(-1) === part) this.heaps.push(heap);
-      }
-    });
-    for (const heap of this.heaps) heap.label = label(0, 0, "", `heap ${{ refused: "bad", spared: "soft" }[heap.kind] ?? "ok"}`);
+    this.heaps = gather(this.fallen.flatMap((dot, i) => [...dot.children].map((e) => Object.assign(e, { t: this.tape.dots[i].t }))));
+    for (const heap of this.heaps) heap.label = label(0, 0, "", colour(heap));
     this.numbers.replaceChildren(...this.heaps.map((h) => h.label));
   }
 
-  // count writes how many requests each heap has by now, where nothing else is drawn. A heap for
-  // whose number there is no room shows its marks.
+  // count writes how many requests each heap has by now. A heap for whose number there is no room
+  // shows its marks.
   count() {
     const { now, playing, dots } = this.tape, here = this.x(now);
-    const counts = this.heaps.map((heap) => heap.findLastIndex((p) => p.t + (playing ? fall : 0) <= now) + 1);
+    const counts = this.heaps.map((heap) => heap.findLastIndex((e) => e.t + (playing ? fall : 0) <= now) + 1);
     const key = `${counts.join()} ${playing || now} ` + dots.findLastIndex((d) => d.t <= now);
     if (this.counted === key) return;
     this.counted = key;
-    this.heaps.forEach((heap, i) => heap.forEach((p, j) => p.e.classList.toggle("under", counts[i] >= heap.least && j > 0 && j < counts[i])));
+    this.heaps.forEach((heap, i) => heap.forEach((e, j) => e.classList.toggle("under", counts[i] >= heap.least && j > 0 && j < counts[i])));
     const taken = playing ? [...this.taken] : [...this.taken, [here - 1, 20, here + 1, this.height]];
     this.fallen.forEach((dot, i) => {
       if (dots[i].t <= now) for (const e of dot.children) if (!e.classList.contains("under")) taken.push(around(e.x, e.y, 5));
     });
     this.heaps.forEach((heap, i) => {
-      const n = counts[i], { x, y } = heap[0].e, long = `${n} ${kinds[heap.kind]}`, short = `×${n}`;
-      const places = n < heap.least ? [] : [[x + 8, y + 4, long], [x + 8, y + 4, short], [x - 4, y - 9, short], [x - 4, y + 18, short], [x - 8 - wide(short), y + 4, short]];
-      const rectangles = places.map((p) => area(...p)), best = free(rectangles, taken.filter((r) => !(r[0] === x - 5 && r[1] === y - 5)), this.width);
-      if (best >= 0) taken.push(rectangles[best]);
-      const [lx, ly, text] = places[best] ?? [0, 0, ""];
+      const [x, y, text] = name(heap, counts[i], taken, [0, -9, this.width, 1e3]) ?? [0, 0, ""];
       heap.label.textContent = text;
-      heap.label.setAttribute("x", lx.toFixed(1));
-      heap.label.setAttribute("y", ly.toFixed(1));
-      if (!text) for (const p of heap) p.e.classList.remove("under");
+      heap.label.setAttribute("x", x.toFixed(1));
+      heap.label.setAttribute("y", y.toFixed(1));
+      if (!text) for (const e of heap) e.classList.remove("under");
     });
   }
 
@@ -144,7 +129,7 @@ export class Picture {
       const g = svg("g", { class: "handle", role: "slider", tabindex: 0, "aria-label": `Limit: ${input.getAttribute("aria-label")}`, "aria-valuemin": input.min, "aria-valuemax": input.max, "aria-valuenow": value });
       const marks = this.fallen.flatMap((dot) => [...dot.children].map((e) => around(e.x, e.y, 5)));
       const places = [[end - 4, y - 5], [end - 4, y + 14], [this.left + 34, y - 5]];
-      const [lx, ly] = places[Math.max(0, free(places.map((p) => area(...p, "limit", true)), [...marks, ...this.taken], this.width))];
+      const [lx, ly] = places[Math.max(0, free(places.map((p) => area(...p, "limit", true)), [...marks, ...this.taken], [0, -9, this.width, 1e3]))];
       g.append(line(this.left, y, end, y, "limit"), box(this.left, y - 12, end - this.left, 24, "grip"),
         svg("path", { d: `M${end} ${y - 5}v10l9 -5z`, class: "knob" }), box(end - 50, y - 14, 64, 28, "pad"), this.write(lx, ly, "limit", "end accent"));
       const choose = (v) => tape.choose(input, v);

@@ -3,6 +3,7 @@
 
 import { copy } from "../dom.js";
 import { say, write } from "./prose.js";
+import { AccessLog } from "./accesslog.js";
 import { attack } from "./edge.js";
 import { plural, span } from "./svg.js";
 import { second, weir } from "./world.js";
@@ -32,6 +33,7 @@ export class Which {
     for (const b of this.root.querySelectorAll("[data-preset]")) b.onclick = () => this.preset(b.dataset.preset);
     for (const b of this.root.querySelectorAll("[data-copy]")) b.onclick = () => copy(b, this.root.querySelector("." + b.dataset.copy).textContent);
     this.compare();
+    this.log = new AccessLog(() => this.chosen);
   }
 
   field(name) { return this.form.elements[name]; }
@@ -47,6 +49,7 @@ export class Which {
     const value = (name) => this.field(name).value, quota = Number(value("quota")), period = Number(value("periods")) * units[value("unit")];
     const late = period > 30 * units.d;
     error.textContent = wrong ? `${wrong.getAttribute("aria-label")}: a whole number from ${wrong.min} to ${wrong.max}.` : late ? "The period: at most 30 days." : "";
+    this.chosen = undefined;
     if (wrong || late) return;
     const times = this.traffic[value("traffic")]().map((t) => Math.round(t * period / 10)).sort((a, b) => a - b), each = Math.max(1, Math.round(quota / 10));
     const trial = { quota, period, burst: Number(value("burst")) || 0, times, each, late: value("late"), exact: value("exact") === "yes", back: value("back") };
@@ -76,6 +79,7 @@ export class Which {
       say`${plural(times.length, "moment")} with ${plural(each, "request")} each, stretched so that 10 s of the story are ${name}: ${times.length * each} requests in all.`);
     this.root.querySelector(".most").textContent = `most in any ${name}`;
     write(this.root.querySelector(".advice"), say`${best.title}${advice.burst ? ` with a burst of ${advice.burst}` : ""}. ${advice.why}`);
+    this.chosen = { algorithm: best.algorithm, title: best.title + (trial.late === "wait" ? ", without its queue," : ""), query: `quota=${quota}&period=${period}&burst=${advice.burst || trial.burst}` };
     for (const name of ["go", "yaml", "test"]) this.root.querySelector("." + name).textContent = advice[name];
   }
 }

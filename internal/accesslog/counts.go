@@ -1,0 +1,100 @@
+package accesslog
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// A counts is a quota.Store on the clock of a log. Its memory is bounded: it forgets the states
+// that have expired, and if there are still too many, those that expire first. For these it admits
+// more than a limit does.
+type counts struct {
+	now       int64 // µs since 1970
+	most      int   // states and entries of logs
+	states    map[string]quota.State
+	size      int // states and entries of logs
+	sweep     int // the size at which to forget
+	forgotten int64
+
+	key     []byte
+	keys    []string
+	current []quota.State
+}
+
+func newCounts(most int) *counts {
+	return &counts{most: most, states: map[string]quota.State{}, sweep: min(most, 1<<12)}
+}
+
+func weight(s *quota.State) int { return 1 + len(s.Log) }
+
+func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	c.keys, c.current = c.keys[:0], c.current[:0]
+	for i := range t.Charges {
+		x := &t.Charges[i]
+		c.key = c.key[:0]
+		for _, part := range []string{x.Rule, x.Limit.StoredName(), x.Limit.Algorithm.Name()} {
+			c.key = append(append(c.key, part...), 0)
+		}
+		c.key = append(c.key, x.StoredKey()...)
+		c.keys = append(c.keys, string(c.key))
+		c.current = append(c.current, c.states[c.keys[i]])
+	}
+	if !t.Decide(c.now, c.current) {
+		return nil
+	}
+	for i, key := range c.keys {
+		if t.Charges[i].Cost == 0 {
+			continue
+		}
+		s, old := c.current[i], c.states[key]
+		s.Until = c.now + (t.Decisions[i].ResetAfter + time.Microsecond - 1).Microseconds()
+		if old.Until != 0 {
+			c.size -= weight(&old)
+		}
+		c.states[key], c.size = s, c.size+weight(&s)
+	}
+	if c.size > c.sweep {
+		c.forget()
+	}
+	return nil
+}
+
+// forget forgets the states that have expired, and more if there are still too many.
+func (c *counts) forget() {
+	c.drop(c.now)
+	if c.size > c.most {
+		type part struct {
+			until int64
+			size  int
+		}
+		var parts []part
+		for _, s := range c.states {
+			parts = append(parts, part{s.Until, weight(&s)})
+		}
+		slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.until, b.until) })
+		before, rest, i := len(c.states), c.size, 0
+		for ; rest > c.most*3/4; i++ {
+			rest -= parts[i].size
+		}
+		c.drop(parts[i-1].until)
+		c.forgotten += int64(before - len(c.states))
+	}
+	c.sweep = min(c.most, max(1<<12, 2*c.size))
+}
+
+// drop forgets the states that expire until t.
+func (c *counts) drop(t int64) {
+	for key, s := range c.states {
+		if s.Until <= t {
+			delete(c.states, key)
+			c.size -= weight(&s)
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package accesslog
+
+import (
+	"bufio"
+	"cmp"
+	"container/heap"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
+)
+
+// A line is written when its request ends, or has the time at which the request came. The entries
+// of the last slack, but at most maxHeld with at most maxBytes, are therefore held back and put in
+// order.
+const (
+	slack    = 10 * time.Minute
+	maxHeld  = 50_000
+	maxBytes = 32 << 20
+)
+
+// Options say what is replayed. Rules must not be empty.
+type Options struct {
+	Rules   []weir.Rule
+	Reads   func(rule string) []string // what the key and the cost of a rule read: see config.File.Reads
+	Trusted []netip.Prefix             // the proxies whose X-Forwarded-For the keys believe
+	MaxKeys int                        // the most counts that are kept at a time; 0 means 1,000,000
+}
+
+// A Replay replays a log. Its lines must be given to Add in their order.
+type Replay struct {
+	o       Options
+	in      *bufio.Reader
+	err     error
+	handler http.Handler
+	counts  *counts
+	held    entries
+	seq     int64
+	bytes   int // of the lines of held
+	newest  time.Time
+	report  Report
+	rules   map[string]*Rule
+	now     time.Time // of the entry that was decided last
+	request http.Request
+}
+
+// New returns a Replay of a log that has no lines yet.
+func New(o Options) *Replay {
+	o.MaxKeys = cmp.Or(o.MaxKeys, 1_000_000)
+	return &Replay{o: o, counts: newCounts(o.MaxKeys), rules: map[string]*Rule{}, report: Report{WholeSeconds: true}}
+}
+
+// Add reads the next line, without its end. The first line that can be read says in which format
+// the log is. Add returns an error if no rule can be replayed with that format; all later calls
+// return it too.
+func (r *Replay) Add(line string) error {
+	if r.err != nil {
+		return r.err
+	}
+	r.report.Lines++
+	line = strings.TrimSuffix(line, "\r")
+	if strings.TrimSpace(line) == "" {
+		return nil
+	}
+	e, f, err := parse(line, r.report.Format)
+	if err == errNoRequest {
+		r.report.NoRequest++
+		return nil
+	}
+	if err != nil {
+		r.Unreadable(err)
+		return nil
+	}
+	if r.report.Format == 0 {
+		r.report.Format = f
+		if r.err = r.start(); r.err != nil {
+			return r.err
+		}
+	}
+	r.report.WholeSeconds = r.report.WholeSeconds && e.at.Nanosecond() == 0
+	if late := r.now.Sub(e.at); late > 0 {
+		if r.report.Late++; r.report.FirstLate == 0 {
+			r.report.FirstLate = r.report.Lines
+		}
+		r.report.MostLate = max(r.report.MostLate, r.newest.Sub(e.at))
+		return nil
+	}
+	if e.at.Before(r.newest) {
+		r.report.Unordered++
+	} else {
+		r.newest = e.at
+	}
+	r.seq++
+	heap.Push(&r.held, held{e, r.seq, len(line)})
+	r.bytes += len(line)
+	for len(r.held) > maxHeld || r.bytes > maxBytes || r.newest.Sub(r.held[0].at) > slack {
+		r.release()
+	}
+	return nil
+}
+
+// Unreadable counts the line that was read last, or one that is too long to be read, as one that
+// is not in the format.
+func (r *Replay) Unreadable(err error) {
+	if r.report.Unreadable++; r.report.FirstError == nil {
+		r.report.FirstError = fmt.Errorf("line %d: %w", r.report.Lines, err)
+	}
+}
+
+// start makes a Limiter of the rules that the log can be replayed through.
+func (r *Replay) start() error {
+	o := weir.Options{Headers: headers.None, NoFromContext: true, Observe: r.observe,
+		OnLimited: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), Logger: slog.New(slog.DiscardHandler)}
+	for _, rule := range r.o.Rules {
+		if why := r.lacks(&rule); why != "" {
+			r.report.NotReplayed = append(r.report.NotReplayed, Missing{rule.Name, why})
+			continue
+		}
+		o.Rules = append(o.Rules, rule)
+		r.rules[rule.Name] = &Rule{Name: rule.Name, Limits: rule.Limits, Shadow: rule.Shadow, Penalty: rule.Penalty != nil, keys: newTally()}
+		o.Rules[len(o.Rules)-1].Penalty = nil // a Limiter remembers bans on the clock of the process
+	}
+	if len(o.Rules) == 0 {
+		return errors.New("no rule can be replayed")
+	}
+	l, err := weir.New(r.counts, o)
+	if err != nil {
+		return err
+	}
+	r.handler = l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	return nil
+}
+
+// lacks returns why a rule cannot be replayed, or "".
+func (r *Replay) lacks(rule *weir.Rule) string {
+	if rule.Settle != nil {
+		return "charges what a handler reports, which the log does not have"
+	}
+	for _, l := range rule.Limits {
+		if _, ok := l.Algorithm.(quota.Concurrent); ok {
+			return "limits requests in flight, and the log does not say how long each request was"
+		}
+	}
+	for _, read := range r.o.Reads(rule.Name) {
+		if r.report.Format.has(read) {
+			continue
+		}
+		what := read
+		if name, arg, ok := strings.Cut(read, ":"); ok {
+			what = name + " " + arg
+		}
+		return "uses " + what + ", which the log does not have"
+	}
+	return ""
+}
+
+// release decides the earliest entry that is held back.
+func (r *Replay) release() {
+	h := heap.Pop(&r.held).(held)
+	r.bytes -= h.bytes
+	r.decide(h.entry)
+}
+
+// decide has the Limiter decide about an entry.
+func (r *Replay) decide(e *entry) {
+	r.now = e.at
+	r.counts.now = e.at.UnixMicro()
+	if r.report.Requests++; r.report.Requests == 1 {
+		r.report.From = e.at
+	}
+	r.report.To = e.at
+	path, query, _ := strings.Cut(e.uri, "?")
+	r.request = http.Request{Method: e.method, RequestURI: e.uri, URL: &url.URL{Path: path, RawQuery: query}, Host: e.host, Header: e.header,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody, RemoteAddr: "@"}
+	if e.peer.IsValid() {
+		r.request.RemoteAddr = netip.AddrPortFrom(e.peer, 1).String()
+	}
+	if e.user != "" {
+		r.request.SetBasicAuth(e.user, "")
+	}
+	if peer := e.peer.Unmap().WithZone(""); e.header["X-Forwarded-For"] == nil && e.header["Forwarded"] == nil &&
+		slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(peer) }) {
+		r.report.Proxied++
+	}
+	r.handler.ServeHTTP(noResponse{}, &r.request)
+}
+
+// A noResponse is a ResponseWriter that nobody reads.
+type noResponse struct{}
+
+func (noResponse) Header() http.Header            { return http.Header{} }
+func (noResponse) Write(data []byte) (int, error) { return len(data), nil }
+func (noResponse) WriteHeader(int)                {}
+
+// observe counts what each rule makes of the latest entry.
+func (r *Replay) observe(e weir.Event) {
+	if e.Err != nil {
+		r.report.Errors++
+		return
+	}
+	if e.Refusal.Reason != 0 && !e.Shadow {
+		r.report.Refused++
+	}
+	t := e.Transaction
+	if f := e.Refusal; f.Reason > weir.ReasonLimit { // no store was asked
+		if rule := r.rules[f.Rule]; rule != nil {
+			rule.count(r.now, e.Key, true)
+		}
+		return
+	}
+	for i := 0; i < len(t.Charges); {
+		rule, key, refused := t.Charges[i].Rule, t.Charges[i].Key, false
+		for ; i < len(t.Charges) && t.Charges[i].Rule == rule; i++ {
+			refused = refused || !t.Decisions[i].Allowed
+		}
+		if rule := r.rules[rule]; rule != nil {
+			rule.count(r.now, key, refused)
+		}
+	}
+}
+
+func (r *Rule) count(at time.Time, key string, refused bool) {
+	r.Asked++
+	if !refused {
+		return
+	}
+	if r.Refused++; r.Refused == 1 {
+		r.First = at
+	}
+	r.Last = at
+	r.keys.add(storedkey.Of(key))
+}
+
+// Report replays the entries that are still held back, and returns what the rules have made of
+// the log. No line may be added after it.
+func (r *Replay) Report() (*Report, error) {
+	for len(r.held) > 0 {
+		r.release()
+	}
+	for _, rule := range r.o.Rules {
+		if is := r.rules[rule.Name]; is != nil {
+			is.Top, is.Unsure = is.keys.top()
+			r.report.Rules = append(r.report.Rules, is)
+		}
+	}
+	r.report.Forgotten = r.counts.forgotten
+	if r.err == nil && r.report.Requests == 0 {
+		r.err = errors.New("the log has no request that can be read")
+	}
+	return &r.report, r.err
+}
+
+// A held entry is the n-th of the log. Its line has so many bytes.
+type held struct {
+	*entry
+	n     int64
+	bytes int
+}
+
+// entries is a heap.Interface: the earliest entry comes first, and of one instant the first of the log.
+type entries []held
+
+func (s entries) Len() int { return len(s) }
+func (s entries) Less(i, j int) bool {
+	return s[i].at.Before(s[j].at) || s[i].at.Equal(s[j].at) && s[i].n < s[j].n
+}
+func (s entries) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s *entries) Push(x any)   { *s = append(*s, x.(held)) }
+func (s *entries) Pop() any {
+	last := (*s)[len(*s)-1]
+	(*s)[len(*s)-1] = held{}
+	*s = (*s)[:len(*s)-1]
+	return last
+}
