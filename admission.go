@@ -95,7 +95,7 @@ func (s *stay) begin() {
 	s.begun = time.Now()
 	dropped := func(l *Limiter, ends ends, ctx context.Context, rule string) func(struct{}) {
 		return func(struct{}) {
-			loggerOr(l.o.Logger).WarnContext(ctx, "weir: an Admission was dropped without Done, so its cost was not settled", "rule", rule)
+			loggerOr(l.o.Logger).WarnContext(ctx, "weir: admission dropped without Done", "rule", rule, "effect", "its cost was not settled")
 			go ends.run()
 		}
 	}(s.l, s.ends, asking{s.v.Context}, s.l.rules[0].Name)

@@ -101,7 +101,7 @@ func (b *bans) heed(v *verdict) {
 		if rest == 0 && v.refusedBy(i, i+n) {
 			var err error
 			if rest, err = p.strike(ctx, b.l.unpaid, k, last); err != nil {
-				b.l.log.warn(ctx, "count a strike", p.rule.Name, err)
+				b.l.log.warn(ctx, "strike not counted", p.rule.Name, err)
 			}
 			v.event.BanBegan = v.event.BanBegan || rest > 0
 		}

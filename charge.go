@@ -42,7 +42,7 @@ func (l *Limiter) charge(v *verdict, rules []*rule, riders []rider) {
 		case invalid == nil:
 			rule.owe(r, &v.Transaction, &v.items, key, p.policies)
 		case aside:
-			rule.log.warn(v.Context, "use a limit", rule.Name, invalid)
+			rule.log.warn(v.Context, "rule in shadow skipped", rule.Name, invalid)
 		default:
 			v.event.Err, v.Refusal = invalid, Refusal{Reason: ReasonError, Rule: rule.Name}
 		}
@@ -132,12 +132,12 @@ func (rule *rule) costOf(r *http.Request) int64 {
 	switch {
 	case cost < 0:
 		if rule.negative.again() {
-			rule.warn("cost was negative in each of its first 200 requests, so it refused them", negativeLikely)
+			rule.miswired("cost negative in each of the first 200 requests", "they were refused", negativeLikely)
 		}
 		cost = math.MaxInt64
 	case cost == 0:
 		if rule.costless.again() {
-			rule.warn("cost was 0 in each of its first 200 requests, so it limited none of them", costlessLikely)
+			rule.miswired("cost 0 in each of the first 200 requests", "none of them was limited", costlessLikely)
 		}
 		rule.negative.end()
 		return 0

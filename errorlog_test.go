@@ -35,7 +35,7 @@ func TestErrorLog(t *testing.T) {
 		if n := strings.Count(out.String(), "\n"); n != 10 {
 			t.Errorf("1000 errors in 10 s are %d lines, want 10:\n%s", n, out.String())
 		}
-		if !strings.Contains(out.String(), `level=WARN msg="weir: could not decide" rule=api err=away cause=error passed=true unlogged=99`) {
+		if !strings.Contains(out.String(), `level=WARN msg="weir: request not decided" rule=api err=away cause=error passed=true unlogged=99`) {
 			t.Errorf("got %s, want the error and how many more there were", out.String())
 		}
 	})
@@ -61,14 +61,14 @@ func TestErrorLogTask(t *testing.T) {
 		rule  weir.Rule
 		want  string
 	}{
-		{func(*quota.Transaction) bool { return true }, weir.Rule{Limits: limits}, "could not decide"},
-		{givesBack, settles(0), "could not give units back"},
-		{forces, settles(2), "could not charge the final cost"},
-		{forces, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "could not renew a request in flight"},
-		{givesBack, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "could not give units back"},
-		{strikes, weir.Rule{Limits: limits, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(9, time.Hour), Duration: time.Hour}}, "could not count a strike"},
-		{nil, weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Limited(uncountable...) }}, "could not use a limit"},
-		{nil, weir.Rule{Limits: limits, ForKey: func(string) weir.Policy { return weir.Limited(uncountable...) }}, "could not use a policy of ForKey"},
+		{func(*quota.Transaction) bool { return true }, weir.Rule{Limits: limits}, "request not decided"},
+		{givesBack, settles(0), "units not refunded"},
+		{forces, settles(2), "final cost not charged"},
+		{forces, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "request in flight not renewed"},
+		{givesBack, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "units not refunded"},
+		{strikes, weir.Rule{Limits: limits, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(9, time.Hour), Duration: time.Hour}}, "strike not counted"},
+		{nil, weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Limited(uncountable...) }}, "limit of Policy lowered"},
+		{nil, weir.Rule{Limits: limits, ForKey: func(string) weir.Policy { return weir.Limited(uncountable...) }}, "policy of ForKey ignored"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var out bytes.Buffer
@@ -86,7 +86,7 @@ func TestErrorLogTask(t *testing.T) {
 		l := must(t, failingAt(pauses), errorLogOptions(&out, weir.Rule{Limits: limits}))
 		client := http.Client{Transport: transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response { return response(503, "Retry-After", "9") }}})}
 		client.Get("http://example.com/")
-		checkTask(t, out.String(), "could not pause a key")
+		checkTask(t, out.String(), "key not paused")
 	})
 }
 

@@ -115,3 +115,28 @@ func ExampleFreePreflight() {
 	// OPTIONS 100
 	// POST 99
 }
+
+// A new limit is first tried out for all keys, and then enforced for more and more of them. A key
+// for which it is enforced stays so.
+func ExamplePercent() {
+	for _, percent := range []float64{0, 10, 100} {
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Hour)}, Enforce: weir.Percent(percent)}
+		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}})
+		if err != nil {
+			panic(err)
+		}
+		h, refused := limiter.Handler(http.NotFoundHandler()), 0
+		for i := range 2000 { // two requests of each of 1000 users
+			w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("X-User", fmt.Sprint("user-", i%1000))
+			if h.ServeHTTP(w, r); w.Code == http.StatusTooManyRequests {
+				refused++
+			}
+		}
+		fmt.Println("enforced for", rule.Enforce, "refused about", (refused+25)/50*50, rule.Enforce.Percent() == percent)
+	}
+	// Output:
+	// enforced for 0% refused about 0 true
+	// enforced for 10% refused about 100 true
+	// enforced for 100% refused about 1000 true
+}

@@ -22,7 +22,7 @@ func newFlights(l *Limiter) rider {
 		}
 		if counts {
 			l.flies = true
-			return &flights{l: l, failed: func(ctx context.Context, task, rule string, err error) { l.log.warn(ctx, task, rule, err) }}
+			return &flights{l: l, failed: l.log.held}
 		}
 	}
 	return nil

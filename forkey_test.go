@@ -127,7 +127,7 @@ func TestForKeyOfTiers(t *testing.T) {
 	const (
 		free   = `"api";q=2;w=3600000`
 		pro    = `"api/1000h";q=4;w=3600000, "api/pace";q=50;w=3600`
-		ignore = `msg="weir: could not use a policy of ForKey" rule=api err="weir: rule \"api\": limit`
+		ignore = `msg="weir: policy of ForKey ignored" rule=api err="weir: rule \"api\": limit`
 	)
 	type step struct {
 		own    weir.Policy
@@ -155,9 +155,9 @@ func TestForKeyOfTiers(t *testing.T) {
 			{weir.Limited(algorithms.FixedWindow(3, h)), "none", 200, `"api";q=3;w=3600000`, ""},
 		}},
 		{"fits no limit", []step{
-			{weir.Limited(weir.Limit{Quota: 9}), "pro", 200, pro, ignore + ` \"\": it has no algorithm, and replaces none of the limits \"1000h\", \"pace\": the policy of a key is ignored"`},
-			{weir.Limited(weir.Limit{Quota: -9}), "free", 200, free, ignore + ` \"1000h\": quota -9 is below 1: `},
-			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": it has no algorithm: `},
+			{weir.Limited(weir.Limit{Quota: 9}), "pro", 200, pro, ignore + ` \"\": it has no algorithm, and replaces none of the limits \"1000h\", \"pace\""`},
+			{weir.Limited(weir.Limit{Quota: -9}), "free", 200, free, ignore + ` \"1000h\": quota -9 is below 1"`},
+			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": it has no algorithm"`},
 		}},
 		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", "it has no algorithm: a Policy or ForKey returned it"}}},
 		{"unlimited, denied", []step{{weir.Unlimited(), "free", 200, "", ""}, {weir.Denied(), "free", 429, "", ""}, {weir.Denied(), "none", 429, "", ""}}},
@@ -198,7 +198,7 @@ func TestDenied(t *testing.T) {
 		want   int
 	}{
 		{"refused", weir.Rule{}, "GET", 429},
-		{"in shadow", weir.Rule{Shadow: 1}, "GET", 200},
+		{"in shadow", weir.Rule{Enforce: weir.Percent(0)}, "GET", 200},
 		{"allowed", weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Allowed() }}, "GET", 200},
 		{"preflight", weir.Rule{}, "OPTIONS", 429},
 	} {

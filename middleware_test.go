@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -501,6 +502,9 @@ func TestNewRefuses(t *testing.T) {
 		{`unit "Tokens"`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
 		{`rule "api": the Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
 		{`rule "api": the RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
+		{`rule "api": the Enforce is -1%; want 0% to 100%`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(-1)}}}},
+		{`rule "api": the Enforce is 101%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(101)}}}},
+		{`rule "api": the Enforce is NaN%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(math.NaN())}}}},
 		{`two rules are named "api"`, store, weir.Options{Rules: append(rule(limit), rule(limit)...)}},
 		{`two limits are named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
 		{`two limits are named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},

@@ -110,8 +110,8 @@ type errorLog struct {
 	gate   sparse.Gate
 }
 
-// warn logs that a task failed, such as "decide". An ErrUnusable is logged as an error.
-func (l *errorLog) warn(ctx context.Context, task, rule string, err error, attrs ...any) {
+// warn logs what happened, such as "request not decided". An ErrUnusable is logged as an error.
+func (l *errorLog) warn(ctx context.Context, what, rule string, err error, attrs ...any) {
 	unlogged, ok := l.gate.Pass()
 	if !ok {
 		return
@@ -121,7 +121,15 @@ func (l *errorLog) warn(ctx context.Context, task, rule string, err error, attrs
 		level = slog.LevelError
 	}
 	attrs = append([]any{"rule", rule, "err", err, "cause", quota.Cause(err)}, attrs...)
-	loggerOr(l.logger).Log(ctx, level, "weir: could not "+task, append(attrs, "unlogged", unlogged)...)
+	if unlogged > 0 {
+		attrs = append(attrs, "unlogged", unlogged)
+	}
+	loggerOr(l.logger).Log(ctx, level, "weir: "+what, attrs...)
+}
+
+// held logs what quota.Keep could not do.
+func (l *errorLog) held(ctx context.Context, what, rule string, err error) {
+	l.warn(ctx, what, rule, err)
 }
 
 // loggerOr returns l, or slog.Default() if l is nil.

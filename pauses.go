@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/ban"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/remaining"
 	"github.com/seed83679106/weir/quota"
 )
@@ -104,7 +105,7 @@ func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duratio
 			}
 		}
 		if tightest.Remaining >= 0 {
-			p.l.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, p.bounded(v, &p.cutReset, "the reset of remaining units", v.items[i].rule.Name, tightest.ResetAfter))
+			p.l.left.Set(remaining.Key{Rule: v.items[i].rule.Name, Key: v.items[i].key}, tightest.Remaining, p.bounded(v, &p.cutReset, "reset of remaining units", v.items[i].rule.Name, tightest.ResetAfter))
 		}
 	}
 	return pause
@@ -114,11 +115,11 @@ func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duratio
 // MaxPause. New requests queue behind the pause. Requests that already wait learn of the
 // pause from the method paused. If a longer pause is in force, nothing changes.
 func (p *pauses) pause(v *verdict, asked time.Duration) {
-	d := p.bounded(v, &p.cut, "a pause", v.Charges[0].Rule, asked)
+	d := p.bounded(v, &p.cut, "pause", v.Charges[0].Rule, asked)
 	ctx := asking{v.Context}
 	for _, c := range v.pauses() {
 		if err := p.l.store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{beginPause(c, d)}}); err != nil {
-			p.l.log.warn(ctx, "pause a key", c.Rule, err)
+			p.l.log.warn(ctx, "key not paused", c.Rule, err)
 		}
 	}
 }
@@ -127,7 +128,7 @@ func (p *pauses) pause(v *verdict, asked time.Duration) {
 // logged.
 func (p *pauses) bounded(v *verdict, logged *atomic.Bool, what, rule string, asked time.Duration) time.Duration {
 	if asked > p.most && logged.CompareAndSwap(false, true) {
-		loggerOr(p.l.o.Logger).WarnContext(v, "weir: "+what+" was cut to MaxPause; later cuts are not logged", "rule", rule, "asked", asked, "MaxPause", p.most)
+		loggerOr(p.l.o.Logger).WarnContext(v, "weir: answer of a server cut to MaxPause", "rule", rule, "part", what, "asked", period.Rounded(asked), "max_pause", period.Rounded(p.most), "effect", "requests are sent earlier than the server has asked; later cuts are not logged")
 	}
 	return min(asked, p.most)
 }
@@ -136,7 +137,7 @@ func (p *pauses) bounded(v *verdict, logged *atomic.Bool, what, rule string, ask
 func (p *pauses) paused(v *verdict) bool {
 	look := quota.Transaction{Charges: v.pauses(), Mode: quota.ModePeek}
 	if err := p.l.store.Take(asking{v.Context}, &look); err != nil {
-		p.l.log.warn(v, "look for a pause", v.Charges[0].Rule, err)
+		p.l.log.warn(v, "pause not read", v.Charges[0].Rule, err)
 		return false // the request has its turn, so it exceeds no limit
 	}
 	return !look.Allowed()

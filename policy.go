@@ -54,7 +54,7 @@ func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies boo
 		if p.err == nil {
 			return p, nil
 		}
-		rule.log.warn(v.Context, "use a policy of ForKey", rule.Name, fmt.Errorf("%w: the policy of a key is ignored", p.err))
+		rule.log.warn(v.Context, "policy of ForKey ignored", rule.Name, p.err)
 	}
 	if base == nil {
 		return nil, fmt.Errorf("weir: rule %q: the policy is zero, and the rule has no Limits: %w", rule.Name, quota.ErrLimit)
@@ -80,7 +80,7 @@ func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	if nearest.err != nil {
 		return nil, fmt.Errorf("%w: %w", nearest.err, quota.ErrLimit)
 	}
-	rule.log.warn(v.Context, "use a limit", rule.Name, fmt.Errorf("%w: %w", p.err, quota.ErrLimit))
+	rule.log.warn(v.Context, "limit of Policy lowered", rule.Name, fmt.Errorf("%w: %w", p.err, quota.ErrLimit))
 	return nearest, nil
 }
 

@@ -83,15 +83,15 @@ type Rule struct {
 	// request. Until then Cost is reserved. nil means that Cost is final. See Outcome.
 	Settle func(o Outcome) int64
 
-	// Shadow is the share of keys, from 0 to 1, for which the rule is only tried out: it is
-	// charged and observed, but refuses no request, delays none and writes no fields. With
-	// 1 the rule is tried out for all keys, and with 0.75 it is enforced for a quarter of
-	// them. Every process enforces the rule for the same keys. If you lower Shadow, the
-	// rule stays enforced for these keys. After the other rules have admitted the request,
+	// Enforce says for which share of its keys the rule is enforced; zero means all of them. For
+	// the other keys it is in shadow: it is charged and observed, but refuses no request, delays
+	// none and writes no fields. Percent(0) only tries the rule out, and Percent(10) enforces it
+	// for a tenth of the keys. Every process enforces the rule for the same keys, and it stays
+	// enforced for them if you raise the percentage. After the other rules have admitted the request,
 	// and after its wait if it has to wait, a second call of the store charges all rules in
 	// shadow. Observe gets the further Wait that these rules would cause, if fewer than
 	// MaxWaiting requests wait, but the request does not wait for them.
-	Shadow float64
+	Enforce Enforcement
 
 	// Penalty bans keys that this rule's limits refuse again and again; nil bans no key.
 	Penalty *Penalty

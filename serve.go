@@ -215,7 +215,7 @@ func (l *Limiter) wait(v *verdict) error {
 // giveBack gives back the turn of v, because the request does not use it.
 func (l *Limiter) giveBack(v *verdict) {
 	if err := quota.Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
-		l.log.warn(v, "give units back", v.Charges[0].Rule, err) // if it fails, the units stay spent
+		l.log.warn(v, "units not refunded", v.Charges[0].Rule, err) // if it fails, the units stay spent
 	}
 	v.Wait = 0
 }
@@ -240,14 +240,14 @@ func (l *Limiter) complete(v *verdict) {
 // report logs the error of an event, and calls Observe.
 func (l *Limiter) report(ctx context.Context, e *Event) {
 	if e.Err != nil {
-		log, what := &l.log, []any{"passed", e.Passed}
+		log, attrs := &l.log, []any{"passed", e.Passed}
 		switch {
 		case e.Passed:
 			log = &l.passed
 		case e.Shadow: // its rules refuse nothing
-			what = []any{"shadow", true}
+			attrs = []any{"shadow", true}
 		}
-		log.warn(ctx, "decide", e.Refusal.Rule, e.Err, what...)
+		log.warn(ctx, "request not decided", e.Refusal.Rule, e.Err, attrs...)
 	}
 	if l.o.Observe != nil {
 		l.o.Observe(*e)

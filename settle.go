@@ -252,9 +252,9 @@ func (rule *rule) settled(cost int64, reported bool) {
 		rule.unsettled.end()
 	case !rule.unsettled.again():
 	case unused:
-		rule.warn("Settle is ChargeUsed, and nobody has reported the usage of its first 200 requests, which cost what was reserved", unreportedLikely)
+		rule.miswired("no usage reported in the first 200 requests", "they cost what was reserved", unreportedLikely)
 	default:
-		rule.warn("Settle gave back all units of each of its first 200 requests", settledLikely)
+		rule.miswired("all units refunded in each of the first 200 requests", "none of them was limited", settledLikely)
 	}
 }
 
@@ -264,10 +264,10 @@ func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction) {
 		return
 	}
 	if err := l.store.Take(ctx, t); err != nil {
-		task := "give units back"
+		what := "units not refunded"
 		if t.Mode == quota.ModeForce {
-			task = "charge the final cost"
+			what = "final cost not charged"
 		}
-		l.log.warn(ctx, task, t.Charges[0].Rule, err)
+		l.log.warn(ctx, what, t.Charges[0].Rule, err)
 	}
 }

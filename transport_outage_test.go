@@ -87,7 +87,7 @@ func TestTransportOutage(t *testing.T) {
 			if !<-body.closed {
 				t.Errorf("%s: the body was not closed", c.name)
 			}
-			if strings.Contains(log.String(), "passed=true") != c.want.unlimited || !strings.Contains(log.String(), `msg="weir: could not decide" rule=partner err=`) {
+			if strings.Contains(log.String(), "passed=true") != c.want.unlimited || !strings.Contains(log.String(), `msg="weir: request not decided" rule=partner err=`) {
 				t.Errorf("%s: got the log %q, want a request without a limit: %v", c.name, &log, c.want.unlimited)
 			}
 		})

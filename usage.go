@@ -31,13 +31,16 @@ func ReportUsage(ctx context.Context, unit string, used int64) {
 	}
 	switch {
 	case l == nil && unsettled != nil && !unsettled.unread.Swap(true):
-		unsettled.warn("usage was reported, but it has no Settle, so the reported usage is not charged", "Settle: weir.ChargeUsed was forgotten")
+		unsettled.miswired("usage reported to a rule without Settle", "the usage is not charged", "Settle: weir.ChargeUsed was forgotten")
 	case l != nil && !known && !l.strayUnit.Swap(true):
-		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage has a unit that no rule with Settle has, so nothing was charged for it; later ones are not logged", "unit", unit)
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: usage reported in a unit that no rule with Settle has", "unit", unit, "effect", nothingCharged)
 	case late && !l.lateUnit.Swap(true):
-		loggerOr(l.o.Logger).WarnContext(ctx, "weir: ReportUsage came after its request was settled, so nothing was charged for it; later ones are not logged", "unit", unit)
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: usage reported after its request was settled", "unit", unit, "effect", nothingCharged)
 	}
 }
+
+// nothingCharged is the effect of usage that is logged. Only the first such usage is.
+const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
 
 // Draw draws up to n units for a request while it is served, and returns how many of them the
 // handler may use. A handler that streams an answer draws before it sends, and stops when it gets
@@ -119,7 +122,7 @@ func (v *verdict) draw(ctx context.Context, unit string, n int64) (drawn int64, 
 		more, err = w.stream.Draw(asking{ctx}, n-drawn)
 		w.drawn, drawn = w.drawn+more, drawn+more
 		if limited := new(quota.LimitedError); err != nil && !errors.As(err, &limited) {
-			l.log.warn(ctx, "draw units", charges[0].Rule, err)
+			l.log.warn(ctx, "units not drawn", charges[0].Rule, err)
 			if err = v.extra.onError(v.event.Request, err); err == nil {
 				drawn = n
 			}
@@ -193,7 +196,7 @@ func (u *usage) end(ctx context.Context, l *Limiter) {
 	for _, w := range u.of {
 		if w.stream != nil {
 			if err := w.stream.Close(ctx); err != nil {
-				l.log.warn(ctx, "give units back", l.rules[0].Name, err)
+				l.log.warn(ctx, "units not refunded", l.rules[0].Name, err)
 			}
 		}
 	}

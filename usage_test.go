@@ -263,7 +263,7 @@ func TestDrawRules(t *testing.T) {
 	inFlight := named("slots", 1, 9)
 	inFlight.Limits = append(inFlight.Limits, algorithms.InFlight(3, time.Minute))
 	shadow := named("shadow", 1, 5)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	outer := limiter(named("tenant", 2, 30), unit("requests", 1))
 	inner := limiter(named("model", 5, 100), named("user", 1, 20), shadow)
 	var drawn []int64
@@ -353,7 +353,7 @@ func TestDrawErrors(t *testing.T) {
 	if left := remains(t, next, l)[0]; left != 0 {
 		t.Errorf("%d units are left", left)
 	}
-	if !strings.Contains(log.String(), "could not draw units") {
+	if !strings.Contains(log.String(), "units not drawn") {
 		t.Errorf("the failure of the store is not logged: %s", log)
 	}
 	if _, err := l.Admit(ask("/", "192.0.2.1:4")); err == nil {
@@ -392,7 +392,7 @@ func TestReportAttacked(t *testing.T) {
 		if left := remains(t, store, l)[0]; left != tt.want {
 			t.Errorf("%s: %d units are left, want %d", tt.name, left, tt.want)
 		}
-		if strings.Count(log.String(), "ReportUsage came after its request was settled") != 1 {
+		if strings.Count(log.String(), "usage reported after its request was settled") != 1 {
 			t.Errorf("%s: usage after Done: logged %q", tt.name, log)
 		}
 	}
@@ -430,7 +430,7 @@ func TestUnreported(t *testing.T) {
 		for range 400 {
 			do(h, ask("/", "192.0.2.1:4"))
 		}
-		if n := strings.Count(log.String(), "nobody has reported the usage"); n > 1 || (n == 1) == reports {
+		if n := strings.Count(log.String(), "no usage reported"); n > 1 || (n == 1) == reports {
 			t.Errorf("reports %v: warned %d times", reports, n)
 		}
 	}
@@ -466,7 +466,7 @@ func ExampleDraw() {
 // TestDrawUncharged: Draw under rules that charge nothing for the request.
 func TestDrawUncharged(t *testing.T) {
 	shadow := unit("tokens", 1)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	free := unit("tokens", 1)
 	free.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
 	for name, rule := range map[string]weir.Rule{"shadow": shadow, "free": free} {
@@ -508,7 +508,7 @@ func TestReportUnsettled(t *testing.T) {
 		for range 3 {
 			do(l.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { weir.ReportUsage(r.Context(), "tokens", 7) })), ask("/", "192.0.2.1:4"))
 		}
-		if strings.Count(log.String(), "it has no Settle") != want || want > 0 && !strings.Contains(log.String(), "rule=tokens") {
+		if strings.Count(log.String(), "usage reported to a rule without Settle") != want || want > 0 && !strings.Contains(log.String(), "rule=tokens") {
 			t.Errorf("a rule of %s: logged %q, want %d lines", name, log, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"weak"
 
 	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/remade"
 	"github.com/seed83679106/weir/quota"
 )
@@ -47,10 +48,13 @@ const (
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
-// warn logs that a rule is probably wired wrong. Each such line comes once for a rule of a
+// The effect of a missing key, by NoKey.
+var keylessEffects = [...]string{NoKeySkip: "none of them was limited", NoKeyShare: "they share one quota", NoKeyRefuse: "they were refused"}
+
+// miswired logs that a rule is probably wired wrong. Each such line comes once for a rule of a
 // Limiter.
-func (rule *rule) warn(what, likely string) {
-	loggerOr(rule.log.logger).Warn("weir: a rule's "+what, "rule", rule.Name, "likely", likely)
+func (rule *rule) miswired(what, effect, likely string) {
+	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
 }
 
 // unusualKey returns the key under which a request is limited, if its key is missing, empty
@@ -59,11 +63,11 @@ func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
 	switch {
 	case !ok:
 		if rule.keyless.again() {
-			rule.warn("key was missing in each of its first 200 requests", keylessLikely)
+			rule.miswired("key missing in each of the first 200 requests", keylessEffects[rule.NoKey], keylessLikely)
 		}
 		return nobody, rule.NoKey == NoKeyShare
 	case key == "" && !rule.global && rule.emptied.CompareAndSwap(false, true):
-		rule.warn("key was empty, and all requests with an empty key share one quota", emptyLikely)
+		rule.miswired("key empty", "all requests with an empty key share one quota", emptyLikely)
 	case key != "" && key[0] == 0 && rule.NoKey == NoKeyShare:
 		key = nobody + key
 	}
@@ -86,7 +90,7 @@ func checkCosts(items []item, decisions []quota.Decision) {
 		if fits {
 			it.rule.unfit.end()
 		} else if it.rule.unfit.again() {
-			it.rule.warn("cost exceeded the capacity of a limit in each of its first 200 requests, which no wait can admit", unfitLikely)
+			it.rule.miswired("cost above the capacity of a limit in each of the first 200 requests", "no wait can admit them", unfitLikely)
 		}
 	}
 }
@@ -99,9 +103,9 @@ func (l *Limiter) checkNesting(v *verdict) {
 		for i := range o.items {
 			switch r := o.items[i].rule; {
 			case r.log == &l.log && !l.doubled.Swap(true):
-				loggerOr(l.o.Logger).Warn("weir: a request, or a message of a stream, is charged by the same Limiter twice, which is around itself; remove one of the two, or give each a Limiter of its own", "rule", r.Name)
+				loggerOr(l.o.Logger).Warn("weir: request charged twice by one Limiter", "rule", r.Name, "likely", "the Limiter is around itself, or around the messages of its stream", "fix", "remove one of the two, or give each a Limiter of its own")
 			case v.reason != 0 && r.global && !l.nested.Swap(true):
-				loggerOr(l.o.Logger).Warn("weir: a request that a Limiter refuses has spent a quota of the Limiter around it that all clients share, so one client can use it up; unless that quota bounds what runs between the two, put the rules into one Limiter", "rule", l.rules[0].Name, "shared", r.Name)
+				loggerOr(l.o.Logger).Warn("weir: refused request has spent a quota that all clients share", "rule", l.rules[0].Name, "other_rule", r.Name, "effect", "one client can use up other_rule, which the Limiter around this one has charged", "fix", "unless other_rule bounds what runs between the two, put both rules into one Limiter")
 			}
 		}
 	}
@@ -127,7 +131,7 @@ func (l *Limiter) checkWiring() {
 	for _, r := range l.rules {
 		for i := range r.policies {
 			if p := r.policies[i].limit.Period; p < time.Millisecond {
-				loggerOr(l.o.Logger).Warn("weir: a limit has a period below a millisecond; a time.Duration without a unit counts nanoseconds", "rule", r.Name, "limit", r.policies[i].limit.Name, "period", p)
+				loggerOr(l.o.Logger).Warn("weir: period of a limit below a millisecond", "rule", r.Name, "limit", r.policies[i].limit.Name, "period", period.Rounded(p), "likely", "a time.Duration without a unit counts nanoseconds")
 			}
 		}
 	}
@@ -136,7 +140,7 @@ func (l *Limiter) checkWiring() {
 		return
 	}
 	if name := l.rules[0].Name; handler && handlerMade.Again(name, time.Now()) {
-		loggerOr(l.o.Logger).Warn("weir: a handler makes Limiters of one rule again and again, which forget what earlier requests did; make one, and its store, before the server starts", "rule", name)
+		loggerOr(l.o.Logger).Warn("weir: limiters of one rule made again and again by a handler", "rule", name, "effect", "each forgets what earlier requests did", "fix", "make one, and its store, before the server starts")
 	}
 	made.mu.Lock()
 	defer made.mu.Unlock()
@@ -162,7 +166,7 @@ func (l *Limiter) compare(other *Limiter) {
 				made.warned = map[string]bool{}
 			}
 			made.warned[a.Name] = true
-			loggerOr(l.o.Logger).Warn("weir: two Limiters over one store have a rule of the same name with different limits, which share their counts; give the rules different names", "rule", a.Name, "limit", x.String(), "other", y.String())
+			loggerOr(l.o.Logger).Warn("weir: rule of one name in two Limiters over one store", "rule", a.Name, "limits", x.String(), "other_limits", y.String(), "effect", "the limits differ, and share their counts", "fix", "give the rules different names")
 		}
 	}
 }

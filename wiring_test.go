@@ -79,7 +79,7 @@ func TestNoKeyRefuseBeside(t *testing.T) {
 		"Denied":    {func(r *weir.Rule) { r.Policy = says(weir.Denied()) }, 429},
 		"Unlimited": {func(r *weir.Rule) { r.Policy = says(weir.Unlimited()) }, 400},
 		"Limited":   {func(r *weir.Rule) { r.Policy = says(weir.Limited(r.Limits...)) }, 400},
-		"Shadow":    {func(r *weir.Rule) { r.Shadow = 1 }, 200},
+		"Enforce":   {func(r *weir.Rule) { r.Enforce = weir.Percent(0) }, 200},
 		"Status":    {func(r *weir.Rule) { r.Status = 503 }, 400},
 	} {
 		rule := weir.Rule{Name: "api", Key: weir.ByHeader("Key"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
@@ -117,25 +117,25 @@ func TestSilence(t *testing.T) {
 		request *http.Request
 		want    string // part of the only line; "" means no line
 	}{
-		"a limiter before authentication":         {weir.Rule{Key: keys.ByContext(account{}), Limits: limit}, nil, "key was missing"},
-		"a path value outside of the mux":         {weir.Rule{Key: keys.ByPathValue("room"), Limits: limit}, nil, "key was missing"},
-		"shared":                                  {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key was missing"},
-		"refused":                                 {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key was missing"},
-		"among other rules":                       {weir.Rule{Key: keys.ByContext(account{}), Limits: limit, ForKey: noPolicy}, nil, "key was missing"},
+		"a limiter before authentication":         {weir.Rule{Key: keys.ByContext(account{}), Limits: limit}, nil, "key missing in each"},
+		"a path value outside of the mux":         {weir.Rule{Key: keys.ByPathValue("room"), Limits: limit}, nil, "key missing in each"},
+		"shared":                                  {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key missing in each"},
+		"refused":                                 {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key missing in each"},
+		"among other rules":                       {weir.Rule{Key: keys.ByContext(account{}), Limits: limit, ForKey: noPolicy}, nil, "key missing in each"},
 		"a key in the last of the first requests": {weir.Rule{Key: after(199), Limits: limit}, nil, ""},
-		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key was missing"},
+		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key missing in each"},
 		"a tier":                                  {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
 		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
-		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key was empty"},
+		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key empty"},
 		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
-		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost was 0"},
-		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost was 0"},
-		"a cost of ContentLength, chunked":        {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: func(r *http.Request) int64 { return -1 }}, nil, "cost was negative"},
-		"a cost above each limit":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001)}, nil, "cost exceeded the capacity of a limit"},
-		"a cost above each limit, in shadow":      {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001), Shadow: 1}, nil, "cost exceeded the capacity of a limit"},
-		"a cost above one of two limits":          {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.GCRA(10, time.Minute)}, Cost: fixed(11)}, nil, "cost exceeded the capacity of a limit"},
+		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost 0 in each"},
+		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost 0 in each"},
+		"a cost of ContentLength, chunked":        {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: func(r *http.Request) int64 { return -1 }}, nil, "cost negative"},
+		"a cost above each limit":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001)}, nil, "cost above the capacity of a limit"},
+		"a cost above each limit, in shadow":      {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001), Enforce: weir.Percent(0)}, nil, "cost above the capacity of a limit"},
+		"a cost above one of two limits":          {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.GCRA(10, time.Minute)}, Cost: fixed(11)}, nil, "cost above the capacity of a limit"},
 		"a cost of all that a limit has":          {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_000)}, nil, ""},
-		"a cost above a concurrency limit":        {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.InFlight(5, time.Minute)}, Cost: fixed(6)}, nil, "cost exceeded the capacity of a limit"},
+		"a cost above a concurrency limit":        {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.InFlight(5, time.Minute)}, Cost: fixed(6)}, nil, "cost above the capacity of a limit"},
 		"a cost that fits in the 200th request":   {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fallsTo(199)}, nil, ""},
 		"a cost above 0 in the 200th request":     {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: first(199)}, nil, ""},
 	} {
@@ -150,7 +150,7 @@ func TestSilence(t *testing.T) {
 				do(h, c.request)
 			}
 			lines := strings.Count(log.String(), "\n")
-			if c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want) || !strings.Contains(log.String(), "rule=api likely=")) {
+			if c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want) || !strings.Contains(log.String(), "rule=api effect=")) {
 				t.Errorf("got %q, want %q in one line", log.String(), c.want)
 			}
 		})
@@ -191,7 +191,7 @@ func TestUnlimitedIsObserved(t *testing.T) {
 	for _, rules := range [][]weir.Rule{
 		{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
 		{{Name: "api", Key: weir.ByHeader("Key"), Policy: func(*http.Request) weir.Policy { return weir.Unlimited() }}},
-		{{Name: "api", Key: weir.ByHeader("Key"), Shadow: 1, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		{{Name: "api", Key: weir.ByHeader("Key"), Enforce: weir.Percent(0), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
 	} {
 		var charges []int
 		h := must(t, memory(), weir.Options{Rules: rules, Observe: func(e weir.Event) { charges = append(charges, len(e.Transaction.Charges)) }}).Handler(served)
@@ -267,7 +267,7 @@ func TestRemade(t *testing.T) {
 		before := len(log.String())
 		c.do()
 		c.do()
-		if got := strings.Count(log.String()[before:], "a handler makes Limiters"); got != c.warns {
+		if got := strings.Count(log.String()[before:], "limiters of one rule made again and again by a handler"); got != c.warns {
 			t.Errorf("%s: got %d warnings, want %d: %s", c.name, got, c.warns, log.String()[before:])
 		}
 	}
@@ -283,7 +283,7 @@ func TestTwoRulesOfOneName(t *testing.T) {
 		want                 string
 	}{
 		"the same limits":    {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute), false, ""},
-		"another quota":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), false, `rule=api limit="1m: 50 per 1m0s (gcra)" other="1m: 5 per 1m0s (gcra)"`},
+		"another quota":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), false, `rule=api limits="1m: 50 per 1m0s (gcra)" other_limits="1m: 5 per 1m0s (gcra)"`},
 		"another burst":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute).WithBurst(9), algorithms.GCRA(5, time.Minute), false, "9 at once"},
 		"another period":     {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Hour), algorithms.GCRA(5, time.Second), false, ""},
 		"a name and periods": {algorithms.GCRA(5, time.Minute).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), false, "rule=api"},
@@ -359,7 +359,7 @@ func TestNestedLimiters(t *testing.T) {
 		want          string
 	}{
 		{weir.ByIP(), weir.ByHeader("User"), false, ""},
-		{weir.Global(), weir.ByIP(), false, "rule=inner shared=outer"},
+		{weir.Global(), weir.ByIP(), false, "rule=inner other_rule=outer"},
 		{weir.Global(), weir.ByIP(), true, ""},
 	} {
 		var log weirtest.Log
@@ -410,7 +410,7 @@ func TestDoubled(t *testing.T) {
 		for range 30 {
 			do(h, ask("/", "192.0.2.1:4"))
 		}
-		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "same Limiter twice") || !strings.Contains(got, "rule=api") {
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request charged twice by one Limiter") || !strings.Contains(got, "rule=api") {
 			t.Errorf("%s: logged %q", name, got)
 		}
 	}

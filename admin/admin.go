@@ -285,10 +285,10 @@ func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body st
 		if !errors.As(err, &p) {
 			p = storeFailed // fail logs the error itself
 		}
-		log.WarnContext(ctx, "admin: change failed", "error", p)
+		log.WarnContext(ctx, "admin: change failed", "err", p)
 		return
 	}
-	log.InfoContext(ctx, "admin: changed")
+	log.InfoContext(ctx, "admin: change made")
 }
 
 // who returns the name of the operator.

@@ -97,7 +97,7 @@ func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem
 	if !errors.As(err, &p) {
 		if r.Context().Err() == nil {
-			h.o.Logger.Error("admin: the store failed", "path", r.URL.Path, "error", err)
+			h.o.Logger.Error("admin: store failed", "path", r.URL.Path, "err", err)
 		}
 		p = storeFailed
 	}

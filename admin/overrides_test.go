@@ -88,7 +88,7 @@ func TestOverride(t *testing.T) {
 	if n := spend(l, "alice", 1); n != 0 {
 		t.Error("alice is served")
 	}
-	want := `level=INFO msg="admin: changed" who=olga change="POST /override" rule=api key=alice body="{\"limits\": [{\"quota\": 5}], \"seconds\": 3600, \"note\": \"ticket 7\"}"`
+	want := `level=INFO msg="admin: change made" who=olga change="POST /override" rule=api key=alice body="{\"limits\": [{\"quota\": 5}], \"seconds\": 3600, \"note\": \"ticket 7\"}"`
 	if got := log.String(); !strings.Contains(got, want) || strings.Count(got, "who=olga") != 7 || !strings.Contains(got, `level=WARN msg="admin: change failed" who=olga change="DELETE /override"`) {
 		t.Errorf("got the log\n%s\nwant\n%s", got, want)
 	}

@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -70,31 +69,28 @@ func (c Change) String() string {
 	return s
 }
 
-// log logs the change, as a warning if counts are lost. No line has an empty value: it says
-// that a rule was added or removed, or what was added to a rule or removed from it.
+// log logs the change, as a warning if counts are lost. No line has an empty value: a part that
+// was added has only its text after the reload, and a part that was removed only that before it.
 func (c Change) log(logger *slog.Logger) {
-	level, did := slog.LevelInfo, "changed"
-	if c.Lost {
-		level = slog.LevelWarn
-	}
+	level, message, attrs := slog.LevelInfo, "config: rule changed", []any{"rule", c.Rule}
 	switch {
-	case c.From == "":
-		did = "added"
-	case c.To == "":
-		did = "removed"
-	}
-	line := func(message string, attrs ...any) {
-		attrs = append(append([]any{"rule", c.Rule}, attrs...), "lost", c.Lost)
-		logger.Log(context.Background(), level, message, attrs...)
-	}
-	switch only := c.From + c.To; {
+	case c.What == "" && c.From == "":
+		message, attrs = "config: rule added", append(attrs, "limits", c.To)
 	case c.What == "":
-		line("config: rule "+did, "limits", only)
-	case did == "changed":
-		line("config: rule changed", "what", c.What, "from", c.From, "to", c.To)
+		message, attrs = "config: rule removed", append(attrs, "limits", c.From)
 	default:
-		line("config: rule changed", "what", c.What, did, only)
+		attrs = append(attrs, "part", c.What)
+		if c.From != "" {
+			attrs = append(attrs, "from", c.From)
+		}
+		if c.To != "" {
+			attrs = append(attrs, "to", c.To)
+		}
 	}
+	if c.Lost {
+		level, attrs = slog.LevelWarn, append(attrs, "lost", true)
+	}
+	logger.Log(context.Background(), level, message, attrs...)
 }
 
 // A fact is a part of a rule, as in Change. If the part has counts, identity stands for the
@@ -109,7 +105,7 @@ func (r *rule) facts() []fact {
 		{"cost", r.cost.text, ""},
 		{"unit", cmp.Or(r.Unit, "requests"), ""},
 		{"headers", headerNames(r.headers), ""},
-		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
+		{"enforce", r.Enforce.String(), ""},
 		{"allow", r.allow.text, ""},
 		{"deny", r.deny.text, ""},
 		{"config", r.word, ""},

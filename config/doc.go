@@ -22,7 +22,7 @@
 //	    key: [{first-of: [user, ip]}, method]
 //	    algorithm: token-bucket
 //	    cost: content-length
-//	    shadow: true
+//	    enforce: 10%
 //	    allow: [10.0.0.0/8]
 //	    penalty: {strikes: {limit: 10, period: 60}, for: 10m}
 //	    config:
@@ -51,8 +51,8 @@
 //     unit says otherwise. A request whose body has no known length is refused.
 //   - settle: used charges in the end what the handler reports or draws in the unit of
 //     the rule: see [weir.ChargeUsed]. The default, reserved, charges the cost.
-//   - shadow: true charges requests and refuses none. shadow: 75% enforces the rule
-//     for a quarter of the keys, and refuses no requests of the other keys.
+//   - enforce: 10% enforces the rule for a tenth of the keys. Requests of the other keys
+//     are charged and not refused; enforce: 0% refuses none. The default is 100%.
 //   - allow lists requests that the rule does not apply to, and deny lists requests
 //     that it refuses. An entry is an address, a network, a key, or a prefix of
 //     keys, such as tenant-a/*. Addresses and networks are compared with the address

@@ -58,11 +58,11 @@ func (f *File) Watch(ctx context.Context) error {
 				timer.Reset(quiet)
 			}
 		case err := <-w.Errors: // events may be lost, so read the file
-			log.Warn("config: watching the rules failed", "error", err)
+			log.Warn("config: changes of the file may be missed", "err", err)
 			timer.Reset(quiet)
 		case <-timer.C:
 			if now, err := watchPaths(w, paths); err != nil {
-				log.Error("config: watching the rules failed", "error", err)
+				log.Error("config: file not watched", "err", err)
 			} else {
 				names = now
 			}
@@ -106,7 +106,7 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 			all = list.Unwrap()
 		}
 		for _, err := range all {
-			log.Error("config: rules not reloaded", "error", err)
+			log.Error("config: rules not reloaded", "err", err)
 		}
 		return digest, paths
 	}
@@ -114,7 +114,7 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 		c.log(log)
 	}
 	if unused := f.Unused(); len(unused) > 0 {
-		log.Warn("config: no handler names these rules, so they limit nothing", "rules", unused)
+		log.Warn("config: rules that no handler names", "rules", unused, "effect", "they limit nothing")
 	}
 	log.Info("config: rules reloaded", "changes", len(changes), "version", f.Version())
 	return digest, content.paths

@@ -194,7 +194,7 @@ func TestWatchMistake(t *testing.T) {
 	w.wait("r.yaml:1:48: period \"x\"")
 	must(t, os.WriteFile(path+".log", []byte("noise"), 0o644))
 	must(t, os.Remove(path))
-	w.wait("rules not reloaded error=config: open")
+	w.wait("rules not reloaded err=config: open")
 	must(t, os.WriteFile(path, []byte(limitOf(2)), 0o644))
 	w.waitChange(1, 2)
 }
@@ -208,10 +208,10 @@ func TestWatchCut(t *testing.T) {
 	must(t, os.WriteFile(path, []byte(first+"  - {limit: 1, period: 3s}\n- {name: b, config: [{limit: 5, period: 3s}]}\n"), 0o644))
 	w := watch(t, path)
 	must(t, os.WriteFile(path, []byte(first), 0o644))
-	w.wait("config: rule changed rule=a what=limit 3s (gcra) removed=1 per 3s lost=true")
+	w.wait("config: rule changed rule=a part=limit 3s (gcra) from=1 per 3s lost=true")
 	w.wait("config: rule removed rule=b limits=5 per 3s lost=true")
 	must(t, os.WriteFile(path, []byte(strings.Replace(first, "1h}", "1h}\n  - {limit: 1, period: 3s}", 1)), 0o644))
-	w.wait("config: rule changed rule=a what=limit 3s (gcra) added=1 per 3s lost=false")
+	w.wait("config: rule changed rule=a part=limit 3s (gcra) to=1 per 3s")
 }
 
 func TestWatchFS(t *testing.T) {

@@ -31,7 +31,8 @@ import (
 var imported = []string{
 	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httptest", "net/http/httputil", "net/netip", "net/url", "os",
 	"strconv", "strings", "sync", "testing", "testing/synctest", "time",
-	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9",
+	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9", "github.com/redis/go-redis/extra/redisotel/v9",
+	"github.com/seed83679106/weir/weirotel", "go.opentelemetry.io/otel",
 	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config", "github.com/seed83679106/weir/credit", "github.com/seed83679106/weir/headers", "github.com/seed83679106/weir/keys", "github.com/seed83679106/weir/lease", "github.com/seed83679106/weir/llm", "github.com/seed83679106/weir/overrides", "github.com/seed83679106/weir/regions",
 	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/stack", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
 	"github.com/seed83679106/weir/weirgrpc", "google.golang.org/grpc", "google.golang.org/grpc/credentials", "google.golang.org/protobuf/proto",
@@ -172,7 +173,7 @@ func TestGo(t *testing.T) {
 		// require, and with packages of the other libraries
 		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
-			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.Contains(path, "grpc") && !strings.HasSuffix(path, "/storetest") {
+			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.Contains(path, "otel") && !strings.Contains(path, "grpc") && !strings.HasSuffix(path, "/storetest") {
 				own = append(own, path)
 			}
 		}

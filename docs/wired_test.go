@@ -106,17 +106,17 @@ func TestWiredWrong(t *testing.T) {
 		told                string // part of the error or the log
 	}{
 		{"quick start", "the limiter is in front of authentication", limited(weir.Rule{Name: "api", Key: keys.ByContext("account"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
-			`key was missing in each of its first 200 requests" rule=api likely="authentication runs after the limiter`},
+			`key missing in each of the first 200 requests" rule=api effect="none of them was limited" likely="authentication runs after the limiter`},
 		{"quick start", "the path value is read outside of the mux", limited(weir.Rule{Name: "item", Key: keys.ByPathValue("id"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
 			`the path value is read outside of the mux`},
 		{"quick start", "a key function that returns the empty key", limited(weir.Rule{Name: "api", Key: func(r *http.Request) (string, bool) { return r.Header.Get("X-User"), true }, Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
-			`key was empty, and all requests with an empty key share one quota" rule=api`},
+			`key empty" rule=api effect="all requests with an empty key share one quota"`},
 		{"quick start", "a limiter and a store for each request", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				l, _ := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{perMinute("each")}})
 				l.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
 			}), nil
-		}, `a handler makes Limiters of one rule again and again`},
+		}, `limiters of one rule made again and again by a handler`},
 		{"quick start", "two rules of one name", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			store, other := memstore.New(memstore.Options{}), perMinute("same")
 			other.Limits = []weir.Limit{algorithms.GCRA(7, time.Minute)}
@@ -126,13 +126,13 @@ func TestWiredWrong(t *testing.T) {
 				}
 			}
 			return http.NotFoundHandler(), nil
-		}, `a rule of the same name with different limits, which share their counts`},
+		}, `the limits differ, and share their counts`},
 		{"quick start", "a quota for all around a quota for each client", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			store := memstore.New(memstore.Options{})
 			outer, err := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}}})
 			inner, err2 := weir.New(store, weir.Options{Logger: log, Rules: []weir.Rule{perMinute("inner")}})
 			return outer.Handler(inner.Handler(http.NotFoundHandler())), errors.Join(err, err2)
-		}, `so one client can use it up`},
+		}, `one client can use up other_rule`},
 
 		{"quick start", "every client is trusted as a proxy", limitedSafely(func() weir.Rule {
 			r := perMinute("api")
@@ -148,9 +148,9 @@ func TestWiredWrong(t *testing.T) {
 				r.RemoteAddr = "198.51.100.7" // as chi's RealIP does
 				h.ServeHTTP(w, r)
 			}), err
-		}, `a middleware has replaced the address of the peer`},
+		}, `address of the peer replaced`},
 		{"quick start", "a period without a unit", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, 60_000)}}),
-			`a limit has a period below a millisecond`},
+			`period of a limit below a millisecond`},
 
 		{"Redis", "the number of replicas is missing", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			_, err := stack.New(redis.NewUniversalClient(at("localhost:1")), stack.Options{Logger: log})
@@ -179,7 +179,7 @@ func TestWiredWrong(t *testing.T) {
 				}
 				return "-ERR unknown command '" + args[0] + "', with args beginning with: \r\n"
 			}))
-		}), `Redis cannot decide until its setup is changed`},
+		}), `check of Redis failed until its setup is changed`},
 		{"Redis", "nobody listens at the address", shared(func(*testing.T) *redis.UniversalOptions { return at(unused(t)) }),
 			`connection refused`},
 
@@ -189,15 +189,15 @@ func TestWiredWrong(t *testing.T) {
 			`quota 0 is below 1`},
 		{"tiers", "an override that replaces nothing", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(1000, time.Hour)},
 			ForKey: func(string) weir.Policy { return weir.Limited(weir.Limit{Name: "dayly", Quota: 9}) }}),
-			`could not use a policy of ForKey" rule=api`},
+			`policy of ForKey ignored" rule=api`},
 
 		{"login", "a cost that is not known yet", login(func(r *weir.Rule) { r.Cost = func(*http.Request) int64 { return 0 } }),
-			`cost was 0 in each of its first 200 requests, so it limited none of them" rule=login`},
+			`cost 0 in each of the first 200 requests" rule=login effect="none of them was limited"`},
 		{"quick start", "a cost in another unit than the limits", func(t *testing.T, log *slog.Logger) (http.Handler, error) {
 			r := perMinute("upload")
 			r.Cost = func(*http.Request) int64 { return 1 << 20 }
 			return limited(r)(t, log)
-		}, `cost exceeded the capacity of a limit in each of its first 200 requests, which no wait can admit" rule=upload`},
+		}, `cost above the capacity of a limit in each of the first 200 requests" rule=upload`},
 		{"Redis", "both stores of a Fallback are the same", func(*testing.T, *slog.Logger) (h http.Handler, err error) {
 			defer func() { err = fmt.Errorf("%v", recover()) }()
 			store := memstore.New(memstore.Options{})
@@ -210,7 +210,7 @@ func TestWiredWrong(t *testing.T) {
 			r := perMinute("api")
 			r.ForKey = live.Of("api", nil)
 			return limited(r)(nil, log)
-		}, `overrides: requests are served without overrides`},
+		}, `overrides: request served before the overrides were read`},
 
 		{"login", "the handler answers wrong passwords with another status", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			r := perMinute("login")
@@ -220,7 +220,7 @@ func TestWiredWrong(t *testing.T) {
 				return nil, err
 			}
 			return l.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })), nil
-		}, `Settle gave back all units of each of its first 200 requests" rule=login`},
+		}, `all units refunded in each of the first 200 requests" rule=login`},
 		{"login", "a burst that does nothing", login(func(r *weir.Rule) { r.Limits[0] = r.Limits[0].WithBurst(2) }), `has no burst`},
 		{"login", "a limit that never refuses", login(func(r *weir.Rule) {
 			r.Settle = nil
@@ -232,9 +232,9 @@ func TestWiredWrong(t *testing.T) {
 			return r
 		}), `ChargeOnly`},
 
-		{"outbound", "the store is down", outgoing(weirtest.ErrDown, weir.TransportOptions{}), `could not decide" rule=partner err="dial tcp 127.0.0.1:6379: connection refused" cause=error passed=true`},
+		{"outbound", "the store is down", outgoing(weirtest.ErrDown, weir.TransportOptions{}), `request not decided" rule=partner err="dial tcp 127.0.0.1:6379: connection refused" cause=error passed=true`},
 		{"outbound", "the store is busy", outgoing(quota.ErrBusy, weir.TransportOptions{}), `cause=busy passed=false`},
-		{"outbound", "the store can never work", outgoing(quota.ErrUnusable, weir.TransportOptions{}), `level=ERROR msg="weir: could not decide" rule=partner`},
+		{"outbound", "the store can never work", outgoing(quota.ErrUnusable, weir.TransportOptions{}), `level=ERROR msg="weir: request not decided" rule=partner`},
 		{"outbound", "a negative pause", outgoing(nil, weir.TransportOptions{MaxPause: -1}), `MaxPause`},
 	} {
 		t.Run(c.deployment+": "+c.mistake, func(t *testing.T) {

@@ -101,7 +101,7 @@ func (t *Transport) report(ctx context.Context, u Usage, ok bool) {
 		if logger == nil {
 			logger = slog.Default()
 		}
-		logger.WarnContext(ctx, "llm: an answer does not say how many tokens it has used, so nothing is reported; later ones are not logged",
+		logger.WarnContext(ctx, "llm: answer without its usage of tokens", "effect", "nothing is reported; later answers of this kind are not logged",
 			"likely", `a stream of Chat Completions needs "stream_options": {"include_usage": true}; or the answer is compressed, or of another API`)
 	case !ok:
 	case t.Report != nil:

@@ -153,7 +153,7 @@ func TestNoUsage(t *testing.T) {
 		{"in another field", sseType, `dato: {"usage":{"input_tokens":5}}` + "\n\ndata: [DONE]\n\n"},
 	} {
 		got, log := answer(t, 200, tt.fields, strings.NewReader(tt.text), -1)
-		if len(got) != 0 || strings.Count(log, "does not say how many tokens") != 1 {
+		if len(got) != 0 || strings.Count(log, "answer without its usage of tokens") != 1 {
 			t.Errorf("%s: reported %+v, logged %q", tt.name, got, log)
 		}
 	}
@@ -322,7 +322,7 @@ func TestModels(t *testing.T) {
 		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{"data":[]}`)), Request: r}, nil
 	})}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		want := map[string]string{http.MethodPost: "does not say how many tokens"}[method]
+		want := map[string]string{http.MethodPost: "answer without its usage of tokens"}[method]
 		res, err := tr.RoundTrip(httptest.NewRequest(method, "/v1/models", nil))
 		if err != nil {
 			t.Fatal(err)

@@ -70,7 +70,7 @@ const (
 // a warning goes to [slog.Default], once in a process.
 func New(o Options) *Store {
 	if handler, purposely := remade.Callers(); handler && !purposely && handlerMade.Again("", time.Now()) {
-		slog.Warn("memstore: a handler makes stores again and again, and each of them has counted nothing yet; make one before the server starts")
+		slog.Warn("memstore: stores made again and again by a handler", "effect", "each has counted nothing yet", "fix", "make one before the server starts")
 	}
 	switch {
 	case o.MaxKeys < 0:

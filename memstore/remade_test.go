@@ -33,7 +33,7 @@ func TestRemade(t *testing.T) {
 	for range 100 {
 		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	}
-	if got := strings.Count(log.String(), "memstore: a handler makes stores"); got != 1 || passed != 100 {
+	if got := strings.Count(log.String(), "memstore: stores made again and again by a handler"); got != 1 || passed != 100 {
 		t.Errorf("got %d warnings after %d requests have passed, want 1 after 100: %s", got, passed, &log)
 	}
 }

@@ -117,10 +117,13 @@ func NewLive(o LiveOptions) *Live {
 // is true from the start. Once true, it stays true.
 func (l *Live) Ready() bool { return l.ready.Load() }
 
+// noneInForce is the effect of overrides that were never read.
+const noneInForce = "nobody is denied, and no override is in force"
+
 // unread warns once that a request of a rule comes before the table was read.
 func (l *Live) unread(rule string) {
 	if l.warned.CompareAndSwap(false, true) {
-		l.log.Warn("overrides: requests are served without overrides: the table was not read yet, so nobody is denied; call Run, and wait for Ready", "rule", rule)
+		l.log.Warn("overrides: request served before the overrides were read", "rule", rule, "effect", noneInForce, "fix", "call Run, and wait for Ready")
 	}
 }
 
@@ -183,15 +186,15 @@ func (l *Live) Refresh(ctx context.Context) error {
 		switch {
 		case l.err != nil || ctx.Err() != nil:
 		case l.ready.Load():
-			l.log.Warn("overrides: the keeper failed; the last table stays in force", "overrides", len(l.all), "err", err)
+			l.log.Warn("overrides: overrides not read from the store", "err", err, "overrides", len(l.all), "effect", "those that were read last stay in force")
 		default:
-			l.log.Warn("overrides: the keeper failed before the table was read: nobody is denied, and no override is in force", "err", err)
+			l.log.Warn("overrides: overrides not read from the store", "err", err, "effect", noneInForce)
 		}
 		l.err = err
 		return err
 	}
 	if l.err != nil {
-		l.log.Info("overrides: the keeper is back")
+		l.log.Info("overrides: overrides read from the store again")
 		l.err = nil
 	}
 	defer l.ready.Store(true)
@@ -199,7 +202,7 @@ func (l *Live) Refresh(ctx context.Context) error {
 		return nil
 	}
 	if version == "" && len(l.all) > 0 {
-		l.log.Warn("overrides: the keeper has lost all overrides", "overrides", len(l.all))
+		l.log.Warn("overrides: all overrides lost by the store", "overrides", len(l.all))
 	}
 	l.version = version
 	l.take(kept, now)
@@ -216,7 +219,7 @@ func (l *Live) take(kept map[string]string, now time.Time) {
 		o, err := decode(name, text)
 		end, errEnd := strconv.ParseInt(micros, 10, 64)
 		if err := cmp.Or(err, errEnd); err != nil {
-			l.log.Warn("overrides: ignored an override that cannot be read", "err", err)
+			l.log.Warn("overrides: override ignored", "err", err)
 			continue
 		}
 		if end != 0 {

@@ -350,7 +350,7 @@ func TestKeeperFails(t *testing.T) {
 	eventually(t, "the overrides are gone", func() bool { return len(r.All()) == 0 })
 	r.ask("mallory", 200)
 	log := r.log.String()
-	for _, want := range []string{"the keeper failed; the last table stays in force", "the keeper is back", "the keeper has lost all overrides"} {
+	for _, want := range []string{"overrides not read from the store", "overrides read from the store again", "all overrides lost by the store"} {
 		if n := strings.Count(log, want); n != 1 {
 			t.Errorf("the log says %d times %q", n, want)
 		}

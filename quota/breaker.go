@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/seed83679106/weir/internal/period"
 )
 
 // BreakerOptions are the options of Breaker. The zero BreakerOptions are ready to use.
@@ -122,7 +124,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
 		if b.phase.CompareAndSwap(p, open) {
-			cmp.Or(b.o.Logger, slog.Default()).WarnContext(ctx, "weir: the breaker has opened: the store is not called for a while", "err", err)
+			cmp.Or(b.o.Logger, slog.Default()).WarnContext(ctx, "quota: breaker opened", "err", err, "cause", Cause(err), "effect", "the store is called again after Cooldown")
 			b.o.OnChange(true, err)
 		}
 	}
@@ -157,7 +159,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) erro
 	case err == nil:
 		next = &phase{}
 		b.phase.Store(next)
-		cmp.Or(b.o.Logger, slog.Default()).InfoContext(ctx, "weir: the breaker has closed: the store answers", "after", time.Since(p.began), "refused", b.refused.Load()-p.refused)
+		cmp.Or(b.o.Logger, slog.Default()).InfoContext(ctx, "quota: breaker closed", "after", period.Rounded(time.Since(p.began)), "refused", b.refused.Load()-p.refused)
 		b.o.OnChange(false, nil)
 	case isFailure(ctx, t, err):
 		next = b.newOpenPhase(err)

@@ -394,10 +394,10 @@ func TestDegradingIsSaid(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}
-		outage := `level=WARN msg="weir: the primary store fails: the secondary decides" cause=error err="dial tcp 127.0.0.1:6379: connection refused"
-level=WARN msg="weir: the breaker has opened: the store is not called for a while" err="dial tcp 127.0.0.1:6379: connection refused"
-level=INFO msg="weir: the breaker has closed: the store answers" after=5s refused=495
-level=INFO msg="weir: the primary store decides again" after=6.11s decided=512
+		outage := `level=WARN msg="quota: primary store failed" err="dial tcp 127.0.0.1:6379: connection refused" cause=error effect="the secondary decides"
+level=WARN msg="quota: breaker opened" err="dial tcp 127.0.0.1:6379: connection refused" cause=error effect="the store is called again after Cooldown"
+level=INFO msg="quota: breaker closed" after=5s refused=495
+level=INFO msg="quota: primary store decides again" after=6.11s decided=512
 `
 		if want := outage + outage; b.String() != want {
 			t.Errorf("got\n%swant\n%s", b.String(), want)

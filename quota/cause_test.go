@@ -118,22 +118,22 @@ func TestFallbackLog(t *testing.T) {
 			}
 			return lines
 		}
-		const begins = `msg="weir: the primary store fails: the secondary decides" cause=`
-		const loud = `level=ERROR msg="weir: the primary store fails until its setup is changed: the secondary decides" cause=unusable err="quota: the store cannot work as it is set up"`
+		const begins, effect = `msg="quota: primary store failed" err=`, ` effect="the secondary decides"`
+		const loud = `level=ERROR msg="quota: primary store unusable until its setup is changed" err="quota: the store cannot work as it is set up" cause=unusable` + effect
 		for _, c := range []struct {
 			err  error
 			d    time.Duration
 			want []string
 		}{
 			{nil, time.Second, nil},
-			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `busy err="quota: the store is busy"`}},
-			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=5m0.9s decided=3000`}},
-			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
+			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `"quota: the store is busy" cause=busy` + effect}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store decides again" after=5m1s decided=3000`}},
+			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `"redisstore: no answer in time" cause=timeout` + effect}},
 			{quota.ErrUnusable, 150 * time.Second, []string{loud, loud, loud}}, // in the same outage
-			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=2m31.9s decided=1510`}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store decides again" after=2m32s decided=1510`}},
 			{quota.ErrUnusable, time.Second, []string{loud}}, // a new outage says so at once
-			{nil, 2 * time.Second, []string{`level=INFO msg="weir: the primary store decides again" after=1.9s decided=10`}},
-			{redisstore.ErrTimeout, 100 * time.Millisecond, []string{"level=WARN " + begins + `timeout err="redisstore: no answer in time"`}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store decides again" after=1.9s decided=10`}},
+			{redisstore.ErrTimeout, 100 * time.Millisecond, []string{"level=WARN " + begins + `"redisstore: no answer in time" cause=timeout` + effect}},
 			{nil, 2 * time.Second, nil}, // one late decision is one line
 		} {
 			if got := ask(c.err, c.d); strings.Join(got, "\n") != strings.Join(c.want, "\n") {

@@ -85,7 +85,7 @@ func ExampleFallbackStore() {
 	}
 	fmt.Printf("%+v\n", store.Stats())
 	// Output:
-	// level=WARN msg="weir: the primary store fails: the secondary decides" cause=error err="connection refused"
+	// level=WARN msg="quota: primary store failed" err="connection refused" cause=error effect="the secondary decides"
 	// true <nil>
 	// true <nil>
 	// {Active:true Decided:map[busy:0 error:2 full:0 open:0 timeout:0 unusable:0]}

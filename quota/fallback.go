@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/traced"
 )
 
 // FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
@@ -112,13 +114,13 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	f.last.Store(now)
 	begins := f.began.Load() == 0 && f.began.CompareAndSwap(0, now)
-	level, text, logs := slog.LevelWarn, "weir: the primary store fails: the secondary decides", begins
+	level, text, logs := slog.LevelWarn, "quota: primary store failed", begins
 	if cause == causeUnusable {
-		level, text = slog.LevelError, "weir: the primary store fails until its setup is changed: the secondary decides"
+		level, text = slog.LevelError, "quota: primary store unusable until its setup is changed"
 		_, logs = f.loud.Pass()
 	}
 	if logs {
-		cmp.Or(f.o.Logger, slog.Default()).Log(ctx, level, text, "cause", causes[cause], "err", err)
+		cmp.Or(f.o.Logger, slog.Default()).Log(ctx, level, text, "err", err, "cause", causes[cause], "effect", "the secondary decides")
 	}
 	if begins {
 		f.o.OnChange(true, err)
@@ -136,7 +138,7 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	n := f.total()
 	n -= f.before.Swap(n)
 	if last != began {
-		cmp.Or(f.o.Logger, slog.Default()).InfoContext(ctx, "weir: the primary store decides again", "after", time.Duration(now-began), "decided", n)
+		cmp.Or(f.o.Logger, slog.Default()).InfoContext(ctx, "quota: primary store decides again", "after", period.Rounded(time.Duration(now-began)), "decided", n)
 	}
 	f.o.OnChange(false, nil)
 }
@@ -155,6 +157,9 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	cause := causeOf(err)
 	f.degraded(ctx, cause, err)
+	if call := traced.Of(ctx); call != nil {
+		call.FellBack(causes[cause])
+	}
 	t.SetResult(&Result{}) // primary may have filled in some of it
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)

@@ -60,9 +60,9 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // if t has spent no units in flight. The caller may change t afterwards. The store is asked with
 // ctx, which must not end.
 //
-// If units cannot be renewed or released, Keep calls failed with what could not be done, such as
-// "give units back", and with the name of a rule; nil means a warning to slog.Default().
-func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, task, rule string, err error)) (release func()) {
+// If units cannot be renewed or released, Keep calls failed with what happened, such as
+// "units not refunded", and with the name of a rule; nil means a warning to slog.Default().
+func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond
 	for i := range t.Charges {
@@ -88,7 +88,7 @@ func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx cont
 type held struct {
 	ctx    context.Context
 	store  Store
-	failed func(ctx context.Context, task, rule string, err error)
+	failed func(ctx context.Context, what, rule string, err error)
 	began  time.Time
 
 	mu      sync.Mutex
@@ -108,7 +108,7 @@ func (h *held) release() {
 	back := Transaction{Charges: h.charges}
 	h.charges = nil
 	if err := h.store.Take(h.ctx, &back); err != nil {
-		h.failed(h.ctx, "give units back", back.Charges[0].Rule, err)
+		h.failed(h.ctx, "units not refunded", back.Charges[0].Rule, err)
 		return
 	}
 	if line.Anyone() && !h.silently() {
@@ -147,7 +147,7 @@ func (h *held) renew() {
 		fresh.Charges = append(fresh.Charges, c)
 	}
 	if err := h.takeSafely(&fresh); err != nil { // the store may still have spent the units
-		h.failed(h.ctx, "renew a request in flight", fresh.Charges[0].Rule, err)
+		h.failed(h.ctx, "request in flight not renewed", fresh.Charges[0].Rule, err)
 		h.timer.Reset(h.lease / 4)
 		return
 	}
@@ -158,7 +158,7 @@ func (h *held) renew() {
 		h.charges = append(h.charges, c)
 	}
 	if err := h.takeSafely(&old); err != nil {
-		h.failed(h.ctx, "give units back", old.Charges[0].Rule, err)
+		h.failed(h.ctx, "units not refunded", old.Charges[0].Rule, err)
 	}
 	h.timer.Reset(h.lease / 2)
 }
@@ -173,8 +173,12 @@ func (h *held) takeSafely(t *Transaction) error {
 // heldLog bounds the lines of warnHeld, for Hold has no options.
 var heldLog sparse.Gate
 
-func warnHeld(ctx context.Context, task, rule string, err error) {
+func warnHeld(ctx context.Context, what, rule string, err error) {
 	if unlogged, ok := heldLog.Pass(); ok {
-		slog.WarnContext(ctx, "weir: could not "+task, "rule", rule, "err", err, "cause", Cause(err), "unlogged", unlogged)
+		attrs := []any{"rule", rule, "err", err, "cause", Cause(err)}
+		if unlogged > 0 {
+			attrs = append(attrs, "unlogged", unlogged)
+		}
+		slog.WarnContext(ctx, "quota: "+what, attrs...)
 	}
 }

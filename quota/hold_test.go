@@ -172,7 +172,7 @@ func TestHoldErrors(t *testing.T) {
 		fails.Store(1)
 		release()
 		synctest.Wait()
-		for _, want := range []string{`weir: could not renew a request in flight`, "rule=jobs", "the store panicked: a bug", "weir: could not give units back"} {
+		for _, want := range []string{`quota: request in flight not renewed`, "rule=jobs", "the store panicked: a bug", "quota: units not refunded"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("got the log %s, want it to have %s", &log, want)
 			}

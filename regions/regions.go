@@ -191,10 +191,10 @@ func (s *Store) Run(ctx context.Context) error {
 	for {
 		if err := s.claim(ctx); err != nil && ctx.Err() == nil && !s.failed {
 			s.failed = true
-			s.log.Warn("regions: the central store failed; the region keeps its part until the span ends, and then has a tenth of its even share", "region", s.o.Region, "err", err)
+			s.log.Warn("regions: central store failed", "region", s.o.Region, "err", err, "effect", "the region keeps its share until the interval ends, and then has a tenth of its even share")
 		} else if err == nil && s.failed {
 			s.failed = false
-			s.log.Info("regions: the central store is back", "region", s.o.Region)
+			s.log.Info("regions: central store answers again", "region", s.o.Region)
 		}
 		select {
 		case <-ctx.Done():

@@ -257,7 +257,7 @@ func TestParts(t *testing.T) {
 		down.Store(false)
 		ask(20 * time.Second)
 		synctest.Wait()
-		if eu.Part() < 0.9 || strings.Count(log.String(), "is back") != 2 {
+		if eu.Part() < 0.9 || strings.Count(log.String(), "answers again") != 2 {
 			t.Errorf("the central store is back: got the part %v, want 0.9 or more; log %s", eu.Part(), &log)
 		}
 		checkHalves(t, eu)

@@ -97,12 +97,12 @@ func (c *checker) run() {
 		unusable := errors.Is(err, quota.ErrUnusable)
 		switch {
 		case err == nil && last != nil:
-			c.logger.Info("weir: Redis can decide now")
+			c.logger.Info("stack: check of Redis passed")
 		case err == nil:
 		case unusable && (last == nil || last.Error() != err.Error()):
-			c.logger.Error("weir: Redis cannot decide until its setup is changed", "err", err)
+			c.logger.Error("stack: check of Redis failed until its setup is changed", "err", err)
 		case !unusable && last == nil:
-			c.logger.Warn("weir: Redis does not answer yet", "err", err)
+			c.logger.Warn("stack: check of Redis not answered yet", "err", err)
 		}
 		if err == nil {
 			return

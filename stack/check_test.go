@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 	server.Do("ACL", "SETUSER", "weir", "+@all")
 	until(t, "Err is nil", func() bool { return store.Err() == nil })
 	until(t, "the log has both lines", func() bool {
-		return strings.Contains(log.String(), `level=ERROR msg="weir: Redis cannot decide`) && strings.Contains(log.String(), "Redis can decide now")
+		return strings.Contains(log.String(), `level=ERROR msg="stack: check of Redis failed`) && strings.Contains(log.String(), "stack: check of Redis passed")
 	})
 	server.Do("ACL", "SETUSER", "weir", "-psetex")
 	store.Age(10 * time.Second) // TestChecksPause tests that no check begins earlier
@@ -61,7 +61,7 @@ func TestCheck(t *testing.T) {
 		granted(t, store, "c")
 		return errors.Is(store.Err(), quota.ErrUnusable)
 	})
-	if n := strings.Count(log.String(), `level=ERROR msg="weir: Redis cannot decide`); n != 2 {
+	if n := strings.Count(log.String(), `level=ERROR msg="stack: check of Redis failed`); n != 2 {
 		t.Errorf("got %d lines that Redis cannot decide, want 2:\n%s", n, log)
 	}
 }
@@ -71,7 +71,7 @@ func TestCheckOutage(t *testing.T) {
 	server := redistest.Server(t)
 	server.Kill()
 	store, log := open(t, server.Addr(), stack.Options{Replicas: 1})
-	until(t, "the log has the outage", func() bool { return strings.Contains(log.String(), "Redis does not answer yet") })
+	until(t, "the log has the outage", func() bool { return strings.Contains(log.String(), "stack: check of Redis not answered yet") })
 	if err := store.Err(); err == nil || errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("got error %v, want one that is no ErrUnusable", err)
 	}

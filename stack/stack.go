@@ -95,7 +95,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.Breaker.Logger = cmp.Or(o.Breaker.Logger, o.Logger)
 	for _, w := range shared.Warnings() {
-		o.Logger.Warn("weir: Redis: " + w)
+		o.Logger.Warn("stack: setting of the Redis client works against the store", "text", w)
 	}
 	s := &Store{redis: shared, checker: checker{probe: shared.Probe, logger: o.Logger}}
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())

@@ -81,7 +81,7 @@ func TestStack(t *testing.T) {
 			t.Errorf("%s: got error %v, want that of the connection", test.name, err)
 		}
 	}
-	if text := log.String(); !strings.Contains(text, "the primary store fails: the secondary decides") {
+	if text := log.String(); !strings.Contains(text, "quota: primary store failed") {
 		t.Errorf("the log lacks the outage:\n%s", text)
 	}
 }

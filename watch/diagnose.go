@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -43,13 +44,13 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 		d.names = append(d.names, r.Name)
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
 		if trustsAnybody(r.Key) {
-			d.found(AnybodyTrusted, "clients can choose their key by X-Forwarded-For or Forwarded", "rule", r.Name)
+			d.found(AnybodyTrusted, "key chosen by clients", "rule", r.Name, "likely", "X-Forwarded-For or Forwarded is believed from every peer")
 		}
 	}
 	for _, s := range stores {
 		if s, ok := s.(interface{ Warnings() []string }); ok {
 			if w := s.Warnings(); len(w) > 0 {
-				d.found(SlowClient, "a Redis client has settings that work against the store", "warnings", w)
+				d.found(SlowClient, "settings of a Redis client work against the store", "warnings", w)
 			}
 		}
 	}
@@ -76,7 +77,7 @@ func (d *diagnosis) found(code, message string, attrs ...any) {
 		return
 	}
 	d.last[code] = now
-	d.logger.Warn("weir: "+message, append([]any{"code", code}, attrs...)...)
+	d.logger.Warn("watch: "+message, append([]any{"code", code}, attrs...)...)
 }
 
 // trustsAnybody calls the function key with a request from the Internet that claims to come
@@ -95,11 +96,7 @@ func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 
 func (d *diagnosis) observe(e weir.Event) {
 	if e.Err != nil {
-		what := "requests cannot be decided, and are refused"
-		if e.Passed {
-			what = "requests cannot be decided, and pass without a limit"
-		}
-		d.found(FailOpen, what, "err", e.Err, "cause", quota.Cause(e.Err))
+		d.found(FailOpen, "requests not decided", "err", e.Err, "cause", quota.Cause(e.Err), "passed", e.Passed)
 		return
 	}
 	d.count(&e)
@@ -108,7 +105,7 @@ func (d *diagnosis) observe(e weir.Event) {
 	}
 	t, r := e.Transaction, e.Request
 	if behind := time.Since(t.At); behind > 2*time.Second || behind < -time.Second { // a decision may take a second
-		d.found(ClockFar, "the clocks of the store and of this process differ", "behind", behind)
+		d.found(ClockFar, "clocks of the store and of this process differ", "behind", period.Rounded(behind))
 	}
 	outer := weir.FromContext(r.Context())
 	for i := range t.Charges {
@@ -136,14 +133,14 @@ func (d *diagnosis) count(e *weir.Event) {
 // before, or nil.
 func (d *diagnosis) check(c *quota.Charge, r *http.Request, outer *weir.Admission) {
 	if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
-		d.found(EmptyKey, "a key is empty: all requests with it share one limit", "rule", c.Rule)
+		d.found(EmptyKey, "key empty", "rule", c.Rule, "effect", "all requests with an empty key share one quota")
 	}
 	if isForwarded(r.Header) && isPeer(c.Key, r.RemoteAddr) {
-		d.found(NobodyTrusted, "requests are forwarded, and limited by the address of the proxy", "rule", c.Rule)
+		d.found(NobodyTrusted, "forwarded requests limited by the address of the proxy", "rule", c.Rule)
 	}
 	charged := func(o quota.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key }
 	if outer != nil && slices.ContainsFunc(outer.Charges, charged) {
-		d.found(ChargedTwice, "a request is charged twice under one rule", "rule", c.Rule)
+		d.found(ChargedTwice, "request charged twice under one rule", "rule", c.Rule)
 	}
 }
 

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most
 // perSecond lines a second. If lines are left out, the next line has the number of these
-// lines as left_out. A line has the rule, the reason (such as "limit", "ban", "deny" or
+// lines as unlogged. A line has the rule, the reason (such as "limit", "ban", "deny" or
 // "error"), the limit if a limit refused, retry_after if waiting helps, and err if the request
 // could not be decided. A nil logger means slog.Default(). A perSecond below 1 means 1.
 //
@@ -30,10 +31,10 @@ type refusalLog struct {
 	perSecond int
 	key       func(rule, key string) string
 
-	mu      sync.Mutex
-	second  time.Time // when the current second began
-	lines   int       // in the current second
-	leftOut int       // lines that were left out since the last line that was logged
+	mu       sync.Mutex
+	second   time.Time // when the current second began
+	lines    int       // in the current second
+	unlogged int       // lines that were left out since the last line that was logged
 }
 
 func (l *refusalLog) observe(e weir.Event) {
@@ -41,23 +42,19 @@ func (l *refusalLog) observe(e weir.Event) {
 	if f.Reason == 0 {
 		return
 	}
-	message := "weir: refused"
+	message := "watch: request refused"
 	switch {
 	case f.Reason == weir.ReasonError:
-		message = "weir: not decided"
+		message = "watch: request not decided"
 	case e.Shadow:
-		message = "weir: would be refused"
-	case f.Reason == weir.ReasonBan:
-		message = "weir: banned"
-	case f.Reason == weir.ReasonDeny:
-		message = "weir: denied"
+		message = "watch: request would be refused"
 	}
 	attrs := []any{"rule", f.Rule}
 	if f.Reason == weir.ReasonLimit {
 		attrs = append(attrs, "limit", longest(&e))
 	}
 	if f.RetryAfter > 0 && f.RetryAfter != quota.Never {
-		attrs = append(attrs, "retry_after", f.RetryAfter)
+		attrs = append(attrs, "retry_after", period.Rounded(f.RetryAfter))
 	}
 	attrs = append(attrs, "reason", f.Reason.String())
 	if e.Err != nil {
@@ -66,12 +63,12 @@ func (l *refusalLog) observe(e weir.Event) {
 	if l.key != nil {
 		attrs = append(attrs, "key", l.key(f.Rule, e.Key))
 	}
-	leftOut, ok := l.allow()
+	unlogged, ok := l.allow()
 	if !ok {
 		return
 	}
-	if leftOut > 0 {
-		attrs = append(attrs, "left_out", leftOut)
+	if unlogged > 0 {
+		attrs = append(attrs, "unlogged", unlogged)
 	}
 	l.logger.InfoContext(e.Request.Context(), message, attrs...)
 }
@@ -89,17 +86,17 @@ func longest(e *weir.Event) string {
 }
 
 // allow reports whether a line may be logged now, and how many were left out before it.
-func (l *refusalLog) allow() (leftOut int, ok bool) {
+func (l *refusalLog) allow() (unlogged int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); now.Sub(l.second) >= time.Second {
 		l.second, l.lines = now, 0
 	}
 	if l.lines == l.perSecond {
-		l.leftOut++
+		l.unlogged++
 		return 0, false
 	}
 	l.lines++
-	leftOut, l.leftOut = l.leftOut, 0
-	return leftOut, true
+	unlogged, l.unlogged = l.unlogged, 0
+	return unlogged, true
 }

@@ -145,7 +145,7 @@ func BenchmarkTop(b *testing.B) {
 func TestTopCounts(t *testing.T) {
 	top := watch.NewTop(10)
 	shadow := rule("shadow", weir.Global(), 1)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	two := rule("two", weir.ByHeader("Key"), 1)
 	two.ForKey = func(string) weir.Policy { return weir.Policy{} } // a rule that has it may have redundant limits
 	two.Limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)}
@@ -218,17 +218,17 @@ func TestLog(t *testing.T) {
 		time.Sleep(time.Second)
 		gone = true
 		ask(h, "Key", "b")
-		want := `msg="weir: refused" rule=api limit=1000h retry_after=`
+		want := `msg="watch: request refused" rule=api limit=1000h retry_after=`
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 5 {
 			t.Fatalf("got %d lines, want 5: %s", len(lines), out)
 		}
-		for i, want := range []string{want, want, `msg="weir: denied" rule=api reason=deny key=<pest> left_out=3`, `msg="weir: banned" rule=api retry_after=`, `msg="weir: not decided" rule=api reason=error err=gone cause=error passed=true key=<b>`} {
+		for i, want := range []string{want, want, `msg="watch: request refused" rule=api reason=deny key=<pest> unlogged=3`, `msg="watch: request refused" rule=api retry_after=`, `msg="watch: request not decided" rule=api reason=error err=gone cause=error passed=true key=<b>`} {
 			if !strings.Contains(lines[i], want) {
 				t.Errorf("line %d: got %s, want %s", i, lines[i], want)
 			}
 		}
-		if strings.Contains(lines[3], "left_out") {
+		if strings.Contains(lines[3], "unlogged") {
 			t.Errorf("line 3: got %s, want nothing left out since the line before", lines[3])
 		}
 		if !strings.Contains(lines[0], "key=<a>") {

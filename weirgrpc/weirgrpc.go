@@ -51,7 +51,8 @@ var told atomic.Bool // the program about a rule that reads bodies
 
 func (method unreadable) Read([]byte) (int, error) {
 	if !told.Swap(true) {
-		slog.Warn("weirgrpc: a key or a cost reads the body of calls, which gRPC reads, as keys.ByJSON and jsonrpc.Cost do; so all calls share a quota or are refused; use weirgrpc.Message", "method", string(method))
+		slog.Warn("weirgrpc: body of a call read by a key or a cost", "method", string(method),
+			"likely", "keys.ByJSON or jsonrpc.Cost, but gRPC reads the body", "effect", "all calls share a quota or are refused", "fix", "use weirgrpc.Message")
 	}
 	return 0, errors.New("weirgrpc: gRPC reads the body")
 }

@@ -626,7 +626,7 @@ func TestTwice(t *testing.T) {
 		if err := kinds[3].call(by(t.Context(), "ann"), c); err != nil || s.got.Load() < int64(messages) {
 			t.Fatal(err, s.got.Load())
 		}
-		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "same Limiter twice") || !strings.Contains(got, "rule=api") {
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request charged twice by one Limiter") || !strings.Contains(got, "rule=api") {
 			t.Errorf("%s: logged %q", name, got)
 		}
 	}

@@ -1,12 +1,12 @@
-// Package weirotel reports metrics of limiters to OpenTelemetry:
+// Package weirotel reports metrics and traces of limiters to OpenTelemetry:
 //
 //	observe, err := weirotel.New(otel.Meter("weir"), fallback, hybrid, breaker)
 //	…
-//	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: observe})
+//	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules, Observe: observe})
 //
 // The metrics are those of package weirprom, named as is usual in OpenTelemetry:
-// weir.decisions for weir_decisions_total. docs/metrics.md in the repository lists all
-// metrics and attributes. The package imports only the API of OpenTelemetry. Your program
+// weir.decisions for weir_decisions_total. Trace records the calls of a store as spans. The page
+// docs/metrics.md in the repository lists all metrics, spans and attributes. The package imports only the API of OpenTelemetry. Your program
 // chooses the SDK and the exporter.
 package weirotel
 

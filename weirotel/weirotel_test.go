@@ -80,7 +80,7 @@ func TestObserve(t *testing.T) {
 	l, err := weir.New(hybrid, weir.Options{Observe: observe, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour).Named("few")},
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), Duration: time.Hour}},
-		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
+		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Enforce: weir.Percent(0)},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -101,5 +101,5 @@ func (a *answer) bound() {
 			delete(h, name)
 		}
 	}
-	a.log.Warn("weir: an answer lacks the fields about limits, because they are too large for a proxy; have fewer rules, shorter names, or headers: none", "bytes", size, "most", maxFields)
+	a.log.Warn("weir: fields about limits too large for a proxy", "bytes", size, "max_bytes", maxFields, "effect", "the answer lacks them", "fix", "have fewer rules, shorter names, or headers: none")
 }

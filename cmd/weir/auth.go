@@ -64,12 +64,12 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 			return
 		}
 		if !g.trusts(r.RemoteAddr) {
-			distrust.Warn("weir: no answer for an address that is not in trusted-proxies", "addr", r.RemoteAddr)
+			distrust.Warn("weir: proxy not in trusted-proxies refused", "addr", r.RemoteAddr)
 			http.Error(w, "your address is not in trusted-proxies", http.StatusBadRequest)
 			return
 		}
 		if missing != "" {
-			incomplete.Warn("weir: no answer, because the proxy does not send a header field", "field", missing)
+			incomplete.Warn("weir: request of a proxy without a header field refused", "field", missing)
 			http.Error(w, "the header field "+missing+" is missing", http.StatusBadRequest)
 			return
 		}

@@ -154,7 +154,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 				return
 			}
 			if r.Context().Err() == nil {
-				failures.Error("weir: a request to the upstream failed", "error", err)
+				failures.Error("weir: request to the upstream failed", "err", err)
 			}
 			w.WriteHeader(http.StatusBadGateway)
 		},

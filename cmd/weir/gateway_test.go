@@ -393,7 +393,7 @@ func TestWrongTokens(t *testing.T) {
 	if status, _ := ask("127.0.0.3", token); status != 200 {
 		t.Errorf("from another address: got %d, want 200", status)
 	}
-	lines := strings.Count(log.String(), "a wrong token on the address for operators")
+	lines := strings.Count(log.String(), "wrong token on the address for operators")
 	if strings.Contains(log.String(), "guess") || lines < 1 || lines > 2+int(time.Since(began)/time.Second) {
 		t.Errorf("got %d lines for 100 wrong tokens, want one a second and no token:\n%s", lines, log)
 	}
@@ -417,7 +417,7 @@ func TestSparseLines(t *testing.T) {
 		get(t, http.DefaultClient, internal.URL+"/auth") // a trusted proxy that lacks a line of its sample
 	}
 	most := 1 + int(time.Since(began)/time.Second)
-	for _, line := range []string{"a request to the upstream failed", "no answer for an address that is not in trusted-proxies", "the proxy does not send a header field"} {
+	for _, line := range []string{"request to the upstream failed", "proxy not in trusted-proxies refused", "request of a proxy without a header field refused"} {
 		if n := strings.Count(log.String(), line); n < 1 || n > most {
 			t.Errorf("%q is logged %d times for 100 requests, want 1 to %d times", line, n, most)
 		}

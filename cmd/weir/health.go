@@ -81,7 +81,7 @@ func (h *health) state(r *http.Request) (state, why string) {
 	}
 	h.inMemory.Inc()
 	if !h.degraded.Swap(true) {
-		h.logger.Warn("weir: ready, although Redis does not answer: requests are counted in memory", "err", err)
+		h.logger.Warn("weir: ready without Redis", "err", err, "effect", "requests are counted in memory")
 	}
 	return "memory", ""
 }

@@ -134,7 +134,11 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		}
 	}
 	for _, path := range fs.Args() {
-		report(path, checkFile(path, *asEnvoy, *merge))
+		warnings, err := checkFile(path, *asEnvoy, *merge)
+		for _, w := range warnings {
+			fmt.Fprintln(stdout, w)
+		}
+		report(path, err)
 	}
 	if o.redis.addrs != "" {
 		report(o.redis.String(), checkRedis(ctx, &o.redis))
@@ -156,14 +160,18 @@ func checkRedis(ctx context.Context, o *redisOptions) error {
 	return nil
 }
 
-// checkFile returns the errors in a file. It loads the file as serve does.
-func checkFile(path string, asEnvoy, merge bool) error {
+// checkFile returns the errors in a file, and what it has that is not applied. It loads the file as
+// serve does.
+func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) {
 	if asEnvoy {
-		_, err := envoy.Load(path, merge)
-		return err
+		c, err := envoy.Load(path, merge)
+		if err != nil {
+			return nil, err
+		}
+		return c.Warnings, nil
 	}
-	_, _, err := openRules(path, memstore.New(memstore.Options{}), config.Options{})
-	return err
+	_, _, err = openRules(path, memstore.New(memstore.Options{}), config.Options{})
+	return nil, err
 }
 
 // version returns the version of this program, its commit if the commit is known, and the

@@ -2,9 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -25,6 +27,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -192,22 +195,31 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestLogDurations: durations are logged in seconds, in both formats.
+// TestLogDurations: durations are texts in both formats.
 func TestLogDurations(t *testing.T) {
-	for _, format := range []string{"json", "text"} {
-		var o options
-		var out bytes.Buffer
-		if err := o.parse([]string{"-limits", "x", "-log-format", format}, nil, &out); err != nil {
-			t.Fatal(err)
-		}
-		o.newLogger(&out).Info("back", "after", time.Minute+2500*time.Millisecond, slog.Group("g", "wait", 1500*time.Nanosecond))
-		for _, want := range []string{"62.5s", "0.0000015s"} {
+	for format, want := range map[string]string{"json": `"after":"1m2.5s"`, "text": "after=1m2.5s"} {
+		synctest.Test(t, func(t *testing.T) {
+			var o options
+			var out bytes.Buffer
+			if err := o.parse([]string{"-limits", "x", "-log-format", format}, nil, &out); err != nil {
+				t.Fatal(err)
+			}
+			store := &sometimes{err: errors.New("down")}
+			breaker := quota.Breaker(store, quota.BreakerOptions{Failures: 1, Logger: o.newLogger(&out)})
+			breaker.Take(t.Context(), &quota.Transaction{Charges: probe})
+			time.Sleep(62_512 * time.Millisecond)
+			store.err = nil
+			breaker.Take(t.Context(), &quota.Transaction{Charges: probe})
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s: got %s, want %s", format, out.String(), want)
 			}
-		}
+		})
 	}
 }
+
+type sometimes struct{ err error }
+
+func (s *sometimes) Take(context.Context, *quota.Transaction) error { return s.err }
 
 // TestEnvoySamples: the sample configurations for Envoy are valid by Envoy's own schema.
 func TestEnvoySamples(t *testing.T) {
@@ -280,7 +292,7 @@ var flagTables = []struct{ title, flags string }{
 	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
 	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-send-time redis-lock-keys redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
 		"redis-master-name redis-sentinel-username redis-sentinel-password redis-sentinel-password-file redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
-	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-shadow envoy-headers envoy-metadata"},
+	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-over envoy-headers envoy-header-names envoy-metadata envoy-shadow envoy-quota envoy-near envoy-connection-age envoy-client-ca envoy-client-name"},
 	{"The connections to Redis", ""},
 }
 
@@ -365,7 +377,7 @@ func TestSamples(t *testing.T) {
 			}
 		}
 	}
-	if err := checkFile("envoy-limits.yaml", true, false); err != nil {
+	if _, err := checkFile("envoy-limits.yaml", true, false); err != nil {
 		t.Error(err)
 	}
 	dockerfile, _ := os.ReadFile("Dockerfile")

@@ -65,7 +65,7 @@ func operatorsOnly(token string, logger *slog.Logger, next http.Handler) http.Ha
 				}
 			}
 			if !right {
-				wrong.Warn("weir: a wrong token on the address for operators", "addr", r.RemoteAddr)
+				wrong.Warn("weir: wrong token on the address for operators", "addr", r.RemoteAddr)
 			}
 		}
 		if !right {

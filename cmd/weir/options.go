@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -23,8 +22,7 @@ type options struct {
 	adminAddr, adminToken string
 	tlsCert, tlsKey       string
 
-	envoyConfig, envoyAddr                               string
-	envoyMerge, envoyShadow, envoyHeaders, envoyMetadata bool
+	envoy envoyOptions
 
 	redis     redisOptions
 	redisDown choice
@@ -80,12 +78,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.adminToken, "admin-token", "", "`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user; set it by -admin-token-file or the environment, because other users of the machine see command lines")
 	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://, read again when it changes")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the private key of -tls-cert")
-	fs.StringVar(&o.envoyConfig, "envoy-config", "", "`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
-	fs.StringVar(&o.envoyAddr, "envoy-rls", "localhost:8081", "`address` for Envoy's rate limit filter (gRPC), served only with -envoy-config")
-	fs.BoolVar(&o.envoyMerge, "envoy-merge-domains", false, "allow several files of -envoy-config to have descriptors of the same domain")
-	fs.BoolVar(&o.envoyShadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
-	fs.BoolVar(&o.envoyHeaders, "envoy-headers", false, "tell Envoy to add RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to responses")
-	fs.BoolVar(&o.envoyMetadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call and, if all its limits have quota_mode, which descriptors are over their limit")
+	o.envoy.flags(fs)
 	fileFlag(fs, new(string), "admin-token", "at start")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
@@ -133,6 +126,10 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	warnings, err := setFromEnvironment(fs, given, environ)
 	o.warnings = append(o.warnings, warnings...)
 	err = errors.Join(err, setFromFiles(fs))
+	if o.envoy.config != "" {
+		warnings, refused := envoySettings(environ)
+		o.warnings, err = append(o.warnings, warnings...), errors.Join(err, refused)
+	}
 	fs.Visit(func(f *flag.Flag) { o.redis.set(f.Name) })
 	return errors.Join(err, o.check())
 }
@@ -141,7 +138,7 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 func (o *options) check() error {
 	var errs []error
 	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if o.limits == "" && o.envoyConfig == "" {
+	if o.limits == "" && o.envoy.config == "" {
 		invalid("-limits or -envoy-config is missing")
 	}
 	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
@@ -158,7 +155,7 @@ func (o *options) check() error {
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		invalid("-tls-cert and -tls-key need each other")
 	}
-	for _, f := range []struct{ name, addr string }{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr}, {"envoy-rls", o.envoyAddr}} {
+	for _, f := range []struct{ name, addr string }{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr}, {"envoy-rls", o.envoy.addr}} {
 		if strings.HasPrefix(f.addr, tlsScheme) && o.tlsCert == "" {
 			invalid("-%s %s needs -tls-cert and -tls-key", f.name, f.addr)
 		}
@@ -180,19 +177,13 @@ func (o *options) check() error {
 	if o.replicas < 1 {
 		invalid("-replicas is %d; want at least 1", o.replicas)
 	}
-	errs = append(errs, o.redis.check())
+	errs = append(errs, o.redis.check(), o.envoy.check(o.redis.addrs != ""))
 	return errors.Join(errs...)
 }
 
-// newLogger returns the logger that the flags choose, which writes to w. Durations are
-// seconds: 1m2.5s is logged as "62.5s".
+// newLogger returns the logger that the flags choose, which writes to w.
 func (o *options) newLogger(w io.Writer) *slog.Logger {
-	handler := &slog.HandlerOptions{Level: o.logLevel, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Value.Kind() == slog.KindDuration {
-			a.Value = slog.StringValue(strconv.FormatFloat(a.Value.Duration().Seconds(), 'f', -1, 64) + "s")
-		}
-		return a
-	}}
+	handler := &slog.HandlerOptions{Level: o.logLevel}
 	if o.logFormat.value == "text" {
 		return slog.New(slog.NewTextHandler(w, handler))
 	}

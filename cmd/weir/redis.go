@@ -237,7 +237,7 @@ func (o *redisOptions) open(so stack.Options) (s *stack.Store, rdb redis.Univers
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, args ...any) {
-	slog.DebugContext(ctx, "redis: "+fmt.Sprintf(format, args...))
+	slog.DebugContext(ctx, "weir: message of the Redis client", "text", fmt.Sprintf(format, args...))
 }
 
 // stores are what newStores returns.

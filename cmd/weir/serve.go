@@ -44,7 +44,7 @@ type service struct {
 // unless it is nil, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	for _, w := range o.warnings {
-		logger.Warn("weir: " + w)
+		logger.Warn("weir: setting may be a mistake", "text", w)
 	}
 	st, err := newStores(o, logger)
 	if err != nil {
@@ -68,10 +68,8 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
 	}
 	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
-	if o.envoyConfig != "" {
-		s.envoy, err = envoy.NewService(o.envoyConfig, st.counter, envoy.Options{
-			Merge: o.envoyMerge, Shadow: o.envoyShadow, Headers: o.envoyHeaders, Metadata: o.envoyMetadata, Logger: logger,
-		})
+	if o.envoy.config != "" {
+		s.envoy, err = envoy.NewService(o.envoy.config, st.counter, o.envoy.options(logger))
 		if err != nil {
 			return err
 		}
@@ -131,7 +129,7 @@ func (s *service) listen(g *gateway) error {
 		return err
 	}
 	if s.envoy != nil {
-		if err := s.grpc("envoy-rls", s.o.envoyAddr, s.envoy.Server()); err != nil {
+		if err := s.grpc("envoy-rls", s.o.envoy.addr, s.envoy.Server()); err != nil {
 			return err
 		}
 	}
@@ -139,7 +137,7 @@ func (s *service) listen(g *gateway) error {
 		return nil
 	}
 	if s.o.adminToken == "" {
-		s.logger.Info("weir: there is no -admin-token, so there is no address for operators")
+		s.logger.Info("weir: no address for operators", "likely", "-admin-token is not set")
 		return nil
 	}
 	return s.http("admin-addr", s.o.adminAddr, s.o.readTimeout, operatorsOnly(s.o.adminToken, s.logger, g.admin))
@@ -154,7 +152,14 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	}
 	s.addrs[flag] = ln.Addr()
 	if secure {
-		ln = tls.NewListener(ln, &tls.Config{GetCertificate: s.cert.get, NextProtos: []string{"h2", "http/1.1"}})
+		config := &tls.Config{GetCertificate: s.cert.get, NextProtos: []string{"h2", "http/1.1"}}
+		if flag == "envoy-rls" {
+			if err := s.o.envoy.verifyClients(config); err != nil {
+				ln.Close()
+				return nil, err
+			}
+		}
+		ln = tls.NewListener(ln, config)
 	}
 	return ln, nil
 }
@@ -229,11 +234,11 @@ func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger
 			if ctx.Err() != nil {
 				return
 			}
-			logger.Warn("weir: the file of limits cannot be watched; send SIGHUP after each change", "error", err)
+			logger.Warn("weir: file of limits not watched", "err", err, "fix", "send SIGHUP after each change")
 			watched = nil
 		case <-hup:
 			if changes, err := rules.Reload(); err != nil {
-				logger.Error("weir: rules not reloaded", "error", err)
+				logger.Error("weir: rules not reloaded", "err", err)
 			} else {
 				logger.Info("weir: rules reloaded", "changes", len(changes), "version", rules.Version())
 			}

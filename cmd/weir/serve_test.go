@@ -177,7 +177,7 @@ func TestLogOfRefusals(t *testing.T) {
 		get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...)
 	}
 	most := 2 + 2*int(time.Since(began)/time.Second)
-	if n := strings.Count(s.log.String(), `"msg":"weir: refused","rule":"a","limit":"1h"`); n < 1 || n > most {
+	if n := strings.Count(s.log.String(), `"msg":"watch: request refused","rule":"a","limit":"1h"`); n < 1 || n > most {
 		t.Errorf("99 refusals are %d lines, want 1 to %d:\n%s", n, most, s.log)
 	}
 	if strings.Contains(s.log.String(), "192.0.2.1") {
@@ -428,7 +428,7 @@ func TestReadiness(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const unusable, cannot = "cannot work as it is set up", "Redis cannot decide until its setup is changed"
+	const unusable, cannot = "cannot work as it is set up", "check of Redis failed until its setup is changed"
 	for _, tt := range []struct {
 		name, args string
 		status     int
@@ -440,7 +440,7 @@ func TestReadiness(t *testing.T) {
 		{"too few rights", "-redis-addrs " + server.Addr() + " -redis-username few -redis-password verysecret", 503, unusable, "evalsha"},
 		{"plain to a TLS port", "-redis-addrs " + secure, 503, unusable, "TLS"},
 		{"nobody there", "-redis-addrs 127.0.0.1:1 -redis-ready-after 1h", 503, "unavailable", "refused"},
-		{"nobody there, later", "-redis-addrs 127.0.0.1:1 -redis-ready-after 0s", 200, "memory\n", "weir: ready, although Redis does not answer"},
+		{"nobody there, later", "-redis-addrs 127.0.0.1:1 -redis-ready-after 0s", 200, "memory\n", "weir: ready without Redis"},
 		{"nobody there, closed", "-redis-addrs 127.0.0.1:1 -redis-ready-after 0s -redis-down closed", 503, "unavailable", "refused"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -32,8 +32,8 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	u, field := &p.unlisted, ""
 	n := u.looks.Add(1)
 	if _, _, err := net.SplitHostPort(r.RemoteAddr); err != nil && peer.IsValid() && u.replaced.CompareAndSwap(false, true) {
-		slog.Warn("weir: RemoteAddr has no port, so a middleware has replaced the address of the peer; if it reads a header field of any peer, as chi's RealIP does, clients can choose their key",
-			"function", p.name)
+		slog.Warn("weir: address of the peer replaced", "function", p.name, "likely", "RemoteAddr has no port, so a middleware has set it",
+			"effect", "if the middleware reads a header field of any peer, as chi's RealIP does, clients can choose their key")
 	}
 	switch {
 	case len(r.Header[ForwardedFor]) > 0:
@@ -60,10 +60,10 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	}
 }
 
-// warn logs the warning, unless this process has logged it. peer is the kind of the peer.
-func (p *Proxies) warn(field, peer string) {
+// warn logs the warning, unless this process has logged it. network is that of the peer: private or public.
+func (p *Proxies) warn(field, network string) {
 	if warned.CompareAndSwap(false, true) {
-		slog.Warn("weir: requests have "+field+", but their peer is in no trusted prefix; if the peer is a proxy, all of its clients share one key until you list it as trusted",
-			"function", p.name, "peer", peer)
+		slog.Warn("weir: forwarded requests from a peer in no trusted prefix", "function", p.name, "field", field, "network", network,
+			"effect", "if the peer is a proxy, all of its clients share one key", "fix", "list the proxy as trusted")
 	}
 }

@@ -14,7 +14,7 @@ import (
 func TestUnlisted(t *testing.T) {
 	old := slog.Default()
 	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false) })
-	const private, public = "peer=private", "peer=public"
+	const private, public = "network=private", "network=public"
 	for _, c := range []struct {
 		peer  string
 		field string
@@ -53,7 +53,7 @@ func TestUnlisted(t *testing.T) {
 		if lines := strings.Count(got, "\n"); lines > 1 || (lines == 1) != (c.want != "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s, %s in each %d of %d: got %q, want %q once", c.peer, c.field, c.every, c.many, got, c.want)
 		}
-		if c.want != "" && (!strings.Contains(got, "requests have "+c.field) || !strings.Contains(got, "weir: ByIP")) {
+		if c.want != "" && (!strings.Contains(got, "field="+c.field) || !strings.Contains(got, "weir: ByIP")) {
 			t.Errorf("%s: got %q, want the field and the function in it", c.peer, got)
 		}
 		host, _, _ := strings.Cut(strings.Trim(c.peer, "[]@"), ":4")
@@ -88,7 +88,7 @@ func TestUnlistedAlone(t *testing.T) {
 		var log bytes.Buffer
 		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 		askFor(peer, ForwardedFor, 1, 1)
-		if got := log.String(); !strings.Contains(got, "peer=private") {
+		if got := log.String(); !strings.Contains(got, "network=private") {
 			t.Errorf("%s: got %q, want a warning", peer, got)
 		}
 	}

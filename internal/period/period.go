@@ -1,5 +1,5 @@
 // Package period gives periods short names: 1m, 3s, 1d, 1500ms. Different periods in whole
-// microseconds have different names.
+// microseconds have different names. It also rounds durations for log lines.
 package period
 
 import (

@@ -17,3 +17,15 @@ func TestName(t *testing.T) {
 		}
 	}
 }
+
+// TestRounded: three digits are enough to read, whatever the unit.
+func TestRounded(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 123: "123ns", 123456: "123µs", 1_234_567: "1.23ms", 1_234_567_890: "1.23s", 62_543_210_000: "1m2.5s",
+		-1_234_567_890: "-1.23s", 3*time.Hour + 25*time.Minute + 44*time.Second: "3h25m44s", 1<<63 - 1: "2562047h47m16.854775807s", // which cannot be rounded
+	} {
+		if got := Rounded(d); got != want {
+			t.Errorf("Rounded(%d): got %q, want %q", d, got, want)
+		}
+	}
+}

@@ -148,7 +148,7 @@ func TestMistakes(t *testing.T) {
 		{"domain: d" + strings.Repeat(" ", maxSize), "f.yaml:1: the file is larger than 4 MiB"},
 		{"domain: \xff" + strings.Repeat(" ", maxSize), "f.yaml:1: the file is larger than 4 MiB"},
 	} {
-		if _, err := parse([]file{{path: "f.yaml", data: []byte(tt.text)}}, false); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tt.want) {
+		if _, err := parse([]file{{path: "f.yaml", data: []byte(tt.text)}}, false, nil); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%.200q: got %v, want %s", tt.text, err, tt.want)
 		}
 	}
@@ -156,7 +156,7 @@ func TestMistakes(t *testing.T) {
 
 // TestFormat: values that look like numbers or booleans need no quotes, and anchors work.
 func TestFormat(t *testing.T) {
-	c, err := parse([]file{{path: "f.yaml", data: []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false)
+	c, err := parse([]file{{path: "f.yaml", data: []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,6 +197,9 @@ func TestDirectory(t *testing.T) {
 	if _, err := Load(filepath.Join(dir, "none"), false); err == nil {
 		t.Error("got no error for a directory that does not exist")
 	}
+	if _, err := Load(t.TempDir(), false); err == nil || !strings.Contains(err.Error(), "has no file *.yaml") {
+		t.Errorf("a directory without files: got %v", err)
+	}
 }
 
 // TestNear: hits above 80 % of a limit and within it are counted as near the limit. The cases
@@ -216,9 +219,9 @@ func TestNear(t *testing.T) {
 		{1, 1, 0, 0, 0, 1},
 	} {
 		s := newStats([]string{"d", "k"})
-		over := s.count(tt.hits, tt.after, tt.quota, true)
-		if over != (tt.after > tt.quota) || s.total.Load() != tt.hits || s.within.Load() != tt.within || s.near.Load() != tt.near || s.over.Load() != tt.over || s.shadowed.Load() != tt.over {
-			t.Errorf("%+v: got over %v, total %d, within %d, near %d, over %d, shadowed %d", tt, over, s.total.Load(), s.within.Load(), s.near.Load(), s.over.Load(), s.shadowed.Load())
+		s.count(tt.hits, tt.after, tt.quota, 0.8, true)
+		if s.total.Load() != tt.hits || s.within.Load() != tt.within || s.near.Load() != tt.near || s.over.Load() != tt.over || s.shadowed.Load() != tt.over {
+			t.Errorf("%+v: got total %d, within %d, near %d, over %d, shadowed %d", tt, s.total.Load(), s.within.Load(), s.near.Load(), s.over.Load(), s.shadowed.Load())
 		}
 	}
 }
@@ -245,7 +248,7 @@ func TestAliases(t *testing.T) {
 		{"deep in a line", flat, "a.yaml:2: nested too deeply"},
 		{"a few", "domain: app\ndescriptors:\n- {key: a, rate_limit: &r {unit: day, requests_per_unit: 1}}\n- {key: b, rate_limit: *r}\n", "<nil>"},
 	} {
-		_, err := parse([]file{{path: "a.yaml", data: []byte(tt.text)}}, false)
+		_, err := parse([]file{{path: "a.yaml", data: []byte(tt.text)}}, false, nil)
 		if got := fmt.Sprint(err); !strings.Contains(got, tt.want) || (err == nil) != (tt.want == "<nil>") {
 			t.Errorf("%s, %d bytes: got %.200s, want %s", tt.name, len(tt.text), got, tt.want)
 		}

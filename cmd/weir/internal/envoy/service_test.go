@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,8 +19,6 @@ import (
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -150,13 +145,11 @@ func inOne(window, left time.Duration) {
 	}
 }
 
-func merge(lists ...[]string) (descriptors []*common.RateLimitDescriptor) {
-	for _, list := range lists {
-		for _, text := range list {
-			descriptors = append(descriptors, descriptor(text))
-		}
+func descriptors(texts []string) (list []*common.RateLimitDescriptor) {
+	for _, text := range texts {
+		list = append(list, descriptor(text))
 	}
-	return descriptors
+	return list
 }
 
 // TestDecisions: the service answers as Envoy's service does, with a store in memory and with a
@@ -173,7 +166,9 @@ func TestDecisions(t *testing.T) {
 	back.HitsAddend, back.IsNegativeHits = wrapperspb.UInt64(4), true
 	all := descriptor("key2=value2")
 	all.HitsAddend = wrapperspb.UInt64(math.MaxUint64)
-	one := func(texts ...string) []*common.RateLimitDescriptor { return merge(texts) }
+	allBack := descriptor("key4=c")
+	allBack.HitsAddend, allBack.IsNegativeHits = wrapperspb.UInt64(math.MaxUint64), true
+	one := func(texts ...string) []*common.RateLimitDescriptor { return descriptors(texts) }
 	type calls = []struct {
 		descriptors []*common.RateLimitDescriptor
 		hits        uint32
@@ -213,6 +208,10 @@ func TestDecisions(t *testing.T) {
 				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
 				{[]*common.RateLimitDescriptor{look}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"}, // a call with 0 hits is over the limit if the count is
 				{[]*common.RateLimitDescriptor{all}, 9, "OVER_LIMIT | OVER_LIMIT 0/30 MINUTE"},
+				{one("key4=c"), math.MaxUint32, "OVER_LIMIT | OVER_LIMIT 0/1 DAY"},
+				{[]*common.RateLimitDescriptor{allBack}, 9, "OK | OK 1/1 DAY"}, // gives back at most what was spent
+				{one("key4=c"), 1, "OK | OK 0/1 DAY"},
+				{[]*common.RateLimitDescriptor{{}}, 1, "OK | OK"}, // no entries
 			}) {
 				if len(tt.descriptors) == 2 && name == "Redis, guarded" { // both have the same count, and their order within a call is not fixed
 					c.call(t, "test-domain", tt.hits, tt.descriptors[0])
@@ -227,175 +226,6 @@ func TestDecisions(t *testing.T) {
 				t.Errorf("an unknown domain: got %s", got)
 			}
 		})
-	}
-}
-
-// TestReplaces: if a limit of a call replaces another limit of the call, the replaced limit does
-// not apply and is not counted. The example is from the manual of Envoy's service.
-func TestReplaces(t *testing.T) {
-	c := dial(t, `
-domain: d
-descriptors:
-- key: key_1
-  value: value_1
-  descriptors: [{key: user, value: x, rate_limit: {name: specific, requests_per_unit: 5, unit: day}}]
-- key: key_2
-  value: value_2
-  descriptors: [{key: user, value: x, rate_limit: {replaces: [{name: specific}], requests_per_unit: 10, unit: day}}]
-- key: free
-  rate_limit: {unlimited: true, replaces: [{name: specific}]}
-`, memstore.New(memstore.Options{}), Options{})
-	first, second, free := "key_1=value_1 user=x", "key_2=value_2 user=x", "free=a"
-	for _, tt := range []struct {
-		descriptors []string
-		want        string
-	}{
-		{[]string{first}, "OK | OK 4/5 DAY specific"},
-		{[]string{second}, "OK | OK 9/10 DAY"},
-		{[]string{first, second}, "OK | OK | OK 8/10 DAY"},
-		{[]string{second, first}, "OK | OK 7/10 DAY | OK"},
-		{[]string{first}, "OK | OK 3/5 DAY specific"},
-		{[]string{first, free}, "OK | OK | OK unlimited"},
-		{[]string{first}, "OK | OK 2/5 DAY specific"},
-	} {
-		if got := c.call(t, "d", 1, merge(tt.descriptors)...); got != tt.want {
-			t.Errorf("%q: got %s, want %s", tt.descriptors, got, tt.want)
-		}
-	}
-}
-
-// TestQuotaMode: if all limits of a call have quota_mode, the call is over the limit only if
-// all its descriptors are. If a limit of the call lacks quota_mode, the quota_mode of the others
-// changes nothing. The cases are from the tests of Envoy's service.
-func TestQuotaMode(t *testing.T) {
-	text := `
-domain: d
-descriptors:
-- {key: quota1, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
-- {key: quota2, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}
-- {key: regular, rate_limit: {unit: day, requests_per_unit: 3}}
-`
-	c := dial(t, text, memstore.New(memstore.Options{}), Options{Metadata: true})
-	for _, tt := range []struct {
-		descriptors []string
-		want        string
-		violations  string
-	}{
-		{[]string{"quota1=a", "quota2=a"}, "OK | OK 0/1 DAY | OK 1/2 DAY", ""},
-		{[]string{"quota1=a", "quota2=a"}, "OK | OVER_LIMIT 0/1 DAY | OK 0/2 DAY", "[0]"}, // only one of two is over
-		{[]string{"quota1=a", "quota2=a"}, "OVER_LIMIT | OVER_LIMIT 0/1 DAY | OVER_LIMIT 0/2 DAY", "[0 1]"},
-		{[]string{"quota1=a"}, "OVER_LIMIT | OVER_LIMIT 0/1 DAY", "[0]"},
-		{[]string{"nothing=a", "quota1=a"}, "OK | OK | OVER_LIMIT 0/1 DAY", "[1]"},
-		{[]string{"regular=a", "quota1=a"}, "OVER_LIMIT | OK 2/3 DAY | OVER_LIMIT 0/1 DAY", ""}, // regular has no quota_mode
-		{[]string{"regular=a", "quota1=b"}, "OK | OK 1/3 DAY | OK 0/1 DAY", ""},
-		{[]string{"regular=a"}, "OK | OK 0/3 DAY", ""},
-		{[]string{"regular=a", "quota2=b"}, "OVER_LIMIT | OVER_LIMIT 0/3 DAY | OK 1/2 DAY", ""},
-	} {
-		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge(tt.descriptors)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		fields := resp.DynamicMetadata.AsMap()
-		violations := ""
-		if v := fields["quotaModeViolations"]; v != nil {
-			violations = fmt.Sprint(v)
-		}
-		if got := describe(t, resp); got != tt.want || violations != tt.violations {
-			t.Errorf("%q: got %s, violations %s; want %s, %s", tt.descriptors, got, violations, tt.want, tt.violations)
-		}
-		enabled := strings.Contains(fmt.Sprint(tt.descriptors), "quota")
-		entries := fmt.Sprint(fields["descriptors"].([]any)[0].(map[string]any)["entries"])
-		if fields["domain"] != "d" || fields["quotaModeEnabled"] != enabled || entries != "["+tt.descriptors[0]+"]" {
-			t.Errorf("%q: got the metadata %v", tt.descriptors, fields)
-		}
-	}
-}
-
-// TestHeaders: with the option Headers, Envoy is told to add header fields to the response. These
-// fields describe the limit with the fewest hits left.
-func TestHeaders(t *testing.T) {
-	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{Headers: true})
-	for _, tt := range []struct {
-		descriptors []string
-		want        string
-	}{
-		{[]string{"key5=value5", "key4=a"}, "RateLimit-Limit=1 RateLimit-Remaining=0"},
-		{[]string{"key5=value5"}, "RateLimit-Limit=15 RateLimit-Remaining=13"},
-		{[]string{"key5=value5", "key4=a"}, "RateLimit-Limit=1 RateLimit-Remaining=0"},
-		{[]string{"nothing=a"}, ""},
-	} {
-		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge(tt.descriptors)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, h := range resp.ResponseHeadersToAdd {
-			if h.Key == "Retry-After" {
-				continue // TestRetryAfter
-			}
-			if h.Key != "RateLimit-Reset" {
-				got = append(got, h.Key+"="+h.Value)
-			} else if d, err := time.ParseDuration(h.Value + "s"); err != nil || d <= 0 || d > 24*time.Hour {
-				t.Errorf("%q: got RateLimit-Reset: %s", tt.descriptors, h.Value)
-			}
-		}
-		if strings.Join(got, " ") != tt.want {
-			t.Errorf("%q: got %s, want %s", tt.descriptors, got, tt.want)
-		}
-	}
-}
-
-// TestRetryAfter: a refused call has the field Retry-After, the seconds until the windows that
-// refuse it have ended. A call that passes, that never passes, or that is only in shadow has none.
-func TestRetryAfter(t *testing.T) {
-	const limits = `
-domain: d
-descriptors:
-- {key: hour, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: day, rate_limit: {unit: day, requests_per_unit: 1}}
-- {key: none, rate_limit: {unit: day, requests_per_unit: 0}}
-- {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
-- {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: quotas, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
-`
-	c := dial(t, limits, memstore.New(memstore.Options{}), Options{})
-	for _, tt := range []struct {
-		name        string
-		descriptors []string
-		hits        uint32
-		window      time.Duration // in which the second call may try again; 0 means no field
-	}{
-		{"an hour", []string{"hour=a"}, 1, time.Hour},
-		{"a day", []string{"hour=b", "day=b"}, 1, 24 * time.Hour},
-		{"never", []string{"hour=c", "none=c"}, 1, 0},
-		{"too many hits", []string{"hour=d"}, 2, 0},
-		{"in shadow", []string{"shadow=e"}, 1, 0},
-		{"without a limit", []string{"other=f"}, 1, 0},
-		{"quota mode", []string{"quota=g", "quotas=g"}, 1, time.Hour},
-	} {
-		inOne(time.Hour, 5*time.Second)
-		var last *ratelimit.RateLimitResponse
-		for range 2 {
-			var err error
-			last, err = c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", HitsAddend: tt.hits, Descriptors: merge(tt.descriptors)})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		got := int64(0)
-		for _, h := range last.ResponseHeadersToAdd {
-			if h.Key == "Retry-After" {
-				got, _ = strconv.ParseInt(h.Value, 10, 64)
-			}
-		}
-		want := int64(0)
-		if tt.window > 0 {
-			seconds := int64(tt.window / time.Second)
-			want = seconds - time.Now().Unix()%seconds
-		}
-		if got < want || got > want+5 { // some of the time has passed since the call
-			t.Errorf("%s: got Retry-After %d, want %d", tt.name, got, want)
-		}
 	}
 }
 
@@ -418,7 +248,7 @@ func TestBusy(t *testing.T) {
 	} {
 		failing := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return tt.err })
 		c := dial(t, limits, failing, tt.o)
-		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge([]string{tt.descriptor})})
+		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: descriptors([]string{tt.descriptor})})
 		got := status.Code(err).String()
 		if err == nil {
 			got = fmt.Sprintf("%v %v ", resp.OverallCode, resp.Statuses[0].Code)
@@ -439,42 +269,8 @@ func TestShadow(t *testing.T) {
 	if got := c.call(t, "test-domain", 1, descriptor("key4=a")); got != "OK | OVER_LIMIT 0/1 DAY" {
 		t.Errorf("got %s", got)
 	}
-}
-
-// TestMetrics: metrics have the names of Envoy's service, and count hits and errors.
-func TestMetrics(t *testing.T) {
-	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
-	c.call(t, "test-domain", 20, descriptor("key5=value5 subkey5=subvalue5"))
-	c.call(t, "test-domain", 3, descriptor("key5=value5 subkey5=subvalue5"))
-	c.call(t, "test-domain", 4, descriptor("key5=value5 subkey5=subvalue5"))
-	c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{})
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(c.s)
-	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	defer server.Close()
-	resp, err := http.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const labels = `{domain="test-domain",key1="key5_value5",key2="subkey5_subvalue5"}`
-	for metric, want := range map[string]float64{
-		"ratelimit_service_rate_limit_total_hits" + labels:                    27,
-		"ratelimit_service_rate_limit_within_limit" + labels:                  23,
-		"ratelimit_service_rate_limit_near_limit" + labels:                    5, // the hits 21 to 25 of 25
-		"ratelimit_service_rate_limit_over_limit" + labels:                    2,
-		`ratelimit_service_should_rate_limit_error{err_type="service_error"}`: 1,
-		`ratelimit_service_should_rate_limit_error{err_type="redis_error"}`:   0,
-		"ratelimit_service_config_load_success":                               1,
-		"ratelimit_service_config_load_error":                                 0,
-	} {
-		if line := fmt.Sprintf("%s %v\n", metric, want); !strings.Contains(string(text), line) {
-			t.Errorf("want %s, got\n%s", line, text)
-		}
+	if got := c.metrics(t); !strings.Contains(got, "ratelimit_service_global_shadow_mode 1\n") {
+		t.Errorf("got the metrics\n%s", got)
 	}
 }
 
@@ -518,10 +314,10 @@ func TestMistakenCalls(t *testing.T) {
 		}
 	}
 	store.panics.Store(true)
-	if _, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key4=a"})}); status.Code(err) != codes.Internal || strings.Contains(err.Error(), "a bug\n") {
+	if _, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: descriptors([]string{"key4=a"})}); status.Code(err) != codes.Internal || strings.Contains(err.Error(), "a bug\n") {
 		t.Errorf("a panic: got %v, want Internal", err)
 	}
-	if _, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key4=a", "key4=b"})}); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "bug") {
+	if _, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: descriptors([]string{"key4=a", "key4=b"})}); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "bug") {
 		t.Errorf("a panic in one of several asks: got %v, want Unavailable", err)
 	}
 }
@@ -619,7 +415,7 @@ func TestCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := c.ShouldRateLimit(ctx, &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key4=a"})})
+		_, err := c.ShouldRateLimit(ctx, &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: descriptors([]string{"key4=a"})})
 		done <- err
 	}()
 	<-store.asked
@@ -671,7 +467,7 @@ func TestReload(t *testing.T) {
 	write(t, c.s.path, file(1000))
 	var ok atomic.Int64
 	call := func() {
-		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: merge([]string{"k=b"})})
+		resp, err := c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "d", Descriptors: descriptors([]string{"k=b"})})
 		if err != nil {
 			t.Error(err)
 		} else if resp.OverallCode == ratelimit.RateLimitResponse_OK {
@@ -695,6 +491,38 @@ func TestReload(t *testing.T) {
 	})
 	if ok.Load() < 100 { // the limit is 9 until the first reload
 		t.Errorf("%d of 800 calls were answered with OK", ok.Load())
+	}
+}
+
+// TestSwap: a directory is a symbolic link that is replaced, as a Kubernetes volume and Envoy's service
+// do it. Reload reads the files of the new directory, and an empty one changes nothing.
+func TestSwap(t *testing.T) {
+	c := dial(t, "domain: d", memstore.New(memstore.Options{}), Options{})
+	base := t.TempDir()
+	c.s.path = filepath.Join(base, "current")
+	for i, step := range []struct {
+		quota int // 0: no file
+		want  string
+	}{{2, "OK | OK 1/2 DAY"}, {3, "OK | OK 1/3 DAY"}, {0, "OK | OK 0/3 DAY"}} {
+		dir := filepath.Join(base, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if step.quota > 0 {
+			write(t, filepath.Join(dir, "f.yaml"), fmt.Sprintf("domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]", step.quota))
+		}
+		if err := os.Symlink(dir, c.s.path+".new"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(c.s.path+".new", c.s.path); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.s.Reload(); (err != nil) != (step.quota == 0) {
+			t.Errorf("a quota of %d: got %v", step.quota, err)
+		}
+		if got := c.call(t, "d", 1, descriptor("k=a")); got != step.want {
+			t.Errorf("a quota of %d: got %s, want %s", step.quota, got, step.want)
+		}
 	}
 }
 
@@ -729,11 +557,11 @@ func TestWatch(t *testing.T) {
 // exactly as often as the limit allows.
 func TestConcurrent(t *testing.T) {
 	for name, store := range stores(t) {
-		clients := []*client{dial(t, sample(t), store, Options{}), dial(t, sample(t), store, Options{})}
+		clients := []*client{dial(t, sample(t), store, Options{}), dial(t, sample(t), store, Options{Over: 1})}
 		var ok atomic.Int64
 		weirtest.Together(16, func(i int) {
 			for range 10 {
-				resp, err := clients[i%2].ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: merge([]string{"key5=value5", "key3=x"})})
+				resp, err := clients[i%2].ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: descriptors([]string{"key5=value5", "key3=x"})})
 				if err != nil {
 					t.Error(err)
 				} else if resp.Statuses[0].Code == ratelimit.RateLimitResponse_OK {

@@ -1,0 +1,97 @@
+package envoy
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// metrics returns the metrics of the service, as Prometheus gets them.
+func (c *client) metrics(t *testing.T) string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c.s)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("metrics: got %d", w.Code)
+	}
+	return w.Body.String()
+}
+
+// TestSameLabels: limits whose labels are equal share their metrics, also after a reload.
+func TestSameLabels(t *testing.T) {
+	const text = `
+domain: d
+descriptors:
+- key: a
+  descriptors:
+  - {key: b.c, rate_limit: {unit: day, requests_per_unit: 5}}
+  - {key: b, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 5}}]}
+`
+	c := dial(t, text, memstore.New(memstore.Options{}), Options{})
+	for range 2 {
+		c.call(t, "d", 1, descriptor("a=1 b.c=1"), descriptor("a=1 b=1 c=1"))
+		write(t, c.s.path, text+"# changed")
+		if err := c.s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := c.metrics(t), `ratelimit_service_rate_limit_total_hits{domain="d",key1="a",key2="b.c"} 4`; !strings.Contains(got, want) {
+		t.Errorf("want %s, got\n%s", want, got)
+	}
+}
+
+// TestUnknownDomain: a call of a domain that no file has passes, is counted, and is logged.
+func TestUnknownDomain(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
+	var log weirtest.Log
+	c.s.noDomain = slog.New(slog.NewTextHandler(&log, nil))
+	if got := c.call(t, "tset-domain", 1, descriptor("key4=a")); got != "OK | OK" {
+		t.Errorf("got %s", got)
+	}
+	c.call(t, strings.Repeat("x", 1<<20), 1, descriptor("key4=a"))
+	if got := c.metrics(t); !strings.Contains(got, "ratelimit_service_domain_not_found 2\n") {
+		t.Errorf("got the metrics\n%s", got)
+	}
+	if got := log.String(); !strings.Contains(got, "domain=tset-domain") || len(got) > 1000 {
+		t.Errorf("got the log %.2000s", got)
+	}
+}
+
+// TestMetrics: metrics have the names of Envoy's service, and count hits and errors.
+func TestMetrics(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{})
+	c.call(t, "test-domain", 20, descriptor("key5=value5 subkey5=subvalue5"))
+	c.call(t, "test-domain", 3, descriptor("key5=value5 subkey5=subvalue5"))
+	c.call(t, "test-domain", 4, descriptor("key5=value5 subkey5=subvalue5"))
+	c.ShouldRateLimit(t.Context(), &ratelimit.RateLimitRequest{})
+	text := c.metrics(t)
+	const labels = `{domain="test-domain",key1="key5_value5",key2="subkey5_subvalue5"}`
+	for metric, want := range map[string]float64{
+		"ratelimit_service_rate_limit_total_hits" + labels:                             27,
+		"ratelimit_service_rate_limit_within_limit" + labels:                           23,
+		"ratelimit_service_rate_limit_near_limit" + labels:                             5, // the hits 21 to 25 of 25
+		"ratelimit_service_rate_limit_over_limit" + labels:                             2,
+		`ratelimit_service_should_rate_limit_error{err_type="service_error"}`:          1,
+		`ratelimit_service_should_rate_limit_error{err_type="redis_error"}`:            0,
+		"ratelimit_service_config_load_success":                                        1,
+		"ratelimit_service_config_load_error":                                          0,
+		`ratelimit_service_total_requests{grpc_method="ShouldRateLimit"}`:              4,
+		`ratelimit_service_response_time_seconds_count{grpc_method="ShouldRateLimit"}`: 4,
+	} {
+		if line := fmt.Sprintf("%s %v\n", metric, want); !strings.Contains(text, line) {
+			t.Errorf("want %s, got\n%s", line, text)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package envoy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir/internal/storedkey"
+)
+
+// An overCache remembers counters that are over their limit until their windows end, so that a
+// flood of refused calls does not reach the store. It is safe for concurrent use. A nil overCache
+// remembers nothing.
+//
+// A remembered count is never larger than the count in the store, unless another process gives hits
+// back. The cache therefore refuses nothing that the store would not refuse.
+type overCache struct {
+	max int
+
+	mu       sync.Mutex
+	counters map[counter]counted
+}
+
+// A counter is the key of a count, and the length of its windows.
+type counter struct {
+	key    string
+	period time.Duration
+}
+
+// counted is the number of hits in a window, and when that window ends by the clock of this process.
+type counted struct {
+	used uint64
+	end  time.Time
+}
+
+func newOverCache(max int) *overCache {
+	if max <= 0 {
+		return nil
+	}
+	return &overCache{max: max, counters: map[counter]counted{}}
+}
+
+func (a *ask) counter() counter {
+	return counter{storedkey.Of(string(a.key)), periods[a.proto.Unit]}
+}
+
+// recall decides an ask that exceeds its limit by the hits that the cache remembers, and reports
+// whether it does.
+func (c *overCache) recall(a *ask, now time.Time) bool {
+	if c == nil || a.giveBack {
+		return false
+	}
+	k := a.counter()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen, ok := c.counters[k]
+	if !ok {
+		return false
+	}
+	left := seen.end.Sub(now)
+	if left <= 0 {
+		delete(c.counters, k)
+		return false
+	}
+	if seen.used+a.hits <= uint64(a.proto.RequestsPerUnit) { // the limit has been raised
+		return false
+	}
+	a.used, a.reset, a.remembered = seen.used+a.hits, int64((left+time.Second-1)/time.Second), true
+	return true
+}
+
+// keep remembers the counter of an ask that the store has found over its limit, and forgets a
+// counter to which the ask has given hits back. The argument before is an instant before the store
+// decided, so that the counter is forgotten before its window ends, never after it.
+func (c *overCache) keep(a *ask, before time.Time) {
+	if c == nil || !a.giveBack && a.used <= uint64(a.proto.RequestsPerUnit) {
+		return
+	}
+	k := a.counter()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.giveBack {
+		delete(c.counters, k)
+		return
+	}
+	if len(c.counters) >= c.max {
+		for other := range c.counters { // a random one
+			delete(c.counters, other)
+			break
+		}
+	}
+	left := k.period - time.Duration(a.t.At.UnixMicro()%k.period.Microseconds())*time.Microsecond
+	c.counters[k] = counted{a.used, before.Add(left)}
+}
