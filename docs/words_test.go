@@ -83,15 +83,15 @@ func withoutCode(text string) string {
 	})
 }
 
-// A comment documents an exported name, or a package.
-type comment struct {
+// A docComment documents an exported name, or a package.
+type docComment struct {
 	file string
 	line int
 	text string
 }
 
 // exportedComments returns the comments of packages that users may import.
-func exportedComments(t testing.TB) (list []comment) {
+func exportedComments(t testing.TB) (list []docComment) {
 	t.Helper()
 	fset := token.NewFileSet()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -111,7 +111,7 @@ func exportedComments(t testing.TB) (list []comment) {
 		for _, group := range exportedDocs(f) {
 			if group != nil {
 				p := fset.Position(group.Pos())
-				list = append(list, comment{strings.TrimPrefix(path, root+"/"), p.Line, group.Text()})
+				list = append(list, docComment{strings.TrimPrefix(path, root+"/"), p.Line, group.Text()})
 			}
 		}
 		return nil
