@@ -42,7 +42,7 @@ func everyRule() []weir.Rule {
 		{Name: "tokens", Unit: "tokens", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.TokenBucket(100, 100, time.Minute)},
 			Cost: func(*http.Request) int64 { return 20 }, Settle: func(o weir.Outcome) int64 { return o.Used }},
 		{Name: "busy", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.InFlight(2, time.Minute)}},
-		{Name: "tried", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(3, time.Minute)}, Shadow: 1},
+		{Name: "tried", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(3, time.Minute)}, Enforce: weir.Percent(0)},
 		{Name: "named", Key: weir.ByHeader("User"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(20, time.Minute)}},
 	}
 }

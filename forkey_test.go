@@ -198,7 +198,7 @@ func TestDenied(t *testing.T) {
 		want   int
 	}{
 		{"refused", weir.Rule{}, "GET", 429},
-		{"in shadow", weir.Rule{Shadow: 1}, "GET", 200},
+		{"in shadow", weir.Rule{Enforce: weir.Percent(0)}, "GET", 200},
 		{"allowed", weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Allowed() }}, "GET", 200},
 		{"preflight", weir.Rule{}, "OPTIONS", 429},
 	} {

@@ -195,7 +195,7 @@ func TestInFlightRefused(t *testing.T) {
 		store := memory()
 		flight := algorithms.InFlight(3, time.Hour)
 		api := weir.Rule{Name: "api", Key: weir.Global(), Limits: []weir.Limit{flight}, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(1, time.Hour), Duration: time.Hour}}
-		shadow := weir.Rule{Name: "shadow", Key: weir.Global(), Limits: []weir.Limit{flight}, Shadow: 1}
+		shadow := weir.Rule{Name: "shadow", Key: weir.Global(), Limits: []weir.Limit{flight}, Enforce: weir.Percent(0)}
 		other := weir.Rule{Name: "other", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}}
 		l := must(t, store, weir.Options{Rules: []weir.Rule{api, shadow, other}})
 		again := must(t, store, weir.Options{Rules: []weir.Rule{api}}) // another process, which has not learned of the ban

@@ -44,7 +44,7 @@ func TestPassed(t *testing.T) {
 		{"refused", errDown, weir.Rule{}, refuses, "error passed=false", "level=WARN, cause=error passed=false"},
 		{"a panic", errDown, weir.Rule{}, panics, "error passed=false", "level=WARN, cause=error passed=false"},
 		{"Policy", nil, weir.Rule{Policy: uncountable}, nil, "error passed=false", "level=WARN, cause=limit passed=false"},
-		{"shadow", errDown, weir.Rule{Shadow: 1}, nil, "error in shadow passed=false, next", "level=WARN, cause=error shadow=true"},
+		{"shadow", errDown, weir.Rule{Enforce: weir.Percent(0)}, nil, "error in shadow passed=false, next", "level=WARN, cause=error shadow=true"},
 	} {
 		for _, store := range []weir.Store{failing{c.err}, &instantFailure{failing{c.err}}} {
 			var log bytes.Buffer

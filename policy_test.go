@@ -50,7 +50,7 @@ func TestPolicyNeverFailsOpen(t *testing.T) {
 		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 1, nil, 200, "", true, "quota 0 is below 1"},
 	} {
 		given := append([]weir.Limit(nil), c.limits...)
-		rule := weir.Rule{Name: "api", Key: weir.ByHeader("User"), Shadow: c.shadow, Policy: func(*http.Request) weir.Policy { return weir.Limited(given...) }}
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("User"), Enforce: weir.Percent(100 - 100*c.shadow), Policy: func(*http.Request) weir.Policy { return weir.Limited(given...) }}
 		var log bytes.Buffer
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, OnError: c.onError, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		res := do(l.Handler(served), ask("/", "", "User", "ann@example.com"))
@@ -70,7 +70,7 @@ func TestPolicyNeverFailsOpen(t *testing.T) {
 			if _, err := transport(t, buffered, weir.TransportOptions{Base: &partner{}, Buffer: 7 * time.Microsecond}).RoundTrip(ask("/", "", "User", "ann")); err == nil || !strings.Contains(err.Error(), "buffer of 7µs") {
 				t.Errorf("with a buffer: Transport returns %v", err)
 			}
-			rule.Shadow = 1
+			rule.Enforce = weir.Percent(0)
 			buffered = must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			if _, err := transport(t, buffered, weir.TransportOptions{Base: &partner{}, Buffer: 7 * time.Microsecond}).RoundTrip(ask("/", "", "User", "ann")); err != nil || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "buffer of 7µs") {
 				t.Errorf("with a buffer, in shadow: Transport returns %v, and logs %q", err, &log)

@@ -31,8 +31,8 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 		return nil, errors.New("it has no key")
 	case len(r.Limits) == 0 && r.Policy == nil:
 		return nil, errors.New("it has no limits")
-	case !(r.Shadow >= 0 && r.Shadow <= 1):
-		return nil, fmt.Errorf("the Shadow %v is not from 0 to 1", r.Shadow)
+	case !(r.Enforce.shadow >= 0 && r.Enforce.shadow <= 100):
+		return nil, fmt.Errorf("the Enforce is %v; want 0%% to 100%%", r.Enforce)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
 		return nil, fmt.Errorf("the Status %d is not from 400 to 599", r.Status)
 	case r.NoKey > NoKeyRefuse:

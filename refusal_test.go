@@ -145,7 +145,7 @@ func TestRefusalOfLimits(t *testing.T) {
 		Rules: []weir.Rule{
 			{Name: "short", Key: weir.ByHeader("A"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Minute)}},
 			{Name: "long", Key: weir.ByHeader("B"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Minute), algorithms.AnchoredWindow(1, time.Hour)}},
-			{Name: "tried", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}, Shadow: 1},
+			{Name: "tried", Key: weir.ByHeader("C"), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}, Enforce: weir.Percent(0)},
 		},
 		Observe: func(e weir.Event) { got = e },
 	}).Handler(served)

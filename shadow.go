@@ -1,5 +1,21 @@
 package weir
 
+import "strconv"
+
+// An Enforcement says for which share of its keys a rule is enforced. The zero Enforcement is
+// Percent(100). Enforcements are comparable.
+type Enforcement struct{ shadow float64 } // percent of the keys in shadow
+
+// Percent returns an Enforcement for p percent of the keys of a rule, 0 to 100. New refuses a rule
+// with any other p.
+func Percent(p float64) Enforcement { return Enforcement{100 - p} }
+
+// Percent returns the percentage of the keys, 0 to 100.
+func (e Enforcement) Percent() float64 { return 100 - e.shadow }
+
+// String returns a text such as "10%", with at most four significant digits.
+func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
+
 // shadows is the rider of rules in shadow. It has the store decide their charges in a call of
 // its own, once the other rules have admitted the request, and lets the request pass.
 type shadows struct {
@@ -10,7 +26,7 @@ type shadows struct {
 // newShadows returns nil if no rule is in shadow.
 func newShadows(l *Limiter) rider {
 	for _, r := range l.rules {
-		if r.Shadow > 0 {
+		if r.Enforce != Percent(100) {
 			return &shadows{l: l}
 		}
 	}
@@ -47,9 +63,9 @@ func (s *shadows) start(v *verdict) func() {
 }
 
 // inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's
-// name and the key, as a number from 0 to 1, is below Shadow.
+// name and the key, as a number from 0 to 100, is below the percentage in shadow.
 func (r *rule) inShadow(key string) bool {
-	if r.Shadow == 0 {
+	if r.Enforce.shadow == 0 {
 		return false
 	}
 	// The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
@@ -61,5 +77,5 @@ func (r *rule) inShadow(key string) bool {
 	}
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return float64((h^h>>33)>>11) < r.Shadow*(1<<53)
+	return float64((h^h>>33)>>11) < r.Enforce.shadow/100*(1<<53)
 }

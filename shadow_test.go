@@ -18,12 +18,12 @@ import (
 // and writes no header fields. It charges no request that another rule refuses.
 func TestShadow(t *testing.T) {
 	var events []weir.Event
-	for _, shadow := range []float64{0, 1} {
+	for _, enforce := range []weir.Enforcement{{}, weir.Percent(0)} {
 		events = events[:0]
 		l := must(t, memstore.New(memstore.Options{}), weir.Options{
 			Rules: []weir.Rule{
 				{Name: "old", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(5, time.Hour)}},
-				{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, time.Hour)}, Shadow: shadow},
+				{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, time.Hour)}, Enforce: enforce},
 			},
 			Observe: func(e weir.Event) {
 				copied := *e.Transaction
@@ -37,13 +37,13 @@ func TestShadow(t *testing.T) {
 		for range 7 {
 			res := do(h, ask("/", "192.0.2.1:4"))
 			statuses = append(statuses, res.StatusCode)
-			if want := map[float64]string{0: "2", 1: "5"}[shadow]; res.Header.Get("X-RateLimit-Limit") != want {
-				t.Errorf("shadow %v: got X-RateLimit-Limit %q, want %s", shadow, res.Header.Get("X-RateLimit-Limit"), want)
+			if want := map[weir.Enforcement]string{{}: "2", weir.Percent(0): "5"}[enforce]; res.Header.Get("X-RateLimit-Limit") != want {
+				t.Errorf("enforced for %v: got X-RateLimit-Limit %q, want %s", enforce, res.Header.Get("X-RateLimit-Limit"), want)
 			}
 		}
-		want := map[float64]string{0: "[200 200 429 429 429 429 429]", 1: "[200 200 200 200 200 429 429]"}[shadow]
+		want := map[weir.Enforcement]string{{}: "[200 200 429 429 429 429 429]", weir.Percent(0): "[200 200 200 200 200 429 429]"}[enforce]
 		if got := fmt.Sprint(statuses); got != want {
-			t.Errorf("shadow %v: got %s, want %s", shadow, got, want)
+			t.Errorf("enforced for %v: got %s, want %s", enforce, got, want)
 		}
 		var seen []bool
 		for _, e := range events {
@@ -51,8 +51,8 @@ func TestShadow(t *testing.T) {
 				seen = append(seen, e.Transaction.Allowed())
 			}
 		}
-		if want := map[float64]string{0: "[]", 1: "[true true false false false]"}[shadow]; fmt.Sprint(seen) != want {
-			t.Errorf("shadow %v: got decisions %v in shadow, want %s", shadow, seen, want)
+		if want := map[weir.Enforcement]string{{}: "[]", weir.Percent(0): "[true true false false false]"}[enforce]; fmt.Sprint(seen) != want {
+			t.Errorf("enforced for %v: got decisions %v in shadow, want %s", enforce, seen, want)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestShadowWaits(t *testing.T) {
 		var seen []string
 		start := time.Now()
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{
-			Rules:   []weir.Rule{{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}, Shadow: 1}},
+			Rules:   []weir.Rule{{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}, Enforce: weir.Percent(0)}},
 			MaxWait: 3 * time.Second, MaxWaiting: 1,
 			Observe: func(e weir.Event) {
 				seen = append(seen, fmt.Sprint(e.Shadow, e.Transaction.Allowed(), e.Transaction.Wait))
@@ -85,13 +85,13 @@ func TestShadowWaits(t *testing.T) {
 	})
 }
 
-// TestRamp: a rule is enforced for the share of keys that Shadow leaves: a quarter if Shadow
-// is 0.75. The keys are the same in every Limiter, and a key stays enforced as Shadow falls.
+// TestRamp: a rule is enforced for the percentage of keys that Enforce says. The keys are the same
+// in every Limiter, and a key stays enforced as the percentage rises.
 func TestRamp(t *testing.T) {
 	const keys = 10_000
-	enforced := func(shadow float64) map[int]bool {
+	enforced := func(percent float64) map[int]bool {
 		h := must(t, memstore.New(memstore.Options{}), weir.Options{
-			Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Hour)}, Shadow: shadow,
+			Rules: []weir.Rule{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Hour)}, Enforce: weir.Percent(percent),
 				Cost: func(*http.Request) int64 { return 2 }}},
 		}).Handler(served)
 		is := map[int]bool{}
@@ -103,15 +103,15 @@ func TestRamp(t *testing.T) {
 		return is
 	}
 	var before map[int]bool
-	for _, shadow := range []float64{1, 0.9, 0.75, 0.5, 0.01, 0} {
-		now := enforced(shadow)
-		want := keys * (1 - shadow)
-		if diff := math.Abs(float64(len(now)) - want); diff > 5*math.Sqrt(keys*shadow*(1-shadow)) {
-			t.Errorf("shadow %v: got %d keys of %d enforced, want about %v", shadow, len(now), keys, want)
+	for _, percent := range []float64{0, 10, 25, 50, 99, 100} {
+		now, share := enforced(percent), percent/100
+		want := keys * share
+		if diff := math.Abs(float64(len(now)) - want); diff > 5*math.Sqrt(keys*share*(1-share)) {
+			t.Errorf("%v%%: got %d keys of %d enforced, want about %v", percent, len(now), keys, want)
 		}
 		for k := range before {
 			if !now[k] {
-				t.Fatalf("shadow %v: key %d was enforced before and is not now", shadow, k)
+				t.Fatalf("%v%%: key %d was enforced before and is not now", percent, k)
 			}
 		}
 		before = now

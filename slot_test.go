@@ -144,7 +144,7 @@ func TestWaitForUnitRiders(t *testing.T) {
 		o := weir.Options{MaxWait: time.Second, Rules: []weir.Rule{
 			{Name: "api", Key: weir.ByIP(), Policy: func(*http.Request) weir.Policy { return weir.Limited(unit) },
 				Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), Duration: time.Hour}},
-			{Name: "shadow", Key: weir.Global(), Limits: []weir.Limit{shadow}, Shadow: 1},
+			{Name: "shadow", Key: weir.Global(), Limits: []weir.Limit{shadow}, Enforce: weir.Percent(0)},
 		}}
 		b := newBulkhead(t, store, o)
 		const ip = "192.0.2.1"

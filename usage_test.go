@@ -263,7 +263,7 @@ func TestDrawRules(t *testing.T) {
 	inFlight := named("slots", 1, 9)
 	inFlight.Limits = append(inFlight.Limits, algorithms.InFlight(3, time.Minute))
 	shadow := named("shadow", 1, 5)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	outer := limiter(named("tenant", 2, 30), unit("requests", 1))
 	inner := limiter(named("model", 5, 100), named("user", 1, 20), shadow)
 	var drawn []int64
@@ -466,7 +466,7 @@ func ExampleDraw() {
 // TestDrawUncharged: Draw under rules that charge nothing for the request.
 func TestDrawUncharged(t *testing.T) {
 	shadow := unit("tokens", 1)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	free := unit("tokens", 1)
 	free.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
 	for name, rule := range map[string]weir.Rule{"shadow": shadow, "free": free} {

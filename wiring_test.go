@@ -79,7 +79,7 @@ func TestNoKeyRefuseBeside(t *testing.T) {
 		"Denied":    {func(r *weir.Rule) { r.Policy = says(weir.Denied()) }, 429},
 		"Unlimited": {func(r *weir.Rule) { r.Policy = says(weir.Unlimited()) }, 400},
 		"Limited":   {func(r *weir.Rule) { r.Policy = says(weir.Limited(r.Limits...)) }, 400},
-		"Shadow":    {func(r *weir.Rule) { r.Shadow = 1 }, 200},
+		"Enforce":   {func(r *weir.Rule) { r.Enforce = weir.Percent(0) }, 200},
 		"Status":    {func(r *weir.Rule) { r.Status = 503 }, 400},
 	} {
 		rule := weir.Rule{Name: "api", Key: weir.ByHeader("Key"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}
@@ -132,7 +132,7 @@ func TestSilence(t *testing.T) {
 		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost 0 in each"},
 		"a cost of ContentLength, chunked":        {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: func(r *http.Request) int64 { return -1 }}, nil, "cost negative"},
 		"a cost above each limit":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001)}, nil, "cost above the capacity of a limit"},
-		"a cost above each limit, in shadow":      {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001), Shadow: 1}, nil, "cost above the capacity of a limit"},
+		"a cost above each limit, in shadow":      {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_001), Enforce: weir.Percent(0)}, nil, "cost above the capacity of a limit"},
 		"a cost above one of two limits":          {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Hour), algorithms.GCRA(10, time.Minute)}, Cost: fixed(11)}, nil, "cost above the capacity of a limit"},
 		"a cost of all that a limit has":          {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: fixed(10_000)}, nil, ""},
 		"a cost above a concurrency limit":        {weir.Rule{Key: weir.ByIP(), Limits: []weir.Limit{algorithms.InFlight(5, time.Minute)}, Cost: fixed(6)}, nil, "cost above the capacity of a limit"},
@@ -191,7 +191,7 @@ func TestUnlimitedIsObserved(t *testing.T) {
 	for _, rules := range [][]weir.Rule{
 		{{Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
 		{{Name: "api", Key: weir.ByHeader("Key"), Policy: func(*http.Request) weir.Policy { return weir.Unlimited() }}},
-		{{Name: "api", Key: weir.ByHeader("Key"), Shadow: 1, Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		{{Name: "api", Key: weir.ByHeader("Key"), Enforce: weir.Percent(0), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
 	} {
 		var charges []int
 		h := must(t, memory(), weir.Options{Rules: rules, Observe: func(e weir.Event) { charges = append(charges, len(e.Transaction.Charges)) }}).Handler(served)

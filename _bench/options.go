@@ -194,7 +194,7 @@ var variants = []variant{
 	{name: "`Cost`", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Cost = func(*http.Request) int64 { return 2 } })},
 	{name: "`Settle`, the cost stays", why: "the ResponseWriter is wrapped, and the decision is kept until the handler has returned, so its memory serves no other request", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.RefundErrors })},
 	{name: "`Settle`, a refund", why: "the same, and a second call of the store", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.ChargeOnly(http.StatusTeapot) })},
-	{name: "`Shadow: 1`", why: "keeps the charges in shadow apart, in memory of their own", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Shadow = 1 })},
+	{name: "`Enforce: weir.Percent(0)`", why: "keeps the charges in shadow apart, in memory of their own", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Enforce = weir.Percent(0) })},
 	{name: "`Penalty`", why: "the general path; the store looks up a second limit, the ban, which is decided by slower code than GCRA", change: penalty(10)},
 	{name: "`Penalty`, a strike", why: "a second call of the store, which counts the strike", refused: true, change: penalty(1 << 24)},
 	{name: "`Penalty`, banned", why: "as `Denied`", refused: true, change: penalty(1)},

@@ -88,7 +88,7 @@ func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		api := weir.Rule{
-			Name: "api", Key: byUser, Unit: "tokens", Shadow: 0.25,
+			Name: "api", Key: byUser, Unit: "tokens", Enforce: weir.Percent(75),
 			Limits: []weir.Limit{algorithms.GCRA(60, time.Minute).WithBurst(5), algorithms.AnchoredWindow(10, time.Hour)},
 		}
 		login := hourly("login", 3)
@@ -111,9 +111,9 @@ func TestAnswers(t *testing.T) {
 		const apiLimits = `{"name":"1m","algorithm":"gcra","quota":60,"period":60,"burst":5%s},{"name":"1h","algorithm":"anchored-window","quota":10,"period":3600,"burst":10%s}`
 		const loginLimit = `{"name":"1h","algorithm":"anchored-window","quota":3,"period":3600,"burst":3`
 		for _, tt := range []struct{ method, target, body, want string }{
-			{"GET", "/rules", "", `{"rules":[{"name":"api","unit":"tokens","shadow":0.25,"limits":[` + fmt.Sprintf(apiLimits, "", "") + `]},` +
-				`{"name":"login","unit":"requests","shadow":0,"limits":[` + loginLimit + `}],"penalty":{"strikes":{"name":"1m","algorithm":"anchored-window","quota":10,"period":60,"burst":10},"for":60,"most":86400}},` +
-				`{"name":"tiers","unit":"requests","shadow":0,"limits":null}]}`},
+			{"GET", "/rules", "", `{"rules":[{"name":"api","unit":"tokens","enforce":75,"limits":[` + fmt.Sprintf(apiLimits, "", "") + `]},` +
+				`{"name":"login","unit":"requests","enforce":100,"limits":[` + loginLimit + `}],"penalty":{"strikes":{"name":"1m","algorithm":"anchored-window","quota":10,"period":60,"burst":10},"for":60,"most":86400}},` +
+				`{"name":"tiers","unit":"requests","enforce":100,"limits":null}]}`},
 			{"GET", "/state?key=anna", "", `{"key":"anna","rules":[{"rule":"api","banned_for":0,"limits":[` +
 				fmt.Sprintf(apiLimits, `,"remaining":2,"next_after":1,"reset_after":3`, `,"remaining":7,"next_after":3600,"reset_after":3600`) + `]},` +
 				`{"rule":"login","banned_for":0,"limits":[` + loginLimit + `,"remaining":3,"next_after":0,"reset_after":0}]},` +

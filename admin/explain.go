@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/watch"
 )
@@ -83,13 +84,13 @@ func (s *ruleState) explain(r *rule) {
 	switch {
 	case s.Listed == "allow":
 		refused, s.Because = false, []string{"a list or an override of the rule allows the key"}
-	case r.Shadow == 1:
+	case r.Enforce == weir.Percent(0):
 		refused = false
 		s.Because = append(s.Because, "the rule is in shadow, so it refuses no request")
-	case r.Shadow > 0 && refused:
-		s.Because = append(s.Because, fmt.Sprintf("the rule is in shadow for %.4g %% of the keys, and does not refuse their requests", 100*r.Shadow))
+	case r.Enforce != weir.Percent(100) && refused:
+		s.Because = append(s.Because, fmt.Sprintf("the rule is enforced for %v of the keys, and refuses no request of the others", r.Enforce))
 	}
-	if refused || len(s.Unknown) == 0 || r.Shadow == 1 {
+	if refused || len(s.Unknown) == 0 || r.Enforce == weir.Percent(0) {
 		s.Refused = &refused
 	}
 }

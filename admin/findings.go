@@ -47,7 +47,7 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 	for i := range rows {
 		r := &rows[i]
 		refused, verb := r.Minute.Refused, "refuses"
-		if r.Shadow == 1 {
+		if r.Enforce == 0 {
 			refused, verb = r.Minute.Shadow, "is in shadow, and would refuse"
 		}
 		all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
@@ -56,14 +56,14 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 		switch others := r.all - r.most.AtLeast(); {
 		case alone && r.recent > fewKeys && others >= max(fewInMinute, r.Minute.Allowed):
 			// One client that sends too many requests must not hide that the rule refuses nearly all others.
-			add(r.Shadow < 1, r.Name, "", "Rule %q %s many keys, not only the next one: %s keys or more in the last minute, in which it allowed %s requests. %s",
+			add(r.Enforce > 0, r.Name, "", "Rule %q %s many keys, not only the next one: %s keys or more in the last minute, in which it allowed %s requests. %s",
 				r.Name, verb, number(int64(r.recent)), number(r.Minute.Allowed), hint)
 		case !alone && refused >= fewInMinute && 2*refused >= all && r.keys >= fewKeys:
-			add(r.Shadow < 1, r.Name, "", "Rule %q %s %s of its requests in the last minute, of %s keys or more, and of none above all. %s",
+			add(r.Enforce > 0, r.Name, "", "Rule %q %s %s of its requests in the last minute, of %s keys or more, and of none above all. %s",
 				r.Name, verb, share(refused, all), number(int64(r.keys)), hint)
 		}
 		if alone {
-			add(r.Shadow < 1, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.",
+			add(r.Enforce > 0, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.",
 				r.Name, verb, keyText(r.most.Key), share(r.most.AtLeast(), r.all), number(r.most.AtLeast()), reasonText(r.most.Reason), ago(r.most.Last))
 		}
 	}

@@ -99,7 +99,7 @@ func TestFindings(t *testing.T) {
 					store = quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: quiet})
 				}
 				traffic, top := watch.NewTraffic(1000), watch.NewTop(100)
-				rule := weir.Rule{Name: "api", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(tt.limit, time.Minute)}, Shadow: tt.shadow,
+				rule := weir.Rule{Name: "api", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(tt.limit, time.Minute)}, Enforce: weir.Percent(100 - 100*tt.shadow),
 					Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10_000, time.Minute), Duration: time.Minute}}
 				l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
 				if err != nil {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/seed83679106/weir"
 )
 
 // A form asks the operator to confirm a change of a key under a rule.
@@ -43,7 +45,7 @@ func (h *Handler) can(r *rule, key string, network bool) can {
 	c := can{Rule: r.Name, Key: key, Reset: !network}
 	own := h.overridesKeys(r) == nil && key != "" && !network
 	switch {
-	case r.Shadow == 1: // it refuses no request, not even of a banned key
+	case r.Enforce == weir.Percent(0): // it refuses no request, not even of a banned key
 	case len(r.penalizers) > 0 && key != "", network:
 		c.Ban = "ban"
 	case own:

@@ -207,7 +207,7 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 		r := &rows[i]
 		r.ruleBody = rules[i]
 		for _, k := range offenders {
-			if k.Rule != r.Name || k.Shadow != (r.Shadow == 1) {
+			if k.Rule != r.Name || k.Shadow != (r.Enforce == 0) {
 				continue
 			}
 			if r.keys == 0 {

@@ -27,7 +27,7 @@ var refreshScript string
 // page works without it.
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
-	"percent":  func(share float64) string { return strconv.FormatFloat(100*share, 'g', 4, 64) + " %" },
+	"percent":  func(p float64) string { return strconv.FormatFloat(p, 'g', 4, 64) + " %" },
 	"number":   number,
 	"share":    share,
 	"ago":      ago,

@@ -41,7 +41,7 @@ func newSite(t *testing.T) *site {
 	rule := hourly("api", 2)
 	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: 10 * time.Minute}
 	rule.ForKey, rule.Policy = live.Of("api", nil), weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied())
-	addresses := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)}, Shadow: 1}
+	addresses := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)}, Enforce: weir.Percent(0)}
 	var err error
 	s.limiter, err = weir.New(store, weir.Options{Rules: []weir.Rule{rule, addresses}, Observe: func(e weir.Event) {
 		top.Observe(e)
@@ -256,7 +256,7 @@ func TestPage(t *testing.T) {
 		`data-label="by">limit 1h</td>`, `<bdi>GET /</bdi>`)
 	s.expect("?tab=refusals&rule=api", nil, 200, "Refusals under api", `<bdi class="key">alice</bdi>`)
 	s.expect("?tab=refusals&rule=api&key=bob", nil, 200, "None.")
-	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "100 % of the keys", "a ban of 10m after 5 refusals in 1h")
+	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "no key: shadow", "a ban of 10m after 5 refusals in 1h")
 	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`,
 		"has refused the key 1 times in the last hour, the last time 1 s ago by a limit", `data-label="by">limit 1h</td>`)
 	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: the Policy of the rule may allow or deny the client")

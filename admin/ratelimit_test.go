@@ -24,7 +24,7 @@ func TestRateLimit(t *testing.T) {
 	listed := hourly("listed", 5)
 	listed.ForKey = weir.When(func(key string) bool { return key == "anna" }, weir.Allowed())
 	shadow := hourly("shadow", 5)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	banning := hourly("banning", 1)
 	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: 2 * time.Hour}
 	denying := hourly("denying", 5)

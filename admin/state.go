@@ -277,8 +277,8 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 type ruleBody struct {
 	Name    string       `json:"name"`
 	Unit    string       `json:"unit"`
-	Shadow  float64      `json:"shadow"` // the share of keys in shadow
-	Limits  []limitBody  `json:"limits"` // null if the limits depend on the request
+	Enforce float64      `json:"enforce"` // for how many percent of the keys the rule is enforced
+	Limits  []limitBody  `json:"limits"`  // null if the limits depend on the request
 	Penalty *penaltyBody `json:"penalty,omitempty"`
 }
 
@@ -322,7 +322,7 @@ type reloadsBody struct {
 func bodiesOf(rules []rule) []ruleBody {
 	bodies := []ruleBody{}
 	for _, r := range rules {
-		b := ruleBody{Name: r.Name, Unit: r.Unit, Shadow: r.Shadow}
+		b := ruleBody{Name: r.Name, Unit: r.Unit, Enforce: r.Enforce.Percent()}
 		for _, l := range r.Limits {
 			b.Limits = append(b.Limits, bodyOf(l))
 		}

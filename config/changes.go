@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -106,7 +105,7 @@ func (r *rule) facts() []fact {
 		{"cost", r.cost.text, ""},
 		{"unit", cmp.Or(r.Unit, "requests"), ""},
 		{"headers", headerNames(r.headers), ""},
-		{"shadow", fmt.Sprintf("%.4g%%", 100*r.Shadow), ""},
+		{"enforce", r.Enforce.String(), ""},
 		{"allow", r.allow.text, ""},
 		{"deny", r.deny.text, ""},
 		{"config", r.word, ""},

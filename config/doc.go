@@ -1,5 +1,29 @@
-// Package config reads named rules from a YAML file. File.Watch reads them again when the
-// file changes.
+// Package config reads named rules from a YAML file, and reads them again when the file
+// changes.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"log"
+//		"net/http"
+//
+//		"github.com/seed83679106/weir/config"
+//		"github.com/seed83679106/weir/memstore"
+//	)
+//
+//	func main() {
+//		rules, err := config.Open("limits.yaml", memstore.New(memstore.Options{}), config.Options{})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		go rules.Watch(context.Background())
+//		limit := rules.Handler("auth.createToken")
+//		http.Handle("/", limit(http.FileServer(http.Dir("public"))))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+// # A file
 //
 //	limits:
 //	  - name: auth.createToken
@@ -22,14 +46,16 @@
 //	    key: [{first-of: [user, ip]}, method]
 //	    algorithm: token-bucket
 //	    cost: content-length
-//	    shadow: true
+//	    enforce: 10%
 //	    allow: [10.0.0.0/8]
 //	    penalty: {strikes: {limit: 10, period: 60}, for: 10m}
 //	    config:
 //	      - {name: steady, limit: 1000000, period: 1m, burst: 5000000}
 //	      - {name: monthly, limit: 1000000000, period: month}
 //
-// docs/files.md has a table of all fields. Their values:
+// # Values
+//
+// docs/files.md in the repository has a table of all fields. Their values:
 //
 //   - key is ip, global, method, route, basic-auth-user, header:NAME,
 //     cookie:NAME, path:NAME, json:NAME (of bodies up to 64 KiB), or a name of
@@ -51,8 +77,8 @@
 //     unit says otherwise. A request whose body has no known length is refused.
 //   - settle: used charges in the end what the handler reports or draws in the unit of
 //     the rule: see [weir.ChargeUsed]. The default, reserved, charges the cost.
-//   - shadow: true charges requests and refuses none. shadow: 75% enforces the rule
-//     for a quarter of the keys, and refuses no requests of the other keys.
+//   - enforce: 10% enforces the rule for a tenth of the keys. Requests of the other keys
+//     are charged and not refused; enforce: 0% refuses none. The default is 100%.
 //   - allow lists requests that the rule does not apply to, and deny lists requests
 //     that it refuses. An entry is an address, a network, a key, or a prefix of
 //     keys, such as tenant-a/*. Addresses and networks are compared with the address
@@ -61,17 +87,21 @@
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the longest
 //     random time that is added to Retry-After. See Status and RetryJitter of
 //     [weir.Rule].
-//   - overrides give keys limits of their own: docs/overrides.md.
+//   - overrides give keys their own limits: docs/overrides.md.
 //   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
 //     [weir.Penalty]. The strikes are a limit, whose default algorithm is
 //     anchored-window.
 //
 // The field include names other files of rules, such as limits.d/*.yaml: docs/files.md.
 //
+// # Errors
+//
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
 // loaded as a whole or not at all. Each error in the file is an [Error] with a line and a
 // column. A limit that never refuses what another limit of its rule admits is an error
 // too. config recognizes this error in plain cases only.
+//
+// # Reloads
 //
 // A store keeps counts under the names of rule, limit and algorithm, and under the
 // key. A reload keeps each count whose names and key stay the same: limits may change

@@ -96,7 +96,7 @@ func ExampleFile_Reload() {
 		fmt.Println(err)
 		return
 	}
-	write("limits: [{name: api, shadow: 75%, config: [{limit: 50, period: 1m}]}]")
+	write("limits: [{name: api, enforce: 25%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
 	fmt.Println("version", rules.Version(), "unused", rules.Unused())
 	rules.HandlerOfAll() // uses all rules, and later also the rules that a reload adds
@@ -107,12 +107,12 @@ func ExampleFile_Reload() {
 	fmt.Println(err)
 	fmt.Println(loaded, "loaded,", failed, "failed, version", rules.Version())
 	// Output:
-	// api: shadow: 0% → 75%
+	// api: enforce: 100% → 25%
 	// api: limit 1m (gcra): 100 per 1m → 50 per 1m <nil>
-	// version 99a94d589a5e unused [api]
+	// version c39af0626b7d unused [api]
 	// unused []
 	// rules.yaml:1:43: unknown field perid in a limit; did you mean period?
-	// 1 loaded, 1 failed, version 99a94d589a5e
+	// 1 loaded, 1 failed, version c39af0626b7d
 }
 
 // A program may have a flag with which it only checks its file, for a pipeline that deploys

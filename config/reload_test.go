@@ -179,8 +179,8 @@ limits:
 			"login: key: ip → first of (method, ip behind 10.0.0.0/8, 192.0.2.1/32); its counts are lost\n" +
 				"upload: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X; its counts are lost\n" +
 				"gone: key: ip → ip behind 10.0.0.0/8, 192.0.2.1/32 + header:X; its counts are lost"},
-		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  shadow: 87.5%", 1),
-			"upload: cost: 1 → content-length\nupload: unit: requests → content-bytes\nupload: headers: x-ratelimit → ietf, github\nupload: shadow: 0% → 87.5%"},
+		{"the rest", strings.Replace(before, "name: upload", "name: upload\n  cost: content-length\n  headers: [ietf, github]\n  enforce: 12.5%", 1),
+			"upload: cost: 1 → content-length\nupload: unit: requests → content-bytes\nupload: headers: x-ratelimit → ietf, github\nupload: enforce: 100% → 12.5%"},
 		{"lists and penalties", strings.NewReplacer(
 			"name: login", "name: login\n  allow: [10.0.0.0/8, 192.0.2.7]\n  penalty: {strikes: {limit: 10, period: 60}, for: 10m}",
 			"name: upload", "name: upload\n  deny: [203.0.113.66]\n  penalty: {strikes: {limit: 3, period: day, algorithm: calendar}, for: 2d, most: 1w}").Replace(before),
@@ -214,7 +214,7 @@ func TestReloadKeepsCounts(t *testing.T) {
 		{"config: [" + hour + "]", false, 200},
 		{"config: [" + hour + ", {limit: 3, period: 1s}]", false, 200},
 		{"config: [{limit: 3, period: 1s}, " + hour + ", {limit: 15, period: 1d}]", false, 200},
-		{"cost: 1, shadow: 0%, headers: ietf, config: [" + hour + ", {limit: 15, period: 1d}]", true, 200}, // the limit per second is gone
+		{"cost: 1, enforce: 100%, headers: ietf, config: [" + hour + ", {limit: 15, period: 1d}]", true, 200}, // the limit per second is gone
 		{"config: [" + hour + ", {limit: 15, period: 1d}]", false, 429},
 		{"config: [{limit: 5, period: 60m}, {limit: 15, period: 1d}]", false, 200},
 		{"config: [{limit: 5, period: 90m}, {limit: 15, period: 1d}]", true, 200},
@@ -250,7 +250,7 @@ func TestReloadOfListsAndPenalties(t *testing.T) {
 		{plain, "bob", "429 3600"},
 		{with(penalty), "bob", "429 3600"},
 		{with(penalty), "bob", "429 7200"},
-		{with("shadow: false, " + penalty), "bob", "429 7200"},
+		{with("enforce: 100%, " + penalty), "bob", "429 7200"},
 		{plain, "bob", "429 3600"},
 	} {
 		p.mustWrite(t, step.text)

@@ -20,7 +20,7 @@ import (
 var (
 	fileFields     = []string{"trusted-proxies", "proxy-header", "free-preflights", "key", "algorithm", "timezone", "headers", "limits", "include"}
 	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "settle", "shadow",
+	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "settle", "enforce",
 		"allow", "deny", "penalty", "status", "retry-jitter", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
@@ -206,7 +206,7 @@ func (d *ruleDecoder) parts() {
 	if settles[r.settle] == "used" {
 		r.Settle = weir.ChargeUsed
 	}
-	set(f, "shadow", &r.Shadow, d.share)
+	set(f, "enforce", &r.Enforce, d.enforcement)
 	set(f, "allow", &r.allow, d.keyList)
 	set(f, "deny", &r.deny, d.keyList)
 	set(f, "penalty", &r.penalty, d.penalty)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/seed83679106/weir"
 )
 
 // atLeast1 returns a whole number of at least 1. It must be decimal without leading
@@ -98,21 +100,15 @@ func (d *source) boolean(n ast.Node, what string) bool {
 	return b.Value
 }
 
-// share reads a share, from 0 to 1: a percentage, or true for 1, or false for 0.
-func (d *source) share(n ast.Node, what string) float64 {
-	switch v := n.(type) {
-	case *ast.BoolNode:
-		if v.Value {
-			return 1
-		}
-		return 0
-	case *ast.StringNode:
+// enforcement reads a percentage of keys.
+func (d *source) enforcement(n ast.Node, what string) weir.Enforcement {
+	if v, ok := n.(*ast.StringNode); ok {
 		if digits, ok := strings.CutSuffix(v.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
-			if share, err := strconv.ParseFloat(digits, 64); err == nil && share <= 100 {
-				return share / 100
+			if percent, err := strconv.ParseFloat(digits, 64); err == nil && percent <= 100 {
+				return weir.Percent(percent)
 			}
 		}
 	}
-	d.errorf(n, "%s is %s; want true, false or a percentage, 0%% to 100%%", what, describe(n))
-	return 0
+	d.errorf(n, "%s is %s; want a percentage of the keys, 0%% to 100%%", what, describe(n))
+	return weir.Enforcement{}
 }

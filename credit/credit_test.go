@@ -283,7 +283,7 @@ func TestShadowPaysNothing(t *testing.T) {
 	l, err := weir.New(store, weir.Options{
 		Rules: []weir.Rule{
 			{Name: "api", Key: weir.Global(), Limits: []quota.Limit{algorithms.FixedWindow(100, 1000*time.Hour)}},
-			{Name: "new", Key: weir.Global(), Limits: []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Shadow: 1},
+			{Name: "new", Key: weir.Global(), Limits: []quota.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Enforce: weir.Percent(0)},
 		},
 		Observe: func(e weir.Event) {
 			if e.Shadow && !e.Transaction.Allowed() {

@@ -31,7 +31,8 @@ import (
 var imported = []string{
 	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httptest", "net/http/httputil", "net/netip", "net/url", "os",
 	"strconv", "strings", "sync", "testing", "testing/synctest", "time",
-	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9",
+	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9", "github.com/redis/go-redis/extra/redisotel/v9",
+	"github.com/seed83679106/weir/weirotel", "go.opentelemetry.io/otel",
 	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config", "github.com/seed83679106/weir/credit", "github.com/seed83679106/weir/headers", "github.com/seed83679106/weir/keys", "github.com/seed83679106/weir/lease", "github.com/seed83679106/weir/llm", "github.com/seed83679106/weir/overrides", "github.com/seed83679106/weir/regions",
 	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/stack", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
 	"github.com/seed83679106/weir/weirgrpc", "google.golang.org/grpc", "google.golang.org/grpc/credentials", "google.golang.org/protobuf/proto",
@@ -106,11 +107,11 @@ func (b *builder) parse(code block, packages []string) (f *ast.File, program boo
 	return f, false, err
 }
 
-// check type-checks files as one package. It ignores unused variables and imports, which
-// fragments may have.
-func (b *builder) check(files []*ast.File) (errs []error) {
+// check type-checks files as one package. Unless they are a program, it ignores unused variables
+// and imports, which fragments may have.
+func (b *builder) check(program bool, files ...*ast.File) (errs []error) {
 	c := types.Config{Importer: b.importer, Error: func(err error) {
-		if e := (types.Error{}); !errors.As(err, &e) || !e.Soft {
+		if e := (types.Error{}); program || !errors.As(err, &e) || !e.Soft {
 			errs = append(errs, err)
 		}
 	}}
@@ -132,11 +133,11 @@ func (b *builder) page(t *testing.T, blocks []block, packages []string, given ..
 			files = append(files, f)
 			continue
 		}
-		for _, err := range b.check([]*ast.File{f}) {
+		for _, err := range b.check(true, f) {
 			t.Error(err)
 		}
 	}
-	for _, err := range b.check(files) {
+	for _, err := range b.check(false, files...) {
 		t.Error(err)
 	}
 }
@@ -172,7 +173,7 @@ func TestGo(t *testing.T) {
 		// require, and with packages of the other libraries
 		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
 		for _, path := range imported {
-			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.Contains(path, "grpc") && !strings.HasSuffix(path, "/storetest") {
+			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.Contains(path, "otel") && !strings.Contains(path, "grpc") && !strings.HasSuffix(path, "/storetest") {
 				own = append(own, path)
 			}
 		}
@@ -182,7 +183,7 @@ func TestGo(t *testing.T) {
 	// Broken code must not pass.
 	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return headers.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
 		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
-		if err == nil && len(b.check([]*ast.File{given, f})) == 0 {
+		if err == nil && len(b.check(false, given, f)) == 0 {
 			t.Errorf("%q passed, want an error", text)
 		}
 	}
@@ -199,6 +200,43 @@ func TestYAML(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v: %v", b, err)
 		}
+	}
+}
+
+// TestGuideInAFile: limits and keys in the column "in a file" of docs/guide.md load.
+func TestGuideInAFile(t *testing.T) {
+	code, found := regexp.MustCompile("`([^`]+)`"), 0
+	column := "" // what the second cells of a table have: limits or keys
+	_, prose := split(t, "docs/guide.md")
+	for n, line := range prose {
+		cells := strings.Split(line, " | ")
+		if len(cells) < 3 {
+			column = ""
+			continue
+		}
+		switch cells[1] {
+		case "in a file":
+			column = "limits: [{name: a, config: [%s]}]"
+			continue
+		case "`key` in a file":
+			column = "limits: [{name: a, key: %s, config: [{limit: 1, period: 1}]}]"
+			continue
+		}
+		m := code.FindStringSubmatch(cells[1])
+		if column == "" || m == nil {
+			continue
+		}
+		found++
+		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
+			FS:   fstest.MapFS{"rules.yaml": {Data: fmt.Appendf(nil, column, m[1])}},
+			Keys: map[string]weir.KeyFunc{"account": keys.ByContext("account")},
+		})
+		if err != nil {
+			t.Errorf("docs/guide.md:%d: %s: %v", n+1, m[1], err)
+		}
+	}
+	if found < 18 {
+		t.Errorf("found %d limits and keys, want more: are the columns still named so?", found)
 	}
 }
 

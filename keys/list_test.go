@@ -222,7 +222,7 @@ func TestListsOfAddresses(t *testing.T) {
 	}
 	// A rule in shadow refuses no request.
 	h = weirtest.New(t, weirtest.StoreFunc(nil), weir.Options{Rules: []weir.Rule{{
-		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Shadow: 1, Policy: weir.When(pests.Match(client), weir.Denied()),
+		Name: "api", Key: never, Limits: []weir.Limit{algorithms.GCRA(9, time.Second)}, Enforce: weir.Percent(0), Policy: weir.When(pests.Match(client), weir.Denied()),
 	}}}).Handler(served)
 	if got := weirtest.Do(h, weirtest.Ask("/", "192.0.2.2:4")).StatusCode; got != 200 {
 		t.Errorf("in shadow: got %d, want 200", got)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/panics"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/internal/traced"
 )
 
 // Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
@@ -24,8 +25,9 @@ import (
 // are queued before it. If the context of a caller ends while it waits for a shared call,
 // the caller returns at once. If its transaction has not been sent, the transaction is
 // dropped. Otherwise its units may be spent. Shared calls run with a background context,
-// without the values of the callers' contexts. A panic of next in a shared call is returned
-// as an error to all callers of that call.
+// without the values of the callers' contexts. Only if weirotel.Trace traces some of the
+// callers, they have the values of the first of these. A panic of next in a shared call is
+// returned as an error to all callers of that call.
 //
 // Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
 // transaction of several keys uses the lane of its first charge.
@@ -93,6 +95,7 @@ func (c *CoalescedStore) Stats() CoalesceStats {
 // A call is a copy of a transaction that is decided together with other transactions. The
 // caller may give the call up.
 type call struct {
+	ctx   context.Context // of the caller
 	t     Transaction
 	err   error
 	state atomic.Int32
@@ -151,6 +154,7 @@ func (c *CoalescedStore) join(ctx context.Context, l *lane, t *Transaction) erro
 		return err
 	}
 	k := c.pool.Get().(*call)
+	k.ctx = ctx
 	k.copy(t, ctx.Done() != nil)
 
 	l.mu.Lock()
@@ -191,7 +195,7 @@ func (k *call) copy(t *Transaction, mayGiveUp bool) {
 
 func (c *CoalescedStore) release(k *call) {
 	clear(k.t.Charges) // they hold keys
-	k.err = nil
+	k.ctx, k.err = nil, nil
 	k.state.Store(pending)
 	c.pool.Put(k)
 }
@@ -223,19 +227,21 @@ func (c *CoalescedStore) run(l *lane) {
 func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]
+	var leader traced.Leader
 	for _, k := range batch {
 		if k.state.Load() == abandoned {
 			c.release(k)
 			continue
 		}
 		here = append(here, k)
+		leader.Join(k.ctx)
 		ts = append(ts, &k.t)
 	}
 	if len(ts) == 0 {
 		return ts
 	}
 	c.shared.Add(1)
-	errs, err := c.takeEach(ts)
+	errs, err := c.takeEach(leader.Context(context.Background()), ts)
 	for i, k := range here {
 		switch {
 		case err != nil:
@@ -253,9 +259,9 @@ func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction
 	return ts
 }
 
-func (c *CoalescedStore) takeEach(ts []*Transaction) (errs []error, err error) {
+func (c *CoalescedStore) takeEach(ctx context.Context, ts []*Transaction) (errs []error, err error) {
 	_, err = panics.Call("quota: Coalesce: the store panicked", func() error {
-		errs = c.batcher.TakeEach(context.Background(), ts)
+		errs = c.batcher.TakeEach(ctx, ts)
 		return nil
 	})
 	if errs != nil && len(errs) != len(ts) {

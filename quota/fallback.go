@@ -11,6 +11,7 @@ import (
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/traced"
 )
 
 // FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
@@ -156,6 +157,9 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	cause := causeOf(err)
 	f.degraded(ctx, cause, err)
+	if call := traced.Of(ctx); call != nil {
+		call.FellBack(causes[cause])
+	}
 	t.SetResult(&Result{}) // primary may have filled in some of it
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)

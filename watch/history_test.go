@@ -38,7 +38,7 @@ func fails(err error) weir.Store {
 func TestHistory(t *testing.T) {
 	traffic := watch.NewTraffic(10)
 	api, ip, shadow := rule("api", weir.ByHeader("K"), 5), rule("ip", weir.ByIP(), 100), rule("shadow", weir.Global(), 2)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	api.ForKey = func(key string) weir.Policy { return map[string]weir.Policy{"bad": weir.Denied()}[key] }
 	h := limiter(t, memstore.New(memstore.Options{}), traffic.Observe, api, ip, shadow).Handler(http.NotFoundHandler())
 	for range 7 {

@@ -57,7 +57,7 @@ func tryBesideShadow(t *testing.T, limits []weir.Limit) {
 	cost := func(r *http.Request) int64 { return int64(len(r.URL.RawQuery)) }
 	h := limiter(t, memstore.New(memstore.Options{}), observe,
 		weir.Rule{Name: "api", Key: weir.ByHeader("K"), Cost: cost, Limits: []weir.Limit{algorithms.GCRA(50, time.Minute)}},
-		weir.Rule{Name: "tried", Key: weir.ByHeader("K"), Cost: cost, Limits: limits, Shadow: 1}).Handler(http.NotFoundHandler())
+		weir.Rule{Name: "tried", Key: weir.ByHeader("K"), Cost: cost, Limits: limits, Enforce: weir.Percent(0)}).Handler(http.NotFoundHandler())
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 900 {
 		q := httptest.NewRequest("GET", "/?"+strings.Repeat("x", 1+r.IntN(2)), nil)

@@ -145,7 +145,7 @@ func BenchmarkTop(b *testing.B) {
 func TestTopCounts(t *testing.T) {
 	top := watch.NewTop(10)
 	shadow := rule("shadow", weir.Global(), 1)
-	shadow.Shadow = 1
+	shadow.Enforce = weir.Percent(0)
 	two := rule("two", weir.ByHeader("Key"), 1)
 	two.ForKey = func(string) weir.Policy { return weir.Policy{} } // a rule that has it may have redundant limits
 	two.Limits = []weir.Limit{algorithms.FixedWindow(1, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)}

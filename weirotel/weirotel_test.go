@@ -1,7 +1,6 @@
 package weirotel_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -80,7 +79,7 @@ func TestObserve(t *testing.T) {
 	l, err := weir.New(hybrid, weir.Options{Observe: observe, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour).Named("few")},
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), Duration: time.Hour}},
-		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
+		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Enforce: weir.Percent(0)},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -213,26 +212,6 @@ func BenchmarkObserve(b *testing.B) {
 			}
 		})
 	}
-}
-
-func ExampleNew() {
-	observe, err := weirotel.New(noop.Meter{}) // otel.Meter("weir")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}}},
-		Observe: observe,
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	w := httptest.NewRecorder()
-	l.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(context.Background()))
-	fmt.Println(w.Code)
-	// Output: 404
 }
 
 // The type file is for tests. In a program, pass the *config.File that config.Open

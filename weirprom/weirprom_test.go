@@ -70,7 +70,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(10, 9000*time.Hour).Named("many")},
 			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), Duration: time.Hour}},
-		{Name: "new", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Shadow: 1},
+		{Name: "new", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Enforce: weir.Percent(0)},
 	}})
 	if err != nil {
 		t.Fatal(err)

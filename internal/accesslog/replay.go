@@ -127,7 +127,7 @@ func (r *Replay) start() error {
 			continue
 		}
 		o.Rules = append(o.Rules, rule)
-		r.rules[rule.Name] = &Rule{Name: rule.Name, Limits: rule.Limits, Shadow: rule.Shadow, Penalty: rule.Penalty != nil, keys: newTally()}
+		r.rules[rule.Name] = &Rule{Name: rule.Name, Limits: rule.Limits, Enforce: rule.Enforce, Penalty: rule.Penalty != nil, keys: newTally()}
 		o.Rules[len(o.Rules)-1].Penalty = nil // a Limiter remembers bans on the clock of the process
 	}
 	if len(o.Rules) == 0 {

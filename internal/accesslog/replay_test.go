@@ -211,7 +211,7 @@ func TestShadowAndLists(t *testing.T) {
 		return map[string]weir.Policy{"192.0.2.1": weir.Allowed(), "192.0.2.3": weir.Denied()}[key]
 	}
 	denied.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: time.Minute}
-	shadow := weir.Rule{Name: "shadow", Key: weir.ByIP(), Shadow: 1, Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)}}
+	shadow := weir.Rule{Name: "shadow", Key: weir.ByIP(), Enforce: weir.Percent(0), Limits: []weir.Limit{algorithms.FixedWindow(1, time.Minute)}}
 	r := replay(t, log, denied, shadow)
 	if got := fmt.Sprint(r.Requests, r.Refused, r.Rules[0].Asked, r.Rules[0].Refused, r.Rules[1].Asked, r.Rules[1].Refused); got != "12 5 8 5 7 5" {
 		t.Errorf("got %s, want 12 requests, 5 refused: 1 of .2 by its limit and 4 of .3; the rule in shadow is asked for 4 and 3, and would refuse 3 and 2", got)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -45,8 +46,8 @@ type Missing struct{ Rule, Why string }
 type Rule struct {
 	Name           string
 	Limits         []quota.Limit
-	Shadow         float64 // of weir.Rule
-	Penalty        bool    // the rule bans keys, which was not replayed
+	Enforce        weir.Enforcement // of weir.Rule
+	Penalty        bool             // the rule bans keys, which was not replayed
 	Asked, Refused int64
 	First, Last    time.Time // the first and the last refusal
 	Top            []Key     // the keys that were refused most
@@ -106,9 +107,9 @@ func (r *Report) Write(w io.Writer, name string) {
 	for _, rule := range r.Rules {
 		verb := "refused"
 		switch {
-		case rule.Shadow == 1:
+		case rule.Enforce == weir.Percent(0):
 			verb = "would refuse (shadow)"
-		case rule.Shadow > 0:
+		case rule.Enforce != weir.Percent(100):
 			verb = "refused, or would refuse (shadow)"
 		}
 		p("\nrule %s (%s)", rule.Name, describe(rule.Limits))

@@ -54,7 +54,7 @@ func newSite(t *testing.T) *site {
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1000, time.Minute), Duration: time.Minute},
 		ForKey:  live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
 	}
-	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}, Shadow: 1}
+	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}, Enforce: weir.Percent(0)}
 	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, address}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
 		traffic.Observe(e)
 		top.Observe(e)

@@ -35,7 +35,7 @@ limits:
 - name: search
   config: [{limit: 3, period: 1s}]
 - name: trial
-  shadow: true
+  enforce: 0%
   config: [{limit: 60, period: 1m, burst: 5}]
 `
 

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/traced"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -77,11 +78,20 @@ func (q *Queue) take(now time.Time) *batch {
 	return b
 }
 
+// context returns the context of the call, which never ends: see traced.Leader.
+func (b *batch) context() context.Context {
+	var leader traced.Leader
+	for _, a := range b.asks {
+		leader.Join(a.ctx)
+	}
+	return leader.Context(context.WithoutCancel(b.asks[0].ctx))
+}
+
 // run makes calls, one after the other, until no waiting command may be sent now.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(b.asks[0].ctx), q.timeout+Lateness)
+		ctx, cancel := context.WithTimeout(b.context(), q.timeout+Lateness)
 		err := q.sendSafely(ctx, b.cmds)
 		cancel()
 		took := time.Since(b.sent)

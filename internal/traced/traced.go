@@ -1,0 +1,53 @@
+// Package traced is how stores note in a trace what only they know. The trace itself is made by
+// package weirotel, which puts a Call into the context of each caller that is traced. For all
+// other callers a store pays for one lookup in the context.
+package traced
+
+import "context"
+
+// A Call is a call of a store that is part of a trace. Stores may use it on any goroutine, also
+// after the caller has given up.
+type Call interface {
+	// Joined notes that the caller shares a call of the next store with others, and that this
+	// call is in the trace of leader.
+	Joined(leader context.Context)
+
+	// FellBack notes that a second store decides, because the first has failed. The cause is
+	// quota.Cause of the error.
+	FellBack(cause string)
+}
+
+type key struct{}
+
+// With returns a copy of ctx in which Of finds c.
+func With(ctx context.Context, c Call) context.Context { return context.WithValue(ctx, key{}, c) }
+
+// Of returns the Call of ctx, or nil if the caller is not traced.
+func Of(ctx context.Context) Call {
+	c, _ := ctx.Value(key{}).(Call)
+	return c
+}
+
+// A Leader finds the trace in which a call is that several callers share: a call has one parent,
+// so it is the trace of the first caller that is traced. The zero Leader is ready to use.
+type Leader struct{ ctx context.Context }
+
+// Join adds a caller. If a caller before it leads, its trace gets a note of that.
+func (l *Leader) Join(ctx context.Context) {
+	switch c := Of(ctx); {
+	case c == nil:
+	case l.ctx == nil:
+		l.ctx = ctx
+	default:
+		c.Joined(l.ctx)
+	}
+}
+
+// Context returns the context of the shared call: that of the caller that leads, without its end,
+// or otherwise if no caller is traced.
+func (l *Leader) Context(otherwise context.Context) context.Context {
+	if l.ctx == nil {
+		return otherwise
+	}
+	return context.WithoutCancel(l.ctx)
+}

@@ -1,0 +1,199 @@
+package weirotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/traced"
+	"github.com/seed83679106/weir/quota"
+)
+
+// Trace returns a store that records each call of next as a span, if the caller's context has a
+// span that is sampled. Other calls pay only for a lookup in their context. Pass the store to
+// weir.New. Trace stands around all other stores: next is the store of package stack, for example.
+//
+//	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules})
+//
+// A span says what was decided, which rule and limit decided it, and whether the store failed or
+// a second store was asked. No attribute has a key. The page docs/metrics.md in the repository
+// lists the names of spans and their attributes. A rule in shadow has a separate span: the
+// request passes even if the outcome of that span is refused. A request that is refused without a
+// call of the store has no span.
+//
+// The context of next has the span. The spans of a Redis client that is traced are therefore
+// below it. If several requests share a call, as behind quota.Coalesce and in the queue of
+// redisstore, the call has the span of one of them as its parent, and the spans of the others
+// have a link to that span.
+//
+// If the tracer panics, next decides all the same, and the error handler of OpenTelemetry gets
+// the panic, at most once a second. Trace panics if tracer or next is nil.
+func Trace(tracer trace.Tracer, next weir.Store) weir.Store {
+	switch {
+	case tracer == nil:
+		panic("weirotel: Trace: the tracer is nil")
+	case next == nil:
+		panic("weirotel: Trace: the store is nil")
+	}
+	s := &store{tracer: tracer, next: next, attributes: trace.WithAttributes(attribute.String("weir.store", fmt.Sprintf("%T", next)))}
+	if payer, ok := next.(quota.Payer); ok {
+		return &paying{s, payer}
+	}
+	return s
+}
+
+type store struct {
+	tracer     trace.Tracer
+	next       weir.Store
+	attributes trace.SpanStartEventOption // of all spans
+	panics     sparse.Gate
+}
+
+// Stores returns the store whose calls are traced, for weirprom.New and package admin.
+func (s *store) Stores() []weir.Store { return []weir.Store{s.next} }
+
+// A paying store is a quota.Payer.
+type paying struct {
+	*store
+	payer quota.Payer
+}
+
+// Unpaid implements quota.Payer.
+func (p *paying) Unpaid() weir.Store { return Trace(p.tracer, p.payer.Unpaid()) }
+
+// Take implements weir.Store.
+func (s *store) Take(ctx context.Context, t *quota.Transaction) error {
+	if !trace.SpanContextFromContext(ctx).IsSampled() {
+		return s.next.Take(ctx, t)
+	}
+	return s.trace(ctx, t)
+}
+
+var errPanicked = errors.New("the store panicked")
+
+func (s *store) trace(ctx context.Context, t *quota.Transaction) (err error) {
+	var c call
+	s.safely(func() {
+		_, span := s.tracer.Start(ctx, spanName(t), s.attributes)
+		c = call{s, span}
+	})
+	if c.span == nil {
+		return s.next.Take(ctx, t)
+	}
+	err = errPanicked // until next returns
+	defer func() { s.safely(func() { c.end(t, err) }) }()
+	return s.next.Take(traced.With(trace.ContextWithSpan(ctx, c.span), c), t)
+}
+
+// safely calls f, which calls the tracer.
+func (s *store) safely(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			if unlogged, ok := s.panics.Pass(); ok {
+				otel.Handle(fmt.Errorf("weirotel: the tracer panicked: %v (unlogged: %d)", p, unlogged))
+			}
+		}
+	}()
+	f()
+}
+
+// spanName returns the name of a span. There are few names, because backends group spans by it.
+func spanName(t *quota.Transaction) string {
+	switch {
+	case t.Mode == quota.ModePeek:
+		return "weir.peek"
+	case t.Mode == quota.ModeForce:
+		return "weir.force"
+	case t.Mode == quota.ModeForget:
+		return "weir.forget"
+	case len(t.Charges) > 0 && t.Charges[0].Cost < 0:
+		return "weir.refund"
+	}
+	return "weir.decide"
+}
+
+// A call is a traced.Call.
+type call struct {
+	store *store
+	span  trace.Span
+}
+
+// Joined implements traced.Call.
+func (c call) Joined(leader context.Context) {
+	c.store.safely(func() { c.span.AddLink(trace.LinkFromContext(leader)) })
+}
+
+// FellBack implements traced.Call.
+func (c call) FellBack(cause string) {
+	c.store.safely(func() { c.span.SetAttributes(attribute.String("weir.fallback", cause)) })
+}
+
+func (c call) end(t *quota.Transaction, err error) {
+	defer c.span.End()
+	if !c.span.IsRecording() {
+		return
+	}
+	if err != nil {
+		c.span.SetAttributes(attribute.String("weir.outcome", "error"), attribute.String("error.type", quota.Cause(err)))
+		c.span.SetStatus(codes.Error, err.Error())
+		return
+	}
+	outcome := "allowed"
+	switch {
+	case !t.Allowed():
+		outcome = "refused"
+	case t.Wait > 0:
+		outcome = "delayed"
+	}
+	attributes := append(make([]attribute.KeyValue, 0, 8), attribute.String("weir.outcome", outcome), attribute.Int("weir.charges", len(t.Charges)))
+	if t.Wait > 0 {
+		attributes = append(attributes, attribute.Float64("weir.wait", t.Wait.Seconds()))
+	}
+	if i := deciding(t); i >= 0 {
+		ch, d := &t.Charges[i], &t.Decisions[i]
+		attributes = append(attributes, attribute.String("weir.rule", ch.Rule), attribute.String("weir.limit", ch.Limit.StoredName()))
+		if d.Remaining >= 0 {
+			attributes = append(attributes, attribute.Int64("weir.remaining", d.Remaining))
+		}
+		if !d.Allowed && d.RetryAfter != quota.Never {
+			attributes = append(attributes, attribute.Float64("weir.retry_after", d.RetryAfter.Seconds()))
+		}
+	}
+	c.span.SetAttributes(attributes...)
+}
+
+// deciding returns the index of the charge that refuses for the longest time or, if none refuses,
+// of the one that has the fewest units left. Charges that only look, such as those of bans, do
+// not count, unless all do. It is -1 without a charge.
+func deciding(t *quota.Transaction) int {
+	best := -1
+	for i := range t.Decisions {
+		if best < 0 || before(t, i, best) {
+			best = i
+		}
+	}
+	return best
+}
+
+func before(t *quota.Transaction, i, j int) bool {
+	a, b := &t.Decisions[i], &t.Decisions[j]
+	looks, others := t.Charges[i].Cost == 0, t.Charges[j].Cost == 0
+	switch {
+	case a.Allowed != b.Allowed:
+		return !a.Allowed
+	case !a.Allowed:
+		return a.RetryAfter > b.RetryAfter
+	case looks != others:
+		return others
+	case a.Remaining < 0 || b.Remaining < 0:
+		return a.Remaining > b.Remaining // the other is unknown
+	}
+	return a.Remaining < b.Remaining
+}
