@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -156,7 +158,8 @@ func TestServe(t *testing.T) {
 	eventually(t, "a rule that is added", func() bool { return strings.Contains(operate("GET", "/rules"), `"added"`) })
 	status(200, 429)
 	_, body := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics")
-	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines "} {
+	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines ",
+		`weir_build_info{`, `goversion="` + runtime.Version() + `"`, `revision="`, `version="` + buildVersion()} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, body)
 		}
@@ -164,6 +167,11 @@ func TestServe(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+func buildVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	return info.Main.Version
 }
 
 // TestLogOfRefusals: refused requests are logged at a bounded rate, without the address of the
