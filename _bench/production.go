@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -19,7 +21,7 @@ import (
 // production measures what a check costs a Redis server that is as busy as in production: CPU
 // of the server with its sockets. An idle server gets the checks one by one, so most of this time
 // is that of its sockets; a busy server finds several checks in each read.
-func production(o options) ([]*table, error) {
+func production(o options) (tables []*table, err error) {
 	rdb, stop := startRedis()
 	defer stop()
 	where := "The server had processor 0 and the clients processor 1"
@@ -30,9 +32,9 @@ func production(o options) ([]*table, error) {
 	defer bind(fmt.Sprint(os.Getpid()), "0-1023")
 	rounds, d := o.pick(60, 1), time.Duration(o.pick(150, 50))*time.Millisecond
 	t := &table{title: "CPU of a check in a busy Redis", place: "production",
-		note: fmt.Sprintf("Measured on %s, %d rounds of %d ms in turns: CPU of the server for a check in µs, the median (and the least), and the median of the ratios to redis_rate in each round. %s.", time.Now().Format("2 January 2006"), rounds, d.Milliseconds(), where)}
+		note: fmt.Sprintf("Measured on %s, %d rounds of %d ms in turns: CPU of the server for a check in µs, the median (and the least); how busy that kept its processor; and the median of the ratios to redis_rate in each round. %s.", time.Now().Format("2 January 2006"), rounds, d.Milliseconds(), where)}
 	contenders := []shared{sharedContenders[0], sharedContenders[3], windows[5]}
-	asks, calls := make([]func() check, len(contenders)), make([][]any, len(contenders))
+	asks, calls, replays := make([]func() check, len(contenders)), make([][]any, len(contenders)), make([]func() check, len(contenders))
 	for i, c := range contenders {
 		rec := &recorder{sent: map[string]int64{}}
 		recorded := redis.NewClient(rdb.Options())
@@ -44,6 +46,11 @@ func production(o options) ([]*table, error) {
 			}
 		}
 		asks[i], calls[i] = c.open(rdb, 1<<24), slices.Clone(rec.args) // the store uses the slice again
+		var hangUp func()
+		if replays[i], hangUp, err = replay(rdb.Options().Addr, calls[i]); err != nil {
+			return nil, err
+		}
+		defer hangUp()
 	}
 	t.header = []string{"load", "redis_rate", "Weir, one key", "÷", "Weir, two keys", "÷"}
 	for _, l := range []struct {
@@ -52,14 +59,17 @@ func production(o options) ([]*table, error) {
 	}{
 		{"4,000 checks a second", func(i int) (int, error) { return paced(asks[i], 4000, d) }},
 		{"16,000 checks a second", func(i int) (int, error) { return paced(asks[i], 16_000, d) }},
+		{"32,000 calls a second, recorded", func(i int) (int, error) { return paced(replays[i], 32_000, d) }},
 		{"full, pipelines of 4 checks", func(i int) (int, error) { return piped(rdb, calls[i], 4, d) }},
 		{"full, pipelines of 32 checks", func(i int) (int, error) { return piped(rdb, calls[i], 32, d) }},
 	} {
+		busy := make([]series, len(contenders))
 		results, err := interleave(len(contenders), rounds, func(i int) (float64, error) {
 			rdb.FlushAll(ctx)
-			before := serverCPU(rdb)
+			before, begin := serverCPU(rdb), time.Now()
 			n, err := l.run(i)
 			used := serverCPU(rdb) - before
+			busy[i] = append(busy[i], used/float64(time.Since(begin).Microseconds())*100)
 			if allowed, wrong := asks[i]()("k"); err != nil || wrong != nil || !allowed {
 				return 0, fmt.Errorf("%s: %s: %v, %v, %v", l.name, contenders[i].name, err, allowed, wrong)
 			}
@@ -70,7 +80,7 @@ func production(o options) ([]*table, error) {
 		}
 		row := []any{l.name}
 		for i, r := range results {
-			row = append(row, fmt.Sprintf("%.1f (%.1f)", r.median(), r.least()))
+			row = append(row, fmt.Sprintf("%.1f (%.1f), %.0f %%", r.median(), r.least(), busy[i].median()))
 			if i > 0 {
 				row = append(row, fmt.Sprintf("%.2f", r.over(results[0]).median()))
 			}
@@ -95,11 +105,14 @@ func callers(n int, f func() error) (wait func() error) {
 	return func() error { wg.Wait(); return errors.Join(errs...) }
 }
 
+// generators is the number of goroutines that make checks at a rate.
+const generators = 64
+
 // paced makes checks of one key at a rate, at random instants, on 64 goroutines. It returns how
 // many.
 func paced(newCheck func() check, rate float64, d time.Duration) (n int, err error) {
 	due := make(chan struct{}, 1000+int(2*rate*d.Seconds()))
-	wait := callers(64, func() error {
+	wait := callers(generators, func() error {
 		ask := newCheck()
 		for range due {
 			if allowed, err := ask("k"); err != nil || !allowed {
@@ -119,6 +132,45 @@ func paced(newCheck func() check, rate float64, d time.Duration) (n int, err err
 	}
 	close(due)
 	return n, wait()
+}
+
+// replay returns checks that send a recorded call on one of 64 connections and read the reply. They
+// take the client less time than a Redis client does, so that it can keep the server busy.
+func replay(addr string, call []any) (newCheck func() check, stop func(), err error) {
+	sent := fmt.Appendf(nil, "*%d\r\n", len(call))
+	for _, arg := range call {
+		text := fmt.Sprint(arg)
+		if b, ok := arg.([]byte); ok {
+			text = string(b)
+		}
+		sent = fmt.Appendf(sent, "$%d\r\n%s\r\n", len(text), text)
+	}
+	conns := make([]net.Conn, generators)
+	for i := range conns {
+		if conns[i], err = net.Dial("tcp", addr); err != nil {
+			return nil, nil, err
+		}
+	}
+	var next atomic.Int64
+	newCheck = func() check {
+		conn := conns[next.Add(1)%generators]
+		reply := make([]byte, 4096)
+		return func(key string) (bool, error) {
+			if _, err := conn.Write(sent); err != nil {
+				return false, err
+			}
+			n, err := conn.Read(reply) // a short reply on loopback comes at once
+			if err != nil || reply[0] == '-' || !bytes.HasSuffix(reply[:n], []byte("\r\n")) {
+				return false, fmt.Errorf("a wrong reply: %q, %v", reply[:n], err)
+			}
+			return true, nil
+		}
+	}
+	return newCheck, func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}, nil
 }
 
 // piped repeats a call on 32 connections, in pipelines of the given depth, which take the client

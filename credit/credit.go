@@ -1,12 +1,13 @@
 // Package credit grants a key units beyond the limits of a rule, for example to a customer
-// that has just paid:
+// that has just paid.
 //
-//	store := credit.New(redis, credit.Options{Rules: []string{"api"}})
-//	err := credit.Grant(ctx, store, "api", "acme", 10_000, 24*time.Hour)
+//	paying := credit.New(store, credit.Options{Rules: []string{"api"}})
+//	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
+//	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
 // If the limits of the rule then refuse a request, granted units pay for it, until they are
-// used or their time is over. The store keeps these units, so all processes that share it
-// see a grant within a second.
+// used or expire. The store keeps these units, so all processes that share it see a grant
+// within a second.
 package credit
 
 import (

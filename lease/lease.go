@@ -1,14 +1,23 @@
-// Package lease has a quota.Store that takes units of busy keys in advance and serves
-// them from memory. One call of Redis then decides many requests:
+// Package lease takes units of busy keys in advance and serves them from memory, so that one
+// call of Redis decides many requests.
 //
-//	leases := lease.New(quota.Coalesce(redis), lease.Options{})
-//	defer leases.Close(ctx) // gives back the unused units
+//	leases := lease.New(quota.Coalesce(store), lease.Options{})
+//	defer leases.Close(ctx) // returns the unused units
+//	limit := weir.Middleware(leases, "all", weir.Global(), algorithms.GCRA(10_000, time.Second))
 //
-// Use the package if a single key, such as the key of weir.Global(), gets more requests
-// than Redis should decide one by one. The limit is never exceeded. While a lease lasts
-// (Options.TTL, 100 ms by default), other processes cannot use its units, and Remaining
-// may be out of date. Keys with few requests, and keys near their limit, are decided in
-// Redis as before.
+// Use the package if a single key, such as the key of weir.Global(), gets more requests than
+// Redis should decide one by one.
+//
+// # What it costs
+//
+// The limit is never exceeded. While a lease lasts (Options.TTL, 100 ms by default), other
+// processes cannot use its units, and Remaining may be out of date. Keys with few requests,
+// and keys near their limit, are decided in Redis as before.
+//
+// # Vocabulary
+//
+// A lease is a number of units that are already spent in the store behind, and that this
+// process may give to requests until the lease ends.
 package lease
 
 import (

@@ -1,14 +1,58 @@
-// Package quota says what a limit means. It limits work that is not HTTP: queues, gRPC, batch
-// jobs. The middleware of package weir stands on it.
+// Package quota limits work that is not HTTP, and defines what a limit means for package weir.
 //
-// A [Limit] is plain data. An [Algorithm] is the arithmetic of a limit, without a clock or a
-// memory. A [Store] keeps the state of each key. It decides a [Transaction] at one instant of
-// its clock: it spends all charges of the transaction, or none. [Allow], [Wait] and [Reserve]
-// ask a store for one caller; [Hybrid], [Breaker], [Fallback], [Share] and [Coalesce] are
-// stores around another store.
+//	package main
 //
-// Algorithms count time in whole microseconds. Decisions are exact: if nothing else is
-// spent, a refused charge fits when its RetryAfter is over, and not a microsecond earlier.
+//	import (
+//		"context"
+//		"fmt"
+//		"log"
+//		"time"
+//
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/memstore"
+//		"github.com/seed83679106/weir/quota"
+//	)
+//
+//	func main() {
+//		store := memstore.New(memstore.Options{})
+//		mail := quota.Charge{Rule: "mail", Key: "ada@example.org", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}
+//		d, err := quota.Allow(context.Background(), store, mail)
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter)
+//	}
+//
+// # Functions for callers
+//
+// [Allow] spends a charge if it fits now. [Wait] and [Reserve] spend charges at the first
+// instant at which all of them fit, and [AllowAtMost] spends as many units as fit. [Hold] is
+// for concurrency limits, and [NewStream] for work whose cost is known only while it runs.
+// [Peek] spends nothing. [Refund] and [Reset] return units.
+//
+// # Decisions
+//
+// A store decides all charges of a transaction at one instant of its clock: it spends all of
+// them, or none. Time is counted in whole microseconds, and decisions are exact: if nothing
+// else is spent, a refused charge fits when its RetryAfter is over, and not a microsecond
+// earlier. A refusal is a Decision. An error means that there is no decision, and units may
+// have been spent.
+//
+// # Stores around stores
+//
+// [Hybrid] answers refusals from memory, [Breaker] fails at once while a store is down,
+// [Fallback] asks a second store then, [Share] divides limits among replicas, and [Coalesce]
+// sends concurrent charges of a key in one call. Package stack puts them in their order.
+//
+// # Vocabulary
+//
+//   - A unit is what a limit counts: a request, a byte, a token.
+//   - A [Limit] allows a number of units per period. It is plain data, without a count.
+//   - An [Algorithm] is the arithmetic of a limit, without a clock or a memory.
+//   - A [Charge] asks one limit of one rule and key for units: its cost.
+//   - A [Transaction] has charges that are decided together.
+//   - A [State] is what an algorithm remembers of a key. The zero State is that of a new key.
+//   - A [Store] keeps the states and has the clock.
 package quota
 
 import (

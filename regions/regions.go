@@ -1,12 +1,13 @@
-// Package regions has a quota.Store that divides one budget among regions. Each region
-// decides in a store of its own, without a round trip to another region. The rate that one
-// region does not use moves to the others within some seconds:
+// Package regions divides one budget among regions, each of which decides in a store of its
+// own, without a round trip to another region.
 //
 //	eu := regions.New(local, central, regions.Options{Budget: "gpu", Region: "eu", Regions: 3})
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// docs/regions.md compares the package with one distant store and with quota.Share.
+// The rate that one region does not use moves to the others within some seconds.
+// docs/regions.md in the repository compares the package with one distant store and with
+// [quota.Share].
 package regions
 
 import (

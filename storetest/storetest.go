@@ -1,18 +1,19 @@
-// Package storetest is the conformance suite that every quota.Store passes:
+// Package storetest is the conformance suite that every quota.Store passes.
 //
 //	func TestStore(t *testing.T) {
-//		storetest.Run(t, func(t *testing.T) quota.Store { return mystore.New() })
+//		storetest.Run(t, func(t *testing.T) quota.Store { return memstore.New(memstore.Options{}) }) // a store of yours
 //	}
 //
-// A store decides by its own clock, which a test cannot set. The suite therefore
-// replays every decision: it keeps states of its own, decides at the Transaction.At
-// that the store has filled in, and compares every field of the results. A store that is
-// off by a microsecond fails.
+// # How it tests
 //
-// Run tests the algorithms of package algorithms. Limits tests algorithms of your own.
+// A store decides by its own clock, which a test cannot set. The suite therefore replays every
+// decision: it keeps states of its own, decides at the [quota.Result.At] that the store has
+// filled in, and compares every field of the results. A store that is off by a microsecond
+// fails.
 //
-// The store need not be empty, because the keys are new in every run. The tests
-// sleep for less than a second in all.
+// [Run] tests the algorithms of package algorithms, and [Limits] those of your own. The store
+// need not be empty, because the keys are new in every run. The tests sleep for less than a
+// second in all.
 package storetest
 
 import (

@@ -25,11 +25,13 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/weirtest"
 	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/weirgrpc"
 )
@@ -673,4 +675,26 @@ func TestNil(t *testing.T) {
 			f()
 		}()
 	}
+}
+
+// A call costs as many units as its message has bytes.
+func ExampleMessage() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "bytes", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)},
+		Cost: func(r *http.Request) int64 { return int64(proto.Size(weirgrpc.Message(r).(proto.Message))) },
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	interceptor := weirgrpc.UnaryServer(limiter.Admit)
+	served := func(context.Context, any) (any, error) { return &pb.SimpleResponse{}, nil }
+	for range 2 {
+		message := &pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, 600)}}
+		_, err := interceptor(context.Background(), message, &grpc.UnaryServerInfo{FullMethod: "/files.Files/Put"}, served)
+		fmt.Println(status.Code(err))
+	}
+	// Output:
+	// OK
+	// ResourceExhausted
 }

@@ -1,6 +1,6 @@
 // A chat with a spammer. It goes on while the reader can see it, and the reader can write, too.
 
-import { beat, inView } from "../beat.js";
+import { Player } from "./player.js";
 import { span } from "./svg.js";
 import { Ledger, look, second } from "./world.js";
 
@@ -13,17 +13,16 @@ const script = /** @type {[number, string, string][]} */ ([
   ...Array.from({ length: 28 }, (_, i) => [0.4 + i * 0.7, "spammer", "BUY NOW"]),
 ]).map(([t, user, text]) => ({ t: t * second, user, text })).sort((a, b) => a.t - b.t);
 
-export class Chat {
-  room; users; why; play; limited; playing; stop;
+export class Chat extends Player {
+  room; users; limited;
 
   constructor() {
-    this.root = document.getElementById("chat");
-    for (const name of ["room", "users", "why", "play", "limited"]) this[name] = this.root.querySelector("." + name);
-    this.play.onclick = () => (this.playing ? this.pause() : this.start());
+    super("chat");
+    for (const name of ["room", "users", "limited"]) this[name] = this.find("." + name);
     this.limited.onchange = () => this.add("note", this.limited.checked ? "The limit is on." : "The limit is off.");
-    this.root.querySelector("form").onsubmit = (e) => {
+    this.find("form").onsubmit = (e) => {
       e.preventDefault();
-      const input = this.root.querySelector("form input");
+      const input = this.find("form input");
       this.say("you", input.value.trim() || "hello");
       input.value = "";
       this.meters();
@@ -55,7 +54,7 @@ export class Chat {
     this.dots.push({ t, user, allowed, decisions: [d] });
     if (this.dots.length > 200) this.dots.shift();
     this.add(user, text, !allowed);
-    if (user === "you") this.why.textContent = allowed ? `Your message passed. You may send ${d.remaining} more at once.` : `Your message was refused. The next one passes in ${span(d.retryAfter)}.`;
+    if (user === "you") this.reply.textContent = allowed ? `Your message passed. You may send ${d.remaining} more at once.` : `Your message was refused. The next one passes in ${span(d.retryAfter)}.`;
   }
 
   // add writes a line. Refusals of one user in a row are one line.
@@ -85,25 +84,9 @@ export class Chat {
       const user = li.dataset.user, [d] = look(limits, this.ledger.states[user], Math.round(this.now), user);
       const text = d.remaining > 0 ? `may send ${d.remaining}` : `next in ${span(d.nextAfter)}`;
       [...li.querySelectorAll("circle")].forEach((c, i) => c.classList.toggle("token", i < d.remaining));
-      const note = li.querySelector("span");
-      if (note.textContent !== text) note.textContent = text;
+      this.write(li.querySelector("span"), text);
     }
   }
 
-  start() {
-    this.playing = true;
-    this.play.textContent = "Pause";
-    let before = performance.now();
-    this.stop?.();
-    this.stop = beat(() => 200, (now) => {
-      this.until(this.now + Math.max(0, Math.min(1000, now - before)) * 1e3);
-      before = now;
-    }, inView(this.root.querySelector(".stage")));
-  }
-
-  pause() {
-    this.playing = false;
-    this.play.textContent = "Play";
-    this.stop?.();
-  }
+  advance(gone) { this.until(this.now + gone); }
 }

@@ -1,7 +1,7 @@
 // A fixed window: a count per window, which is 0 again when the next window begins.
 
 import { gone, lit, say } from "./prose.js";
-import { box, label, line, mark, at, span } from "./svg.js";
+import { at, box, bracket, label, mark, span } from "./svg.js";
 import { busiest, second } from "./world.js";
 
 // every returns n instants with equal gaps, from one instant up to another but without it.
@@ -35,7 +35,7 @@ export const edge = {
       }
       const n = tape.passed.filter((d) => d.t > now - period).length, y = area.top - 12, a = tape.x(Math.max(0, now - period)), b = tape.x(now);
       const text = `${n} ${tape.width < 480 ? "" : "passed "}in these ${period / second} s`, left = b < (tape.width < 480 ? 160 : 300);
-      drawn.push(line(a, y, b, y, "bracket"), line(a, y - 5, a, y + 5, "bracket"), line(b, y - 5, b, y + 5, "bracket"),
+      drawn.push(...bracket(a, b, y, 5, "bracket"),
         label(left ? b + 6 : b - 6, left ? y + 4 : y - 9, text, (left ? "" : "end ") + (n > quota ? "alarm strong" : "strong")));
       return drawn;
     },

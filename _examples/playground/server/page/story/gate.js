@@ -1,44 +1,53 @@
 // The first picture: traffic streams to two gates, a fixed window and GCRA, and the reader sends
 // requests, too. The past moves to the left, and the gate stands at now.
 
-import { beat, frame, inView } from "../beat.js";
-import { at, box, label, line, mark, span, svg } from "./svg.js";
+import { frame } from "../beat.js";
+import { Player, still } from "./player.js";
+import { Stream } from "./stream.js";
+import { at, box, bracket, label, line, mark, span, svg } from "./svg.js";
 import { busiest, Ledger, second } from "./world.js";
 
-const still = matchMedia("(prefers-reduced-motion: reduce)");
 const period = 10 * second, quota = 10;
 const round = 20 * second;   // after this time the traffic is repeated
 const ahead = 4 * second;    // how far the picture shows what comes
 const high = 118;            // of a lane
 const first = 31.6 * second; // the picture begins just after an attack
-const fall = 25e4;           // the µs for which a dot moves to its place
 // A request a second, and in between 20 of them around the edge of a window. It is the worst that
 // either limit can get.
 const each = (n, from, gap) => Array.from({ length: n }, (_, i) => (from + i * gap) * second);
 const script = [...each(7, 1.2, 1), ...each(20, 9.05, 0.1), ...each(8, 11.05, 1)];
 
 const lanes = [
-  { title: "Fixed window", note: "a count per window of 10 s", limit: { algorithm: "fixed-window", quota, period } },
-  { title: "GCRA", note: "10 in 10 s, at most 2 at once", limit: { algorithm: "gcra", quota, period, burst: 2 } },
+  { title: "Fixed window", note: "a count per window of 10 s", limit: { algorithm: "fixed-window", quota, period }, place: (d, up) => up(quota - d.decisions[0].remaining), under: windows },
+  { title: "GCRA", note: "10 in 10 s, at most 2 at once", limit: { algorithm: "gcra", quota, period, burst: 2 }, place: (d, up) => up(0) - 24, under: rods },
 ];
 
-export class Gate {
-  root; picture; button; words; reply; shown; playing; stop; now; next; sent; width; height; gate; scale;
+// windows draws a box for each window, and rods a rod for each request that passed.
+function windows({ base, up }, x, from, until, now) {
+  const starts = Array.from({ length: Math.ceil((until - from) / period) + 1 }, (_, i) => (Math.floor(from / period) + i) * period);
+  return starts.map((t) => box(x(t) + 1, up(quota) - 3, x(t + period) - x(t) - 2, base - up(quota) + 3, t <= now && now < t + period ? "box open" : "box"));
+}
+
+function rods({ base, dots }, x, from) {
+  return dots.filter((d) => d.allowed && d.t >= from).map((d) => {
+    const end = d.t + d.decisions[0].resetAfter, start = Math.max(d.t, end - period / quota);
+    return box(x(start), base - 12, x(end) - x(start) - 1, 12, "rod");
+  });
+}
+
+export class Gate extends Player {
+  picture = svg("svg", { class: "gate", role: "img", "aria-label": "Requests arrive from the right at two limits, a fixed window above and GCRA below" });
+  stream = new Stream();
+  now; next; sent; width;
   /** @type {any[]} */ lanes;
 
   constructor() {
-    this.root = document.getElementById("gate");
-    const find = (selector) => this.root.querySelector(selector);
-    this.picture = svg("svg", { class: "gate", role: "img", "aria-label": "Requests arrive from the right at two limits, a fixed window above and GCRA below" });
-    find(".frame").replaceChildren(this.picture);
-    find(".bar").hidden = false;
-    Object.assign(this, { button: find(".play"), words: find(".say"), reply: find(".why") });
-    find(".send").onclick = () => this.send(1);
-    find(".burst").onclick = () => this.send(10);
-    find(".reset").onclick = () => this.reset();
+    super("gate");
+    this.find(".frame").replaceChildren(this.picture);
+    this.find(".bar").hidden = false;
+    this.find(".send").onclick = () => this.send(1);
+    this.find(".burst").onclick = () => this.send(10);
     this.picture.onpointerdown = () => this.send(1);
-    this.button.onclick = () => (this.playing ? this.pause() : this.start());
-    this.shown = inView(this.picture);
     this.reset();
     new ResizeObserver(() => { if (this.picture.clientWidth !== this.width) this.draw(); }).observe(this.picture);
   }
@@ -50,6 +59,14 @@ export class Gate {
     this.reply.textContent = "You are a client, too: click the picture.";
     this.until(first);
     this.draw();
+  }
+
+  pace() { return still.matches ? 500 : frame; }
+
+  advance(gone) {
+    this.until(this.now + gone);
+    this.fill();
+    this.move();
   }
 
   due(n) { return Math.floor(n / script.length) * round + script[n % script.length]; }
@@ -87,113 +104,48 @@ export class Gate {
     const one = (i) => passed[i] ? "passed" : `was refused: the next fits in ${retry[i]}`;
     this.reply.textContent = n === 1 ? `Your request ${one(0)} (fixed window), and ${one(1)} (GCRA).` : `Of your ${n} requests the fixed window admitted ${passed[0]}, and GCRA ${passed[1]}.`;
     this.fill();
-    if (!this.playing) this.move();
-  }
-
-  start() {
-    this.playing = true;
-    this.button.textContent = "Pause";
-    let before;
-    this.stop?.();
-    this.stop = beat(() => (still.matches ? 500 : frame), (time) => {
-      this.until(this.now + Math.min(600, time - (before ?? time)) * 1e3);
-      before = time;
-      this.fill();
-      this.move();
-    }, this.shown);
-  }
-
-  pause() {
-    this.playing = false;
-    this.button.textContent = "Play";
-    this.stop?.();
+    this.move();
   }
 
   // draw makes the picture anew.
   draw() {
-    const w = this.width = this.picture.clientWidth || 760, narrow = w < 520;
-    this.gate = w * (narrow ? 0.66 : 0.74);
-    this.scale = (w - this.gate) / ahead;
-    this.height = lanes.length * high + 8;
-    this.picture.setAttribute("viewBox", `0 0 ${w} ${this.height}`);
-    this.picture.setAttribute("height", this.height);
-    const parts = this.lanes.map((lane, i) => {
-      const y = i * high, base = y + high - 18, up = (v) => base - v * 4.6;
-      const old = svg("g"), marks = svg("g"), coming = svg("g"), moving = svg("g", {}, old, marks, coming);
-      const clip = svg("svg", { x: 0, y, width: w, height: high, viewBox: `0 ${y} ${w} ${high}` }, moving);
-      const number = label(this.gate + 14, y + 66, "", "big title"), bar = line(this.gate, y + 30, this.gate, base + 6, "post");
-      Object.assign(lane, { old, marks, coming, moving, number, bar, up, base, shown: new Map(), last: "" });
-      return svg("g", {}, line(0, base, w, base, "rule"), clip, bar, label(0, y + 18, lane.title, "strong title"),
-        label(narrow ? 0 : 14 + lane.title.length * 8, narrow ? y + 32 : y + 18, narrow ? "" : lane.note, "soft title"), number, label(this.gate + 14, y + 24, narrow ? "worst 10 s" : "the worst 10 s", "soft title"));
+    const w = this.width = this.picture.clientWidth || 760, narrow = w < 520, gate = w * (narrow ? 0.66 : 0.74), height = lanes.length * high + 8;
+    this.picture.setAttribute("viewBox", `0 0 ${w} ${height}`);
+    this.picture.setAttribute("height", height);
+    this.lanes.forEach((lane, i) => {
+      const base = (i + 1) * high - 18, up = (v) => base - v * 4.6;
+      Object.assign(lane, {
+        base, up, start: base - 10, number: label(gate + 14, base - 34, "", "big title"), bar: line(gate, base - 70, gate, base + 6, "post"),
+        marks: (d) => [{ kind: d.allowed ? "passed" : "refused", y: d.allowed ? lane.place(d, up) : up(12.4) }],
+        back: (from, until, now) => this.back(lane, from, until, now),
+      });
     });
-    this.picture.replaceChildren(...parts);
+    const moving = this.stream.draw({ width: w, height, gate, scale: (w - gate) / ahead, lanes: this.lanes, now: this.now });
+    this.picture.replaceChildren(...this.lanes.map(({ base }) => line(0, base, w, base, "rule")), moving, ...this.lanes.flatMap(({ base, bar, number, title, note }) => [bar, number, label(0, base - 82, title, "strong title"),
+      label(narrow ? 0 : 14 + title.length * 8, narrow ? base - 68 : base - 82, narrow ? "" : note, "soft title"), label(gate + 14, base - 76, narrow ? "worst 10 s" : "the worst 10 s", "soft title")]));
     this.fill();
     this.move();
   }
 
-  // fill adds marks for new requests, removes old ones, and writes the numbers.
+  // fill draws new requests, and writes the numbers.
   fill() {
-    const from = this.now - this.gate / this.scale - second;
-    for (const lane of this.lanes) {
-      for (const d of lane.dots) {
-        if (lane.shown.has(d) || d.t < from) continue;
-        const e = svg("g", {}, mark(d.allowed ? "passed" : "refused"));
-        if (d.mine) e.append(svg("circle", { r: 8, class: "mine" }));
-        lane.shown.set(d, e);
-        lane.marks.append(e);
-        d.way = undefined;
-      }
-      for (const [d, e] of lane.shown) {
-        if (d.t >= from) continue;
-        e.remove();
-        lane.shown.delete(d);
-      }
-      const key = `${Math.floor(this.now / 2e5)} ${lane.dots.length} ${this.next} ${lane.worst.n}`;
-      if (lane.last === key) continue;
-      lane.last = key;
-      lane.number.textContent = lane.worst.n;
-      lane.number.classList.toggle("alarm", lane.worst.n > quota + 1);
-      const coming = [];
-      for (let n = this.next; this.due(n) < this.now + ahead + second; n++) coming.push(at(this.due(n) * this.scale, lane.base - 10, mark("waiting")));
-      lane.coming.replaceChildren(...coming);
-      lane.old.replaceChildren(...this.back(lane));
+    this.stream.fill(this.now, still.matches || !this.playing);
+    for (const { number, worst, bar, dots } of this.lanes) {
+      number.textContent = worst.n;
+      number.classList.toggle("alarm", worst.n > quota + 1);
+      bar.classList.toggle("closed", dots.at(-1)?.allowed === false && this.now - dots.at(-1).t < second);
     }
     const [{ worst: a }, { worst: b }] = this.lanes;
-    const text = `Within ${period / second} s the fixed window let ${a.n} through, and GCRA ${b.n}. Both limits say ${quota}.`;
-    if (this.words.textContent !== text) this.words.textContent = text;
+    this.write(this.words, `Within ${period / second} s the fixed window let ${a.n} through, and GCRA ${b.n}. Both limits say ${quota}.`);
   }
 
-  // back draws what lies behind the marks: the windows, or the row of GCRA, and the worst 10 s.
-  back(lane) {
-    const { scale, now } = this, drawn = [], from = now - this.gate / scale - second, to = now + ahead + second;
-    if (lane.limit.algorithm === "fixed-window") {
-      for (let t = Math.floor(from / period) * period; t < to; t += period) drawn.push(box(t * scale + 1, lane.up(quota) - 3, period * scale - 2, lane.base - lane.up(quota) + 3, t <= now && now < t + period ? "box open" : "box"));
-    } else {
-      for (const d of lane.dots) {
-        if (!d.allowed || d.t < from) continue;
-        const end = d.t + d.decisions[0].resetAfter, start = Math.max(d.t, end - period / quota);
-        drawn.push(box(start * scale, lane.base - 12, (end - start) * scale - 1, 12, "rod"));
-      }
-    }
-    const { n, from: a, to: b } = lane.worst, y = lane.base + 11;
-    if (n > 1 && b > from) drawn.push(line(a * scale, y, b * scale, y, n > quota + 1 ? "bracket alarm" : "bracket"), line(a * scale, y - 4, a * scale, y + 4, n > quota + 1 ? "bracket alarm" : "bracket"), line(b * scale, y - 4, b * scale, y + 4, n > quota + 1 ? "bracket alarm" : "bracket"));
+  // back draws what lies behind the marks: the windows or rods, the worst 10 s, and what comes.
+  back(lane, from, until, now) {
+    const x = (t) => this.stream.x(t), { n, from: a, to: b } = lane.worst, drawn = lane.under(lane, x, from, until, now);
+    if (n > 1 && b > from) drawn.push(...bracket(x(a), x(b), lane.base + 11, 4, n > quota + 1 ? "bracket alarm" : "bracket"));
+    for (let n = this.next; this.due(n) < now + ahead + second; n++) drawn.push(at(x(this.due(n)), lane.start, mark("waiting")));
     return drawn;
   }
 
-  // move moves the past, and drops the latest marks to their places.
-  move() {
-    const { now, scale } = this, dx = (this.gate - now * scale).toFixed(1);
-    for (const lane of this.lanes) {
-      lane.moving.setAttribute("transform", `translate(${dx} 0)`);
-      const closed = lane.dots.at(-1)?.allowed === false && now - lane.dots.at(-1).t < second;
-      lane.bar.classList.toggle("closed", closed);
-      for (const [d, e] of lane.shown) {
-        const way = still.matches ? 1 : Math.min(1, (now - d.t) / fall);
-        if (way === d.way) continue;
-        d.way = way;
-        const start = lane.base - 10, end = !d.allowed ? lane.up(12.4) : lane.limit.algorithm === "gcra" ? lane.base - 24 : lane.up(quota - d.decisions[0].remaining);
-        at(d.t * scale, start + (end - start) * way ** 2, e);
-      }
-    }
-  }
+  move() { this.stream.move(this.now); }
 }

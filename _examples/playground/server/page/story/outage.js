@@ -11,11 +11,11 @@ const recent = 10e3; // ms: the period of the limit
 export class Outage extends Site {
   constructor() {
     super("outage", "Three replicas, and a Redis that can be stopped", "Redis");
-    this.root.querySelector(".policy").onchange = () => this.reset();
-    this.root.querySelector(".down").onclick = () => this.set(!this.down);
+    this.find(".policy").onchange = () => this.reset();
+    this.find(".down").onclick = () => this.set(!this.down);
   }
 
-  get policy() { return this.root.querySelector(".policy").value; }
+  get policy() { return this.find(".policy").value; }
 
   reset() {
     this.clear();
@@ -29,7 +29,7 @@ export class Outage extends Site {
   set(down) {
     this.down = down;
     weir.stop(down);
-    const button = this.root.querySelector(".down");
+    const button = this.find(".down");
     button.textContent = down ? "Start Redis" : "Stop Redis";
     button.setAttribute("aria-pressed", down);
     this.draw();
@@ -52,7 +52,7 @@ export class Outage extends Site {
 
   say() {
     const now = performance.now(), n = (s) => this.statuses.filter((x) => x.status === s && now - x.seen < recent).length;
-    write(this.root.querySelector("[data-tell]"), this.lesson(n(200)));
+    write(this.find("[data-tell]"), this.lesson(n(200)));
     return `In the last 10 s: ${n(200)} passed, ${n(429)} were refused by the limit (429)` + (n(503) ? `, ${n(503)} because nobody could decide (503).` : ".");
   }
 

@@ -1,7 +1,7 @@
 // Three replicas that share a limit, with or without a Hybrid in front of the store. This is the
 // library's own Hybrid, on the clock of the computer.
 
-import { beat, inView } from "../beat.js";
+import { Player } from "./player.js";
 import { at, box, label, line, mark, patch, plural, span, svg } from "./svg.js";
 import { weir } from "./world.js";
 
@@ -11,31 +11,25 @@ const columns = 10;       // the latest requests of a replica, each in a place o
 export const seen = 1500; // a call is drawn paler after this time, in ms
 
 // A Site draws replicas, their latest requests and the store.
-export class Site {
-  root; picture; button; words; reply; shown; playing; stop; store; each; sent; passed; asked; down; // what the methods share
+export class Site extends Player {
+  picture; store; each; sent; passed; asked; turn; down; // what the methods share
 
   constructor(id, name, store = "the store") {
+    super(id);
     this.store = store;
-    this.root = document.getElementById(id);
-    const find = (selector) => this.root.querySelector(selector);
     this.picture = svg("svg", { class: "replicas", role: "img", "aria-label": name });
-    find(".stage .frame").replaceChildren(this.picture);
-    Object.assign(this, { button: find(".play"), words: find(".say"), reply: find(".why") });
-    this.button.onclick = () => (this.playing ? this.pause() : this.start());
-    find(".reset").onclick = () => this.reset();
+    this.find(".stage .frame").replaceChildren(this.picture);
     for (const b of this.root.querySelectorAll("[data-replica]")) b.onclick = () => {
       this.send(Number(b.dataset.replica), 10);
       this.draw();
       if (!this.playing) setTimeout(() => this.draw(), seen + 50);
     };
     new ResizeObserver(() => this.draw()).observe(this.picture);
-    this.shown = inView(this.picture);
     this.reset();
   }
 
-  // What a subclass defines: reset begins anew, take sends a request to replica i, send sends n and
-  // tells the answer, and say returns a sentence.
-  reset() {}
+  // What a subclass defines: reset, take sends a request to replica i, send sends n and tells the
+  // answer, and say returns a sentence.
   take(_i) {}
   send(_i, _n) {}
   say() { return ""; }
@@ -52,24 +46,12 @@ export class Site {
   }
 
   clear() {
-    Object.assign(this, { sent: 0, passed: 0, asked: 0, each: names.map(() => ({ sent: 0, asked: 0, calls: [] })) });
+    Object.assign(this, { turn: 0, sent: 0, passed: 0, asked: 0, each: names.map(() => ({ sent: 0, asked: 0, calls: [] })) });
   }
 
-  start() {
-    this.playing = true;
-    this.button.textContent = "Pause";
-    let n = 0;
-    this.stop?.();
-    this.stop = beat(() => 200, () => {
-      if (n++ % 2 === 0) this.take(Math.floor(n / 2) % names.length);
-      this.draw();
-    }, this.shown);
-  }
-
-  pause() {
-    this.playing = false;
-    this.button.textContent = "Play";
-    this.stop?.();
+  advance() {
+    if (this.turn++ % 2 === 0) this.take(Math.floor(this.turn / 2) % names.length);
+    this.draw();
   }
 
   draw() {
@@ -90,8 +72,7 @@ export class Site {
       drawn.push(way);
     }
     patch(this.picture, ...drawn);
-    const text = this.say();
-    if (this.words.textContent !== text) this.words.textContent = text;
+    this.write(this.words, this.say());
   }
 }
 
@@ -101,7 +82,7 @@ export class Replicas extends Site {
     this.hybrid.onchange = () => this.reset();
   }
 
-  get hybrid() { return this.root.querySelector(".hybrid"); }
+  get hybrid() { return this.find(".hybrid"); }
 
   reset() {
     this.clear();

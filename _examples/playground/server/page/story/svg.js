@@ -11,6 +11,7 @@ export function svg(tag, attributes = {}, ...children) {
 export const line = (x1, y1, x2, y2, kind) => svg("line", { x1, y1, x2, y2, class: kind });
 export const box = (x, y, width, height, kind) => svg("rect", { x, y, width: Math.max(0, width), height: Math.max(0, height), class: kind });
 export const label = (x, y, text, kind = "") => svg("text", { x, y, class: kind }, text);
+export const bracket = (x1, x2, y, r, kind) => [line(x1, y, x2, y, kind), line(x1, y - r, x1, y + r, kind), line(x2, y - r, x2, y + r, kind)];
 export const path = (points, kind) => svg("path", { d: points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), class: kind });
 
 // mark draws a request: a disc if it passed, a cross if it was refused, a dash if only another

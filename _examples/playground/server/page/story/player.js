@@ -1,0 +1,48 @@
+// A Player is a picture that goes on until the reader pauses it. It stands still while the reader
+// cannot see it.
+
+import { beat, inView } from "../beat.js";
+
+export const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+export class Player {
+  root; button; words; reply; shown; playing; stop;
+
+  // The element has a stage, and a button that plays and pauses. It may have texts with the classes
+  // say and why, and a button that resets.
+  constructor(id) {
+    this.root = document.getElementById(id);
+    Object.assign(this, { button: this.find(".play"), words: this.find(".say"), reply: this.find(".why"), shown: inView(this.find(".stage")) });
+    this.button.onclick = () => (this.playing ? this.pause() : this.start());
+    if (this.find(".reset")) this.find(".reset").onclick = () => this.reset();
+  }
+
+  // What a subclass defines: reset begins anew, pace returns the ms between two calls of advance, and
+  // advance goes on by a time in µs.
+  reset() {}
+  pace() { return 200; }
+  advance(_gone) {}
+
+  find(selector) { return this.root.querySelector(selector); }
+
+  // write changes a text of the page if it differs.
+  write(element, text) { if (element.textContent !== text) element.textContent = text; }
+
+  start() {
+    this.playing = true;
+    this.button.textContent = "Pause";
+    let before;
+    this.stop?.();
+    this.stop = beat(() => this.pace(), (time) => {
+      const gone = Math.min(600, time - (before ?? time)) * 1e3;
+      before = time;
+      this.advance(gone);
+    }, this.shown);
+  }
+
+  pause() {
+    this.playing = false;
+    this.button.textContent = "Play";
+    this.stop?.();
+  }
+}
