@@ -233,7 +233,7 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 // Offenses are what the store remembers of the refusals of a key under a rule with a Penalty.
 type Offenses struct {
 	Banned   time.Duration // how much longer the key is banned; 0 if it is not banned
-	SinceBan time.Duration // how long ago the last ban ended; 0 if the store remembers none
+	SinceBan time.Duration // how long ago the last ban expired; 0 if the store remembers none
 	Strikes  int64         // how many refusals count towards the next ban
 }
 

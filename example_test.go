@@ -116,6 +116,55 @@ func ExampleFreePreflight() {
 	// POST 99
 }
 
+// Each API key has a quota. A request without the field would not be limited, so it is refused. A
+// client could also invent keys: check them before the limiter.
+func ExampleByHeader() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByHeader("X-Api-Key"), NoKey: weir.NoKeyRefuse,
+		Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+	}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, key := range []string{"k1", "k1", "k2", ""} {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.Header.Set("X-Api-Key", key)
+		h.ServeHTTP(w, r)
+		fmt.Printf("%q %d\n", key, w.Code)
+	}
+	// Output:
+	// "k1" 200
+	// "k1" 429
+	// "k2" 200
+	// "" 400
+}
+
+// All clients share one quota. It protects what the server can do, and one client can use it up, so
+// a second rule limits each client.
+func ExampleGlobal() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
+		{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(3, time.Hour)}},
+		{Name: "client", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, client := range []string{"192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.3"} {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.RemoteAddr = client + ":1234"
+		h.ServeHTTP(w, r)
+		fmt.Println(client, w.Code)
+	}
+	// Output:
+	// 192.0.2.1 200
+	// 192.0.2.1 200
+	// 192.0.2.1 429
+	// 192.0.2.2 200
+	// 192.0.2.3 429
+}
+
 // A new limit is first tried out for all keys, and then enforced for more and more of them. A key
 // for which it is enforced stays so.
 func ExamplePercent() {

@@ -33,7 +33,7 @@ type Event struct {
 	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
 	Err error
 
-	// Passed says that OnError lets the request pass, although it could not be decided, or
+	// Passed says that OnError allowed the request, although it could not be decided, or
 	// that Transport sends it. It is false if Err is nil, and if Shadow is true.
 	Passed bool
 
@@ -64,7 +64,7 @@ type Refusal struct {
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
 	// longest of the waits for the limits and the bans that refuse it. To this wait, the
 	// field Retry-After adds the jitter of the rule. If the process refuses the request
-	// because of a ban that it remembers, it does not ask the store. The waits for the
+	// because of a ban that it remembers, it does not call the store. The waits for the
 	// limits are then the waits that the store gave to the last banned request with the
 	// same keys, if that request cost no more. After a deny, and for ReasonNoKey, RetryAfter
 	// is Never. After an error it is 0, which means unknown, or a second if the store is busy.

@@ -10,7 +10,7 @@ import (
 
 // A Penalty bans keys that are refused again and again. The store keeps the bans, so all
 // processes that share it enforce them. Each process also remembers a ban for up to 10 s,
-// so in each process the requests of a banned key ask the store about once in 10 s.
+// so in each process the requests of a banned key cause about one call of the store in 10 s.
 //
 // Each refusal by a limit of the rule is a strike. A refusal by another rule is not a
 // strike. Besides the call for the decision, the store is called this often:
@@ -19,20 +19,20 @@ import (
 //   - the strike that begins a ban: one call as well, but usually two calls if this process
 //     has not refused the key within the period of Strikes;
 //   - a refusal during a ban that the process knows of: no call, not even the call for the
-//     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
+//     decision. Such a refusal is no strike. Every 10 s the process calls the store again.
 //
 // The call that begins a ban also clears the strikes that led to it. If that call fails,
 // the next refusal tries again.
 //
 // Requests of banned keys are refused with problem details of the type
-// abnormal-usage-detected. Retry-After is the wait until both the ban and the limits let
-// the request pass. A process that does not know of a ban learns of it from the decision on
+// abnormal-usage-detected. Retry-After is the wait until neither the ban nor the limits
+// refuse the request. A process that does not know of a ban learns of it from the decision on
 // the next request of the key. That request is refused and charged, unless it would have
-// had to wait. A request that already waits keeps its turn.
+// had to wait. A request that already waits keeps its place in the queue.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket, or a limit of requests in
-	// flight, cannot count strikes.
+	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket or a concurrency limit
+	// cannot count strikes.
 	Strikes Limit
 
 	// Duration is how long a first ban lasts, in whole microseconds. Each further ban

@@ -149,7 +149,7 @@ var listSeed = maphash.MakeSeed()
 
 // PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
 // Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
-// the rule has no Limits, the limits of a key that has none of its own, or that are to replace
+// the rule has no Limits, the limits of a key that has no policy, or that are to replace
 // limits of the request, are the zero Policy. The error is not nil if there is no such rule, or if
 // the key has a limit that is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {

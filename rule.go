@@ -36,7 +36,7 @@ type Rule struct {
 
 	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds, unless
 	// Policy or ForKey says something else. A limit without a name is named by its period:
-	// "1m", "3s". Counts are stored under that name, so give a limit a name of its own if its
+	// "1m", "3s". Counts are stored under that name, so give a limit a Name if its
 	// period may change. If the only limit of a rule has no name, header fields show it under
 	// the name of the rule. A rule without Policy needs Limits.
 	Limits []Limit
@@ -44,7 +44,7 @@ type Rule struct {
 	// Policy says what the rule does with a request, such as the limits of a tier; nil means
 	// Limits. It is also called for a request without a key, of which only Allowed and Denied
 	// count, so that a client cannot escape a denied network by omitting its key, and for a
-	// banned key, which an Allowed lets pass. The zero Policy means Limits. If the rule has
+	// banned key, which Allowed exempts. The zero Policy means Limits. If the rule has
 	// no Limits either, it is an error, such as a misspelt tier: an error of the request,
 	// as an invalid limit is (see Options.OnError). A limit that cannot be counted exactly
 	// is replaced by a lower limit that can be counted, and the Logger gets a warning. The
@@ -53,7 +53,7 @@ type Rule struct {
 	// lookup itself.
 	Policy func(r *http.Request) Policy
 
-	// ForKey returns the policy of a key that has one of its own, and the zero Policy for any
+	// ForKey returns the policy of a key that has one, and the zero Policy for any
 	// other key; nil means that no key has one. It is called with the whole key, as Key
 	// returns it, for each request to which the rule applies, so it must be fast. The tables
 	// of package overrides have such a function, and the method Has of a keys.List becomes one
@@ -75,7 +75,7 @@ type Rule struct {
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
-	// −1 gives no units back. If the cost exceeds what a limit can ever admit, RetryAfter is
+	// −1 refunds no units. If the cost exceeds what a limit can ever admit, RetryAfter is
 	// quota.Never; if that is so in the first 200 requests, the Logger gets a warning. FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
@@ -223,7 +223,7 @@ func Limited(limits ...Limit) Policy {
 // ban of the key does not hold while the policy is Unlimited.
 func Unlimited() Policy { return Policy{kind: unlimited} }
 
-// Denied returns the policy that refuses every request, without asking the store. It is for
+// Denied returns the policy that refuses every request, without a call of the store. It is for
 // lists of keys and networks that are not served.
 func Denied() Policy { return Policy{kind: denied} }
 

@@ -336,7 +336,7 @@ func unserved(w http.ResponseWriter, r *http.Request, err error) {
 // refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
 // 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
 // Status is, because no wait helps, and problem details of the type about:blank. A request that
-// could not be decided, and that Options.OnError does not let pass, gets 503 and
+// could not be decided, and that Options.OnError does not allow, gets 503 and
 // temporary-reduced-capacity.
 //
 // Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in

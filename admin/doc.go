@@ -1,16 +1,49 @@
-// Package admin has two HTTP handlers. A [Handler] is for operators, who look at keys and
-// change what they have spent. [Handler.RateLimit] is for clients, who look at their own quota.
+// Package admin has HTTP handlers for operators, who look at keys and change what they have
+// spent, and for clients, who look at their own quota.
 //
-// A Handler does not check who calls it: everybody who reaches it can lift any limit. Mount it
-// behind authentication, best on an address of its own:
+//	package main
 //
-//	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", h)))
-//	mux.HandleFunc("GET /rate_limit", h.RateLimit) // for all clients
+//	import (
+//		"log"
+//		"net/http"
+//		"time"
 //
-// Then /admin/ is a page for people: what the rules do now, who is refused and why, and forms for
-// the changes below. It works without scripts; a script loads it again every 5 s. The other paths
-// below /admin answer with JSON, and explain an error in problem details (RFC 9457). The name of a rule, R, and a
-// key, K, are query parameters, because a key may have any characters, or none:
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/admin"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/memstore"
+//	)
+//
+//	func main() {
+//		store := memstore.New(memstore.Options{})
+//		limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
+//			Name: "files", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
+//		}}})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		operators, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{limiter} }})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		go func() { log.Fatal(http.ListenAndServe("localhost:8081", operators)) }()
+//		http.Handle("/", limiter.Handler(http.FileServer(http.Dir("public"))))
+//		http.HandleFunc("GET /rate_limit", operators.RateLimit) // for all clients
+//		log.Fatal(http.ListenAndServe(":8080", nil))
+//	}
+//
+// A [Handler] does not check who calls it: everybody who reaches it can lift any limit. Mount
+// it on an address that only operators reach, as here, or behind authentication:
+//
+//	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", operators)))
+//
+// # The page and the API
+//
+// The path / of a Handler is a page for people: what the rules do now, who is refused and why,
+// and forms for the changes below. It works without scripts; a script loads it again every
+// 5 s. The other paths answer with JSON, and explain an error in problem details (RFC 9457). The
+// name of a rule, R, and a key, K, are query parameters, because a key may have any
+// characters, or none:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -28,7 +61,7 @@
 //	POST /try?rule=R                 {"limits": [{"quota": 50}]} says how many recent requests these limits would have refused
 //	GET  /overrides                  the overrides that operators have set; with ?rule=R only the overrides of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
-//	                                 gives K limits of its own under R, for a day
+//	                                 gives K its own limits under R, for a day
 //	DELETE /override?rule=R&key=K    removes the override of K
 //	GET  /changes                    the last 200 changes that were made through this process
 //	POST /undo?change=C              undoes the change C
@@ -74,9 +107,9 @@
 //
 // # Overrides
 //
-// An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
+// An override gives a key its own limits, or has "unlimited": true, or "denied": true.
 // An override without "seconds" does not expire. A key that ends with an asterisk stands for all keys
-// with that beginning. A limit may have a name, a period in seconds, a burst and an algorithm. If
+// with that prefix. A limit may have a name, a period in seconds, a burst and an algorithm. If
 // one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that
 // a key has spent still count. An override that can have no effect is refused with 409: the rule
 // needs the ForKey of [overrides.Live.Of] and, for a network, a Policy with

@@ -1,14 +1,27 @@
-// Package algorithms has the arithmetic of rate limits. Each of its functions returns a
-// quota.Limit, which can be used as it is or changed.
+// Package algorithms has the arithmetic of rate limits.
 //
-// There are three families. GCRA, token bucket and leaky bucket share the arithmetic of a
-// meter: units add to a debt, which drains at a constant rate. Fixed, anchored and
-// calendar windows count the units of a window and differ in when the window begins.
-// Sliding windows and sliding logs limit the units of the last period: the window
-// estimates these units, and the log counts them. InFlight counts as a sliding log does.
+//	limit := algorithms.GCRA(100, time.Minute).WithBurst(20) // 100 a minute, at most 20 at once
 //
-// The arithmetic uses integers only. A result that is no integer is rounded so that less
-// is admitted, never more.
+// Each function returns a [quota.Limit], which may be changed.
+//
+// # Which algorithm
+//
+// [GCRA], [TokenBucket] and [LeakyBucket] share the arithmetic of a meter: units add to a
+// debt, which drains at a constant rate. They suit most limits.
+//
+// [FixedWindow], [AnchoredWindow] and [Calendar] count the units of a window, and differ in
+// when the window begins. They suit quotas that people buy, such as a number per month.
+//
+// [SlidingWindow] and [SlidingLog] limit the units of the last period: the window estimates
+// these units, and the log counts them. A log suits small limits that must hold in every
+// period, such as those of a login.
+//
+// [InFlight] limits how many requests run at once.
+//
+// # Rounding
+//
+// The arithmetic uses integers only. A result that is no integer is rounded so that less is
+// admitted, never more.
 package algorithms
 
 import (

@@ -1,5 +1,29 @@
-// Package config reads named rules from a YAML file. File.Watch reads them again when the
-// file changes.
+// Package config reads named rules from a YAML file, and reads them again when the file
+// changes.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"log"
+//		"net/http"
+//
+//		"github.com/seed83679106/weir/config"
+//		"github.com/seed83679106/weir/memstore"
+//	)
+//
+//	func main() {
+//		rules, err := config.Open("limits.yaml", memstore.New(memstore.Options{}), config.Options{})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		go rules.Watch(context.Background())
+//		limit := rules.Handler("auth.createToken")
+//		http.Handle("/", limit(http.FileServer(http.Dir("public"))))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+// # A file
 //
 //	limits:
 //	  - name: auth.createToken
@@ -29,7 +53,9 @@
 //	      - {name: steady, limit: 1000000, period: 1m, burst: 5000000}
 //	      - {name: monthly, limit: 1000000000, period: month}
 //
-// docs/files.md has a table of all fields. Their values:
+// # Values
+//
+// docs/files.md in the repository has a table of all fields. Their values:
 //
 //   - key is ip, global, method, route, basic-auth-user, header:NAME,
 //     cookie:NAME, path:NAME, json:NAME (of bodies up to 64 KiB), or a name of
@@ -61,17 +87,21 @@
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the longest
 //     random time that is added to Retry-After. See Status and RetryJitter of
 //     [weir.Rule].
-//   - overrides give keys limits of their own: docs/overrides.md.
+//   - overrides give keys their own limits: docs/overrides.md.
 //   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
 //     [weir.Penalty]. The strikes are a limit, whose default algorithm is
 //     anchored-window.
 //
 // The field include names other files of rules, such as limits.d/*.yaml: docs/files.md.
 //
+// # Errors
+//
 // A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is
 // loaded as a whole or not at all. Each error in the file is an [Error] with a line and a
 // column. A limit that never refuses what another limit of its rule admits is an error
 // too. config recognizes this error in plain cases only.
+//
+// # Reloads
 //
 // A store keeps counts under the names of rule, limit and algorithm, and under the
 // key. A reload keeps each count whose names and key stay the same: limits may change

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -132,6 +133,9 @@ func TestWatchInclude(t *testing.T) {
 			must(t, os.WriteFile(dir+"/d/x.yaml", []byte(text), 0o644))
 		}},
 		{"a ConfigMap of Kubernetes", func(t *testing.T, dir, text string) {
+			if runtime.GOOS == "windows" {
+				t.Skip("Windows cannot replace a link to a directory")
+			}
 			version, err := os.MkdirTemp(dir+"/d", "..")
 			must(t, err)
 			must(t, os.WriteFile(version+"/x.yaml", []byte(text), 0o644))
@@ -160,7 +164,7 @@ func TestWatchInclude(t *testing.T) {
 			w.wait("rule removed rule=b limits=7 per 3s lost=true")
 
 			must(t, os.WriteFile(dir+"/r.yaml", []byte("include: e.yaml\n"+ruleOf("a")), 0o644)) // includes another file, which does not exist yet
-			w.wait("r.yaml:1:10: include: stat")
+			w.wait("r.yaml:1:10: include: ")
 			must(t, os.WriteFile(dir+"/e.yaml", []byte(ruleOf("e")), 0o644))
 			w.wait("rule added rule=e")
 		})
@@ -203,7 +207,11 @@ func TestIncludeLink(t *testing.T) {
 	} {
 		os.Remove(link)
 		must(t, os.WriteFile(tt.target, []byte(tt.text), 0o644))
-		must(t, os.Symlink(tt.target, link))
+		if err := os.Symlink(tt.target, link); err != nil && runtime.GOOS == "windows" {
+			t.Skip(err) // not every user may make links
+		} else {
+			must(t, err)
+		}
 		_, err := Open(dir+"/r.yaml", memstore.New(memstore.Options{}), Options{})
 		got := fmt.Sprint(err)
 		if !strings.Contains(got, tt.want) || strings.Contains(got, "hunter2") != strings.Contains(tt.want, "hunter2") {

@@ -106,6 +106,9 @@ func TestWatch(t *testing.T) {
 	}
 	link := func(t *testing.T, target, path string) { // atomically, as ln -sfT does
 		t.Helper()
+		if runtime.GOOS == "windows" {
+			t.Skip("Windows cannot replace a link to a directory")
+		}
 		must(t, os.Symlink(target, path+".tmp"))
 		must(t, os.Rename(path+".tmp", path))
 	}

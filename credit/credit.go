@@ -1,12 +1,13 @@
 // Package credit grants a key units beyond the limits of a rule, for example to a customer
-// that has just paid:
+// that has just paid.
 //
-//	store := credit.New(redis, credit.Options{Rules: []string{"api"}})
-//	err := credit.Grant(ctx, store, "api", "acme", 10_000, 24*time.Hour)
+//	paying := credit.New(store, credit.Options{Rules: []string{"api"}})
+//	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
+//	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
 // If the limits of the rule then refuse a request, granted units pay for it, until they are
-// used or their time is over. The store keeps these units, so all processes that share it
-// see a grant within a second.
+// used or expire. The store keeps these units, so all processes that share it see a grant
+// within a second.
 package credit
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a store that asks the store next for its decisions. If limits of the named
+// New returns a store that calls the store next for its decisions. If limits of the named
 // rules refuse a charge, the store pays the charge with granted units. Each refusal of
 // these rules costs a second call of next, and refusals of other rules cost none. New
 // panics if next is nil or no rule is named.
@@ -35,10 +36,10 @@ import (
 //
 // quota.Peek adds granted units to Remaining, and a charge is Allowed if the limit or the
 // granted units can pay for all of it. quota.AllowAtMost and quota.ModeAtMost spend the units
-// of the limits first, and then granted units, each in a call of its own.
+// of the limits first, and then granted units, each in its own call.
 //
 // In the Decision of a paid charge, At is Paid and Remaining is that of the limit that
-// refused. If Settle of the rule gives back units of a paid charge, these units become
+// refused. If Settle of the rule refunds units of a paid charge, these units become
 // granted units again, unless their time is over. If the last granted unit of the key was
 // spent an hour ago or earlier, they are lost as well.
 func New(next quota.Store, o Options) *Store {

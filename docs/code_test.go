@@ -107,11 +107,11 @@ func (b *builder) parse(code block, packages []string) (f *ast.File, program boo
 	return f, false, err
 }
 
-// check type-checks files as one package. It ignores unused variables and imports, which
-// fragments may have.
-func (b *builder) check(files []*ast.File) (errs []error) {
+// check type-checks files as one package. Unless they are a program, it ignores unused variables
+// and imports, which fragments may have.
+func (b *builder) check(program bool, files ...*ast.File) (errs []error) {
 	c := types.Config{Importer: b.importer, Error: func(err error) {
-		if e := (types.Error{}); !errors.As(err, &e) || !e.Soft {
+		if e := (types.Error{}); program || !errors.As(err, &e) || !e.Soft {
 			errs = append(errs, err)
 		}
 	}}
@@ -133,11 +133,11 @@ func (b *builder) page(t *testing.T, blocks []block, packages []string, given ..
 			files = append(files, f)
 			continue
 		}
-		for _, err := range b.check([]*ast.File{f}) {
+		for _, err := range b.check(true, f) {
 			t.Error(err)
 		}
 	}
-	for _, err := range b.check(files) {
+	for _, err := range b.check(false, files...) {
 		t.Error(err)
 	}
 }
@@ -183,7 +183,7 @@ func TestGo(t *testing.T) {
 	// Broken code must not pass.
 	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return headers.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
 		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
-		if err == nil && len(b.check([]*ast.File{given, f})) == 0 {
+		if err == nil && len(b.check(false, given, f)) == 0 {
 			t.Errorf("%q passed, want an error", text)
 		}
 	}
@@ -200,6 +200,43 @@ func TestYAML(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v: %v", b, err)
 		}
+	}
+}
+
+// TestGuideInAFile: limits and keys in the column "in a file" of docs/guide.md load.
+func TestGuideInAFile(t *testing.T) {
+	code, found := regexp.MustCompile("`([^`]+)`"), 0
+	column := "" // what the second cells of a table have: limits or keys
+	_, prose := split(t, "docs/guide.md")
+	for n, line := range prose {
+		cells := strings.Split(line, " | ")
+		if len(cells) < 3 {
+			column = ""
+			continue
+		}
+		switch cells[1] {
+		case "in a file":
+			column = "limits: [{name: a, config: [%s]}]"
+			continue
+		case "`key` in a file":
+			column = "limits: [{name: a, key: %s, config: [{limit: 1, period: 1}]}]"
+			continue
+		}
+		m := code.FindStringSubmatch(cells[1])
+		if column == "" || m == nil {
+			continue
+		}
+		found++
+		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
+			FS:   fstest.MapFS{"rules.yaml": {Data: fmt.Appendf(nil, column, m[1])}},
+			Keys: map[string]weir.KeyFunc{"account": keys.ByContext("account")},
+		})
+		if err != nil {
+			t.Errorf("docs/guide.md:%d: %s: %v", n+1, m[1], err)
+		}
+	}
+	if found < 18 {
+		t.Errorf("found %d limits and keys, want more: are the columns still named so?", found)
 	}
 }
 

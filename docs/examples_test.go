@@ -12,7 +12,7 @@ import (
 )
 
 // public are the packages that users import.
-var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "jsonrpc", "keys", "lease", "memstore", "overrides", "quota", "redisstore", "regions", "storetest", "watch", "weirchi", "weirgrpc", "weirotel", "weirprom"}
+var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "jsonrpc", "keys", "lease", "llm", "memstore", "overrides", "quota", "redisstore", "regions", "stack", "storetest", "watch", "weirchi", "weirgrpc", "weirotel", "weirprom"}
 
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.
@@ -31,6 +31,9 @@ var withoutExample = map[string]string{
 	"redisstore.Store.TakeEach":      "Coalesce calls it",
 	"redisstore.Store.LoadOverrides": "overrides.Live calls it",
 	"redisstore.Store.SaveOverride":  "overrides.Live calls it",
+	"stack.Store.Undivided":          "cmd/weir calls it",
+	"stack.Store.Stores":             "weirprom.New calls it",
+	"llm.Transport.RoundTrip":        "http.Client calls it",
 	"weirprom.Collector.Collect":     "Prometheus calls it",
 	"weirprom.Collector.Describe":    "Prometheus calls it",
 }

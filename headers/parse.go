@@ -1,6 +1,45 @@
-// Package headers writes and reads the response header fields in which servers tell clients
-// of limits, in every Dialect, and Retry-After. Servers that use package weir choose a
-// Dialect in its Options. Clients call Parse.
+// Package headers writes and reads the response header fields that tell clients of limits.
+//
+//	package main
+//
+//	import (
+//		"fmt"
+//		"log"
+//		"net/http"
+//		"time"
+//
+//		"github.com/seed83679106/weir/headers"
+//	)
+//
+//	func main() {
+//		resp, err := http.Get("https://api.github.com/zen")
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		resp.Body.Close()
+//		limits, retryAfter := headers.Parse(resp.Header, time.Now())
+//		for _, l := range limits {
+//			fmt.Println(l.Remaining, "of", l.Limit, l.Unit, "left; more in", l.ResetAfter)
+//		}
+//		fmt.Println("wait", retryAfter)
+//	}
+//
+// # Clients
+//
+// [Parse] reads all dialects and Retry-After. weir.Limiter.Transport calls it for each
+// response.
+//
+// # Servers
+//
+// A server that uses package weir sets the field Headers of its Options to a [Dialect], or to
+// several: headers.IETF | headers.GitHub. A server that calls package quota itself writes the
+// fields with a [Writer].
+//
+// # Vocabulary
+//
+//   - A dialect is one way to spell what is left: the names of the fields and the forms of their
+//     values. [XRateLimit] is the oldest, and [IETF] the draft of a standard.
+//   - A policy is a limit as a response describes it: its name, quota and window.
 package headers
 
 import (

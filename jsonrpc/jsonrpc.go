@@ -1,15 +1,16 @@
-// Package jsonrpc limits JSON-RPC 2.0 over HTTP, such as the requests of MCP:
+// Package jsonrpc limits JSON-RPC 2.0 over HTTP, such as the requests of MCP.
 //
+//	tool := weir.FirstOf(keys.ByJSON("params.name", 64<<10), keys.ByMethod())
 //	limiter, err := weir.New(store, weir.Options{
 //		Rules: []weir.Rule{{
-//			Name: "tools", Key: weir.Join(user, weir.FirstOf(keys.ByJSON("params.name", 64<<10), keys.ByMethod())),
-//			Cost: jsonrpc.Cost(64 << 10), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)},
+//			Name: "tools", Key: weir.Join(keys.ByContext(accountKey{}), tool), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)},
+//			Cost: jsonrpc.Cost(64 << 10),
 //		}},
 //		OnLimited: jsonrpc.OnLimited(64 << 10),
 //	})
 //
-// Clients of JSON-RPC read the error of a call, and take an HTTP status for a failure of the whole
-// connection.
+// A batch costs as many units as it has requests. A refusal is a JSON-RPC error, because
+// clients take an HTTP status for a failure of the whole connection.
 package jsonrpc
 
 import (

@@ -1,8 +1,26 @@
-// Package keys has key functions for [weir.Rule] besides those of package weir. It also has
-// lists of the keys and addresses that a rule allows or denies.
+// Package keys has more key functions for weir.Rule, and lists of keys and addresses.
 //
-// Like the key functions of package weir, those of this package panic on an error in
-// their arguments.
+//	limit := weir.Middleware(store, "api", keys.ByContext(accountKey{}), algorithms.GCRA(100, time.Minute))
+//
+// The functions panic if their arguments are invalid, as those of package weir do.
+//
+// # Which key
+//
+// [ByContext] is for an account that a middleware has authenticated. [ByJSON], [ByCookie] and
+// [ByBasicAuthUser] read what clients send, who can invent it: add a limit by address.
+// [Hashed] keeps secrets and names out of the store.
+//
+// [ByRoute] and [ByMethod] give each route or method its own quota, if [weir.Join] joins
+// them with the key of the client. [ByPathValue] counts by a part of the path, such as a
+// tenant.
+//
+// [ByIPPrefix], [ByForwarded] and [ByAddr] are [weir.ByIP] with networks of other sizes, the
+// field Forwarded, or an address that you find yourself.
+//
+// # Lists
+//
+// A [List] has keys and an [AddrList] has addresses and networks. [weir.When] makes of them a
+// Policy or a ForKey that allows or denies.
 package keys
 
 import (

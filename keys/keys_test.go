@@ -200,6 +200,34 @@ func outgoing(t *testing.T) *http.Request {
 	return r
 }
 
+// An authentication middleware has put the user into the context. Without a user the rule does not
+// apply.
+func ExampleByContext() {
+	key := keys.ByContext(userKey{})
+	r := httptest.NewRequest("GET", "/", nil)
+	for _, ctx := range []context.Context{r.Context(), context.WithValue(r.Context(), userKey{}, "alice")} {
+		user, ok := key(r.WithContext(ctx))
+		fmt.Printf("%q %v\n", user, ok)
+	}
+	// Output:
+	// "" false
+	// "alice" true
+}
+
+// All paths of a route share a quota. With weir.Join(weir.ByIP(), keys.ByRoute()) each client has
+// one for each route.
+func ExampleByRoute() {
+	key := keys.ByRoute()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /users/{id}", func(w http.ResponseWriter, r *http.Request) { fmt.Println(key(r)) })
+	for _, path := range []string{"/users/7", "/users/8"} {
+		mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+	}
+	// Output:
+	// /users/{id} true
+	// /users/{id} true
+}
+
 // A session may request the page of each user twice a minute.
 func ExampleByPathValue() {
 	perSessionAndUser := weir.Join(keys.ByCookie("session"), keys.ByPathValue("user"))

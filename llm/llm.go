@@ -1,7 +1,43 @@
 // Package llm reads how many tokens a request to the API of a language model may use, and how
-// many its answer says that it has used, so that a weir.Limiter can limit tokens and money. It
-// knows the forms of OpenAI (Chat Completions, Responses, Embeddings), which many other servers
-// have too, and of Anthropic (Messages). docs/llm.md shows the whole.
+// many its answer has used, so that a weir.Limiter can limit tokens and money.
+//
+//	package main
+//
+//	import (
+//		"log"
+//		"net/http"
+//		"net/http/httputil"
+//		"net/url"
+//		"time"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/llm"
+//		"github.com/seed83679106/weir/memstore"
+//	)
+//
+//	func main() {
+//		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+//			Name: "tokens", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.TokenBucket(10_000, 10_000, time.Minute)},
+//			Unit: "tokens", Cost: llm.MaxTokens(4096), Settle: weir.ChargeUsed,
+//		}}})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		model := &url.URL{Scheme: "http", Host: "localhost:8000"}
+//		log.Fatal(http.ListenAndServe("localhost:8080", limiter.Handler(&httputil.ReverseProxy{
+//			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(model) },
+//			Transport: &llm.Transport{},
+//		})))
+//	}
+//
+// A request reserves what its answer may use, and its answer charges what it has used.
+//
+// # APIs
+//
+// The package knows the forms of OpenAI (Chat Completions, Responses, Embeddings), which many
+// other servers have too, and of Anthropic (Messages). docs/llm.md in the repository is a
+// gateway with tenants, models, and money.
 package llm
 
 import (

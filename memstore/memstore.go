@@ -1,5 +1,16 @@
-// Package memstore keeps the states of rate limits in the memory of one process. It runs no
+// Package memstore keeps the states of rate limits in the memory of one process.
+//
+//	limit := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.GCRA(100, time.Minute))
+//
+// Several limiters may share a store: their rules tell the states apart. A store runs no
 // goroutine, and there is nothing to close.
+//
+// # Bounds
+//
+// MaxKeys of [Options] bounds the memory, however many keys clients invent. A full store
+// replaces the state of a key that it has not refused, if possible one that is full again. The
+// state of a refused key stays until it is full again. If no state can be replaced, Take
+// returns [quota.ErrFull].
 package memstore
 
 import (

@@ -197,3 +197,23 @@ func ExampleTransaction_SetQuestion() {
 	fmt.Println(t.Granted, err)
 	// Output: 10 <nil>
 }
+
+// A user has solved a captcha, so earlier attempts no longer count.
+func ExampleReset() {
+	store := memstore.New(memstore.Options{})
+	attempt := quota.Charge{Rule: "login", Key: "ada", Limit: algorithms.SlidingLog(3, time.Hour), Cost: 1}
+	for range 4 {
+		d, err := quota.Allow(context.Background(), store, attempt)
+		fmt.Println(d.Allowed, d.Remaining, err)
+	}
+	fmt.Println(quota.Reset(context.Background(), store, attempt))
+	d, err := quota.Allow(context.Background(), store, attempt)
+	fmt.Println(d.Allowed, d.Remaining, err)
+	// Output:
+	// true 2 <nil>
+	// true 1 <nil>
+	// true 0 <nil>
+	// false 0 <nil>
+	// <nil>
+	// true 2 <nil>
+}

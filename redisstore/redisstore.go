@@ -1,6 +1,51 @@
 // Package redisstore keeps the states of rate limits in Redis, so that several processes can
-// share the limits. A transaction on one key is usually one call of one script, whatever the
-// number of its limits. The script takes the time from the clock of Redis.
+// share the limits.
+//
+//	package main
+//
+//	import (
+//		"log"
+//		"net/http"
+//		"time"
+//
+//		"github.com/redis/go-redis/v9"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/redisstore"
+//	)
+//
+//	func main() {
+//		rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
+//		store, err := redisstore.New(rdb, redisstore.Options{})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		limit := weir.Middleware(store, "files", weir.ByIP(), algorithms.GCRA(100, time.Minute))
+//		http.Handle("/", limit(http.FileServer(http.Dir("public"))))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+// In production use package stack, which puts a breaker, and a store in memory for outages,
+// around this store.
+//
+// # Calls
+//
+// A transaction on one key is usually one call of one script, whatever the number of its
+// limits. The script takes the time from the clock of Redis. Every value in Redis has a TTL,
+// and a refused transaction writes nothing. [Store] says how the values are named.
+//
+// # Errors
+//
+// Take returns [ErrTimeout] if Redis and the network take longer than Options.Timeout. If more
+// requests come than Redis can decide, it returns a [quota.ErrBusy], and if Redis cannot work
+// as it is set up, a [quota.ErrUnusable]. [Store.Probe] finds the latter before a request
+// needs the store, and [Store.Warnings] names settings of the client that work against it.
+//
+// # Algorithms
+//
+// The store runs the algorithms of package algorithms, and all others that are
+// [Scripted].
 package redisstore
 
 import (

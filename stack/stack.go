@@ -1,10 +1,50 @@
-// Package stack puts together the store for production: limits that several processes
-// share in Redis, with a store in memory that decides while Redis is down.
+// Package stack puts together the store for production: limits that several processes share in
+// Redis, with a store in memory that decides while Redis is down.
+//
+//	package main
+//
+//	import (
+//		"log"
+//		"net/http"
+//		"time"
+//
+//		"github.com/redis/go-redis/v9"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/redisstore"
+//		"github.com/seed83679106/weir/stack"
+//	)
+//
+//	func main() {
+//		rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
+//		store, err := stack.New(rdb, stack.Options{Replicas: 4}) // the number of processes that share Redis
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		limit := weir.Middleware(store, "files", weir.ByIP(), algorithms.GCRA(100, time.Minute))
+//		http.Handle("/", limit(http.FileServer(http.Dir("public"))))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+// # Layers
+//
+// The decorators are those of package quota, and each of them can also be used alone:
 //
 //	Fallback ─▶ Hybrid ─▶ Breaker ─▶ Coalesce ─▶ redisstore
 //	    └─────▶ Share ─▶ memstore                  while Redis is down
 //
-// The decorators are those of package quota, and each of them can also be used alone.
+// # Outages
+//
+// While Redis is down, each process admits its share of every limit: a limit divided by
+// Replicas. [Store.WithoutFallback] fails instead, for rules that must never admit too much,
+// and [Store.Undivided] keeps the whole limit in each process. The Logger gets a line when an
+// outage begins and when it ends.
+//
+// # Start
+//
+// [New] works while Redis is down, and checks in the background whether Redis can decide.
+// [Store.Err] has the result, for a health check. [Store.Probe] checks at once.
 package stack
 
 import (

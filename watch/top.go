@@ -1,8 +1,19 @@
-// Package watch has functions for weir.Options.Observe that show operators what limiters do.
-// Top finds the keys that are refused most, and remembers refusals. Bans lists the keys that are
-// banned. Traffic counts requests, and tries other limits on recent ones. Log logs refusals at a
-// bounded rate. Diagnose finds probable errors in a configuration. To use several of these
-// functions, set Observe to a function that calls each of them.
+// Package watch shows operators what limiters do.
+//
+//	top, logRefusals := watch.NewTop(100), watch.Log(nil, 10, nil)
+//	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: func(e weir.Event) {
+//		top.Observe(e)
+//		logRefusals(e)
+//	}})
+//
+// Each function is for Observe of [weir.Options], which may call several.
+//
+// # Functions
+//
+// [Top] finds the keys that are refused most, and remembers refusals. [Bans] lists the keys
+// that are banned. [Traffic] counts requests, and tries other limits on recent ones. [Log]
+// logs refusals at a bounded rate. [Diagnose] finds probable errors in a configuration. They
+// know only what this process has seen. Package admin shows what they know.
 package watch
 
 import (

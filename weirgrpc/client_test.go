@@ -14,6 +14,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -22,6 +23,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/weirgrpc"
 )
@@ -306,4 +308,39 @@ func TestClientOptions(t *testing.T) {
 	if _, err := weirgrpc.StreamClient(l, weir.TransportOptions{Buffer: -1}); err == nil {
 		t.Error("StreamClient: no error")
 	}
+}
+
+// A program makes one call an hour of each server. There is none at this address.
+func ExampleUnaryClient() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+	}}}) // with MaxWait, calls wait instead of failing
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	unary, err := weirgrpc.UnaryClient(limiter, weir.TransportOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	streams, err := weirgrpc.StreamClient(limiter, weir.TransportOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	conn, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(streams))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	for range 2 {
+		_, err := pb.NewTestServiceClient(conn).EmptyCall(context.Background(), &pb.Empty{})
+		fmt.Println(status.Code(err))
+	}
+	// Output:
+	// Unavailable
+	// ResourceExhausted
 }

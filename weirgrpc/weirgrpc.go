@@ -1,19 +1,57 @@
-// Package weirgrpc limits gRPC calls by the rules of package weir:
+// Package weirgrpc limits gRPC calls by the rules of package weir.
 //
-//	grpc.NewServer(
-//		grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(limiter.Admit)),
-//		grpc.ChainStreamInterceptor(weirgrpc.StreamServer(limiter.Admit, nil)))
+//	package main
 //
-// Rules see a call as the request that it is on the wire: a POST of /package.Service/Method, with
-// the metadata as header fields, the authority as Host, the address of the peer as RemoteAddr, and
-// the state of TLS. Keys and rules that work for HTTP therefore work for gRPC. The route of a call,
-// for keys.ByRoute, is its path. Message returns the message, because the body cannot be read: with
-// keys.ByJSON all calls share a quota, which is logged once, and a cost by ContentLength, which is
-// −1, refuses them.
+//	import (
+//		"log"
+//		"net"
+//		"time"
 //
-// A handler has the decision in its context, for weir.FromContext and weir.ReportUsage. A rule with
-// Settle gets the HTTP status for the code of the call, as google.rpc.Code lists them, so
+//		"google.golang.org/grpc"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/memstore"
+//		"github.com/seed83679106/weir/weirgrpc"
+//	)
+//
+//	func main() {
+//		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+//			Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
+//		}}})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		server := grpc.NewServer(
+//			grpc.ChainUnaryInterceptor(weirgrpc.UnaryServer(limiter.Admit)),
+//			grpc.ChainStreamInterceptor(weirgrpc.StreamServer(limiter.Admit, nil)),
+//		)
+//		// Register your services here.
+//		listener, err := net.Listen("tcp", "localhost:9090")
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		log.Fatal(server.Serve(listener))
+//	}
+//
+// # What rules see
+//
+// Rules see a call as the request that it is on the wire: a POST of /package.Service/Method,
+// with the metadata as header fields, the authority as Host, the address of the peer as
+// RemoteAddr, and the state of TLS. Keys and rules that work for HTTP therefore work for gRPC.
+// The route of a call, for keys.ByRoute, is its path. [Message] returns the message, because
+// the body cannot be read: with keys.ByJSON all calls share a quota, which is logged once, and
+// a cost by ContentLength, which is −1, refuses them.
+//
+// # Handlers
+//
+// A handler has the decision in its context, for weir.FromContext and weir.ReportUsage. A rule
+// with Settle gets the HTTP status for the code of the call, as google.rpc.Code lists them, so
 // weir.RefundErrors and weir.ChargeOnly work.
+//
+// # Clients
+//
+// [UnaryClient] and [StreamClient] limit the calls that a program makes.
 package weirgrpc
 
 import (

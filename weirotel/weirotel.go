@@ -1,13 +1,48 @@
-// Package weirotel reports metrics and traces of limiters to OpenTelemetry:
+// Package weirotel reports metrics and traces of limiters to OpenTelemetry.
 //
-//	observe, err := weirotel.New(otel.Meter("weir"), fallback, hybrid, breaker)
-//	…
-//	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules, Observe: observe})
+//	package main
+//
+//	import (
+//		"log"
+//		"net/http"
+//		"time"
+//
+//		"go.opentelemetry.io/otel"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/memstore"
+//		"github.com/seed83679106/weir/weirotel"
+//	)
+//
+//	func main() {
+//		observe, err := weirotel.New(otel.Meter("weir")) // after otel.SetMeterProvider
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+//			Rules:   []weir.Rule{{Name: "files", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}}},
+//			Observe: observe,
+//		})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		http.Handle("/", limiter.Handler(http.FileServer(http.Dir("public"))))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+// # Metrics
 //
 // The metrics are those of package weirprom, named as is usual in OpenTelemetry:
-// weir.decisions for weir_decisions_total. Trace records the calls of a store as spans. The page
-// docs/metrics.md in the repository lists all metrics, spans and attributes. The package imports only the API of OpenTelemetry. Your program
-// chooses the SDK and the exporter.
+// weir.decisions for weir_decisions_total. [New] takes the stores that count decisions
+// themselves, and [ObserveFile] a file of rules.
+//
+// # Traces
+//
+// [Trace] records the calls of a store as spans: pass the store that it returns to weir.New.
+//
+// docs/metrics.md in the repository lists all metrics, spans and attributes. The package
+// imports only the API of OpenTelemetry. Your program chooses the SDK and the exporter.
 package weirotel
 
 import (

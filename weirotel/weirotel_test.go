@@ -1,7 +1,6 @@
 package weirotel_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -213,26 +212,6 @@ func BenchmarkObserve(b *testing.B) {
 			}
 		})
 	}
-}
-
-func ExampleNew() {
-	observe, err := weirotel.New(noop.Meter{}) // otel.Meter("weir")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}}},
-		Observe: observe,
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	w := httptest.NewRecorder()
-	l.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil).WithContext(context.Background()))
-	fmt.Println(w.Code)
-	// Output: 404
 }
 
 // The type file is for tests. In a program, pass the *config.File that config.Open

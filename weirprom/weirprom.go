@@ -1,14 +1,43 @@
-// Package weirprom exports metrics of limiters to Prometheus: decisions, units and refusals
-// by rule and limit, errors, waiting times, decisions that stores make from memory, and
-// reloads of a file of rules:
+// Package weirprom exports metrics of limiters to Prometheus.
 //
-//	metrics := weirprom.New(fallback, hybrid, breaker)
-//	prometheus.MustRegister(metrics, weirprom.NewFile(rules))
-//	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: metrics.Observe})
+//	package main
 //
-// The labels name rules and limits, and never a key. docs/metrics.md in the repository
-// lists all metrics and labels. The directory of this package has dashboard.json, which
-// shows all metrics in Grafana, and rules.yaml, with recording rules and alerts.
+//	import (
+//		"log"
+//		"net/http"
+//		"time"
+//
+//		"github.com/prometheus/client_golang/prometheus"
+//		"github.com/prometheus/client_golang/prometheus/promhttp"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/memstore"
+//		"github.com/seed83679106/weir/weirprom"
+//	)
+//
+//	func main() {
+//		metrics := weirprom.New()
+//		prometheus.MustRegister(metrics)
+//		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
+//			Rules:   []weir.Rule{{Name: "files", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}}},
+//			Observe: metrics.Observe,
+//		})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		http.Handle("/metrics", promhttp.Handler())
+//		http.Handle("/", limiter.Handler(http.FileServer(http.Dir("public"))))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+// # Metrics
+//
+// There are decisions, units and refusals by rule and limit, errors, waiting times, decisions
+// that stores make from memory ([New] takes these stores), and reloads of a file of rules
+// ([NewFile]). The labels name rules and limits, and never a key. docs/metrics.md in the
+// repository lists all of them. The directory of this package has dashboard.json, which shows
+// all metrics in Grafana, and rules.yaml, with recording rules and alerts.
 package weirprom
 
 import (

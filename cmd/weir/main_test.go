@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 		{"check " + bad, 1, "bad.yaml:3:3: a rule has no config", ""},
 		{"check " + good + " " + bad, 1, "good.yaml: ok\n", ""},
 		{"check " + differ, 1, "their headers differ", ""},
-		{"check " + good + "x", 1, "no such file", ""},
+		{"check " + good + "x", 1, "open " + good + "x: ", ""},
 		{"check -envoy envoy-limits.yaml", 0, "envoy-limits.yaml: ok\n", ""},
 		{"check -envoy " + bad, 1, "bad.yaml:1: unknown field \"limits\"", ""},
 		{"check", 2, "", "usage:"},
@@ -176,7 +176,7 @@ func TestSecrets(t *testing.T) {
 		{"-admin-token-file " + file, "", "", ""},
 		{"", "WEIR_ADMIN_TOKEN_FILE=" + file, "", ""},
 		{"-admin-token-file " + empty, "", "-admin-token-file: " + empty + " is empty", ""},
-		{"-admin-token-file " + dir + "/none", "", "no such file", ""},
+		{"-admin-token-file " + dir + "/none", "", "open " + dir + "/none: ", ""},
 		{"-admin-token-file " + file, "WEIR_ADMIN_TOKEN=" + token, "-admin-token is set, too", ""},
 	} {
 		var o options

@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -156,7 +158,8 @@ func TestServe(t *testing.T) {
 	eventually(t, "a rule that is added", func() bool { return strings.Contains(operate("GET", "/rules"), `"added"`) })
 	status(200, 429)
 	_, body := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics")
-	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines "} {
+	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines ",
+		`weir_build_info{`, `goversion="` + runtime.Version() + `"`, `revision="`, `version="` + buildVersion()} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, body)
 		}
@@ -164,6 +167,11 @@ func TestServe(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+func buildVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	return info.Main.Version
 }
 
 // TestLogOfRefusals: refused requests are logged at a bounded rate, without the address of the
@@ -196,17 +204,27 @@ func TestLogOfRefusals(t *testing.T) {
 
 // TestReloadBySignal: SIGHUP makes weir read the file again.
 func TestReloadBySignal(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no SIGHUP")
+	}
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, 1)
 	s := startService(t, "-limits", path)
 	writeLimits(t, path, 2)
-	syscall.Kill(syscall.Getpid(), syscall.SIGHUP)
+	self, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = self.Signal(syscall.SIGHUP)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "a reload", func() bool { return strings.Contains(s.log.String(), `"weir: rules reloaded"`) })
 }
 
 // TestShutdown: after SIGTERM /readyz fails for the shutdown delay. Then the listeners close, and
 // a request that has begun still gets its answer.
 func TestShutdown(t *testing.T) {
+	client := from(t, "127.0.0.2") // first, because it may skip the test
 	begun, released := make(chan bool), make(chan bool)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun <- true
@@ -225,7 +243,7 @@ func TestShutdown(t *testing.T) {
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		resp, body := get(t, from(t, "127.0.0.2"), s.url("addr"))
+		resp, body := get(t, client, s.url("addr"))
 		answered <- answer{resp.StatusCode, body}
 	}()
 	<-begun
@@ -297,7 +315,7 @@ func TestServeFails(t *testing.T) {
 	}{
 		{[]string{"-limits", path, "-auth-addr", ln.Addr().String()}, "-auth-addr: listen tcp"},
 		{[]string{"-limits", path, "-admin-token", "0123456789abcdef", "-auth-addr", "127.0.0.1:0", "-admin-addr", ln.Addr().String()}, "-admin-addr: listen tcp"},
-		{[]string{"-limits", path + "x"}, "no such file"},
+		{[]string{"-limits", path + "x"}, "open " + path + "x: "},
 		{[]string{"-limits", writeFile(t, filepath.Join(t.TempDir(), "bad.yaml"), "limits:\n- {name: a, config: [{limit: 0, period: 1}]}")}, "bad.yaml:2:30: limit is 0"},
 		{[]string{"-limits", writeFile(t, filepath.Join(t.TempDir(), "headers.yaml"), "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}")}, "their headers differ"},
 		{[]string{"-limits", path, "-tls-cert", path, "-tls-key", path}, "failed to find any PEM data"},
@@ -378,7 +396,7 @@ func TestRedis(t *testing.T) {
 		if got := ask(replicas[i], "192.0.2.1"); got != want {
 			t.Errorf("replica %d: got %d, want %d", i, got, want)
 		}
-		if body := panel(replicas[i]); !strings.Contains(body, "<dt>Breaker</dt><dd>closed</dd>") || !strings.Contains(body, "<dt>Counts in</dt><dd>the store</dd>") {
+		if body := panel(replicas[i]); !strings.Contains(body, "<dt>Breaker</dt><dd>closed</dd>") || !strings.Contains(body, "<dt>Counts in</dt><dd>Redis <small>"+server.Addr()+"</small></dd>") || !strings.Contains(body, "<small>read ") {
 			t.Errorf("replica %d: the page of operators is\n%s", i, body)
 		}
 		eventually(t, "ready", func() bool {
@@ -397,8 +415,8 @@ func TestRedis(t *testing.T) {
 		if got := ask(r, "192.0.2.2"); got != r.status {
 			t.Errorf("without Redis, -redis-down %s: got %d, want %d", r.down, got, r.status)
 		}
-		if body := panel(r); !strings.Contains(body, r.panel) || strings.Contains(body, server.Addr()) {
-			t.Errorf("without Redis, -redis-down %s: the page of operators lacks %q, or has an address:\n%s", r.down, r.panel, body)
+		if body := panel(r); !strings.Contains(body, r.panel) || strings.Count(body, server.Addr()) != 1 || strings.Contains(body, "secret") {
+			t.Errorf("without Redis, -redis-down %s: the page of operators lacks %q, or has an address beside that of the store, as errors have:\n%s", r.down, r.panel, body)
 		}
 		resp, body := get(t, http.DefaultClient, r.url("auth-addr")+"/readyz")
 		if resp.StatusCode != r.ready || strings.Contains(body, "127.0.0.1") || r.body != "" && body != r.body {

@@ -18,6 +18,7 @@ var (
 	ctx     context.Context
 	store   weir.Store
 	memory  weir.Store
+	local   weir.Store
 	central weir.Store
 	hybrid  weir.Store
 	breaker weir.Store
@@ -33,6 +34,7 @@ var (
 	user    string
 
 	checkPassword http.Handler
+	operators     http.Handler
 )
 
 type accountKey struct{}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -263,7 +264,9 @@ func TestLink(t *testing.T) {
 		write(t, target, "hunter2: 1\n")
 		link := filepath.Join(dir, "a.yaml")
 		os.Remove(link)
-		if err := os.Symlink(target, link); err != nil {
+		if err := os.Symlink(target, link); err != nil && runtime.GOOS == "windows" {
+			t.Skip(err) // not every user may make links
+		} else if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Load(dir, false); err == nil || !strings.Contains(err.Error(), "a.yaml:") || strings.Contains(err.Error(), "hunter2") != want {
