@@ -589,7 +589,7 @@ func TestStoryKeys(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	seen := map[string]bool{}
-	for range 260 {
+	for range 290 {
 		p.do(chromedp.KeyEvent("\t"))
 		focus := eval[struct {
 			What    string
