@@ -137,7 +137,7 @@ type Event struct {
 	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
 	Err error
 
-	// Passed says that OnError lets the request pass, although it could not be decided, or
+	// Passed says that OnError allowed the request, although it could not be decided, or
 	// that Transport sends it. It is false if Err is nil, and if Shadow is true.
 	Passed bool
 
@@ -168,7 +168,7 @@ type Refusal struct {
 	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
 	// longest of the waits for the limits and the bans that refuse it. To this wait, the
 	// field Retry-After adds the jitter of the rule. If the process refuses the request
-	// because of a ban that it remembers, it does not ask the store. The waits for the
+	// because of a ban that it remembers, it does not call the store. The waits for the
 	// limits are then the waits that the store gave to the last banned request with the
 	// same keys, if that request cost no more. After a deny, and for ReasonNoKey, RetryAfter
 	// is Never. After an error it is 0, which means unknown, or a second if the store is busy.
@@ -213,7 +213,7 @@ func (r Reason) String() string {
 // refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
 // 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
 // Status is, because no wait helps, and problem details of the type about:blank. A request that
-// could not be decided, and that Options.OnError does not let pass, gets 503 and
+// could not be decided, and that Options.OnError does not allow, gets 503 and
 // temporary-reduced-capacity.
 //
 // Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in

@@ -59,7 +59,7 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 // ByHeader limits each value of a header field. If a request has several values, the first
 // value counts. "Host" is the host that the request asks for, in a form that clients cannot
 // vary: in lower case, without a port, and without dots at the end. An IPv6 address keeps
-// its brackets and is written in the shortest way.
+// its brackets and is normalized.
 //
 // If the field is missing or empty, the rule does not apply: a client that omits the field
 // is not limited by the rule. To limit such requests too, give them another key with

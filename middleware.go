@@ -27,24 +27,24 @@ type Options struct {
 	// why: after an error that OnError has returned, the Reason is ReasonError.
 	OnLimited http.Handler
 
-	// OnError says whether a request passes that could not be decided because of err: the
-	// store failed, or a Policy had an invalid limit. If OnError returns nil, the request
-	// passes without a limit. If it returns an error, the request is refused, and the error
-	// goes no further: its text is not for clients. The nil OnError lets requests pass in an
+	// OnError decides what happens to a request whose limits could not be checked because
+	// of err: the store failed, or a Policy had an invalid limit. If OnError returns nil,
+	// the request is allowed without a limit. If it returns an error, the request is refused, and the error
+	// goes no further: its text is not for clients. The nil OnError allows requests in an
 	// outage of the store (it fails open), and returns err if err is ErrBusy, because a client
 	// could otherwise flood the store to remove its own limit, and if err is ErrUnusable or
 	// about an invalid limit, because such an error does not go away by itself. FailClosed
-	// lets no request pass.
+	// refuses all these requests.
 	OnError func(r *http.Request, err error) error
 
-	// MaxWait > 0 makes a request that does not fit wait for its turn, instead of refusing
-	// it, if the turn comes within MaxWait. No lock is held during the wait. If the context
-	// of the request ends, the turn is given back. The answer is then 503 after a deadline,
+	// MaxWait > 0 makes a request that does not fit wait until it fits, instead of refusing
+	// it, if that is within MaxWait. No lock is held during the wait. If the context
+	// of the request ends, its units are refunded. The answer is then 503 after a deadline,
 	// and otherwise 499, which only logs see, because the client has hung up. All processes
 	// that share the store share the queue of a key. When several rules are charged
 	// together, a request that waits in the queue of one key also takes a place in the
 	// queues of the other rules' keys, and delays the requests behind it there. Put limits
-	// that many clients share in a Limiter of their own.
+	// that many clients share in a separate Limiter.
 	//
 	// A request under a concurrency limit (algorithms.InFlight) waits in its process, in a line
 	// of the limit and key that refuse it, and takes no place in other queues: see
@@ -54,16 +54,16 @@ type Options struct {
 
 	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that
 	// are being decided count too, because each takes its place before the store is
-	// asked. Beyond the bound a request does not wait: if it does not fit, it is
+	// called. Beyond the bound a request does not wait: if it does not fit, it is
 	// refused.
 	MaxWaiting int
 
 	// Logger gets the errors of the store and of invalid limits, as warnings with the name
 	// of the rule and the Cause, at most one line a second; nil means slog.Default().
 	// ErrUnusable is logged as an error. The message says what failed, for example "weir:
-	// could not give units back" for a request that was decided. It is "weir: could not
-	// decide" with passed=true if OnError let the request pass; these lines are bounded
-	// separately, so that no other error hides them. The lines have no keys. watch.Log can
+	// units not refunded" for a request that was decided. It is "weir: request not decided"
+	// with passed=true if OnError allowed the request; these lines are bounded separately,
+	// so that no other error hides them. The lines have no keys. watch.Log can
 	// log keys. A client that hangs up is no error.
 	Logger *slog.Logger
 
@@ -206,12 +206,12 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-// FailClosed is an OnError that lets no request pass that could not be decided.
+// FailClosed is an OnError that refuses every request whose limits could not be checked.
 func FailClosed(_ *http.Request, err error) error { return err }
 
 // PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
 // Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
-// the rule has no Limits, the limits of a key that has none of its own, or that are to replace
+// the rule has no Limits, the limits of a key that has no policy, or that are to replace
 // limits of the request, are the zero Policy. The error is not nil if there is no such rule, or if
 // the key has a limit that is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {

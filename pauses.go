@@ -146,7 +146,7 @@ func (p *pauses) paused(v *verdict) bool {
 // Unpause ends a pause that Transport made for a key of a rule, in all processes that share
 // the store. A process whose store is a HybridStore may notice up to 10 seconds later. What a
 // server has said is left for the key is forgotten in this process only.
-// Requests that already wait keep their turns, and later requests do not overtake them.
+// Requests that already wait keep their slots, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {

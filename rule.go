@@ -36,7 +36,7 @@ type Rule struct {
 
 	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds, unless
 	// Policy or ForKey says something else. A limit without a name is named by its period:
-	// "1m", "3s". Counts are stored under that name, so give a limit a name of its own if its
+	// "1m", "3s". Counts are stored under that name, so give a limit a Name if its
 	// period may change. If the only limit of a rule has no name, header fields show it under
 	// the name of the rule. A rule without Policy needs Limits.
 	Limits []Limit
@@ -44,7 +44,7 @@ type Rule struct {
 	// Policy says what the rule does with a request, such as the limits of a tier; nil means
 	// Limits. It is also called for a request without a key, of which only Allowed and Denied
 	// count, so that a client cannot escape a denied network by omitting its key, and for a
-	// banned key, which an Allowed lets pass. The zero Policy means Limits. If the rule has
+	// banned key, which Allowed exempts. The zero Policy means Limits. If the rule has
 	// no Limits either, it is an error, such as a misspelt tier: an error of the request,
 	// as an invalid limit is (see Options.OnError). A limit that cannot be counted exactly
 	// is replaced by a lower limit that can be counted, and the Logger gets a warning. The
@@ -53,7 +53,7 @@ type Rule struct {
 	// lookup itself.
 	Policy func(r *http.Request) Policy
 
-	// ForKey returns the policy of a key that has one of its own, and the zero Policy for any
+	// ForKey returns the policy of a key that has one, and the zero Policy for any
 	// other key; nil means that no key has one. It is called with the whole key, as Key
 	// returns it, for each request to which the rule applies, so it must be fast. The tables
 	// of package overrides have such a function, and the method Has of a keys.List becomes one
@@ -75,7 +75,7 @@ type Rule struct {
 
 	// Cost is how many units a request costs; nil means 1. A request of cost 0 is admitted
 	// and spends nothing. A request of negative cost is refused, so that a ContentLength of
-	// −1 gives no units back. If the cost exceeds what a limit can ever admit, RetryAfter is
+	// −1 refunds no units. If the cost exceeds what a limit can ever admit, RetryAfter is
 	// quota.Never; if that is so in the first 200 requests, the Logger gets a warning. FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
@@ -170,7 +170,7 @@ func Limited(limits ...Limit) Policy {
 // ban of the key does not hold while the policy is Unlimited.
 func Unlimited() Policy { return Policy{kind: unlimitedKind} }
 
-// Denied returns the policy that refuses every request, without asking the store. It is for
+// Denied returns the policy that refuses every request, without a call of the store. It is for
 // lists of keys and networks that are not served.
 func Denied() Policy { return Policy{kind: deniedKind} }
 
@@ -212,7 +212,7 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 
 // A Penalty bans keys that are refused again and again. The store keeps the bans, so all
 // processes that share it enforce them. Each process also remembers a ban for up to 10 s,
-// so in each process the requests of a banned key ask the store about once in 10 s.
+// so in each process the requests of a banned key cause about one call of the store in 10 s.
 //
 // Each refusal by a limit of the rule is a strike. A refusal by another rule is not a
 // strike. Besides the call for the decision, the store is called this often:
@@ -221,20 +221,20 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 //   - the strike that begins a ban: one call as well, but usually two calls if this process
 //     has not refused the key within the period of Strikes;
 //   - a refusal during a ban that the process knows of: no call, not even the call for the
-//     decision. Such a refusal is no strike. Every 10 s the process asks the store again.
+//     decision. Such a refusal is no strike. Every 10 s the process calls the store again.
 //
 // The call that begins a ban also clears the strikes that led to it. If that call fails,
 // the next refusal tries again.
 //
 // Requests of banned keys are refused with problem details of the type
-// abnormal-usage-detected. Retry-After is the wait until both the ban and the limits let
-// the request pass. A process that does not know of a ban learns of it from the decision on
+// abnormal-usage-detected. Retry-After is the wait until neither the ban nor the limits
+// refuse the request. A process that does not know of a ban learns of it from the decision on
 // the next request of the key. That request is refused and charged, unless it would have
-// had to wait. A request that already waits keeps its turn.
+// had to wait. A request that already waits keeps its place in the queue.
 type Penalty struct {
 	// Strikes says how many refusals within its period bring a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket, or a limit of requests in
-	// flight, cannot count strikes.
+	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket or a concurrency limit
+	// cannot count strikes.
 	Strikes Limit
 
 	// Duration is how long a first ban lasts, in whole microseconds. Each further ban
@@ -288,6 +288,6 @@ const strikesName = "penalty strikes"
 // Offenses are what the store remembers of the refusals of a key under a rule with a Penalty.
 type Offenses struct {
 	Banned   time.Duration // how much longer the key is banned; 0 if it is not banned
-	SinceBan time.Duration // how long ago the last ban ended; 0 if the store remembers none
+	SinceBan time.Duration // how long ago the last ban expired; 0 if the store remembers none
 	Strikes  int64         // how many refusals count towards the next ban
 }

@@ -113,13 +113,13 @@ func (l *Limiter) tells(v *verdict) bool {
 // Admit decides about a request exactly as Handler does: it charges the rules, and waits for up
 // to MaxWait. The caller serves the request and then calls Done. Admit is for servers that are
 // not an http.Handler, such as gRPC servers and workers, and for the parts of a request, such as
-// the messages of a WebSocket, which a Limiter of their own charges under the keys of the request
+// the messages of a WebSocket, which a separate Limiter charges under the keys of the request
 // that has opened it.
 //
-// If err is nil, the request was admitted, or OnError lets it pass undecided. If the request was
+// If err is nil, the request was admitted, perhaps by OnError after an error. If the request was
 // refused, err is a *RefusedError, whose Admission has the Refusal and the header fields. Its
 // Reason is ReasonError if the request could not be decided. Otherwise err is the error of the
-// context of r, which ended before the turn of the request had come.
+// context of r, which ended while the request waited.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	s := newStay(l, r)
 	v := s.v
@@ -181,7 +181,7 @@ func (s *stay) begin() {
 // flight become free. The Outcome may be zero: Done sets Request, Cost, and Took, Used and
 // Reported if ReportUsage or Draw was called, and Status if it is 0, to 500 if the request has Panicked and otherwise
 // to 200. HungUp is also set if the context of the request has ended. Only the first call does
-// something. It takes a round trip if there is something to give back or to charge. An Admission
+// something. It takes a round trip if there is something to refund or to charge. An Admission
 // that was never done is logged once it is garbage: its reserved cost then stays spent.
 //
 // Done does nothing for an Admission of FromContext or of a RefusedError.

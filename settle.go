@@ -14,14 +14,14 @@ import (
 // request. Until then Rule.Cost is reserved, so concurrent requests cannot overspend in
 // between. Let Rule.Cost return the most that a request may cost.
 //
-// If the final cost is lower, the difference is given back, except units that no longer
+// If the final cost is lower, the difference is refunded, except units that no longer
 // count, such as units of a window that is over. If the final cost is higher, the
 // difference is charged even if it does not fit. The key then owes the difference, and
 // later requests are refused until the debt has drained or its window is over (see
 // quota.ModeForce). A Settle that must leave no debt returns at most Cost. Settle is
 // called once for each request that has reserved units under the rule, after the handler
 // has returned or panicked. For a request with HungUp, Settle should return Cost or Used:
-// if hanging up gave units back, a client could always hang up and never pay. The response
+// if hanging up refunded units, a client could always hang up and never pay. The response
 // is complete only after the store has answered, which takes a round trip. If the store
 // fails, Cost stays spent.
 type Outcome struct {
@@ -91,7 +91,7 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	}
 }
 
-// RefundErrors is a Settle that gives back the cost of a request if the handler answers
+// RefundErrors is a Settle that refunds the cost of a request if the handler answers
 // with a 5xx status or panics. If the client hung up, the request is charged: most handlers
 // then fail (a proxy with 502), so a client could hang up to pay nothing. Do not use
 // RefundErrors if clients can send requests that make the handler fail, because these
@@ -103,8 +103,8 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ChargeUsed is a Settle that charges what the request has used: the units that ReportUsage and Draw
-// were told of. If they were told of nothing, the request is charged its Cost, because nobody knows
+// ChargeUsed is a Settle that charges what the request has used: the units of its calls of
+// ReportUsage and Draw. If there were none, the request is charged its Cost, because nobody knows
 // what it has used: the handler may have panicked, or the client may have hung up, before the
 // handler could report. A handler that knows that it has used nothing reports 0.
 //

@@ -38,7 +38,7 @@ type TransportOptions struct {
 	// requests that are sent, above 0 and at most 1, and at first 10 more. Beyond it, RoundTrip returns the
 	// 429. 0 sets no bound, because a request that is sent again is charged again: the rules
 	// bound how many requests are sent in all, but retries then take the place of new requests.
-	// Each Transport has a budget of its own.
+	// Each Transport has its own budget.
 	RetryBudget float64
 }
 
@@ -68,9 +68,9 @@ func (o *TransportOptions) complete() error {
 
 // Transport limits requests that go out through o.Base. It returns an error if an option is
 // invalid, or makes a limit invalid. Transport applies the rules of l, for instance by host
-// (ByHeader("Host")), by API key or by path. A request waits for its turn for up to MaxWait.
-// If its turn is later, the request is refused with a *RefusedError, which errors.As finds in
-// the error of http.Client. If the context of the request ends, the turn is given back.
+// (ByHeader("Host")), by API key or by path. A request that does not fit waits for up to MaxWait.
+// If it would have to wait longer, the request is refused with a *RefusedError, which errors.As finds in
+// the error of http.Client. If the context of the request ends, its units are refunded.
 //
 // Transport obeys the server. A response pauses the keys of the request if it is a 429 or
 // 503 with Retry-After, or if its header fields say, in any Dialect, that no units remain.
@@ -82,7 +82,7 @@ func (o *TransportOptions) complete() error {
 //
 // A rule with Settle charges the final cost of a request when the body of its response is closed,
 // or when no response has come. A body that is never closed keeps what was reserved, and its units
-// in flight. A 429 counts as reported usage of 0, so ChargeUsed gives back what was reserved.
+// in flight. A 429 counts as reported usage of 0, so ChargeUsed refunds what was reserved.
 //
 // If the header fields say how many units other than requests remain, a request that costs more
 // waits or is refused, in this process, until they are reset, but at most for MaxPause. Each
@@ -102,8 +102,8 @@ func (o *TransportOptions) complete() error {
 // Every request also charges the pauses of its keys, and a pause cannot be leased. If the
 // store is a lease.Store, every request is therefore a call of the store behind it.
 //
-// With MaxWait a request waits for the store as for its turn. While the store is busy or
-// down, the request asks it again, at first after 100 ms, later every 2 s, until MaxWait is
+// With MaxWait a request also waits for the store. While the store is busy or
+// down, the request calls it again, at first after 100 ms, later every 2 s, until MaxWait is
 // over. If an answer of the store was lost, the request may have been charged, and is then
 // charged again. OnError decides about a request for which the store had no answer. Every
 // error of the store is logged and observed. The options of l about responses, and its

@@ -51,7 +51,7 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // spends further units under all of these rules, or under none, as a quota.Stream does. Settle
 // finds the drawn units in Outcome.Used and in Outcome.Cost. ChargeUsed therefore charges what was
 // drawn, and what the handler has also reported with ReportUsage. Units that were reserved or taken
-// in advance and were not drawn are given back when the handler returns or panics, and in Done.
+// in advance and were not drawn are refunded when the handler returns or panics, and in Done.
 //
 // Draw draws nothing and returns an error if the context has ended, if the request was settled,
 // if n is negative, or if the limiters around the handler have rules with Settle, but none of that

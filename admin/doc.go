@@ -61,7 +61,7 @@
 //	POST /try?rule=R                 {"limits": [{"quota": 50}]} says how many recent requests these limits would have refused
 //	GET  /overrides                  the overrides that operators have set; with ?rule=R only the overrides of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
-//	                                 gives K limits of its own under R, for a day
+//	                                 gives K its own limits under R, for a day
 //	DELETE /override?rule=R&key=K    removes the override of K
 //	GET  /changes                    the last 200 changes that were made through this process
 //	POST /undo?change=C              undoes the change C
@@ -107,7 +107,7 @@
 //
 // # Overrides
 //
-// An override gives a key limits of its own, or has "unlimited": true, or "denied": true.
+// An override gives a key its own limits, or has "unlimited": true, or "denied": true.
 // An override without "seconds" does not expire. A key that ends with an asterisk stands for all keys
 // with that prefix. A limit may have a name, a period in seconds, a burst and an algorithm. If
 // one of them is left out, the value of the replaced limit applies: see [weir.Rule]. The units that

@@ -30,7 +30,7 @@ import (
 // answers with the refusal of that rule.
 //
 // A request to RateLimit costs one call of the store for each limiter, and one call for each
-// rule with a penalty. If that is too much, limit these requests by a rule of their own.
+// rule with a penalty. If that is too much, limit these requests by a separate rule.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {

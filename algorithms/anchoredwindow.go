@@ -8,8 +8,8 @@ import (
 
 // AnchoredWindow allows n units in a window of one period. The first unit that a key
 // spends begins a window. When that window is over, the next unit begins another. In any
-// span of one period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units,
-// or 2·n if the first unit of a window is given back. That is about as much as
+// interval of one period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units,
+// or 2·n if the first unit of a window is refunded. That is about as much as
 // FixedWindow admits, but the windows of different keys expire at different times.
 //
 // A state holds the units of its window (A) and when the window begins (B).

@@ -7,7 +7,7 @@ import (
 )
 
 // FixedWindow allows n units in each window of one period. Windows are aligned to the
-// Unix epoch: windows of an hour begin with the hours of UTC. In any span of one period,
+// Unix epoch: windows of an hour begin with the hours of UTC. In any interval of one period,
 // FixedWindow admits at most 2·n units: the quota of one window at its end, and the
 // quota of the next window at its beginning.
 func FixedWindow(n int64, period time.Duration) quota.Limit {

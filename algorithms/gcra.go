@@ -7,7 +7,7 @@ import (
 )
 
 // GCRA allows n units per period, evenly: one unit becomes free every period/n.
-// Up to Burst units may be spent at once, or n if Burst is 0. In any span of one
+// Up to Burst units may be spent at once, or n if Burst is 0. In any interval of one
 // period, (t − period, t], GCRA admits at most Burst + Quota − 1 units.
 //
 // It is the generic cell rate algorithm of ITU-T I.371, as a virtual scheduling

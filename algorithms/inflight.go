@@ -6,9 +6,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// InFlight allows n requests of a key at a time: a weir.Limiter gives the units of a
-// request back when its handler returns. If the process dies, the units become free when
-// their lease ends. The Limiter renews the units when half of the lease has passed, so a
+// InFlight allows n requests of a key at a time: a weir.Limiter releases the units of a
+// request when its handler returns. If the process dies, the units become free when
+// their lease expires. The Limiter renews the units when half of the lease has passed, so a
 // request may last longer than the lease. A lease of a minute suits most services: it
 // outlasts a short failure of the store, and the units of a killed process are available again
 // after a minute.
@@ -18,8 +18,8 @@ import (
 // no store reserves units for later, and clients get no Retry-After. A request waits for units in
 // its process instead: see MaxWait of weir.Options. If the clock of the store has stepped
 // back, RetryAfter and NextAfter may be the time until the clock has caught up.
-// ResetAfter is the time until the newest lease ends. For work without a Limiter, quota.Hold
-// renews the units and gives them back.
+// ResetAfter is the time until the newest lease expires. For work without a Limiter, quota.Hold
+// renews the units and releases them.
 func InFlight(n int64, lease time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }
@@ -43,5 +43,5 @@ func (g inFlight) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	}
 }
 
-// InFlight tells a weir.Limiter to give the units back when the request has ended.
+// InFlight makes a weir.Limiter release the units when the request has ended.
 func (inFlight) InFlight() {}

@@ -16,7 +16,7 @@ import (
 // there is room for the charge. Charges of one unit then go ahead at intervals of
 // every/leak. A charge that does not wait never overtakes a charge that waits.
 //
-// In any span of one period, (t − every, t], LeakyBucket admits at most
+// In any interval of one period, (t − every, t], LeakyBucket admits at most
 // capacity + leak − 1 units. If all callers wait and charge one unit each, LeakyBucket
 // admits at most leak units, whatever the capacity.
 func LeakyBucket(capacity, leak int64, every time.Duration) quota.Limit {

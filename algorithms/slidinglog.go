@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// SlidingLog remembers when each unit was spent and allows n units in any span of one
+// SlidingLog remembers when each unit was spent and allows n units in any interval of one
 // period, exactly: never more, and never less. In memory this costs 16 to 32 bytes for each
 // charge of the last period. If a key is charged under limits of one name whose periods
 // differ, the log keeps the charges of the longest period, until the key has spent nothing

@@ -8,7 +8,7 @@ import (
 
 // TokenBucket holds capacity tokens and gains refill tokens in each period: one after the
 // other, and not all at the end of the period. The parameter every is the period. Each unit
-// takes a token. The bucket of a new key is full. In any span of one period,
+// takes a token. The bucket of a new key is full. In any interval of one period,
 // (t − every, t], TokenBucket admits at most capacity + refill − 1 units. In the limit,
 // refill is the Quota and capacity is the Burst.
 //

@@ -87,7 +87,7 @@
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the longest
 //     random time that is added to Retry-After. See Status and RetryJitter of
 //     [weir.Rule].
-//   - overrides give keys limits of their own: docs/overrides.md.
+//   - overrides give keys their own limits: docs/overrides.md.
 //   - penalty has strikes, for and most: Strikes, Duration and MaxDuration of
 //     [weir.Penalty]. The strikes are a limit, whose default algorithm is
 //     anchored-window.

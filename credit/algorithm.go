@@ -66,7 +66,7 @@ func state(at, left, until int64) quota.State {
 	return s
 }
 
-// Cancel implements quota.Canceler: it gives back n units if the state still exists, see kept.
+// Cancel implements quota.Canceler: it refunds n units if the state still exists, see kept.
 func (credit) Cancel(s quota.State, _ *quota.Limit, now, _, n int64) quota.State {
 	if at := max(now, s.At); s.Until > at {
 		return state(at, min(s.A+n, quota.MaxTicks), s.B)

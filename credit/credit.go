@@ -19,7 +19,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a store that asks the store next for its decisions. If limits of the named
+// New returns a store that calls the store next for its decisions. If limits of the named
 // rules refuse a charge, the store pays the charge with granted units. Each refusal of
 // these rules costs a second call of next, and refusals of other rules cost none. New
 // panics if next is nil or no rule is named.
@@ -36,10 +36,10 @@ import (
 //
 // quota.Peek adds granted units to Remaining, and a charge is Allowed if the limit or the
 // granted units can pay for all of it. quota.AllowAtMost and quota.ModeAtMost spend the units
-// of the limits first, and then granted units, each in a call of its own.
+// of the limits first, and then granted units, each in its own call.
 //
 // In the Decision of a paid charge, At is Paid and Remaining is that of the limit that
-// refused. If Settle of the rule gives back units of a paid charge, these units become
+// refused. If Settle of the rule refunds units of a paid charge, these units become
 // granted units again, unless their time is over. If the last granted unit of the key was
 // spent an hour ago or earlier, they are lost as well.
 func New(next quota.Store, o Options) *Store {

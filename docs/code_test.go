@@ -203,6 +203,43 @@ func TestYAML(t *testing.T) {
 	}
 }
 
+// TestGuideInAFile: limits and keys in the column "in a file" of docs/guide.md load.
+func TestGuideInAFile(t *testing.T) {
+	code, found := regexp.MustCompile("`([^`]+)`"), 0
+	column := "" // what the second cells of a table have: limits or keys
+	_, prose := split(t, "docs/guide.md")
+	for n, line := range prose {
+		cells := strings.Split(line, " | ")
+		if len(cells) < 3 {
+			column = ""
+			continue
+		}
+		switch cells[1] {
+		case "in a file":
+			column = "limits: [{name: a, config: [%s]}]"
+			continue
+		case "`key` in a file":
+			column = "limits: [{name: a, key: %s, config: [{limit: 1, period: 1}]}]"
+			continue
+		}
+		m := code.FindStringSubmatch(cells[1])
+		if column == "" || m == nil {
+			continue
+		}
+		found++
+		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
+			FS:   fstest.MapFS{"rules.yaml": {Data: fmt.Appendf(nil, column, m[1])}},
+			Keys: map[string]weir.KeyFunc{"account": keys.ByContext("account")},
+		})
+		if err != nil {
+			t.Errorf("docs/guide.md:%d: %s: %v", n+1, m[1], err)
+		}
+	}
+	if found < 18 {
+		t.Errorf("found %d limits and keys, want more: are the columns still named so?", found)
+	}
+}
+
 // TestShell: every program, file, test and flag in the commands of the pages exists.
 func TestShell(t *testing.T) {
 	known := declared(t)

@@ -207,3 +207,33 @@ func TestLength(t *testing.T) {
 		}
 	}
 }
+
+// TestReaders: the first line of every page in docs says whom it serves, as does the list
+// of pages in README.md.
+func TestReaders(t *testing.T) {
+	readers := map[string]string{
+		"Use the library": "users of the library",
+		"Run the service": "those who run `weir serve`",
+		"Operate":         "operators",
+		"Contribute":      "contributors",
+	}
+	listed := map[string][]string{}
+	_, prose := split(t, "README.md")
+	for _, line := range prose {
+		title, list, _ := strings.Cut(strings.TrimPrefix(line, "**"), ".** ")
+		if reader := readers[title]; reader != "" {
+			for _, m := range link.FindAllStringSubmatch(list, -1) {
+				listed[m[1]] = append(listed[m[1]], reader)
+			}
+		}
+	}
+	for _, page := range pages(t) {
+		if !strings.HasPrefix(page, "docs/") {
+			continue
+		}
+		want := "*For " + strings.Join(listed[page], " and ") + ".*"
+		if _, prose := split(t, page); !strings.HasPrefix(prose[2], want) {
+			t.Errorf("%s begins with %.60q, want %q, because README.md lists it so", page, prose[2], want)
+		}
+	}
+}

@@ -65,7 +65,7 @@ func TestRecipes(t *testing.T) {
 		if b.info != "sh" {
 			continue
 		}
-		out, err := exec.Command("sh", "-c", strings.ReplaceAll(b.text, "http://localhost:9000", server.URL)).CombinedOutput()
+		out, err := exec.Command("sh", "-c", strings.ReplaceAll(b.text, "http://localhost:9091", server.URL+"/admin")).CombinedOutput()
 		if err != nil || strings.Contains(string(out), `"status"`) {
 			t.Errorf("%v: %v\n%s\n%s", b, err, b.text, out)
 		}

@@ -10,7 +10,7 @@
 // [ByBasicAuthUser] read what clients send, who can invent it: add a limit by address.
 // [Hashed] keeps secrets and names out of the store.
 //
-// [ByRoute] and [ByMethod] give each route or method a quota of its own, if [weir.Join] joins
+// [ByRoute] and [ByMethod] give each route or method its own quota, if [weir.Join] joins
 // them with the key of the client. [ByPathValue] counts by a part of the path, such as a
 // tenant.
 //

@@ -17,7 +17,7 @@
 // # Vocabulary
 //
 // A lease is a number of units that are already spent in the store behind, and that this
-// process may give to requests until the lease ends.
+// process may give to requests until the lease expires.
 package lease
 
 import (
@@ -48,9 +48,9 @@ type Leaser interface {
 	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64
 
 	// Drains reports whether unused units become available again by themselves, at the rate of
-	// the limit. The caller does not give such units back, because other requests may
-	// already have been admitted in their place. If Drains returns false, the caller gives
-	// unused units back with Cancel.
+	// the limit. The caller does not return such units, because other requests may
+	// already have been admitted in their place. If Drains returns false, the caller returns
+	// unused units with Cancel.
 	Drains() bool
 }
 
@@ -87,10 +87,10 @@ type Options struct {
 // window ends. Under GCRA and the buckets they may be used until they have drained in
 // next. The Store assumes that the clock of next shows the At of the answer plus the time
 // since the call. The clock shows that time or less, so the Store uses no unit too late.
-// If units are given back or forgotten while they are leased (a negative cost, Reset,
+// If units are refunded or forgotten while they are leased (a negative cost, Reset,
 // ModeForget), the same number may be admitted once more.
 //
-// Units that are unused at the end of the TTL are given back by another call of next, or
+// Units that are unused at the end of the TTL are returned by one more call of next, or
 // drain within another TTL. Leaser.Drains says which of the two happens. Until then, other
 // processes cannot use these units. If this process dies or the call fails, the units are
 // lost until their window ends. For each process, key and cost, these units are at most
@@ -100,15 +100,15 @@ type Options struct {
 // A call always goes to next if it has a Mode other than ModeSpend, Within, a cost of 0 or
 // less, a key of more than 128 bytes, or an algorithm that is no Leaser, such as
 // SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
-// which takes less time than a call of its own. If the fetch fails, the waiting call gets
+// which takes less time than a separate call. If the fetch fails, the waiting call gets
 // the error of the fetch.
 //
 // If a decision comes from memory, Allowed is exact. Remaining is the number in the
 // answer of next, which is at most a TTL old, minus the units that this Store has used
 // since. The durations are those of the same answer, minus the time since.
 //
-// The Store belongs inside quota.Fallback, so that the units of one store are not given
-// back to the other. It belongs outside quota.Share, which changes the limits:
+// The Store belongs inside quota.Fallback, so that the units of one store are not
+// returned to the other. It belongs outside quota.Share, which changes the limits:
 //
 //	leases := lease.New(quota.Coalesce(redis), lease.Options{})
 //	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory, quota.FallbackOptions{})
@@ -219,10 +219,10 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 	return err
 }
 
-// Close gives back the unused units of all leases. It waits for the calls that take or
-// give back leased units. Later calls of Take go to next. If ctx ends first, Close
-// returns the error of ctx. Otherwise it returns the errors of the calls that give units
-// back. Units that could not be given back are lost.
+// Close returns the unused units of all leases. It waits for the calls that take or
+// return leased units. Later calls of Take go to next. If ctx ends first, Close
+// returns the error of ctx. Otherwise it returns the errors of the calls that return
+// units. Units that could not be returned are lost.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

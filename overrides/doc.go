@@ -1,4 +1,4 @@
-// Package overrides gives single keys limits of their own.
+// Package overrides gives single keys their own limits.
 //
 //	table, err := overrides.New(
 //		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},

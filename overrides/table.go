@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An Entry gives a key, or all keys with the same beginning, limits of their own. It has
+// An Entry gives a key, or all keys with the same prefix, their own limits. It has
 // either Limits, or Unlimited, or Denied. An Entry with Nested may have none of these three.
 type Entry struct {
 	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends

@@ -55,9 +55,9 @@ type Stepper interface {
 // the caller is willing to wait.
 type Queuer interface {
 	// Queue lets a charge of cost > 0 join the queue at the instant now. The charge leaves
-	// the queue when its turn comes, or at the instant that at holds if that is later. Both
+	// the queue at its slot, or at the argument at if that is later. Both
 	// instants are in µs since 1970. next is the state with the charge in it, and wait is
-	// the time from now until the turn. If there is no room, ok is false, next is s, and
+	// the time from now until then. If there is no room, ok is false, next is s, and
 	// wait is the time until there is room, or Never.
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
@@ -69,10 +69,10 @@ type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
 
-// A Canceler is an Algorithm that can give back the units of one reservation. Other
-// algorithms give back their newest units, which may belong to another caller.
+// A Canceler is an Algorithm that can refund the units of one reservation. Other
+// algorithms refund their newest units, which may belong to another caller.
 type Canceler interface {
-	// Cancel gives back units that were spent at one instant: n > 0 of them, or fewer if
+	// Cancel refunds units that were spent at one instant: n > 0 of them, or fewer if
 	// fewer still count. The argument at holds that instant, which may be before or after
 	// now. Both are in µs since 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s State, l *Limit, now, at, n int64) State
@@ -96,8 +96,8 @@ type Metered interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
 
-// A Concurrent is an Algorithm whose units are given back when the request has ended. The
-// Period of its limits is a lease: a unit that is not given back counts until its lease is over.
+// A Concurrent is an Algorithm whose units are released when the request has ended. The
+// Period of its limits is a lease: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
 // A Comparer is an Algorithm that knows when a limit is of no use. Redundant reports whether l

@@ -21,7 +21,7 @@ type BreakerOptions struct {
 	// does not open the breaker.
 	Failures int
 
-	// Cooldown is how long an open breaker does not ask the store; 0 means a second.
+	// Cooldown is how long an open breaker does not call the store; 0 means a second.
 	// Each cooldown that ends in a failed probe makes one request wait in vain.
 	Cooldown time.Duration
 

@@ -271,8 +271,8 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 
 // An Undo has the state of a charge before and after the reservation of the charge. Only
 // stores look into it. If no other charge has changed the state since, a cancellation restores
-// the state before the reservation. Canceler.Cancel is not enough for that: it gives the units
-// back, but no other charge can be spent before the instant of the reservation.
+// the state before the reservation. Canceler.Cancel is not enough for that: it refunds
+// the units, but no other charge can be spent before the instant of the reservation.
 type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before decides as the zero State does, in µs since 1970

@@ -32,8 +32,8 @@ type HybridOptions struct {
 // while no unit is free, and otherwise −1, because another process may spend what is left.
 // Remaining is −1 as well for the other limits of the transaction.
 //
-// A refusal is remembered for at most 10 s, so units that are given back through another
-// process are noticed after 10 s at the latest. Units that are given back through this
+// A refusal is remembered for at most 10 s, so units that are refunded through another
+// process are noticed after 10 s at the latest. Units that are refunded through this
 // store are noticed at once.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {

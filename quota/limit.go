@@ -22,7 +22,7 @@ const (
 	MaxTicks = 1 << 50
 )
 
-// A Limit allows Quota units per Period. It is plain data, without a count of its own: many
+// A Limit allows Quota units per Period. It is plain data, and counts nothing itself: many
 // keys and stores may use the same Limit. The functions of package algorithms return limits
 // that are ready to use.
 type Limit struct {

@@ -12,28 +12,28 @@ import (
 )
 
 // TakeInLine takes t as store.Take does, for a caller that can wait for up to t.Within until units
-// in flight are released, and returns how long it has waited, without the calls of the store. It is for code that decides
+// in flight are released, and returns how long it has waited, without the calls of the store. It is for code that makes
 // transactions itself: Hold and weir.Limiter call it. t must have ModeSpend.
 //
 // Nobody knows when units in flight are released, so a store cannot reserve them for later.
-// Instead the caller waits in the line of a limit and key that refuse it, and asks the store again.
+// Instead the caller waits in the line of a limit and key that refuse it, and calls the store again.
 // It spends nothing until all charges fit at once, those of rates too, and until then it holds
 // nothing. The callers of a process are served in the order in which they came: a later caller
-// that charges the same limit and key goes behind them. Only the first of a line asks the store:
+// that charges the same limit and key goes behind them. Only the first of a line calls the store:
 // when Keep releases units in this process, when a rate has units, and otherwise every 5 to 15 ms,
-// because another process may have released units. A process thus asks 100 times a second for each
+// because another process may have released units. A process thus calls the store 100 times a second for each
 // limit and key that have a line, and at most 1000 times in all.
 //
-// A process that told only its own callers of the units it releases could keep these units for
-// ever. Units that were held for d are therefore released without a word with the probability
-// d/250 ms, and then go to the process that asks first, unless the store is an Instant, which no
+// A process that offers the units it releases only to its own callers could keep these units for
+// ever. With the probability d/250 ms, units that were held for d are therefore released without
+// notice to the process's own callers, and go to the process that calls first, unless the store is an Instant, which no
 // other process shares.
 //
 // If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx ends first,
 // nothing is spent and the error is that of ctx. If the deadline of ctx ends Within, t is refused.
 // An error of the store is returned at once. Calls of the store do not end with ctx, so TakeInLine
 // may take as long as one call longer. A transaction without a concurrency limit waits only behind
-// callers with one, and then reserves its turn, which comes t.Wait after TakeInLine has returned.
+// callers with one, and then reserves a slot, which begins t.Wait after TakeInLine has returned.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err

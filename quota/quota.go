@@ -32,7 +32,7 @@
 //
 // # Decisions
 //
-// A store decides all charges of a transaction at one instant of its clock: it spends all of
+// A store evaluates all charges of a transaction at one instant of its clock: it spends all of
 // them, or none. Time is counted in whole microseconds, and decisions are exact: if nothing
 // else is spent, a refused charge fits when its RetryAfter is over, and not a microsecond
 // earlier. A refusal is a Decision. An error means that there is no decision, and units may
@@ -41,7 +41,7 @@
 // # Stores around stores
 //
 // [Hybrid] answers refusals from memory, [Breaker] fails at once while a store is down,
-// [Fallback] asks a second store then, [Share] divides limits among replicas, and [Coalesce]
+// [Fallback] calls a second store then, [Share] divides limits among replicas, and [Coalesce]
 // sends concurrent charges of a key in one call. Package stack puts them in their order.
 //
 // # Vocabulary
@@ -74,7 +74,7 @@ type Algorithm interface {
 	// Take decides whether cost units may be spent at the instant now, in microseconds
 	// since 1970. It returns the state that follows. After a refusal that is s, unchanged.
 	// A cost of 0 is always allowed and spends nothing: its Decision describes s. A
-	// negative cost gives back the newest units, but no more than were spent.
+	// negative cost refunds the newest units, but no more than were spent.
 	//
 	// If s.At is later than now, units are reserved, or the clock has stepped back. Nothing
 	// fits before s.At, so no charge overtakes a reservation, and a clock that steps back
@@ -116,11 +116,11 @@ type Charge struct {
 	Rule  string // different rules count separately; printable ASCII
 	Key   string // stores keep its StoredKey
 	Limit Limit
-	Cost  int64 // 0 spends nothing and reads the state; a negative cost gives units back
+	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent says which units a negative Cost gives back: the units of the charge whose
+	// Spent says which units a negative Cost refunds: the units of the charge whose
 	// Decision.At equals Spent. If Spent is 0, or the Algorithm is no Canceler, the newest
-	// units are given back.
+	// units are refunded.
 	Spent int64
 }
 
@@ -144,8 +144,8 @@ type Decision struct {
 
 	// RetryAfter is the shortest wait after which this charge fits if nothing else is
 	// spent. After a wait that is a microsecond shorter, the charge does not fit. If
-	// Allowed, RetryAfter is 0. It is Never if the cost exceeds the capacity, or if a limit
-	// of requests in flight refuses. For a charge that would wait in a queue (see Queuer),
+	// Allowed, RetryAfter is 0. It is Never if the cost exceeds the capacity, or if a
+	// concurrency limit refuses. For a charge that would wait in a queue (see Queuer),
 	// RetryAfter is the wait after which the queue admits the same charge with the same
 	// Transaction.Within.
 	RetryAfter time.Duration
@@ -187,7 +187,7 @@ const (
 	// ModeForce spends the charges even if they do not fit, whatever they cost, and is
 	// always allowed. A key that has spent more than its limits hold is then refused until
 	// enough of the units have drained, or their windows are over. A debt drains at the rate
-	// of the limit that decides, also after the limit has changed. Units that are given back
+	// of the limit that decides, also after the limit has changed. Units that are refunded
 	// reduce the debt. No Cost may be negative. ModeForce does not spend units beyond these
 	// bounds: a window or a log holds at most 2^50 units, and one charge forces at most 2^49
 	// of them. A GCRA or a bucket owes at most what drains in 2^50 µs, 35 years. It may owe
@@ -200,7 +200,7 @@ const (
 	ModeForget
 )
 
-// A Transaction asks a Store to decide all of its Charges at one instant: all are spent, or
+// A Transaction is a list of Charges that a Store evaluates at one instant: all are spent, or
 // none. Take fills in its Result. A Transaction may be passed to Take again, which overwrites
 // the Result. Copies of a Transaction share memory, so use only one of them from then on.
 type Transaction struct {
@@ -219,8 +219,8 @@ type Transaction struct {
 	// must be 0.
 	Most int64
 
-	// Cancels is nil, or a copy of the Undo of the transaction whose units the charges give
-	// back, for Charges that have a negative Cost and Spent set. Cancels[i] belongs to
+	// Cancels is nil, or a copy of the Undo of the transaction whose units the charges
+	// refund, for Charges that have a negative Cost and Spent set. Cancels[i] belongs to
 	// Charges[i]. A key that no other charge has changed since is then as it was before that
 	// transaction. See Refund.
 	Cancels []Undo
@@ -296,7 +296,7 @@ func (t *Transaction) Release() {
 	clear(t.next)
 }
 
-// A Store keeps the states of keys and decides transactions on its own clock.
+// A Store keeps the states of keys and evaluates transactions on its own clock.
 // It is safe for concurrent use. Package storetest has the tests it must pass.
 type Store interface {
 	// Take decides t and fills in its Result. A refusal is not an error and changes nothing.

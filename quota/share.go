@@ -7,7 +7,7 @@ import (
 )
 
 // Share returns a store that has next decide under one replica's share of each limit: Quota
-// and Burst divided by replicas and rounded down. If each replica has a store of its own,
+// and Burst divided by replicas and rounded down. If each replica has its own store,
 // all replicas together then admit no more than the limit. Charges stay as they are:
 // headers show the whole limit, and the Remaining of the share. If all requests of a client
 // reach one replica, the client gets only the share of that replica.

@@ -12,7 +12,7 @@ import (
 
 // A Stream spends units while work goes on whose cost nobody knows before it ends, such as an
 // answer of a language model. The work draws units as it needs them, and stops when Draw returns
-// fewer units than it needs. Close gives back what was not drawn:
+// fewer units than it needs. Close returns what was not drawn:
 //
 //	stream := quota.NewStream(store, charge)
 //	defer stream.Close(ctx)
@@ -27,7 +27,7 @@ import (
 // store. A Stream takes a few units more than Draw needs, so that not every Draw is a call of the
 // store: at most as many as were drawn before, and at most an eighth of the units that remain. If
 // the process dies, these unused units stay spent until the limit refills. Under an algorithm that
-// is no lease.Leaser, such as SlidingLog, a Stream takes no more than Draw needs.
+// is no lease.Leaser, such as SlidingLog, a Stream takes only what Draw needs.
 //
 // A Stream is safe for concurrent use. While one Draw calls the store, the others wait for it.
 type Stream struct {
@@ -81,9 +81,9 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	return drawn, err
 }
 
-// Close gives the unused units back, unless they have drained or their window is over. Afterwards
+// Close returns the unused units, unless they have drained or their window is over. Afterwards
 // Draw returns an error. Close does not end with ctx, so that a caller whose client has hung up
-// gives its units back too. If Close fails, the units stay spent. A second call does nothing.
+// returns its units too. If Close fails, the units stay spent. A second call does nothing.
 func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

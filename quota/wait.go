@@ -41,7 +41,7 @@ func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAf
 // go on.
 //
 // A Cost of 0 or below is an error, because such a charge is always allowed. Peek reads a
-// key without spending, and Store.Take with a negative Cost gives units back.
+// key without spending, and Store.Take with a negative Cost refunds units.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -81,17 +81,17 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait spends charges and returns at their turn, the first instant at which all of them
+// Wait spends charges and returns at their slot, the first instant at which all of them
 // fit. If the wait would be longer than within, or would end after the deadline of ctx,
 // Wait spends nothing and returns a *LimitedError at once. Wait is for work that is not
-// HTTP: queues, gRPC, batch jobs. Callers of a key get their turns in the order in which
+// HTTP: queues, gRPC, batch jobs. Callers of a key get their slots in the order in which
 // they come, in all processes that share the store. For a concurrency limit use Hold: Wait does not
-// wait for its units, and does not give them back.
+// wait for its units, and does not release them.
 //
 // If ctx has ended before the call, Wait spends nothing and returns the error of ctx. If
-// ctx ends during the wait, Wait gives the turn back and returns the error of ctx. The call
-// of the store does not end with ctx, because Wait must know what to give back. If the turn
-// has come when the store answers, Wait returns nil, even if ctx has ended.
+// ctx ends during the wait, Wait cancels the slot and returns the error of ctx. The call
+// of the store does not end with ctx, because Wait must know what to refund. If the slot
+// has begun when the store answers, Wait returns nil, even if ctx has ended.
 //
 // A charge whose Cost is 0 or below is an error. An error of the store is returned
 // unchanged. Units may then have been spent, and the caller chooses whether to go on.
@@ -103,7 +103,7 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 	return r.Wait(ctx)
 }
 
-// Reserve spends charges at their turn, as Wait does, but returns a Reservation of the turn
+// Reserve spends charges at their slot, as Wait does, but returns a Reservation of the slot
 // without waiting. In everything else Reserve is like Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
@@ -146,11 +146,11 @@ func (r *Reservation) take(ctx context.Context) error {
 	return nil
 }
 
-// Delay returns the time until the turn; 0 if the turn has come.
+// Delay returns the time until the slot begins; 0 if it has begun.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
-// Wait returns when the turn has come. If ctx ends before the turn, Wait gives the turn
-// back and returns the error of ctx.
+// Wait returns when the slot begins. If ctx ends before, Wait cancels the slot and returns
+// the error of ctx.
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
 	if d == 0 {
@@ -167,8 +167,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 }
 
-// Cancel gives the units back if the turn has not come, so that other callers may spend
-// them. If no later turn was reserved, the keys are then as they were before Reserve. A
+// Cancel refunds the units if the slot has not begun, so that other callers may spend
+// them. If no later slot was reserved, the keys are then as they were before Reserve. A
 // second call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
@@ -178,9 +178,9 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return Refund(ctx, r.store, &r.t)
 }
 
-// Refund gives back the units that an allowed transaction has spent. If t waits and no later
-// turn was reserved, the keys are then as they were before t. Charges whose Cost is 0 or below
-// have nothing to give back.
+// Refund refunds the units that an allowed transaction has spent. If t waits and no later
+// slot was reserved, the keys are then as they were before t. Charges whose Cost is 0 or below
+// have nothing to refund.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -205,9 +205,9 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// Reset gives back all units that the keys of charges have spent under their limits. The
-// Cost of the charges is ignored. Turns that are already reserved keep their instants, and
-// callers that come afterwards get later turns. To give back only some units, Take a charge
+// Reset refunds all units that the keys of charges have spent under their limits. The
+// Cost of the charges is ignored. Slots that are already reserved keep their instants, and
+// callers that come afterwards get later slots. To refund only some units, Take a charge
 // of negative Cost. To allow more than the limit, raise the limit, for instance by
 // Rule.Policy.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {

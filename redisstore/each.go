@@ -13,7 +13,7 @@ import (
 )
 
 // TakeEach implements quota.Batcher. It usually decides all transactions in one round trip, in
-// order, as calls of Take one after the other would. The script decides transactions
+// order, as calls of Take one after the other would. The script evaluates transactions
 // with equal charges of one key in one step: see Additive. Timeout bounds the whole batch. In
 // a cluster TakeEach makes one round trip for each slot, all at the same time. If a
 // transaction has keys of several slots, TakeEach decides all transactions one by one.

@@ -24,8 +24,8 @@ import (
 // never before at. For logs see Logged.
 //
 // If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it
-// returns how many µs after now the cost fits, or −1 for never. A negative cost gives units
-// back and always fits. The last of the four numbers is the instant from which the next state
+// returns how many µs after now the cost fits, or −1 for never. A negative cost refunds
+// units and always fits. The last of the four numbers is the instant from which the next state
 // decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
 // return integers below 2^53, which are exact. On a server with Lua 5.4, a number below 2^31 may
 // be an integer, which overflows at 2^63, and string.format('%d') accepts no fraction.
@@ -48,7 +48,7 @@ import (
 //
 // In queue and cancel now is the time of the clock, and may lie before the state's At. queue
 // asks for a place in the queue at the instant turn or later. It returns the wait in µs,
-// whether there is room, and the four numbers of the next state. cancel gives back n of the
+// whether there is room, and the four numbers of the next state. cancel refunds n of the
 // units that were spent at one instant, which it gets as its argument "of". It returns the
 // four numbers of the next state, or nothing if it finds no unit of that instant. force returns
 // the four numbers of the next state and its C, or nothing if it spends nothing.
@@ -82,7 +82,7 @@ type Additive interface {
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1
-//	cancel(c, now, of, n, floor)       finds the units to give back
+//	cancel(c, now, of, n, floor)       finds the units to refund
 //	describe_log(c, target, more)      returns the numbers of the log that Take may look at
 //	spend_logs(group, now, forget)     writes the value
 type Logged interface {

@@ -24,8 +24,8 @@ var probeLua string
 // Probe finds out whether Redis can decide, before a request needs it. It connects, calls
 // each command that the store and its overrides need, and has Redis decide a few charges
 // under the algorithm of each limit. It compares these decisions with those of Go. In a
-// cluster it does so on each master. The charges are for keys of their own, under the prefix
-// of the store, which Probe deletes.
+// cluster it does so on each master. The charges are for keys under the prefix
+// of the store that nothing else uses, and that Probe deletes.
 //
 // Probe returns nil if Redis can decide. An error that wraps quota.ErrUnusable says that Redis
 // cannot, and names all that is wrong or missing. Any other error says that Probe could not

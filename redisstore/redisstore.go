@@ -44,7 +44,7 @@
 //
 // # Algorithms
 //
-// The store runs the algorithms of package algorithms, and those of your own that are
+// The store runs the algorithms of package algorithms, and all others that are
 // [Scripted].
 package redisstore
 

@@ -1,5 +1,5 @@
-// Package regions divides one budget among regions, each of which decides in a store of its
-// own, without a round trip to another region.
+// Package regions divides one budget among regions, each of which decides in its own
+// store, without a round trip to another region.
 //
 //	eu := regions.New(local, central, regions.Options{Budget: "gpu", Region: "eu", Regions: 3})
 //	go eu.Run(ctx)
@@ -57,11 +57,11 @@ const whole = 10_000
 //
 // Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate
 // moves between them. Each region always keeps a tenth of its even share of the
-// rate. Time is divided into spans of the length Every. In each span, the region claims
-// what it needs in the next one, going by its demand in the last spans. In the first half
-// of a span it can claim at most an even share, and later also what other regions have
-// left. Parts that no region needs are divided evenly. If a region stops using its rate,
-// the other regions have that rate after one or two spans. Limits of other algorithms are
+// rate. Time is divided into intervals of the length Every. In each interval, the region claims
+// what it needs in the next one, going by its demand in the last intervals. In the first half
+// of an interval it can claim at most an even share, and later also what other regions have
+// left. Shares that no region needs are divided evenly. If a region stops using its rate,
+// the other regions can claim it after one or two intervals. Limits of other algorithms are
 // divided evenly and do not move, as with quota.Share. That includes LeakyBucket, which is a queue.
 //
 // All regions together admit no more than the limit would in one store: in any time d,

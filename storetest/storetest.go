@@ -7,11 +7,11 @@
 // # How it tests
 //
 // A store decides by its own clock, which a test cannot set. The suite therefore replays every
-// decision: it keeps states of its own, decides at the [quota.Result.At] that the store has
+// decision: it keeps states too, decides at the [quota.Result.At] that the store has
 // filled in, and compares every field of the results. A store that is off by a microsecond
 // fails.
 //
-// [Run] tests the algorithms of package algorithms, and [Limits] those of your own. The store
+// [Run] tests the algorithms of package algorithms, and [Limits] other algorithms. The store
 // need not be empty, because the keys are new in every run. The tests sleep for less than a
 // second in all.
 package storetest
@@ -22,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Run runs every test as a subtest, each with a store of its own from open. If open starts
+// Run runs every test as a subtest, each with a new store from open. If open starts
 // a server or a goroutine, it should end it with t.Cleanup.
 //
 // A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over

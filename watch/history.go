@@ -20,7 +20,7 @@ type Count struct {
 	Shadow  int64 // requests that a rule in shadow would have refused
 	Near    int64 // allowed requests that left less than a fifth of a limit; only of a rule
 
-	// Requests that could not be decided, and how many of these OnError let pass; only of all
+	// Requests that could not be decided, and how many of these OnError allowed; only of all
 	// rules together.
 	Failed, Passed int64
 }

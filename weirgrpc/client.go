@@ -16,8 +16,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// UnaryClient limits outgoing unary calls as Limiter.Transport limits requests: a call waits for
-// its turn for up to MaxWait, and otherwise fails with ResourceExhausted, RetryInfo, and a
+// UnaryClient limits outgoing unary calls as Limiter.Transport limits requests: a call that does not fit
+// waits for up to MaxWait, and otherwise fails with ResourceExhausted, RetryInfo, and a
 // *weir.RefusedError that errors.As finds. The keys of a call are paused if the server asks for
 // that, by ResourceExhausted or Unavailable with RetryInfo, or by metadata about limits. After
 // ResourceExhausted the call is sent again under the conditions for a request after a 429.

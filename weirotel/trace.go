@@ -24,7 +24,7 @@ import (
 //
 // A span says what was decided, which rule and limit decided it, and whether the store failed or
 // a second store was asked. No attribute has a key. The page docs/metrics.md in the repository
-// lists the names of spans and their attributes. A rule in shadow has a span of its own: the
+// lists the names of spans and their attributes. A rule in shadow has a separate span: the
 // request passes even if the outcome of that span is refused. A request that is refused without a
 // call of the store has no span.
 //

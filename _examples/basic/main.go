@@ -25,8 +25,8 @@ func main() {
 
 	// demo.Run serves limit(mux) as http.ListenAndServe does, and sends it these requests.
 	demo.Run("Each client has 5 requests per 10 seconds: 5 at once, then one every 2 seconds.", limit(mux),
-		demo.Request{Path: "/", Times: 5, Say: "Five requests at once pass."},
-		demo.Request{Path: "/", Want: 429, Say: "The sixth is refused. Retry-After says in how many seconds the next one passes."},
-		demo.Request{Path: "/", Wait: true, Say: "After the wait that Retry-After names, a request passes."},
+		demo.Request{Path: "/", Times: 5, Say: "Five requests at once are allowed."},
+		demo.Request{Path: "/", Want: 429, Say: "The sixth is refused. Retry-After says in how many seconds the next one is allowed."},
+		demo.Request{Path: "/", Wait: true, Say: "After the wait that Retry-After names, a request is allowed."},
 	)
 }

@@ -41,12 +41,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	fmt.Println("Each user has 3 messages, and one more every 4 seconds.")
+	fmt.Println("Each user has 3 messages, and one more every 4 seconds. Of several refusals in a row, only the first has a line.")
 	room := room{
 		store: memstore.New(memstore.Options{}),
 		limit: algorithms.TokenBucket(3, 1, 4*time.Second/scale),
 	}
-	sent, passed := map[string]int{}, map[string]int{}
+	sent, allowed := map[string]int{}, map[string]int{}
+	refused := map[string]int{} // refusals of each user since the last message that was allowed
 	start := time.Now()
 	for _, m := range messages() {
 		select {
@@ -59,16 +60,25 @@ func main() {
 			log.Fatal(err)
 		}
 		sent[m.user]++
-		verdict := demo.Red("refused") + fmt.Sprintf(", passes in %.1f s", (retry*scale).Seconds())
+		if retry > 0 {
+			if refused[m.user]++; refused[m.user] > 1 {
+				continue
+			}
+		}
+		verdict := demo.Red("refused") + fmt.Sprintf(", the next is allowed in %.1f s", (retry*scale).Seconds())
 		if retry == 0 {
-			passed[m.user]++
-			verdict = demo.Green("passed") + fmt.Sprintf(", %d left", remaining)
+			allowed[m.user]++
+			verdict = demo.Green("allowed") + fmt.Sprintf(", %d left", remaining)
+			if n := refused[m.user]; n > 0 {
+				verdict += fmt.Sprintf(", after %d refusals", n)
+			}
+			refused[m.user] = 0
 		}
 		fmt.Printf("%4.1f s  %-7s  %-16s %s\n", m.at.Seconds(), m.user, m.text, verdict)
 	}
-	fmt.Println()
+	fmt.Print("\n■ allowed, □ refused\n")
 	for _, user := range []string{"anna", "ben", "spammer"} {
-		fmt.Printf("%-10s %s: %d of %d messages passed\n", demo.Bar(passed[user], sent[user]), user, passed[user], sent[user])
+		fmt.Printf("%-10s %s: %d of %d messages were allowed\n", demo.Bar(allowed[user], sent[user]), user, allowed[user], sent[user])
 	}
 }
 
@@ -78,7 +88,7 @@ type room struct {
 }
 
 // say takes one token from the bucket of a user. remaining is how many tokens are left.
-// retry is 0 if the message passed, and otherwise how long the user must wait.
+// retry is 0 if the message is allowed, and otherwise how long the user must wait.
 func (r *room) say(ctx context.Context, user string) (remaining int64, retry time.Duration, err error) {
 	t := quota.Transaction{Charges: []quota.Charge{{Rule: "chat", Key: user, Limit: r.limit, Cost: 1}}}
 	if err := r.store.Take(ctx, &t); err != nil {

@@ -54,7 +54,7 @@ func main() {
 		demo.Request{Method: "POST", Path: "/login", Form: anna, Want: 429, Say: "The fourth attempt is refused by the limit of the user, and costs the address nothing."},
 		demo.Request{Method: "POST", Path: "/login", Form: ben, Times: 2, Say: "So ben, at the same address, has two of the address's five attempts left."},
 		demo.Request{Method: "POST", Path: "/login", Form: ben, Want: 429, Say: "The next attempt is refused by the limit of the address: 5 per 3 seconds."},
-		demo.Request{Method: "POST", Path: "/login", Form: ben, Wait: true, Say: "After the wait that Retry-After names, a request passes."},
+		demo.Request{Method: "POST", Path: "/login", Form: ben, Wait: true, Say: "After the wait that Retry-After names, a request is allowed."},
 	)
 }
 

@@ -17,7 +17,7 @@ import (
 type demonstration struct {
 	ctx      context.Context
 	replicas []*replica
-	asked    int // requests for which Redis was asked so far
+	asked    int // calls of Redis so far
 }
 
 // A step is a number of requests by one client, and the expected results.
@@ -26,7 +26,7 @@ type step struct {
 	client string
 	times  int
 	passed int
-	asked  int           // for how many requests Redis is asked
+	asked  int           // calls of Redis
 	pause  time.Duration // before each request: a Breaker counts failures within 25 ms as one
 }
 
@@ -34,16 +34,16 @@ type step struct {
 const atMost = 50 * time.Millisecond
 
 func (d *demonstration) run(embedded *miniredis.Miniredis) error {
-	fmt.Println("Each client has 10 requests per minute, at two replicas together.")
+	fmt.Println("Each client has 10 requests per minute, at two replicas together. A dash is a refusal.")
 	if err := d.show(
 		step{"Anna sends 20 requests. Both replicas count down together.", "anna", 20, 10, 12, 0},
-		step{"Anna goes on. Redis is not asked, because Hybrid remembers the refusal.", "anna", 100, 0, 0, 0},
+		step{"Anna goes on. Redis is not called, because Hybrid remembers the refusal.", "anna", 100, 0, 0, 0},
 	); err != nil || embedded == nil {
 		return err
 	}
 	embedded.Close()
 	if err := d.show(
-		step{"Redis goes away. Each replica asks Redis 5 times, then leaves it alone. Ben has 5 requests at each replica.", "ben", 20, 10, 10, 15 * time.Millisecond},
+		step{"Redis goes away. Each replica calls Redis 5 times, and then no more for a second. Ben has 5 requests at each replica.", "ben", 20, 10, 10, 15 * time.Millisecond},
 		step{"What Redis had refused stays refused.", "anna", 10, 0, 0, 0},
 	); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	case <-d.ctx.Done():
 	}
 	return d.show(
-		step{"Redis is back. It has not counted ben's requests, so ben has 10 again. An outage lets at most twice the limit pass.", "ben", 20, 10, 12, 0},
+		step{"Redis is back. It has not counted ben's requests, so ben has 10 again. In an outage, at most twice the limit is admitted.", "ben", 20, 10, 12, 0},
 	)
 }
 
@@ -81,7 +81,7 @@ func (d *demonstration) show(steps ...step) error {
 		}
 		took /= time.Duration(s.times)
 		for i, r := range d.replicas {
-			if s.times <= 20 {
+			if s.times <= 20 && passed > 0 {
 				fmt.Printf("  %s left: %s\n", strings.TrimPrefix(r.base, "http://"), left[i])
 			}
 		}
@@ -90,10 +90,10 @@ func (d *demonstration) show(steps ...step) error {
 			asked += r.asked()
 		}
 		d.asked += asked
-		fmt.Printf("  %d of %d passed, Redis was asked %d times; %.2f ms a request, %.2f at most\n",
+		fmt.Printf("  %d of %d allowed, %d calls of Redis; %.2f ms a request, %.2f at most\n",
 			passed, s.times, asked, took.Seconds()*1e3, longest.Seconds()*1e3)
 		if passed != s.passed || asked != s.asked || took > atMost {
-			return fmt.Errorf("want %d passed, Redis asked %d times, at most %v a request on average", s.passed, s.asked, atMost)
+			return fmt.Errorf("want %d allowed, %d calls of Redis, at most %v a request on average", s.passed, s.asked, atMost)
 		}
 	}
 	return nil

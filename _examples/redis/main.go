@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -37,6 +38,7 @@ const timeout = 500 * time.Millisecond
 // A replica is one of the servers that share the limit. In production each replica is a
 // process of its own.
 type replica struct {
+	name    string // of its lines
 	base    string
 	breaker *quota.BreakerStore
 	hybrid  *quota.HybridStore
@@ -58,18 +60,19 @@ func (r *replica) newStore(rdb redis.UniversalClient, prefix string, replicas in
 	if err != nil {
 		log.Fatal(err)
 	}
-	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange})
+	logger := slog.Default().With("replica", r.name)
+	r.breaker = quota.Breaker(shared, quota.BreakerOptions{OnChange: r.onChange, Logger: slog.New(slog.DiscardHandler)}) // OnChange prints the same
 	r.hybrid = quota.Hybrid(r.breaker, quota.HybridOptions{})
-	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas), quota.FallbackOptions{})
+	return quota.Fallback(r.hybrid, quota.Share(memstore.New(memstore.Options{}), replicas), quota.FallbackOptions{Logger: logger})
 }
 
-// onChange prints a line when the breaker opens or closes. The breaker logs this as well.
-func (r *replica) onChange(open bool, err error) {
+// onChange prints a line when the breaker opens or closes. By default the breaker logs this.
+func (r *replica) onChange(open bool, _ error) {
 	if open {
-		fmt.Printf("  %s leaves Redis alone for a second: %v\n", r.base, err)
+		fmt.Printf("  the %s replica calls Redis no more for a second\n", r.name)
 		return
 	}
-	fmt.Printf("  %s asks Redis again\n", r.base)
+	fmt.Printf("  the %s replica calls Redis again\n", r.name)
 }
 
 // asked returns for how many requests the replica has called Redis, including calls that
@@ -105,10 +108,10 @@ func main() {
 		second = "localhost:0"
 	}
 	d := demonstration{ctx: ctx}
-	for _, addr := range []string{first, second} {
+	for i, addr := range []string{first, second} {
 		rdb := redis.NewUniversalClient(redisstore.ClientOptions(timeout, *redisAddr))
 		defer rdb.Close()
-		r := &replica{}
+		r := &replica{name: []string{"first", "second"}[i]}
 		// Here a client may claim any API key. Verify keys first, as _examples/tiers does.
 		limit := weir.Middleware(r.newStore(rdb, prefix, 2), "api", weir.FirstOf(weir.ByHeader("X-API-Key"), weir.ByIP()),
 			algorithms.GCRA(10, time.Minute))

@@ -64,10 +64,10 @@ func demonstrate(ctx context.Context, addr string) error {
 		}
 		sum := 0
 		for _, d := range doors {
-			fmt.Printf("%s: %s: %d of 40 passed\n", user, d.name, passed[d.name])
+			fmt.Printf("%s: %s: %d of 40 allowed\n", user, d.name, passed[d.name])
 			sum += passed[d.name]
 		}
-		fmt.Printf("%s: all doors: %d of 200 passed, the account has 100; %d words were streamed, of 200 tokens\n", user, sum, tokens.Load())
+		fmt.Printf("%s: all doors: %d of 200 allowed, the account has 100; %d words were streamed, of 200 tokens\n", user, sum, tokens.Load())
 	}
 	return nil
 }

@@ -78,7 +78,7 @@ func main() {
 	base, end := demo.Serve("localhost:0", &partner{line: line})
 	defer end()
 
-	fmt.Printf("The partner allows %d requests in any second. anna, ben and carl send %d requests each.\n\n", quota, each)
+	fmt.Printf("The partner allows %d requests in any second. anna, ben and carl send %d requests each.\na, b and c are their requests, ! is a refusal by the partner, and # is a request in the last second.\n\n", quota, each)
 	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; in production the prefix is the same in all processes
 	done := make(chan error)
 	for _, name := range names {

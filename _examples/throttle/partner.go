@@ -99,10 +99,13 @@ func (t *timeline) lastSecond(now time.Time) (n int) {
 	return n
 }
 
-// print prints a line with the requests since the last line.
+// print prints a line with the requests since the last line, if there are any.
 func (t *timeline) print() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.left == "" && t.arrived == "" {
+		return
+	}
 	now := time.Now()
 	n := t.lastSecond(now)
 	fmt.Printf("%5.2f s  left %-6s arrived %-6s  in the last second %s%s", now.Sub(t.start).Seconds(),

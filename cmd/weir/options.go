@@ -71,9 +71,9 @@ const (
 func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("weir serve", flag.ContinueOnError)
 	fs.StringVar(&o.limits, "limits", "", "`file` of the limits, read again when it changes and on SIGHUP")
-	fs.StringVar(&o.upstream, "upstream", "", "`URL` of the server to pass requests on to; without it weir is no reverse proxy")
+	fs.StringVar(&o.upstream, "upstream", "", "`URL` of the server to forward requests to; without it weir is no reverse proxy")
 	fs.StringVar(&o.addr, "addr", "localhost:8080", "`address` for clients, served only with -upstream")
-	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090", "`address` of /auth, which proxies ask, and of /metrics, /healthz and /readyz")
+	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090", "`address` of /auth, which proxies call, and of /metrics, /healthz and /readyz")
 	fs.StringVar(&o.adminAddr, "admin-addr", "localhost:9091", "`address` for operators, served only with -admin-token")
 	fs.StringVar(&o.adminToken, "admin-token", "", "`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user; set it by -admin-token-file or the environment, because other users of the machine see command lines")
 	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://, read again when it changes")
@@ -82,13 +82,13 @@ func (o *options) flags() *flag.FlagSet {
 	fileFlag(fs, new(string), "admin-token", "at start")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
-	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down, one `word`: memory counts in this process, open lets all requests pass, closed answers them with 503")
+	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down: `memory` (count in this process), open (allow all requests) or closed (answer them with 503)")
 	fs.IntVar(&o.replicas, "replicas", 1, "`number` of processes that share Redis; with -redis-down=memory, each divides the limits of -limits by this number while Redis is down")
 	fs.DurationVar(&o.readyAfter, "redis-ready-after", 30*time.Second, "with -redis-down=memory, `time` after which /readyz is ready although this process has never reached Redis")
 	fs.IntVar(&o.maxKeys, "max-keys", 1_000_000, "largest `number` of counts in memory, one for each limit of each key, about 48 bytes each")
 	fs.DurationVar(&o.headerTimeout, "header-timeout", 5*time.Second, "longest `time` until the header of a request has arrived")
 	fs.DurationVar(&o.readTimeout, "read-timeout", 10*time.Second, "longest `time` until a request to -auth-addr or -admin-addr has arrived and, with -upstream, until the rules have read what they need of a body, for keys such as json:NAME")
-	fs.DurationVar(&o.bodyPause, "body-pause", time.Minute, "with -upstream, longest `time` for which the body of a request that is being passed on may pause")
+	fs.DurationVar(&o.bodyPause, "body-pause", time.Minute, "with -upstream, longest `time` for which the body of a forwarded request may pause")
 	fs.DurationVar(&o.idleTimeout, "idle-timeout", 2*time.Minute, "longest `time` that a connection is kept open between two requests")
 	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "lowest `level` of the lines that are logged: debug, info, warn or error")
 	o.logFormat = choice{"json", []string{"json", "text"}}

@@ -85,7 +85,7 @@ func claims(only string) (all []claim, err error) {
 	}
 	section := ""
 	for line := range strings.Lines(string(text)) {
-		if title, ok := strings.CutPrefix(line, "## "); ok {
+		if title := strings.TrimLeft(line, "#"); title != line {
 			section = strings.TrimSpace(title)
 		}
 		c := claim{text: section + ": " + short(line)}
@@ -104,7 +104,7 @@ func claims(only string) (all []claim, err error) {
 // short returns the first cell of a row, with the second if that says how much, or the first
 // sentence of a paragraph.
 func short(line string) string {
-	line = strings.TrimSpace(link.ReplaceAllString(line, "$1"))
+	line = strings.TrimPrefix(strings.TrimSpace(link.ReplaceAllString(line, "$1")), "- ")
 	if row, ok := strings.CutPrefix(line, "| "); ok {
 		cells := strings.Split(row, " | ")
 		line = cells[0]
@@ -114,6 +114,7 @@ func short(line string) string {
 	} else if m := sentence.FindString(line); m != "" {
 		line = m
 	}
+	line, _, _ = strings.Cut(line, ": `Test")
 	return strings.TrimSpace(strings.ReplaceAll(line, "**", ""))
 }
 

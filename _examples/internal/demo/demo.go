@@ -168,8 +168,8 @@ func (q *Request) send(ctx context.Context, base string) (*http.Response, string
 	return resp, string(body), err
 }
 
-// printResponse prints a response: with all header fields if full is set, and otherwise on
-// one line.
+// printResponse prints a response: with the header fields of the limiter and the handler if
+// full is set, and otherwise on one line.
 func printResponse(resp *http.Response, body string, full bool) {
 	status := Green(resp.Status)
 	if resp.StatusCode >= 400 {
@@ -179,7 +179,9 @@ func printResponse(resp *http.Response, body string, full bool) {
 	if full {
 		fmt.Println(resp.Proto, status)
 		for _, name := range slices.Sorted(maps.Keys(resp.Header)) {
-			fmt.Printf("%s: %s\n", name, resp.Header.Get(name))
+			if name != "Date" && name != "Content-Length" { // which are not the limiter's
+				fmt.Printf("%s: %s\n", name, resp.Header.Get(name))
+			}
 		}
 		fmt.Printf("\n%s\n", body)
 		return

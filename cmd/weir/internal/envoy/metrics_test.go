@@ -95,3 +95,12 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 }
+
+// TestNearOption: Options.Near is the fraction of a limit above which hits are near it.
+func TestNearOption(t *testing.T) {
+	c := dial(t, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 10}}]", memstore.New(memstore.Options{}), Options{Near: 0.5})
+	c.call(t, "d", 8, descriptor("k=a"))
+	if got, want := c.metrics(t), `ratelimit_service_rate_limit_near_limit{domain="d",key1="k",key2=""} 3`; !strings.Contains(got, want) {
+		t.Errorf("want %s, got\n%s", want, got)
+	}
+}

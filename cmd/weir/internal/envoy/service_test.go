@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -406,6 +407,21 @@ func (s *slow) Take(ctx context.Context, t *quota.Transaction) error {
 		return context.Canceled
 	}
 	return s.Store.Take(ctx, t)
+}
+
+// TestConnectionAge: after Options.ConnectionAge a client is asked to connect again, and its next call
+// is answered.
+func TestConnectionAge(t *testing.T) {
+	c := dial(t, sample(t), memstore.New(memstore.Options{}), Options{ConnectionAge: 50 * time.Millisecond})
+	c.call(t, "test-domain", 1, descriptor("nothing=a"))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if !c.conn.WaitForStateChange(ctx, connectivity.Ready) {
+		t.Error("the connection was not closed")
+	}
+	if resp, err := c.ShouldRateLimit(ctx, &ratelimit.RateLimitRequest{Domain: "test-domain", Descriptors: descriptors([]string{"key4=a"})}, grpc.WaitForReady(true)); err != nil || resp.Statuses[0].CurrentLimit == nil {
+		t.Errorf("afterwards: got %v, %v", resp, err)
+	}
 }
 
 // TestCanceled: a call that the client cancels is charged.
