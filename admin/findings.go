@@ -35,7 +35,7 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 	}
 	if f := s.Minute.Failed; f > 0 {
 		cause, _ := h.o.Traffic.Failure()
-		add(true, "", "", "%s of %s requests in the last minute could not be decided, because %s: %s passed without a limit, and %s were refused with 503. The log has the error.",
+		add(s.Failing, "", "", "%s of %s requests in the last minute could not be decided, because %s: %s passed without a limit, and %s were refused with 503. The log has the error.",
 			number(f), number(s.Requests()), causeText(cause), number(s.Minute.Passed), number(f-s.Minute.Passed))
 	}
 	if f := h.o.File; f != nil && f.Err() != nil {

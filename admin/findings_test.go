@@ -19,6 +19,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -163,4 +164,74 @@ func TestFindings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A dated file knows when it was loaded.
+type dated struct {
+	file
+	at time.Time
+}
+
+func (f dated) Loaded() time.Time { return f.at }
+
+// An addressed store knows the addresses of its servers.
+type addressed struct{ weir.Store }
+
+func (addressed) Addrs() []string { return []string{"10.0.0.1:6379", "10.0.0.2:6379"} }
+
+// TestStrip: a single timeout is a note, and the strip is red while requests go on failing. The strip
+// says where the counts are, and when the file was read.
+func TestStrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		store, traffic := &sick{Store: memstore.New(memstore.Options{})}, watch.NewTraffic(1000)
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1000)}, Logger: quiet, Observe: traffic.Observe})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Traffic: traffic, Logger: quiet,
+			File: dated{at: time.Now().Add(-3 * time.Hour)}, Stores: []weir.Store{addressed{store}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when, note string, red bool) {
+			t.Helper()
+			_, strip := findings(t, h)
+			page := send(h, "GET", "/", "").Body.String()
+			if !strings.Contains(strip, note) || strings.Contains(page, `<div class="bad"><dt>Not decided`) != red {
+				t.Errorf("%s: got the strip %s, want %q, red %v", when, strip, note, red)
+			}
+			for _, want := range []string{"Counts in Redis 10.0.0.1:6379, 10.0.0.2:6379", "v7 read 3 h ago, 3 reloaded, 2 failed"} {
+				if !strings.Contains(strip, want) {
+					t.Errorf("%s: got the strip %s, want %s", when, strip, want)
+				}
+			}
+		}
+		request := func(err error) {
+			if store.err.Store(nil); err != nil {
+				store.err.Store(&err)
+			}
+			spend(l, "alice", 1)
+		}
+		request(nil)
+		expect("all is well", "Not decided 0/s", false)
+		request(redisstore.ErrTimeout)
+		request(nil)
+		time.Sleep(14 * time.Second)
+		expect("a timeout", "1 timeout, 14 s ago, 1 passed", false)
+		for range 6 {
+			request(quota.ErrBusy)
+			time.Sleep(2 * time.Second)
+		}
+		expect("a state that goes on", "7 errors, the last 2 s ago, 1 passed", true)
+		request(nil)
+		time.Sleep(20 * time.Second)
+		expect("it is over", "7 errors, the last 22 s ago", false)
+		time.Sleep(time.Minute)
+		expect("it is forgotten", "Not decided 0/s Counts", false)
+		text := send(h, "GET", "/rules", "").Body.String()
+		if want := `"at":"1999-12-31T21:00:00Z"`; !strings.Contains(text, want) {
+			t.Errorf("got %s, want %s", text, want)
+		}
+	})
 }

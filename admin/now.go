@@ -27,10 +27,47 @@ type strip struct {
 	Decided           int64 // by fallbacks, since they were made
 	outage            []string
 
-	InMemory      bool // the store is the memory of this process
+	InMemory      bool   // the store is the memory of this process
+	Redis         string // the addresses of Redis, if they are known
 	Version       string
 	Rules, Loaded string
 	Up            float64 // seconds
+
+	Failing bool   // requests have failed to be decided for more than a moment, and still do
+	Failure string // such as "1 timeout, 14 s ago"; "" if all requests of the minute were decided
+}
+
+// failing reports whether a state goes on in which requests cannot be decided: they could not be in
+// two of the last three intervals. A single timeout is none.
+func failing(counts []watch.Count) bool {
+	n := 0
+	for _, c := range counts[len(counts)-3:] {
+		if c.Failed > 0 {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// failureText says how many requests could not be decided, and when the last of them came.
+func failureText(n int64, cause string, at time.Time) string {
+	switch {
+	case n == 0:
+		return ""
+	case n > 1:
+		return number(n) + " errors, the last " + ago(at) + " ago"
+	case cause == "timeout":
+		return "1 timeout, " + ago(at) + " ago"
+	}
+	return "1 error, " + ago(at) + " ago"
+}
+
+// addrsText joins addresses, at most three of them.
+func addrsText(addrs []string) string {
+	if more := len(addrs) - 3; more > 0 {
+		return strings.Join(addrs[:3], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return strings.Join(addrs, ", ")
 }
 
 // Requests returns how many requests there were.
@@ -100,15 +137,23 @@ func (h *Handler) strip() *strip {
 		s.Rules = h.o.File.Version()
 		loaded, failed := h.o.File.Reloads()
 		s.Loaded = fmt.Sprintf("%d reloaded, %d failed", loaded, failed)
+		if f, ok := h.o.File.(interface{ Loaded() time.Time }); ok {
+			s.Loaded = "read " + ago(f.Loaded()) + " ago, " + s.Loaded
+		}
 	}
 	if h.o.Traffic != nil {
 		s.Recorded = true
-		s.Minute, s.Over = minute(h.o.Traffic.History(""))
+		counts, since := h.o.Traffic.History("")
+		s.Minute, s.Over = minute(counts, since)
+		cause, at := h.o.Traffic.Failure()
+		s.Failing, s.Failure = failing(counts), failureText(s.Minute.Failed, cause, at)
 		s.Over = min(s.Over, max(1, s.Up))
 	}
 	decided := map[string]int64{}
 	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
 		switch store := store.(type) {
+		case interface{ Addrs() []string }:
+			s.Redis = addrsText(store.Addrs())
 		case interface{ Stats() quota.BreakerStats }:
 			s.Breakers++
 			if store.Stats().Open {

@@ -306,6 +306,9 @@ func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 	if f := h.o.File; f != nil {
 		body.Version, body.Reloads = f.Version(), &reloadsBody{}
 		body.Reloads.Loaded, body.Reloads.Failed = f.Reloads()
+		if f, ok := f.(interface{ Loaded() time.Time }); ok {
+			body.Reloads.At = f.Loaded().UTC().Format(time.RFC3339)
+		}
 		if err := f.Err(); err != nil {
 			body.Reloads.Error = err.Error()
 		}
@@ -317,6 +320,7 @@ type reloadsBody struct {
 	Loaded int64  `json:"loaded"`
 	Failed int64  `json:"failed"`
 	Error  string `json:"error,omitempty"` // of the last reload, if it failed
+	At     string `json:"at,omitempty"`    // when the rules in force were loaded, if it is known
 }
 
 func bodiesOf(rules []rule) []ruleBody {

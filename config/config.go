@@ -73,8 +73,9 @@ type File struct {
 
 // A version is the content of a File between two reloads. It is never changed.
 type version struct {
-	digest   string   // the SHA-256 of the content
-	paths    []string // the names of the files
+	digest   string    // the SHA-256 of the content
+	at       time.Time // when the content was decoded
+	paths    []string  // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
 	ip       weir.KeyFunc    // the key ip
@@ -201,6 +202,9 @@ func (f *File) ByIP() weir.KeyFunc {
 // the same files have the same version.
 func (f *File) Version() string { return f.current.Load().digest[:12] }
 
+// Loaded returns when the rules in force were loaded, by Open or by a reload.
+func (f *File) Loaded() time.Time { return f.current.Load().at }
+
 // Reloads returns how often a changed file was loaded since Open, and how often a reload
 // failed, so that the rules stayed as they were.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
@@ -314,7 +318,7 @@ func (c *content) version() (*version, error) {
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return &version{digest: c.digest, paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ipKey().fn}, nil
+	return &version{digest: c.digest, at: time.Now(), paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ipKey().fn}, nil
 }
 
 // limiter returns a Limiter that charges the named rules together.

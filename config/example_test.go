@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing/fstest"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
@@ -105,14 +106,14 @@ func ExampleFile_Reload() {
 	_, err = rules.Reload()
 	loaded, failed := rules.Reloads()
 	fmt.Println(err)
-	fmt.Println(loaded, "loaded,", failed, "failed, version", rules.Version())
+	fmt.Println(loaded, "loaded,", failed, "failed, version", rules.Version(), "of this minute", time.Since(rules.Loaded()) < time.Minute)
 	// Output:
 	// api: enforce: 100% → 25%
 	// api: limit 1m (gcra): 100 per 1m → 50 per 1m <nil>
 	// version c39af0626b7d unused [api]
 	// unused []
 	// rules.yaml:1:43: unknown field perid in a limit; did you mean period?
-	// 1 loaded, 1 failed, version c39af0626b7d
+	// 1 loaded, 1 failed, version c39af0626b7d of this minute true
 }
 
 // A program may have a flag with which it only checks its file, for a pipeline that deploys

@@ -599,3 +599,22 @@ func TestReloadsAreCounted(t *testing.T) {
 		t.Errorf("%d failures, want 3", failed)
 	}
 }
+
+// TestLoaded: Loaded is when the rules in force were loaded. A file that did not change, and one that
+// is wrong, leave it as it was.
+func TestLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPage(t, limitOf(2), Options{})
+		opened := time.Now()
+		for _, step := range []struct {
+			text string
+			want time.Duration // after Open
+		}{{limitOf(2), 0}, {limitOf(3), 2 * time.Minute}, {"limits: 5", 2 * time.Minute}, {limitOf(3) + "\n", 4 * time.Minute}} {
+			time.Sleep(time.Minute)
+			p.write(step.text)
+			if got := p.Loaded().Sub(opened); got != step.want {
+				t.Errorf("%q: got %v after Open, want %v", step.text, got, step.want)
+			}
+		}
+	})
+}

@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -56,6 +58,20 @@ func (s *Store) Warnings() (w []string) {
 		w = append(w, fmt.Sprintf("DialTimeout is %v: an attempt to connect that gets no answer holds a place in the pool for as long", o.DialTimeout))
 	}
 	return w
+}
+
+// Addrs returns the addresses of the client, as host:port, sorted. They have no password. They are
+// empty for a client that is not of go-redis; a client of Sentinel has the address FailoverClient.
+func (s *Store) Addrs() []string {
+	switch rdb := s.rdb.(type) {
+	case *redis.Client:
+		return []string{rdb.Options().Addr}
+	case *redis.ClusterClient:
+		return slices.Sorted(slices.Values(rdb.Options().Addrs))
+	case *redis.Ring:
+		return slices.Sorted(maps.Values(rdb.Options().Addrs))
+	}
+	return nil
 }
 
 // optionsOf returns the options that all kinds of clients have, or nil for an unknown kind.

@@ -39,9 +39,9 @@ func ExampleClientOptions() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(len(store.Warnings()), "warnings")
+	fmt.Println(len(store.Warnings()), "warnings, at", store.Addrs())
 	// Output:
-	// 0 warnings
+	// 0 warnings, at [127.0.0.1:1]
 }
 
 // A client with the defaults of go-redis works too. Warnings says which of its settings

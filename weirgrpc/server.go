@@ -29,9 +29,16 @@ type Admit = func(*http.Request) (*weir.Admission, error)
 // google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has a wait of up to a minute for the
 // retry policies of gRPC clients, which do not retry after a longer one. errors.As finds the *weir.RefusedError in the error that outer interceptors see.
 // UnaryServer panics if calls is nil.
+//
+// Streams need StreamServer. If the program never calls StreamServer, although a service has methods
+// with streams, a warning goes to [slog.Default] at the first unary call of that service, and likewise
+// the other way round: once in a process. A program that makes both and installs one gets no
+// warning, because a grpc.Server does not say which interceptors it has.
 func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	mustBeSet(calls)
+	madeUnary.Store(true)
 	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+		forgotten(&madeStream, "StreamServer", info.Server, isStream)
 		r := serverRequest(ctx, info.FullMethod, info.Server, message)
 		a, err := admit(calls, r)
 		if err != nil {
@@ -56,7 +63,9 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 // has the decision about the message, inside that about the stream.
 func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
+	madeStream.Store(true)
 	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		forgotten(&madeUnary, "UnaryServer", server, isUnary)
 		r := serverRequest(ss.Context(), info.FullMethod, server, nil)
 		a, err := admit(calls, r)
 		if err != nil {

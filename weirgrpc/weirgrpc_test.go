@@ -698,3 +698,59 @@ func ExampleMessage() {
 	// OK
 	// ResourceExhausted
 }
+
+// TestForgotten: if only one kind of interceptor was made, the first call of a service that has
+// methods of the other kind is logged, once, with the name of such a method.
+func TestForgotten(t *testing.T) {
+	old := slog.Default()
+	defer slog.SetDefault(old)
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{daily}}}})
+	for name, c := range map[string]struct {
+		service       any
+		unary, stream bool   // which interceptors are made
+		want          string // "" means no line
+	}{
+		"both":                      {&service{}, true, true, ""},
+		"streams forgotten":         {&service{}, true, false, `msg="weirgrpc: calls of a method not limited" method=FullDuplexCall likely="weirgrpc.StreamServer was forgotten"`},
+		"unary calls forgotten":     {&service{}, false, true, `method=CacheableUnaryCall likely="weirgrpc.UnaryServer was forgotten"`},
+		"a service without streams": {onlyUnary{}, true, false, ""},
+		"a proxy":                   {nil, true, false, ""},
+	} {
+		var log strings.Builder
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		weirgrpc.ForgetInterceptors()
+		calls := func() {}
+		if c.unary {
+			unary := weirgrpc.UnaryServer(l.Admit)
+			calls = func() {
+				unary(t.Context(), nil, &grpc.UnaryServerInfo{Server: c.service, FullMethod: "/s/m"}, func(context.Context, any) (any, error) { return nil, nil })
+			}
+		}
+		if c.stream {
+			stream := weirgrpc.StreamServer(l.Admit, nil)
+			unary := calls
+			calls = func() {
+				unary()
+				stream(c.service, contextStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/s/m"}, func(any, grpc.ServerStream) error { return nil })
+			}
+		}
+		calls()
+		calls()
+		if got := log.String(); strings.Count(got, "\n") != min(1, len(c.want)) || !strings.Contains(got, c.want) {
+			t.Errorf("%s: got the log %q, want %q once", name, got, c.want)
+		}
+	}
+}
+
+type onlyUnary struct{}
+
+func (onlyUnary) Get(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) { return nil, nil }
+func (onlyUnary) Close() error                                                       { return nil }
+
+type contextStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s contextStream) Context() context.Context  { return s.ctx }
+func (contextStream) SetHeader(metadata.MD) error { return nil }

@@ -74,7 +74,7 @@ func newGateway(path string, b backend) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), health: newHealth(b.logger), logger: b.logger}
 	metrics := weirprom.New(b.all...)
 	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
-	g.registry.MustRegister(metrics, g.health.inMemory, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(metrics, g.health.inMemory, buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if path == "" {
 		return g, nil
 	}

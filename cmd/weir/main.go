@@ -24,8 +24,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	buildversion "github.com/prometheus/common/version"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
@@ -189,3 +193,12 @@ func version() string {
 	}
 	return text + " " + info.GoVersion
 }
+
+// buildInfo returns the collector of the metric weir_build_info, whose labels are the version, the commit as revision,
+// and the version of Go.
+var buildInfo = sync.OnceValue(func() prometheus.Collector {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		buildversion.Version = info.Main.Version
+	}
+	return versioncollector.NewCollector("weir")
+})

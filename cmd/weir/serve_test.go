@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -157,7 +158,8 @@ func TestServe(t *testing.T) {
 	eventually(t, "a rule that is added", func() bool { return strings.Contains(operate("GET", "/rules"), `"added"`) })
 	status(200, 429)
 	_, body := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics")
-	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines "} {
+	for _, want := range []string{`weir_decisions_total{limit="1000h",mode="enforced",outcome="refused",rule="added"} 1`, "weir_rules_stale 0\n", "go_goroutines ",
+		`weir_build_info{`, `goversion="` + runtime.Version() + `"`, `revision="`, `version="` + buildVersion()} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the metrics lack %s:\n%s", want, body)
 		}
@@ -165,6 +167,11 @@ func TestServe(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
+}
+
+func buildVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	return info.Main.Version
 }
 
 // TestLogOfRefusals: refused requests are logged at a bounded rate, without the address of the
@@ -389,7 +396,7 @@ func TestRedis(t *testing.T) {
 		if got := ask(replicas[i], "192.0.2.1"); got != want {
 			t.Errorf("replica %d: got %d, want %d", i, got, want)
 		}
-		if body := panel(replicas[i]); !strings.Contains(body, "<dt>Breaker</dt><dd>closed</dd>") || !strings.Contains(body, "<dt>Counts in</dt><dd>the store</dd>") {
+		if body := panel(replicas[i]); !strings.Contains(body, "<dt>Breaker</dt><dd>closed</dd>") || !strings.Contains(body, "<dt>Counts in</dt><dd>Redis <small>"+server.Addr()+"</small></dd>") || !strings.Contains(body, "<small>read ") {
 			t.Errorf("replica %d: the page of operators is\n%s", i, body)
 		}
 		eventually(t, "ready", func() bool {
@@ -408,8 +415,8 @@ func TestRedis(t *testing.T) {
 		if got := ask(r, "192.0.2.2"); got != r.status {
 			t.Errorf("without Redis, -redis-down %s: got %d, want %d", r.down, got, r.status)
 		}
-		if body := panel(r); !strings.Contains(body, r.panel) || strings.Contains(body, server.Addr()) {
-			t.Errorf("without Redis, -redis-down %s: the page of operators lacks %q, or has an address:\n%s", r.down, r.panel, body)
+		if body := panel(r); !strings.Contains(body, r.panel) || strings.Count(body, server.Addr()) != 1 || strings.Contains(body, "secret") {
+			t.Errorf("without Redis, -redis-down %s: the page of operators lacks %q, or has an address beside that of the store, as errors have:\n%s", r.down, r.panel, body)
 		}
 		resp, body := get(t, http.DefaultClient, r.url("auth-addr")+"/readyz")
 		if resp.StatusCode != r.ready || strings.Contains(body, "127.0.0.1") || r.body != "" && body != r.body {
