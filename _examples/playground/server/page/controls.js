@@ -3,6 +3,7 @@
 import { $, copy, length, make, problem, say, write } from "./dom.js";
 import { command, scene } from "./scene.js";
 import { served } from "./library.js";
+import { copyPicture, settings } from "./png.js";
 import { rows } from "./rows.js";
 
 const titles = {
@@ -104,6 +105,7 @@ $("restart").onclick = () => command("restart");
 $("all").onclick = () => send({ algorithms: "" });
 $("two").onclick = () => send({ algorithms: "fixed-window,sliding-log" });
 $("link").onclick = () => copy($("link"), location.href);
+$("photo").onclick = () => copyPicture($("photo"), $("lines"), ".row h3, .line, #axis", document.title, settings(document.querySelector(".sentence")), location.href);
 
 // The button sends a request when it is pressed, and more while it is held.
 let holding = false, released = 0;

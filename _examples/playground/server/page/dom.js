@@ -51,9 +51,14 @@ export async function copy(button, text) {
   } catch {
     return problem("The browser does not let this page copy. " + text);
   }
-  say("Copied.");
+  done(button, "Copied");
+}
+
+// done says on a button, for a moment, what it has done.
+export function done(button, text) {
+  say(text + ".");
   const label = button.textContent;
-  if (label === "Copied") return;
-  button.textContent = "Copied";
+  if (label === text) return;
+  button.textContent = text;
   setTimeout(() => { button.textContent = label; }, 1200);
 }

@@ -1,17 +1,15 @@
 // Links to a scene as the reader has set it, such as #edge?quota=6&at=13&requests=8.8,8.9.
 
-import { copy } from "../dom.js";
-
 const round = (t, tape) => +(t / tape.unit).toFixed(2);
 
-// link copies a link to a tape, and shows it in the address of the page.
+// link returns a link to a tape, and shows it in the address of the page.
 export function link(tape) {
   const query = new URLSearchParams();
   for (const input of tape.root.querySelectorAll("[data-number]")) query.set(input.dataset.number, tape.value(input.dataset.number));
   query.set("at", String(round(tape.now, tape)));
   if (tape.requests.some((r) => r.mine) || tape.trying) query.set("requests", tape.requests.filter((r) => r.cost > 0).map((r) => round(r.t, tape)).join(","));
   history.replaceState(null, "", `#${tape.scene.id}?${query.toString().replaceAll("%2C", ",")}`);
-  copy(tape.find(".share"), location.href);
+  return location.href;
 }
 
 // linked returns what the address of the page says about a scene, or undefined. Numbers that the

@@ -5,6 +5,8 @@
 // The comment at constructor lists what a scene defines.
 
 import { beat, frame, inView } from "../beat.js";
+import { copy } from "../dom.js";
+import { copyPicture, settings } from "../png.js";
 import { link, linked } from "./link.js";
 import { Picture } from "./picture.js";
 import * as prose from "./prose.js";
@@ -83,7 +85,8 @@ export class Tape {
     on(".step", () => { this.pause(); this.go(this.now >= this.end ? 0 : this.now + this.unit / 2); });
     on(".send", () => this.add(this.now));
     on(".reset", () => this.reset());
-    on(".share", () => link(this));
+    on(".share", () => copy(this.find(".share"), link(this)));
+    on(".photo", () => copyPicture(this.find(".photo"), frame, "svg", this.find("h2").textContent, [...this.root.querySelectorAll(".words > .rule")].map(settings).join(" "), link(this)));
     on(".begin", () => this.try());
     for (const input of this.root.querySelectorAll("[data-number]")) {
       input.oninput = () => { if (input.value && input.checkValidity()) this.set(input.dataset.number, Number(input.value)); };
