@@ -171,3 +171,31 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 	}
 	return slices.Clone(keys)
 }
+
+// FreePreflight returns a function for Rule.Cost: CORS preflights cost 0, because a browser
+// sends them by itself, and other requests cost what cost returns, or 1 if cost is nil. Only
+// requests in the form that browsers send are free: OPTIONS with Origin and
+// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization, Cookie,
+// Expect or Upgrade. A deny or a ban refuses a free preflight too. By default preflights are
+// charged, because any client can send requests in this form, as many as it likes. CORS
+// middleware in front of the Limiter answers preflights before they are charged.
+func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
+	return func(r *http.Request) int64 {
+		switch {
+		case preflight(r):
+			return 0
+		case cost == nil:
+			return 1
+		}
+		return cost(r)
+	}
+}
+
+// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
+// without a body or credentials (Fetch standard, CORS-preflight request). A client
+// certificate belongs to the connection and is ignored.
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
+		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
+}

@@ -55,7 +55,7 @@ func (s *shadows) start(v *verdict) func() {
 	} else {
 		b.spent = true
 	}
-	if s.l.costs && e.Err == nil {
+	if e.Err == nil {
 		checkCosts(b.items, b.Decisions)
 	}
 	s.l.report(v, &e)

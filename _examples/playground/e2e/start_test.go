@@ -17,11 +17,12 @@ import (
 	"github.com/seed83679106/weir/_examples/playground/server"
 )
 
-var update = flag.Bool("update", false, "write the pictures that the page has before the library is loaded")
+var update = flag.Bool("update", false, "write the pictures and the decisions that the page has before the library is loaded")
 
 const (
-	indexFile = "../server/page/index.html"
-	ogFile    = "../server/page/og.png" // what other sites show beside a link to the page
+	indexFile    = "../server/page/index.html"
+	recordedFile = "../server/page/story/recorded.js"
+	ogFile       = "../server/page/og.png" // what other sites show beside a link to the page
 )
 
 // starts is a script that returns what the story shows when it opens, by the name that the
@@ -80,6 +81,7 @@ func TestStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := openStory(t, serveStatic(t))
+	t.Run("recorded", func(t *testing.T) { checkRecorded(t, p) })
 	all, text := eval[map[string]string](p, starts), string(page)
 	for name, want := range all {
 		between := regexp.MustCompile(`(?s)<!--` + name + `-->.*?<!--/` + name + `-->`)
@@ -117,6 +119,26 @@ func TestStart(t *testing.T) {
 	}
 	if size, err := png.DecodeConfig(bytes.NewReader(og)); err != nil || size.Width != 1200 || size.Height != 630 {
 		t.Errorf("og.png: %v by %v, %v; want 1200 by 630", size.Width, size.Height, err)
+	}
+}
+
+// checkRecorded compares recorded.js with what the library decides about the traffic of the first
+// picture.
+func checkRecorded(t *testing.T, p *page) {
+	t.Helper()
+	const begin = "export const recorded = "
+	file, err := os.ReadFile(recordedFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(file), begin)
+	want := head + begin + strings.ReplaceAll(eval[string](p, `import("./story/gate.js").then((m) => JSON.stringify(m.record()))`), "],[", "],\n[") + ";\n"
+	if *update {
+		if err := os.WriteFile(recordedFile, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(file) {
+		t.Error("recorded.js is not current: run go test -run TestStart -update")
 	}
 }
 

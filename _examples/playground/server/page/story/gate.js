@@ -3,6 +3,7 @@
 
 import { frame } from "../beat.js";
 import { Player, still } from "./player.js";
+import { recorded } from "./recorded.js";
 import { Stream } from "./stream.js";
 import { at, box, bracket, label, line, mark, span, svg } from "./svg.js";
 import { busiest, Ledger, second } from "./world.js";
@@ -35,16 +36,44 @@ function rods({ base, dots }, x, from) {
   });
 }
 
+// A Recording answers in place of a Ledger until the library is loaded, with what the library has
+// decided when the page was made: rows[i] is the answer to request i of the traffic.
+class Recording {
+  i = 0; states = {};
+  constructor(rows) { this.rows = rows; }
+  take() {
+    const [allowed, remaining, retryAfter, nextAfter, resetAfter, At, A, B, Until] = this.rows[this.i++];
+    this.states = { "": [{ At, A, B, C: 0, Log: null, Until }] };
+    return { allowed: allowed === 1, wait: 0, decisions: [{ allowed: allowed === 1, remaining, retryAfter, nextAfter, resetAfter }] };
+  }
+}
+
+// record returns the rows of a Recording. It needs the library.
+export function record(until = 75 * second) {
+  return lanes.map(({ limit }) => {
+    const ledger = new Ledger([limit]), rows = [];
+    for (let n = 0; due(n) <= until; n++) {
+      const { allowed, decisions: [d], states: [s] } = ledger.take(Math.round(due(n)));
+      rows.push([allowed ? 1 : 0, d.remaining, d.retryAfter, d.nextAfter, d.resetAfter, s.At, s.A, s.B, s.Until]);
+    }
+    return rows;
+  });
+}
+
+// due is when request n of the traffic comes.
+const due = (n) => Math.floor(n / script.length) * round + script[n % script.length];
+
+// Until live is called, the library is not loaded: the traffic gets the answers of the recording, and
+// stops where that ends, and the reader cannot send requests.
 export class Gate extends Player {
   picture = svg("svg", { class: "gate", role: "img", "aria-label": "Requests arrive from the right at two limits, a fixed window above and GCRA below" });
   stream = new Stream();
-  now; next; sent; width;
+  now; next; sent; width; loaded; begun;
   /** @type {any[]} */ lanes;
 
   constructor() {
     super("gate");
     this.find(".frame").replaceChildren(this.picture);
-    this.find(".bar").hidden = false;
     this.find(".send").onclick = () => this.send(1);
     this.find(".burst").onclick = () => this.send(10);
     this.picture.onpointerdown = () => this.send(1);
@@ -55,8 +84,8 @@ export class Gate extends Player {
   reset() {
     this.next = 0;  // number of the next request of the traffic
     this.sent = []; // when the reader sent requests, for “Which one?”
-    this.lanes = lanes.map((l) => ({ ...l, ledger: new Ledger([l.limit]), dots: [], worst: { n: 0 } }));
-    this.reply.textContent = "You are a client, too: click the picture.";
+    this.lanes = lanes.map((l, i) => ({ ...l, ledger: this.loaded ? new Ledger([l.limit]) : new Recording(recorded[i]), dots: [], worst: { n: 0 } }));
+    this.invite();
     this.until(first);
     this.draw();
   }
@@ -69,12 +98,21 @@ export class Gate extends Player {
     this.move();
   }
 
-  due(n) { return Math.floor(n / script.length) * round + script[n % script.length]; }
+  // live goes on with the library, which has been loaded, in the states of the recording.
+  live() {
+    this.loaded = true;
+    for (const lane of this.lanes) lane.ledger = Object.assign(new Ledger([lane.limit]), { states: lane.ledger.states });
+    this.find(".bar").hidden = false;
+    this.invite();
+  }
+
+  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click the picture." : ""; }
 
   // until sends the requests of the traffic that are due by an instant.
   until(now) {
-    for (; this.due(this.next) <= now; this.next++) {
-      this.now = this.due(this.next);
+    if (!this.loaded) now = Math.min(now, due(recorded[0].length) - 1);
+    for (; due(this.next) <= now; this.next++) {
+      this.now = due(this.next);
       this.take();
     }
     this.now = now;
@@ -93,6 +131,10 @@ export class Gate extends Player {
 
   // send sends requests of the reader, now.
   send(n) {
+    if (!this.loaded) {
+      this.reply.textContent = "You can send requests as soon as the library has been loaded.";
+      return;
+    }
     for (let i = 0; i < n; i++) {
       this.now += i ? 20e3 : 0;
       this.take(true);
@@ -143,7 +185,7 @@ export class Gate extends Player {
   back(lane, from, until, now) {
     const x = (t) => this.stream.x(t), { n, from: a, to: b } = lane.worst, drawn = lane.under(lane, x, from, until, now);
     if (n > 1 && b > from) drawn.push(...bracket(x(a), x(b), lane.base + 11, 4, n > quota + 1 ? "bracket alarm" : "bracket"));
-    for (let n = this.next; this.due(n) < now + ahead + second; n++) drawn.push(at(x(this.due(n)), lane.start, mark("waiting")));
+    for (let n = this.next; due(n) < now + ahead + second; n++) drawn.push(at(x(due(n)), lane.start, mark("waiting")));
     return drawn;
   }
 

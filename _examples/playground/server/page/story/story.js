@@ -4,7 +4,7 @@ import { bucket } from "./bucket.js";
 import { Chat } from "./chat.js";
 import { edge } from "./edge.js";
 import { flights } from "./flights.js";
-import { Gate } from "./gate.js";
+import { first } from "./first.js";
 import { gcra } from "./gcra.js";
 import { load } from "./load.js";
 import { log } from "./log.js";
@@ -44,10 +44,12 @@ function show(id, scene) {
 const pause = () => new Promise((next) => setTimeout(next)); // meanwhile the browser paints
 
 async function tell() {
+  const { gate, at } = await first;
+  gate.begun = gate.playing;
+  show("gate", gate);
   await ready();
   document.getElementById("loading").remove();
-  show("gate", new Gate());
-  const first = performance.now();
+  gate.live();
   for (const scene of [edge, log, weighted, bucket, gcra, waiting, windows, whose, several, flights, retry, load]) {
     await pause();
     show(scene.id, new Tape(scene));
@@ -61,11 +63,11 @@ async function tell() {
   const which = new Which({ attack: attacked, yours: () => scenes.edge.requests.map((r) => r.t), clicks: () => scenes.gate.sent.map((t) => t - scenes.gate.sent[0]) });
   light(document.body);
   if (location.hash.includes("?")) document.getElementById(location.hash.slice(1).split("?")[0])?.scrollIntoView();
-  globalThis.playground = { first, ready: performance.now(), scenes, epoch, which }; // for tests
+  globalThis.playground = { first: at, ready: performance.now(), scenes, epoch, which }; // for tests
 }
 
 tell().catch((e) => {
   const p = document.getElementById("loading") ?? document.getElementById("problem");
   p.hidden = false;
-  p.textContent = `The pictures cannot move. ${e.message}`;
+  p.textContent = `The library cannot run, so the first picture shows what it decided when this page was made, and the others stand still. ${e.message}`;
 });
