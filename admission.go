@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -21,111 +22,6 @@ type Admission struct {
 	Refusal Refusal
 
 	stay *stay // nil unless Admit has returned the Admission
-}
-
-// A stay is what an admitted request leaves to be done when it is over.
-type stay struct {
-	l     *Limiter
-	v     *verdict
-	ends  ends
-	begun time.Time
-	over  atomic.Bool
-	watch runtime.Cleanup
-
-	refused RefusedError
-}
-
-// Admit decides about a request exactly as Handler does: it charges the rules, and waits for up
-// to MaxWait. The caller serves the request and then calls Done. Admit is for servers that are
-// not an http.Handler, such as gRPC servers and workers, and for the parts of a request, such as
-// the messages of a WebSocket, which a separate Limiter charges under the keys of the request
-// that has opened it.
-//
-// If err is nil, the request was admitted, perhaps by OnError after an error. If the request was
-// refused, err is a *RefusedError, whose Admission has the Refusal and the header fields. Its
-// Reason is ReasonError if the request could not be decided. Otherwise err is the error of the
-// context of r, which ended while the request waited.
-func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
-	s := newStay(l, r)
-	v := s.v
-	if err := l.admit(v); err != nil {
-		return nil, err
-	}
-	v.note()
-	if v.outer != nil {
-		l.checkNesting(v)
-	}
-	a := &v.Admission // v is not recycled, because the caller keeps a
-	a.stay = s
-	if v.reason != 0 {
-		s.refused.Admission = a
-		return nil, &s.refused
-	}
-	if !v.event.Passed {
-		s.begin()
-	}
-	return a, nil
-}
-
-// newStay returns a stay with an empty verdict of r, in one piece of memory if there is one limit.
-func newStay(l *Limiter, r *http.Request) *stay {
-	m := new(struct {
-		stay
-		verdict
-		inquiry
-		items     [1]item
-		charges   [1]quota.Charge
-		decisions [1]quota.Decision
-	})
-	m.stay.l, m.stay.v = l, &m.verdict
-	m.verdict.inquiry, m.verdict.items = &m.inquiry, m.items[:0]
-	m.inquiry.Charges, m.inquiry.Decisions = m.charges[:0], m.decisions[:0]
-	m.verdict.begin(r)
-	return &m.stay
-}
-
-// begin has riders start the request, and logs if Done is never called although it has something
-// to do.
-func (s *stay) begin() {
-	s.ends = startAll(s.l.riders, s.v)
-	if !s.l.settles && len(s.ends) == 0 {
-		return
-	}
-	s.v.extras().settledBy(s.l, s.l.o.OnError)
-	s.begun = time.Now()
-	dropped := func(l *Limiter, ends ends, ctx context.Context, rule string) func(struct{}) {
-		return func(struct{}) {
-			loggerOr(l.o.Logger).WarnContext(ctx, "weir: admission dropped without Done", "rule", rule, "effect", "its cost was not settled")
-			go ends.run()
-		}
-	}(s.l, s.ends, asking{s.v.Context}, s.l.rules[0].Name)
-	s.watch = runtime.AddCleanup(s, dropped, struct{}{})
-}
-
-// Done ends an admitted request: each rule with Settle charges its final cost, and units in
-// flight become free. The Outcome may be zero: Done sets Request, Cost, and Took, Used and
-// Reported if ReportUsage or Draw was called, and Status if it is 0, to 500 if the request has Panicked and otherwise
-// to 200. HungUp is also set if the context of the request has ended. Only the first call does
-// something. It takes a round trip if there is something to refund or to charge. An Admission
-// that was never done is logged once it is garbage: its reserved cost then stays spent.
-//
-// Done does nothing for an Admission of FromContext or of a RefusedError.
-func (a *Admission) Done(o Outcome) {
-	s := a.stay
-	if s == nil || s.v.reason != 0 || s.over.Swap(true) {
-		return
-	}
-	s.watch.Stop()
-	s.ends.run()
-	if !s.l.settles {
-		return
-	}
-	if o.Took == 0 {
-		o.Took = time.Since(s.begun)
-	}
-	o.HungUp = o.HungUp || s.v.Err() != nil
-	o.complete()
-	s.l.settle(s.v, o)
 }
 
 // WriteHeaders sets the header fields of the response that tell clients of limits, in the
@@ -213,8 +109,124 @@ func (v *verdict) admission() *Admission {
 	}
 	if v.extra != nil && v.extra.denial.Reason != 0 {
 		t.Refusal = v.extra.denial
-	} else {
-		t.Refusal, _ = refusalOf(&t.Transaction, len(v.items))
+	} else if v.reason != 0 {
+		t.Refusal = Refusal{v.reason, t.Charges[v.longest].Rule, t.Decisions[v.longest].RetryAfter}
 	}
 	return t
+}
+
+// An Event is one decision, or the failure to make one.
+type Event struct {
+	Request *http.Request
+
+	// Transaction is what was decided. It is never nil and must not be changed. When
+	// Observe has returned, other requests reuse the Transaction, so copy what you keep.
+	// After an error its Decisions mean nothing. After a deny, and after a ban that the
+	// process knows of, the store was not asked, and the Transaction has no Charges.
+	Transaction *quota.Transaction
+
+	// Refusal says why the request was refused, by which rule, and for how long. It is zero if
+	// the request was not refused. In an event with Shadow, it says why the request would have
+	// been refused.
+	Refusal Refusal
+
+	// Key is the key that was refused, or "" if no key was refused. It may be personal
+	// data.
+	Key string
+
+	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
+	Err error
+
+	// Passed says that OnError allowed the request, although it could not be decided, or
+	// that Transport sends it. It is false if Err is nil, and if Shadow is true.
+	Passed bool
+
+	// Took is how long the store took. It is 0 for a memstore.Store, because reading the
+	// clock would take as long as the store.
+	Took time.Duration
+
+	// Shadow says that the rules of this transaction refuse no request.
+	Shadow bool
+
+	// BanBegan says that this refusal is the strike that begins a ban.
+	BanBegan bool
+}
+
+// A Refusal says why a request was refused. If it is zero, the request was not refused.
+//
+// Handlers get the Refusal with the Admission, logs and metrics with the Event, and callers of
+// a Transport with the RefusedError: it is the same value. A Refusal has no key.
+type Refusal struct {
+	// Reason says what refused the request: ReasonBan if the key is banned, even if a limit
+	// refuses as well.
+	Reason Reason
+
+	// Rule is the name of the rule that refuses for that Reason. If there are several such
+	// rules, it is the rule with the longest wait.
+	Rule string
+
+	// RetryAfter is the wait until the request would pass, if nothing else is spent: the
+	// longest of the waits for the limits and the bans that refuse it. To this wait, the
+	// field Retry-After adds the jitter of the rule. If the process refuses the request
+	// because of a ban that it remembers, it does not call the store. The waits for the
+	// limits are then the waits that the store gave to the last banned request with the
+	// same keys, if that request cost no more. After a deny, and for ReasonNoKey, RetryAfter
+	// is Never. After an error it is 0, which means unknown, or a second if the store is busy.
+	RetryAfter time.Duration
+}
+
+// A Reason is why a request is refused.
+type Reason uint8
+
+const (
+	ReasonLimit Reason = iota + 1 // a limit has no room for the request
+	ReasonBan                     // a rule has banned the key: see Penalty
+	ReasonDeny                    // a rule refuses by a Policy that is Denied
+	ReasonError                   // no decision was possible: see Options.OnError
+	ReasonPause                   // Transport has paused the key, as the server has asked
+	ReasonNoKey                   // the request has no key, and the rule has NoKeyRefuse
+)
+
+// String returns "limit", "ban", "deny", "error", "pause" or "no-key", and "" for the zero
+// Reason.
+func (r Reason) String() string {
+	if int(r) >= len(reasons) {
+		return ""
+	}
+	return reasons[r]
+}
+
+var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"}
+
+// Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
+// usually 429, and with problem details, or with text or HTML if the client prefers that.
+// After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
+// refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
+// 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
+// Status is, because no wait helps, and problem details of the type about:blank. A request that
+// could not be decided, and that Options.OnError does not allow, gets 503 and
+// temporary-reduced-capacity.
+//
+// Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in
+// the words of their protocol: resource_exhausted, with google.rpc.RetryInfo if a wait helps,
+// permission_denied after a deny, invalid_argument without a key, and unavailable for 503.
+func Refuse(w http.ResponseWriter, r *http.Request) {
+	if v := verdictOf(r.Context()); v != nil {
+		refusal, violated := v.problem()
+		refusal.Write(w, r, false, violated...)
+		return
+	}
+	answer.QuotaExceeded.Write(w, r, false)
+}
+
+// A stay is what an admitted request leaves to be done when it is over.
+type stay struct {
+	l     *Limiter
+	v     *verdict
+	ends  ends
+	begun time.Time
+	over  atomic.Bool
+	watch runtime.Cleanup
+
+	refused RefusedError
 }

@@ -219,22 +219,8 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 // Banned returns for how much longer a key of a rule is banned. It returns 0 if the key
 // is not banned, or if there is no rule of that name with a Penalty.
 func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, error) {
-	_, p, err := l.bansOf(rule)
-	if err != nil {
-		return 0, nil
-	}
-	t, err := quota.Peek(ctx, l.unpaid, p.charge(p.ban, storedkey.Of(key), 0))
-	if err != nil {
-		return 0, err
-	}
-	return t.Decisions[0].NextAfter, nil
-}
-
-// Offenses are what the store remembers of the refusals of a key under a rule with a Penalty.
-type Offenses struct {
-	Banned   time.Duration // how much longer the key is banned; 0 if it is not banned
-	SinceBan time.Duration // how long ago the last ban expired; 0 if the store remembers none
-	Strikes  int64         // how many refusals count towards the next ban
+	o, err := l.Offenses(ctx, rule, key)
+	return o.Banned, err
 }
 
 // Offenses returns the offenses of a key of a rule, or the error of the store. They are zero if

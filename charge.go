@@ -1,6 +1,7 @@
 package weir
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 
@@ -148,30 +149,44 @@ func (rule *rule) costOf(r *http.Request) int64 {
 	return cost
 }
 
-// FreePreflight returns a function for Rule.Cost: CORS preflights cost 0, because a browser
-// sends them by itself, and other requests cost what cost returns, or 1 if cost is nil. Only
-// requests in the form that browsers send are free: OPTIONS with Origin and
-// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization, Cookie,
-// Expect or Upgrade. A deny or a ban refuses a free preflight too. By default preflights are
-// charged, because any client can send requests in this form, as many as it likes. CORS
-// middleware in front of the Limiter answers preflights before they are charged.
-func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
-	return func(r *http.Request) int64 {
-		switch {
-		case preflight(r):
-			return 0
-		case cost == nil:
-			return 1
-		}
-		return cost(r)
+// policyFor returns the limits of a request under a rule that has Policy or ForKey, or what the
+// rule says instead. It returns nil if the rule has no key of the request and says nothing.
+func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies bool) (p *prepared, err error) {
+	var own, asked Policy
+	if rule.ForKey != nil && applies {
+		own = rule.ForKey(key)
 	}
-}
-
-// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
-// without a body or credentials (Fetch standard, CORS-preflight request). A client
-// certificate belongs to the connection and is ignored.
-func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
-		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
+	if rule.Policy != nil && own.kind != allowedKind {
+		asked = rule.Policy(r.WithContext(asking{v.Context}))
+	}
+	switch {
+	case own.kind == allowedKind || asked.kind == allowedKind:
+		return isAllowed, nil
+	case own.kind == deniedKind || asked.kind == deniedKind:
+		return isDenied, nil
+	case !applies:
+		return nil, nil
+	case own.kind == unlimitedKind:
+		return isUnlimited, nil
+	}
+	base := rule.own
+	switch asked.kind {
+	case limitedKind:
+		if base, err = rule.countable(v.Context, asked.limits); err != nil {
+			return nil, err
+		}
+	case unlimitedKind:
+		base = isUnlimited
+	}
+	if own.kind == limitedKind {
+		p := rule.prepare(own.limits, base)
+		if p.err == nil {
+			return p, nil
+		}
+		rule.log.warn(v.Context, "policy of ForKey ignored", rule.Name, p.err)
+	}
+	if base == nil {
+		return nil, fmt.Errorf("weir: rule %q: the policy is zero, and the rule has no Limits: %w", rule.Name, quota.ErrLimit)
+	}
+	return base, nil
 }

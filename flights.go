@@ -10,7 +10,7 @@ import (
 type flights struct {
 	bystander
 	l      *Limiter
-	failed func(ctx context.Context, task, rule string, err error)
+	failed func(ctx context.Context, task, of string, err error)
 }
 
 // newFlights returns nil if no limit of l can count requests in flight.
@@ -39,10 +39,10 @@ func (f *flights) heed(v *verdict) {
 
 // start holds the units of a request that has spent its charges.
 func (f *flights) start(v *verdict) (end func()) {
-	if inFlight(v.items) {
+	if anyInFlight(v.items) {
 		end = quota.Keep(asking{v.Context}, f.l.store, &v.Transaction, f.failed)
 	}
-	if b := v.aside(); b != nil && b.spent && inFlight(b.items) {
+	if b := v.aside(); b != nil && b.spent && anyInFlight(b.items) {
 		switch shadow := quota.Keep(asking{v.Context}, f.l.store, &b.Transaction, f.failed); {
 		case end == nil:
 			return shadow
@@ -53,8 +53,8 @@ func (f *flights) start(v *verdict) (end func()) {
 	return end
 }
 
-// inFlight reports whether one of the items is of a concurrency limit.
-func inFlight(items []item) bool {
+// anyInFlight reports whether one of the items is of a concurrency limit.
+func anyInFlight(items []item) bool {
 	for i := range items {
 		if items[i].inFlight {
 			return true

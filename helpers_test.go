@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 )
 
 type (

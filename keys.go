@@ -77,23 +77,10 @@ func ByHeader(name string) KeyFunc {
 		if name == "Host" {
 			// net/http moves the host to r.Host. Outgoing requests may have it only in the
 			// URL.
-			return nonempty(hostname(cmp.Or(r.Host, r.URL.Host)))
+			return nonempty(addr.Hostname(cmp.Or(r.Host, r.URL.Host)))
 		}
 		return nonempty(r.Header.Get(name))
 	}
-}
-
-// hostname returns a host in the form that ByHeader documents.
-func hostname(host string) string {
-	if strings.HasPrefix(host, "[") {
-		address, _, _ := strings.Cut(host[1:], "]")
-		if addr, err := netip.ParseAddr(address[:min(len(address), 64)]); err == nil {
-			return "[" + addr.String() + "]"
-		}
-		return strings.ToLower(host[:1+len(address)])
-	}
-	host, _, _ = strings.Cut(host, ":")
-	return strings.ToLower(strings.TrimRight(host, "."))
 }
 
 // Global limits all requests together: they share the empty key.
@@ -170,4 +157,32 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 		}
 	}
 	return slices.Clone(keys)
+}
+
+// FreePreflight returns a function for Rule.Cost: CORS preflights cost 0, because a browser
+// sends them by itself, and other requests cost what cost returns, or 1 if cost is nil. Only
+// requests in the form that browsers send are free: OPTIONS with Origin and
+// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization, Cookie,
+// Expect or Upgrade. A deny or a ban refuses a free preflight too. By default preflights are
+// charged, because any client can send requests in this form, as many as it likes. CORS
+// middleware in front of the Limiter answers preflights before they are charged.
+func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
+	return func(r *http.Request) int64 {
+		switch {
+		case preflight(r):
+			return 0
+		case cost == nil:
+			return 1
+		}
+		return cost(r)
+	}
+}
+
+// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
+// without a body or credentials (Fetch standard, CORS-preflight request). A client
+// certificate belongs to the connection and is ignored.
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
+		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/keys"
 )
 

@@ -2,6 +2,8 @@ package weir
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/remaining"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -23,7 +26,6 @@ type Limiter struct {
 	o       Options
 	settles bool // a rule has Settle
 	flies   bool // a limit can count requests in flight
-	costs   bool // a rule has Cost
 
 	left   remaining.Table // what servers say that keys have left, of other units than requests
 	writer *headers.Writer
@@ -65,8 +67,40 @@ type rider interface {
 type bystander struct{}
 
 func (bystander) meet(*verdict, *rule, string, bool) bool { return false }
-func (bystander) heed(*verdict)                           {}
-func (bystander) start(*verdict) func()                   { return nil }
+
+func (bystander) heed(*verdict) {}
+
+func (bystander) start(*verdict) func() { return nil }
+
+// ends has what riders do once a request is over.
+type ends []func()
+
+// startAll has riders start an admitted request.
+func startAll(riders []rider, v *verdict) (all ends) {
+	for _, rider := range riders {
+		if end := rider.start(v); end != nil {
+			all = append(all, end)
+		}
+	}
+	return all
+}
+
+func (e ends) run() {
+	for _, end := range e {
+		end()
+	}
+}
+
+// handler returns next, or a handler that runs e when next returns or panics.
+func (e ends) handler(next http.Handler) http.Handler {
+	if len(e) == 0 {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer e.run()
+		next.ServeHTTP(w, r)
+	})
+}
 
 // A verdict is what a Limiter decides about a request. Most verdicts are recycled with
 // their inquiries. The context of the next handler is a copy of the verdict without the
@@ -101,11 +135,11 @@ type inquiry struct {
 
 // extra holds what few requests need.
 type extra struct {
-	denial Refusal  // that is not by limits: a ban, a deny, or a missing key
-	by     *rule    // the rule of the denial
-	aside  book     // charges that refuse nothing
-	l      *Limiter // if a rule has Settle
-	used   usage    // see ReportUsage
+	denial Refusal   // that is not by limits: a ban, a deny, or a missing key
+	by     *rule     // the rule of the denial
+	aside  book      // charges that refuse nothing
+	l      *Limiter  // if a rule has Settle
+	used   usedUnits // see ReportUsage
 
 	onError func(r *http.Request, err error) error // the same, if Draw cannot draw
 }
@@ -118,154 +152,12 @@ type book struct {
 	spent bool
 }
 
-// A usage is what a request has used, by unit.
-type usage struct {
-	mu   sync.Mutex
-	of   map[string]*units
-	over bool // the request was settled
-}
-
-// units are how many units of one kind a request has used.
-type units struct {
-	used     int64 // reported or drawn
-	reported bool
-	drawn    int64         // beyond what Cost has reserved
-	stream   *quota.Stream // of these
-}
-
 // An item is the decision on one limit of a request.
 type item struct {
 	*policy
 	quota.Decision
 	key  string
 	cost int64
-}
-
-// makeVerdict returns a verdict that has no inquiry, with room for the given number of
-// limits. If withRoom, the same memory has Room for values of header fields.
-func makeVerdict(limits int, withRoom bool) (*verdict, *headers.Room) {
-	switch {
-	case limits <= 1 && !withRoom:
-		m := new(struct {
-			verdict
-			items [1]item
-		})
-		m.verdict.items = m.items[:0]
-		return &m.verdict, nil
-	case limits <= 1:
-		m := new(struct {
-			verdict
-			items [1]item
-			headers.Room
-		})
-		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.Room
-	case limits <= 4:
-		m := new(struct {
-			verdict
-			items [4]item
-			headers.Room
-		})
-		m.verdict.items = m.items[:0]
-		return &m.verdict, &m.Room
-	}
-	m := new(struct {
-		verdict
-		headers.Room
-	})
-	m.items = make([]item, 0, limits)
-	return &m.verdict, &m.Room
-}
-
-// begin empties v for the request r.
-func (v *verdict) begin(r *http.Request) {
-	v.Context = r.Context()
-	v.outer = verdictOf(v.Context)
-	v.event.Request = r
-	v.items = v.items[:0]
-	t := &v.Transaction
-	t.Charges = t.Charges[:0]
-	t.Decisions = t.Decisions[:0]
-	t.Undo = t.Undo[:0]
-	v.riding = v.riding[:0]
-	t.Within, t.Wait, t.At = 0, 0, time.Time{}
-}
-
-// Room makes v.told, the context of the next handler, with Room for values of header fields.
-func (v *verdict) Room() (r *headers.Room) {
-	v.told, r = makeVerdict(len(v.items), true)
-	return r
-}
-
-// tell returns the context of the handler that gets the request: a copy of the verdict
-// without the inquiry, because another request will use the inquiry.
-func (v *verdict) tell() *verdict {
-	told := v.told
-	if told == nil {
-		told, _ = makeVerdict(len(v.items), false)
-	}
-	told.Context, told.extra, told.reason, told.longest = v.Context, v.extra, v.reason, v.longest
-	told.items = append(told.items, v.items...)
-	told.at, told.waited = v.At.UnixMicro(), v.Wait
-	return told
-}
-
-// recycle puts v, with its inquiry, into the pool for another request. The pool must keep
-// neither keys nor logs of states alive. charge and trim clear what they cut, so no key is left
-// beyond the lengths. After an error v is not recycled, because a store that failed may still use
-// it.
-func (l *Limiter) recycle(v *verdict) {
-	if v.event.Err != nil {
-		return
-	}
-	v.Release()
-	for i := range v.items {
-		v.items[i].key = ""
-		if !l.instant { // such a store may have changed the charges
-			v.items[i].policy = nil
-		}
-	}
-	if v.reason != 0 {
-		v.reason, v.Refusal = 0, Refusal{}
-	}
-	v.Context, v.outer, v.told, v.extra, v.event.Request, v.event.Key = nil, nil, nil, nil, nil, ""
-	v.event.Took, v.event.BanBegan, v.least = 0, false, 0
-	l.pool.Put(v)
-}
-
-// problem returns the answer to a refused request. After a refusal by limits, the answer names
-// them. Usually one limit refuses, and its answer is prepared already.
-func (v *verdict) problem() *problem {
-	if v.extra != nil && v.extra.denial.Reason != 0 {
-		switch v.extra.denial.Reason {
-		case ReasonNoKey:
-			return &missingKey
-		case ReasonError:
-			return &reducedCapacity
-		}
-		return &v.extra.by.abnormal
-	}
-	refusing := 0
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			refusing++
-		}
-	}
-	if refusing == 0 { // a handler calls Refuse for a request that was admitted
-		return &quotaExceeded
-	}
-	longest := &v.items[v.longest]
-	if refusing == 1 {
-		return &longest.policy.problem
-	}
-	var names [][]byte
-	for i := range v.items {
-		if !v.items[i].Allowed {
-			names = append(names, v.items[i].json)
-		}
-	}
-	p := longest.rule.exceeded.violating(names...)
-	return &p
 }
 
 func (v *verdict) extras() *extra {
@@ -316,5 +208,100 @@ func verdictOf(ctx context.Context) *verdict {
 type asking struct{ context.Context }
 
 func (asking) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
-func (asking) Done() <-chan struct{}                   { return nil }
-func (asking) Err() error                              { return nil }
+
+func (asking) Done() <-chan struct{} { return nil }
+
+func (asking) Err() error { return nil }
+
+// usedUnits is what a request has used, by unit.
+type usedUnits struct {
+	mu   sync.Mutex
+	of   map[string]*unitUse
+	over bool // the request was settled
+}
+
+// A unitUse is how many units of one kind a request has used.
+type unitUse struct {
+	used     int64 // reported or drawn
+	reported bool
+	drawn    int64         // beyond what Cost has reserved
+	stream   *quota.Stream // of these
+}
+
+// An errorLog logs errors, at most one line a second, because every request has an error
+// while a store is down. A line says what failed and has the name of the rule, and no key.
+type errorLog struct {
+	logger *slog.Logger // nil means slog.Default()
+	gate   sparse.Gate
+}
+
+// warn logs what happened, such as "request not decided". An ErrUnusable is logged as an error.
+func (l *errorLog) warn(ctx context.Context, what, rule string, err error, attrs ...any) {
+	unlogged, ok := l.gate.Pass()
+	if !ok {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, quota.ErrUnusable) {
+		level = slog.LevelError
+	}
+	attrs = append([]any{"rule", rule, "err", err, "cause", quota.Cause(err)}, attrs...)
+	if unlogged > 0 {
+		attrs = append(attrs, "unlogged", unlogged)
+	}
+	loggerOr(l.logger).Log(ctx, level, "weir: "+what, attrs...)
+}
+
+// held logs what quota.Keep could not do.
+func (l *errorLog) held(ctx context.Context, what, rule string, err error) {
+	l.warn(ctx, what, rule, err)
+}
+
+// loggerOr returns l, or slog.Default() if l is nil.
+func loggerOr(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.Default()
+	}
+	return l
+}
+
+// A silence counts the first requests of a rule that it leaves unlimited, until it has
+// limited one. From then on n is silentRequests, and is only read.
+type silence struct{ n atomic.Int32 }
+
+func (s *silence) holds() bool { return s.n.Load() < silentRequests }
+
+// end is called for a request that is limited.
+func (s *silence) end() {
+	if s.holds() {
+		s.n.Store(silentRequests)
+	}
+}
+
+// again is called for a request that is not limited. It returns true once, if that was the
+// last of silentRequests.
+func (s *silence) again() bool { return s.holds() && s.n.Add(1) == silentRequests }
+
+// silentRequests is how many requests a rule may leave unlimited from its beginning before
+// the Logger gets a warning. A rule that has limited one request works.
+const silentRequests = 200
+
+// miswired logs that a rule is probably wired wrong. Each such line comes once for a rule of a
+// Limiter.
+func (rule *rule) miswired(what, effect, likely string) {
+	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
+}
+
+// noPlace is the Within of a request that may not wait because MaxWaiting leaves no place.
+// It is not 0, because with Within 0 a LeakyBucket admits a burst at once instead of one
+// request after the other.
+const noPlace = time.Microsecond
+
+// failOpen is the default of OnError: it lets requests pass in an outage, and only then. An
+// outage goes away by itself, and no client can cause it.
+func failOpen(_ *http.Request, err error) error {
+	if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) || errors.Is(err, quota.ErrLimit) {
+		return err
+	}
+	return nil
+}

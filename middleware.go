@@ -100,7 +100,7 @@ func New(store Store, o Options) (*Limiter, error) {
 		return nil, err
 	}
 	for i := range o.Rules {
-		r, err := prepare(o.Rules[i], l.writer)
+		r, err := newRule(o.Rules[i], l.writer)
 		if err == nil {
 			err = o.admit(r, names)
 		}
@@ -110,9 +110,9 @@ func New(store Store, o Options) (*Limiter, error) {
 		r.index, r.log = i, &l.log
 		l.rules = append(l.rules, r)
 		l.limits += len(r.policies)
-		l.settles, l.costs = l.settles || r.Settle != nil, l.costs || r.Cost != nil
+		l.settles = l.settles || r.Settle != nil
 	}
-	for _, rider := range []rider{newShadows(l), newBans(l), newFlights(l)} {
+	for _, rider := range []rider{newShadows(l), newCosts(l), newBans(l), newFlights(l)} {
 		if rider != nil {
 			l.riders = append(l.riders, rider)
 		}
@@ -179,10 +179,7 @@ func (l *Limiter) Rules() []Rule {
 	for i := range l.rules {
 		r := l.rules[i]
 		rules[i] = r.Rule
-		rules[i].Limits = make([]Limit, len(r.policies))
-		for j := range r.policies {
-			rules[i].Limits[j] = r.policies[j].limit
-		}
+		rules[i].Limits = limitsOf(r.policies)
 	}
 	return rules
 }
@@ -206,14 +203,19 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-// failOpen is the default of OnError: it lets requests pass in an outage, and only then. An
-// outage goes away by itself, and no client can cause it.
-func failOpen(_ *http.Request, err error) error {
-	if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) || errors.Is(err, quota.ErrLimit) {
-		return err
-	}
-	return nil
-}
-
 // FailClosed is an OnError that refuses every request whose limits could not be checked.
 func FailClosed(_ *http.Request, err error) error { return err }
+
+// PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
+// Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
+// the rule has no Limits, the limits of a key that has no policy, or that are to replace
+// limits of the request, are the zero Policy. The error is not nil if there is no such rule, or if
+// the key has a limit that is invalid.
+func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
+	for _, r := range l.rules {
+		if r.Name == rule {
+			return r.policyOf(key)
+		}
+	}
+	return Policy{}, fmt.Errorf("weir: there is no rule %q", rule)
+}

@@ -1,13 +1,17 @@
 package weir
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/quota"
 )
@@ -20,51 +24,9 @@ const (
 	maxDepth = 64 // lists that differ only in the values of their algorithms
 )
 
-// policyFor returns the limits of a request under a rule that has Policy or ForKey, or what the
-// rule says instead. It returns nil if the rule has no key of the request and says nothing.
-func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies bool) (p *prepared, err error) {
-	var own, asked Policy
-	if rule.ForKey != nil && applies {
-		own = rule.ForKey(key)
-	}
-	if rule.Policy != nil && own.kind != allowed {
-		asked = rule.Policy(r.WithContext(asking{v.Context}))
-	}
-	switch {
-	case own.kind == allowed || asked.kind == allowed:
-		return isAllowed, nil
-	case own.kind == denied || asked.kind == denied:
-		return isDenied, nil
-	case !applies:
-		return nil, nil
-	case own.kind == unlimited:
-		return isUnlimited, nil
-	}
-	base := rule.own
-	switch asked.kind {
-	case limited:
-		if base, err = rule.countable(v, asked.limits); err != nil {
-			return nil, err
-		}
-	case unlimited:
-		base = isUnlimited
-	}
-	if own.kind == limited {
-		p := rule.prepare(own.limits, base)
-		if p.err == nil {
-			return p, nil
-		}
-		rule.log.warn(v.Context, "policy of ForKey ignored", rule.Name, p.err)
-	}
-	if base == nil {
-		return nil, fmt.Errorf("weir: rule %q: the policy is zero, and the rule has no Limits: %w", rule.Name, quota.ErrLimit)
-	}
-	return base, nil
-}
-
 // countable prepares limits that Policy has returned. In place of a limit that cannot be counted
 // exactly, it prepares a lower limit that can be counted, and logs the error.
-func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
+func (rule *rule) countable(ctx context.Context, limits []Limit) (*prepared, error) {
 	p := rule.prepare(limits, nil)
 	if p.err == nil {
 		return p, nil
@@ -80,7 +42,7 @@ func (rule *rule) countable(v *verdict, limits []Limit) (*prepared, error) {
 	if nearest.err != nil {
 		return nil, fmt.Errorf("%w: %w", nearest.err, quota.ErrLimit)
 	}
-	rule.log.warn(v.Context, "limit of Policy lowered", rule.Name, fmt.Errorf("%w: %w", p.err, quota.ErrLimit))
+	rule.log.warn(ctx, "limit of Policy lowered", rule.Name, fmt.Errorf("%w: %w", p.err, quota.ErrLimit))
 	return nearest, nil
 }
 
@@ -102,7 +64,7 @@ func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
 	}
 	var err error
 	if p.policies, err = rule.policiesOf(p.of, replaced); err != nil {
-		p.err = &RuleError{rule.Name, err}
+		p.err = rule.fault(err)
 	}
 	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
 		return !compare.Can(l.Algorithm)
@@ -147,47 +109,138 @@ type hashed struct {
 
 var listSeed = maphash.MakeSeed()
 
-// PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
-// Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
-// the rule has no Limits, the limits of a key that has no policy, or that are to replace
-// limits of the request, are the zero Policy. The error is not nil if there is no such rule, or if
-// the key has a limit that is invalid.
-func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
-	for _, r := range l.rules {
-		if r.Name == rule {
-			return r.policyOf(key)
-		}
-	}
-	return Policy{}, fmt.Errorf("weir: there is no rule %q", rule)
-}
-
-// PolicyOf returns the policy of a key, as Limiter.PolicyOf does, or the error of Validate.
-func (r Rule) PolicyOf(key string) (Policy, error) {
-	rule, err := prepare(r, defaultWriter)
-	if err != nil {
-		return Policy{}, err
-	}
-	return rule.policyOf(key)
-}
-
 func (rule *rule) policyOf(key string) (Policy, error) {
 	own, p := Policy{}, rule.own
 	if rule.ForKey != nil {
 		own = rule.ForKey(key)
 	}
 	switch {
-	case own.kind > limited:
+	case own.kind > limitedKind:
 		return own, nil
 	case p == nil:
 		return Policy{}, nil
-	case own.kind == limited:
+	case own.kind == limitedKind:
 		if p = rule.prepare(own.limits, p); p.err != nil {
 			return Policy{}, p.err
 		}
 	}
-	limits := make([]Limit, len(p.policies))
-	for i := range limits {
-		limits[i] = p.policies[i].limit
+	return Limited(limitsOf(p.policies)...), nil
+}
+
+// prepared is limits in the form in which a rule charges them.
+type prepared struct {
+	policies []policy // empty if the request is not charged
+	err      error    // not nil if a limit is invalid
+
+	of    []Limit   // what was prepared
+	base  *prepared // what it replaces, or nil
+	hash  uint64
+	next  *prepared // of the same hash
+	depth int       // how many follow
+	loose bool      // it is not kept
+}
+
+// What a rule says of a request if it has no limits for it.
+var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
+
+// policiesOf prepares limits of a rule: it names them, validates them, and builds their
+// fields. If the limits are of a key, base has the limits that they replace.
+func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
+	var policies []policy
+	for _, l := range limits {
+		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		from := replaced(&l, base, len(limits))
+		if from != nil {
+			inherit(&l, &from.limit)
+			alone = len(limits) == 1 && from.name == r.Name
+		}
+		err := l.Fault()
+		if l.Algorithm == nil && len(base) > 0 {
+			err = fmt.Errorf("%w, and replaces none of the limits %s", err, namesOf(base))
+		}
+		if l.Period != 0 {
+			l.Name = l.StoredName()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("limit %q: %w", l.Name, err)
+		}
+		long := l
+		long.Period += r.buffer
+		if err := long.Fault(); err != nil {
+			return nil, fmt.Errorf("limit %q with a buffer of %v: %w", l.Name, r.buffer, err)
+		}
+		for _, p := range policies {
+			if p.limit.Name == l.Name {
+				return nil, fmt.Errorf("two limits are named %q", l.Name)
+			}
+		}
+		policies = append(policies, newPolicy(r, len(limits), alone, l))
 	}
-	return Limited(limits...), nil
+	return policies, nil
+}
+
+// newPolicy prepares a limit. If alone, header fields show the limit under the name of the
+// rule, and otherwise as rule/limit.
+func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
+	p := policy{rule: r, limits: limits, limit: l, name: r.Name, inFlight: l.InFlight()}
+	if !alone {
+		p.name += "/" + l.Name
+	}
+	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
+	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
+	p.problem = r.exceeded.Violating(p.json)
+	return p
+}
+
+// namesOf returns the stored names of limits, for an error.
+func namesOf(policies []policy) string {
+	var names []string
+	for i := range policies {
+		names = append(names, strconv.Quote(policies[i].limit.Name))
+	}
+	return strings.Join(names, ", ")
+}
+
+// replaced returns the one of the policies that l, one of n limits, replaces, or nil if l
+// replaces none. A limit with a name replaces the policy of the same name. A limit without a
+// name replaces the policy of the same period. If no policy has the same period, but n is 1
+// and there is one policy, l replaces that policy.
+func replaced(l *Limit, policies []policy, n int) *policy {
+	var same *policy
+	for i := range policies {
+		p := &policies[i]
+		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
+			same = p
+		}
+	}
+	if same == nil && n == 1 && len(policies) == 1 && l.Name == "" {
+		same = &policies[0]
+	}
+	return same
+}
+
+// inherit sets the Name of l, and fields of l that are zero, to the values of the limit
+// that l replaces.
+func inherit(l, from *Limit) {
+	l.Name = from.Name
+	if l.Period == 0 {
+		l.Period = from.Period
+	}
+	switch {
+	case l.Algorithm == nil:
+		l.Algorithm = from.Algorithm
+	case l.Algorithm.Name() != from.Algorithm.Name():
+		return
+	}
+	if l.Burst == 0 {
+		l.Burst = from.Burst
+	}
+}
+
+func limitsOf(policies []policy) []Limit {
+	limits := make([]Limit, len(policies))
+	for i := range policies {
+		limits[i] = policies[i].limit
+	}
+	return limits
 }

@@ -1,25 +1,28 @@
 package weir
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/answer"
+	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/internal/printable"
 	"github.com/seed83679106/weir/quota"
 )
 
-func prepare(r Rule, w *headers.Writer) (*rule, error) {
+func newRule(r Rule, w *headers.Writer) (*rule, error) {
 	p, err := r.prepare(w)
 	if err != nil {
-		return nil, &RuleError{r.Name, err}
+		return nil, r.fault(err)
 	}
 	return p, nil
 }
+
+// fault returns the error of New for the rule. Its Unwrap returns err, which does not name the rule.
+func (r *Rule) fault(err error) error { return fmt.Errorf("weir: rule %q: %w", r.Name, err) }
 
 func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	switch {
@@ -46,9 +49,9 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
 	}
-	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), chargesUsed: isChargeUsed(r.Settle), exceeded: quotaExceeded.withStatus(r.Status), abnormal: abnormalUsage.withStatus(r.Status)}
-	if r.Status == reducedCapacity.status {
-		p.exceeded = reducedCapacity
+	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: answer.QuotaExceeded.WithStatus(r.Status), abnormal: answer.AbnormalUsage.WithStatus(r.Status)}
+	if r.Status == answer.ReducedCapacity.Status {
+		p.exceeded = answer.ReducedCapacity
 	}
 	var err error
 	if p.policies, err = p.policiesOf(r.Limits, nil); err == nil {
@@ -70,10 +73,10 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 
 // buffered returns the rule with a buffer, or an error if a limit is invalid with it.
 func (r *rule) buffered(d time.Duration) (*rule, error) {
-	b := &rule{Rule: r.Rule, index: r.index, buffer: d, exceeded: r.exceeded, abnormal: r.abnormal, writer: r.writer, log: r.log, global: r.global, chargesUsed: r.chargesUsed}
+	b := &rule{Rule: r.Rule, index: r.index, buffer: d, exceeded: r.exceeded, abnormal: r.abnormal, writer: r.writer, log: r.log, global: r.global}
 	var err error
 	if b.policies, err = b.policiesOf(r.Limits, nil); err != nil {
-		return nil, &RuleError{r.Name, err}
+		return nil, r.fault(err)
 	}
 	if r.own != nil {
 		b.own = &prepared{policies: b.policies}
@@ -84,7 +87,7 @@ func (r *rule) buffered(d time.Duration) (*rule, error) {
 // Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
 // of the error returns the reason, which does not name the rule.
 func (r Rule) Validate() error {
-	_, err := prepare(r, defaultWriter)
+	_, err := newRule(r, defaultWriter)
 	return err
 }
 
@@ -113,100 +116,6 @@ func (r *rule) checkLimits() error {
 	return nil
 }
 
-// newPolicy prepares a limit. If alone, header fields show the limit under the name of the
-// rule, and otherwise as rule/limit.
-func newPolicy(r *rule, limits int, alone bool, l Limit) policy {
-	p := policy{rule: r, limits: limits, limit: l, name: r.Name, inFlight: l.InFlight()}
-	if !alone {
-		p.name += "/" + l.Name
-	}
-	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
-	p.json, _ = json.Marshal(p.name) // a string can always be marshalled
-	p.problem = r.exceeded.violating(p.json)
-	return p
-}
-
-// policiesOf prepares limits of a rule: it names them, validates them, and builds their
-// fields. If the limits are of a key, base has the limits that they replace.
-func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
-	var policies []policy
-	for _, l := range limits {
-		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
-		from := replaced(&l, base, len(limits))
-		if from != nil {
-			inherit(&l, &from.limit)
-			alone = len(limits) == 1 && from.name == r.Name
-		}
-		err := l.Fault()
-		if l.Algorithm == nil && len(base) > 0 {
-			err = fmt.Errorf("%w, and replaces none of the limits %s", err, namesOf(base))
-		}
-		if l.Period != 0 {
-			l.Name = l.StoredName()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("limit %q: %w", l.Name, err)
-		}
-		long := l
-		long.Period += r.buffer
-		if err := long.Fault(); err != nil {
-			return nil, fmt.Errorf("limit %q with a buffer of %v: %w", l.Name, r.buffer, err)
-		}
-		for _, p := range policies {
-			if p.limit.Name == l.Name {
-				return nil, fmt.Errorf("two limits are named %q", l.Name)
-			}
-		}
-		policies = append(policies, newPolicy(r, len(limits), alone, l))
-	}
-	return policies, nil
-}
-
-// namesOf returns the stored names of limits, for an error.
-func namesOf(policies []policy) string {
-	var names []string
-	for i := range policies {
-		names = append(names, strconv.Quote(policies[i].limit.Name))
-	}
-	return strings.Join(names, ", ")
-}
-
-// replaced returns the one of the policies that l, one of n limits, replaces, or nil if l
-// replaces none. A limit with a name replaces the policy of the same name. A limit without a
-// name replaces the policy of the same period. If no policy has the same period, but n is 1
-// and there is one policy, l replaces that policy.
-func replaced(l *Limit, policies []policy, n int) *policy {
-	var same *policy
-	for i := range policies {
-		p := &policies[i]
-		if l.Name != "" && l.Name == p.limit.Name || l.Name == "" && l.Period == p.limit.Period {
-			same = p
-		}
-	}
-	if same == nil && n == 1 && len(policies) == 1 && l.Name == "" {
-		same = &policies[0]
-	}
-	return same
-}
-
-// inherit sets the Name of l, and fields of l that are zero, to the values of the limit
-// that l replaces.
-func inherit(l, from *Limit) {
-	l.Name = from.Name
-	if l.Period == 0 {
-		l.Period = from.Period
-	}
-	switch {
-	case l.Algorithm == nil:
-		l.Algorithm = from.Algorithm
-	case l.Algorithm.Name() != from.Algorithm.Name():
-		return
-	}
-	if l.Burst == 0 {
-		l.Burst = from.Burst
-	}
-}
-
 // newWriter returns the writer of header fields in a dialect, for rules.
 func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 	units := make([]string, len(rules))
@@ -220,4 +129,54 @@ func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 		return nil, fmt.Errorf("weir: %w", err)
 	}
 	return w, nil
+}
+
+// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
+func checkBurst(l *Limit) error {
+	one, two := l.WithBurst(1), l.WithBurst(2)
+	if l.Burst == 0 || one.Capacity() != two.Capacity() {
+		return nil
+	}
+	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
+}
+
+// longest returns how long a ban lasts at most.
+func (p *Penalty) longest() time.Duration {
+	if p.MaxDuration == 0 {
+		return max(24*time.Hour, p.Duration)
+	}
+	return p.MaxDuration
+}
+
+func (p *Penalty) validate() error {
+	most := p.longest()
+	switch {
+	case p.Duration < time.Microsecond || p.Duration%time.Microsecond != 0:
+		return fmt.Errorf("penalty: Duration %v is not in whole microseconds above 0", p.Duration)
+	case most < p.Duration || most%time.Microsecond != 0:
+		return fmt.Errorf("penalty: MaxDuration %v is below Duration, or not in whole microseconds", most)
+	case most > quota.MaxTicks/ban.Repeats*time.Microsecond:
+		return fmt.Errorf("penalty: a ban of %v is too long, the longest is %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
+	}
+	strikes := p.Strikes.Named(strikesName)
+	err := strikes.Fault()
+	if err == nil {
+		err = checkBurst(&strikes)
+	}
+	if _, queue := strikes.Algorithm.(quota.Queuer); err == nil && (queue || strikes.InFlight()) {
+		err = fmt.Errorf("%s cannot count strikes", strikes.Algorithm.Name()) // they neither wait nor end
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", strikesName, err)
+	}
+	return nil
+}
+
+// PolicyOf returns the policy of a key, as Limiter.PolicyOf does, or the error of Validate.
+func (r Rule) PolicyOf(key string) (Policy, error) {
+	rule, err := newRule(r, defaultWriter)
+	if err != nil {
+		return Policy{}, err
+	}
+	return rule.policyOf(key)
 }

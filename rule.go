@@ -1,7 +1,6 @@
 package weir
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -123,59 +123,6 @@ type Rule struct {
 	RetryJitter time.Duration
 }
 
-// A rule is a Rule with everything that New prepares.
-type rule struct {
-	Rule
-	index    int             // in the rules of its Limiter
-	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
-	policies []policy        // of Limits
-	own      *prepared       // Limits; nil if there are none
-	exceeded problem         // the body of a refusal by its limits
-	abnormal problem         // the body of a refusal by a ban or a deny
-	writer   *headers.Writer // of the Limiter
-	log      *errorLog       // the same
-
-	global            bool    // Key is Global, whose key is empty on purpose
-	chargesUsed       bool    // Settle is ChargeUsed
-	keyless, costless silence // see wiring.go
-	negative, unfit   silence // the same
-	unsettled         silence // the same
-	emptied           atomic.Bool
-	unread            atomic.Bool // usage was reported, and the rule has no Settle
-
-	lists     sync.Map // hash → *prepared
-	listCount atomic.Int64
-}
-
-// A policy is a limit with what is the same in every response, for every key.
-type policy struct {
-	rule     *rule
-	limits   int // how many limits of the rule are charged together
-	limit    Limit
-	name     string // the rule's, or rule/limit
-	inFlight bool   // it counts requests that have not ended
-
-	fields  *headers.Prepared
-	json    []byte  // the name as JSON
-	problem problem // the answer if this limit alone refuses
-}
-
-// prepared is limits in the form in which a rule charges them.
-type prepared struct {
-	policies []policy // empty if the request is not charged
-	err      error    // not nil if a limit is invalid
-
-	of    []Limit   // what was prepared
-	base  *prepared // what it replaces, or nil
-	hash  uint64
-	next  *prepared // of the same hash
-	depth int       // how many follow
-	loose bool      // it is not kept
-}
-
-// What a rule says of a request if it has no limits for it.
-var isUnlimited, isDenied, isAllowed = new(prepared), new(prepared), new(prepared)
-
 // A NoKey says what a rule does with a request for which its Key returns no key.
 type NoKey uint8
 
@@ -204,10 +151,10 @@ type Policy struct {
 type kind uint8
 
 const (
-	limited kind = iota + 1
-	unlimited
-	denied
-	allowed
+	limitedKind kind = iota + 1
+	unlimitedKind
+	deniedKind
+	allowedKind
 )
 
 // Limited returns the policy of these limits. Without limits it returns the zero Policy.
@@ -215,21 +162,21 @@ func Limited(limits ...Limit) Policy {
 	if len(limits) == 0 {
 		return Policy{}
 	}
-	return Policy{limited, limits}
+	return Policy{limitedKind, limits}
 }
 
 // Unlimited returns the policy without limits, such as that of a tier. If the key or the
 // request is denied by the other of Rule.Policy and Rule.ForKey, it is refused all the same. A
 // ban of the key does not hold while the policy is Unlimited.
-func Unlimited() Policy { return Policy{kind: unlimited} }
+func Unlimited() Policy { return Policy{kind: unlimitedKind} }
 
 // Denied returns the policy that refuses every request, without a call of the store. It is for
 // lists of keys and networks that are not served.
-func Denied() Policy { return Policy{kind: denied} }
+func Denied() Policy { return Policy{kind: deniedKind} }
 
 // Allowed returns the policy for which the rule ignores the request, even if it is denied as
 // well or lacks a key. It is for lists of keys and networks to which the rule does not apply.
-func Allowed() Policy { return Policy{kind: allowed} }
+func Allowed() Policy { return Policy{kind: allowedKind} }
 
 // Limits returns the limits of Limited, and nil for any other policy.
 func (p Policy) Limits() []Limit { return p.limits }
@@ -263,20 +210,84 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 	}
 }
 
-// A RuleError is the error of New, and of Validate, for an invalid Rule.
-type RuleError struct {
-	Rule string // its name
-	Err  error  // what is wrong, without the name
+// A Penalty bans keys that are refused again and again. The store keeps the bans, so all
+// processes that share it enforce them. Each process also remembers a ban for up to 10 s,
+// so in each process the requests of a banned key cause about one call of the store in 10 s.
+//
+// Each refusal by a limit of the rule is a strike. A refusal by another rule is not a
+// strike. Besides the call for the decision, the store is called this often:
+//
+//   - a strike: one call;
+//   - the strike that begins a ban: one call as well, but usually two calls if this process
+//     has not refused the key within the period of Strikes;
+//   - a refusal during a ban that the process knows of: no call, not even the call for the
+//     decision. Such a refusal is no strike. Every 10 s the process calls the store again.
+//
+// The call that begins a ban also clears the strikes that led to it. If that call fails,
+// the next refusal tries again.
+//
+// Requests of banned keys are refused with problem details of the type
+// abnormal-usage-detected. Retry-After is the wait until neither the ban nor the limits
+// refuse the request. A process that does not know of a ban learns of it from the decision on
+// the next request of the key. That request is refused and charged, unless it would have
+// had to wait. A request that already waits keeps its place in the queue.
+type Penalty struct {
+	// Strikes says how many refusals within its period bring a ban, such as
+	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket or a concurrency limit
+	// cannot count strikes.
+	Strikes Limit
+
+	// Duration is how long a first ban lasts, in whole microseconds. Each further ban
+	// lasts twice as long as the one before, up to MaxDuration.
+	Duration time.Duration
+
+	// MaxDuration is how long a ban lasts at most; 0 means 24 hours, or Duration if that is
+	// longer. The bans of a key are forgotten after 32 times MaxDuration without a ban.
+	MaxDuration time.Duration
 }
 
-func (e *RuleError) Error() string { return fmt.Sprintf("weir: rule %q: %v", e.Rule, e.Err) }
-func (e *RuleError) Unwrap() error { return e.Err }
+// A rule is a Rule with everything that New prepares.
+type rule struct {
+	Rule
+	index    int             // in the rules of its Limiter
+	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
+	policies []policy        // of Limits
+	own      *prepared       // Limits; nil if there are none
+	exceeded answer.Problem  // the body of a refusal by its limits
+	abnormal answer.Problem  // the body of a refusal by a ban or a deny
+	writer   *headers.Writer // of the Limiter
+	log      *errorLog       // the same
 
-// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
-func checkBurst(l *Limit) error {
-	one, two := l.WithBurst(1), l.WithBurst(2)
-	if l.Burst == 0 || one.Capacity() != two.Capacity() {
-		return nil
-	}
-	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
+	global            bool    // Key is Global, whose key is empty on purpose
+	keyless, costless silence // see wiring.go
+	negative, unfit   silence // the same
+	unsettled         silence // the same
+	emptied           atomic.Bool
+	unread            atomic.Bool // usage was reported, and the rule has no Settle
+
+	lists     sync.Map // hash → *prepared
+	listCount atomic.Int64
+}
+
+// A policy is a limit with what is the same in every response, for every key.
+type policy struct {
+	rule     *rule
+	limits   int // how many limits of the rule are charged together
+	limit    Limit
+	name     string // the rule's, or rule/limit
+	inFlight bool   // it counts requests that have not ended
+
+	fields  *headers.Prepared
+	json    []byte         // the name as JSON
+	problem answer.Problem // the answer if this limit alone refuses
+}
+
+// strikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
+const strikesName = "penalty strikes"
+
+// Offenses are what the store remembers of the refusals of a key under a rule with a Penalty.
+type Offenses struct {
+	Banned   time.Duration // how much longer the key is banned; 0 if it is not banned
+	SinceBan time.Duration // how long ago the last ban expired; 0 if the store remembers none
+	Strikes  int64         // how many refusals count towards the next ban
 }

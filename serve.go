@@ -2,10 +2,11 @@ package weir
 
 import (
 	"context"
-	"errors"
 	"net/http"
+	"runtime"
 	"time"
 
+	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -13,12 +14,12 @@ import (
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	v := l.newVerdict(r)
 	switch err := l.admit(v); {
-	case err != nil:
-		unserved(w, r, err)
-	case v.event.Passed:
+	case err == nil && !v.event.Passed:
+		l.answer(w, r, next, v)
+	case err == nil:
 		next.ServeHTTP(w, r)
 	default:
-		l.answer(w, r, next, v)
+		answer.Ended(w, r, err)
 	}
 }
 
@@ -64,220 +65,16 @@ func (l *Limiter) decide(v *verdict, rules []*rule, riders []rider, maxWait time
 	return nil
 }
 
-// askInLine does what ask does, for a request that may wait for up to maxWait, and then waits.
-func (l *Limiter) askInLine(v *verdict, riders []rider, maxWait time.Duration) error {
-	v.Within, v.slept, v.gone = l.enter(v, maxWait), 0, nil
-	defer l.leave(v) // even if the store panics. In decide it would cost each request 17 ns
-	l.ask(v, riders)
-	if v.event.Err != nil {
-		return nil
-	}
-	if v.reason == 0 {
-		v.Wait += v.slept
-	}
-	l.observe(v)
-	if v.reason == 0 && v.Wait > v.slept {
-		return l.wait(v)
-	}
-	return v.gone
-}
-
-// ask has the store decide the charges of v and of its riders, in one call, and has the riders
-// heed the decisions. Then it removes the charges of riders.
-func (l *Limiter) ask(v *verdict, riders []rider) {
-	if len(v.Charges) == 0 {
-		return
-	}
-	if len(v.riding) > 0 {
-		v.Charges = append(v.Charges, v.riding...)
-	}
-	var err error
-	if v.Within > 0 && l.flies {
-		err = l.takeInLine(v)
-	} else {
-		v.event.Took, err = l.timedTake(v, l.store, &v.Transaction)
-	}
-	if err != nil {
-		v.event.Err = err
-		v.Refusal, v.event.Key = Refusal{Reason: ReasonError, Rule: v.Charges[0].Rule}, v.Charges[0].Key
-	} else if f, longest := refusalOf(&v.Transaction, len(v.items)); f.Reason != 0 {
-		v.Refusal, v.reason, v.event.Key, v.longest = f, f.Reason, v.Charges[longest].Key, int32(longest)
-	}
-	if l.costs && err == nil {
-		checkCosts(v.items, v.Decisions)
-	}
-	if len(riders) > 0 {
-		l.heed(v, riders)
-	}
-}
-
-// heed has riders heed the decisions of v, and then removes their charges.
-func (l *Limiter) heed(v *verdict, riders []rider) {
-	if v.event.Err == nil && v.gone == nil {
-		for _, rider := range riders {
-			rider.heed(v)
-		}
-	}
-	v.trim()
-	if v.reason != 0 && v.Wait > 0 { // a rider has refused a request that has reserved a turn
-		l.giveBack(v)
-	}
-}
-
-// takeInLine has the store decide the charges of v, for which the request may first wait until
-// units in flight are released. If the context of the request ends meanwhile, the request is
-// refused and gone.
-func (l *Limiter) takeInLine(v *verdict) (err error) {
-	start := time.Now()
-	v.slept, err = quota.TakeInLine(v.Context, l.store, &v.Transaction)
-	if !l.instant {
-		v.event.Took = time.Since(start) - v.slept
-	}
-	if err != nil && err == v.Err() && len(v.Decisions) == len(v.Charges) {
-		v.gone, err = err, nil
-	}
-	return err
-}
-
-// timedTake asks the store. If Observe is set, timedTake measures how long the store takes,
-// unless reading the clock would take as long.
-func (l *Limiter) timedTake(v *verdict, store Store, t *quota.Transaction) (took time.Duration, err error) {
-	switch {
-	case l.instant:
-		return 0, store.Take(context.Background(), t)
-	case l.o.Observe == nil:
-		return 0, store.Take(asking{v.Context}, t)
-	}
-	start := time.Now()
-	err = store.Take(asking{v.Context}, t)
-	return time.Since(start), err
-}
-
-// refusalOf returns why the first n charges of a decided transaction are refused, and the index
-// of the charge with the longest wait.
-func refusalOf(t *quota.Transaction, n int) (f Refusal, charge int) {
-	for i := range t.Decisions[:n] {
-		d := &t.Decisions[i]
-		if !d.Allowed && (f.Reason == 0 || d.RetryAfter > f.RetryAfter) {
-			f, charge = Refusal{ReasonLimit, t.Charges[i].Rule, d.RetryAfter}, i
-		}
-	}
-	return f, charge
-}
-
-// enter returns how long a request may wait: at most maxWait, and no longer than its
-// context lasts. It returns noPlace if no time is left, or if MaxWaiting requests wait or
-// are being decided. If the request may wait, enter counts it until leave is called. enter
-// counts the request before the store is asked, because otherwise more than MaxWaiting
-// requests could pass at once.
-func (l *Limiter) enter(v *verdict, maxWait time.Duration) time.Duration {
-	within := maxWait
-	if deadline, ok := v.Deadline(); ok {
-		within = max(0, min(within, time.Until(deadline)))
-	}
-	if within > 0 && l.waiting.Add(1) > int64(l.o.MaxWaiting) {
-		l.waiting.Add(-1)
-		within = 0
-	}
-	if within == 0 {
-		return noPlace
-	}
-	v.entered = true
-	return within
-}
-
-// noPlace is the Within of a request that may not wait because MaxWaiting leaves no place.
-// It is not 0, because with Within 0 a LeakyBucket admits a burst at once instead of one
-// request after the other.
-const noPlace = time.Microsecond
-
-func (l *Limiter) leave(v *verdict) {
-	if v.entered {
-		v.entered = false
-		l.waiting.Add(-1)
-	}
-}
-
-// wait returns when the turn of v has come. If the context of the request ends before the
-// turn, wait gives the turn back.
-func (l *Limiter) wait(v *verdict) error {
-	timer := time.NewTimer(v.Wait - v.slept)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-v.Done():
-		l.giveBack(v)
-		return v.Err()
-	}
-}
-
-// giveBack gives back the turn of v, because the request does not use it.
-func (l *Limiter) giveBack(v *verdict) {
-	if err := quota.Refund(asking{v.Context}, l.store, &v.Transaction); err != nil {
-		l.log.warn(v, "units not refunded", v.Charges[0].Rule, err) // if it fails, the units stay spent
-	}
-	v.Wait = 0
-}
-
-// observe calls Observe with the event of v, and logs its error. If all rules of a request are in
-// shadow, only their event is observed.
-func (l *Limiter) observe(v *verdict) {
-	if v.event.Err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
-		l.complete(v)
-	}
-}
-
-// complete completes the event of v and reports it.
-func (l *Limiter) complete(v *verdict) {
-	if v.event.Err == nil && v.reason == 0 && len(v.Charges) == 0 && v.aside() != nil {
-		return
-	}
-	v.event.Transaction, v.event.Refusal = &v.Transaction, v.Refusal
-	l.report(v, &v.event)
-}
-
-// report logs the error of an event, and calls Observe.
-func (l *Limiter) report(ctx context.Context, e *Event) {
-	if e.Err != nil {
-		log, attrs := &l.log, []any{"passed", e.Passed}
-		switch {
-		case e.Passed:
-			log = &l.passed
-		case e.Shadow: // its rules refuse nothing
-			attrs = []any{"shadow", true}
-		}
-		log.warn(ctx, "request not decided", e.Refusal.Rule, e.Err, attrs...)
-	}
-	if l.o.Observe != nil {
-		l.o.Observe(*e)
-	}
-}
-
-// fail has OnError say whether a request passes that could not be decided.
-func (l *Limiter) fail(v *verdict) {
-	defer l.observe(v) // even if OnError panics
-	v.items = nil      // their decisions mean nothing
-	if l.o.OnError(v.event.Request, v.event.Err) == nil {
-		v.event.Passed = true
-		return
-	}
-	if errors.Is(v.event.Err, quota.ErrBusy) {
-		v.Refusal.RetryAfter = time.Second // a store that gets too much now may have room a moment later
-	}
-	v.deny(v.Refusal, nil, v.event.Key)
-}
-
 // answer writes the header fields, writes the refusal or calls next, and recycles the
 // verdict.
 func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handler, v *verdict) {
 	h, settles := w.Header(), l.settles && v.reason == 0
 	tells := !settles && l.tells(v)
 	fresh := len(h) == 0 // the response will have no other fields
+	l.writeHeaders(h, v, tells)
 	if v.outer != nil {
 		l.checkNesting(v)
 	}
-	l.writeHeaders(h, v, tells)
 	if v.reason == 0 && len(l.riders) > 0 {
 		next = startAll(l.riders, v).handler(next)
 	}
@@ -285,10 +82,11 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 		l.serveAndSettle(w, r, v, next)
 		return
 	}
-	var refusal *problem
+	var refusal *answer.Problem
+	var violated [][]byte
 	switch {
 	case v.reason != 0 && !tells:
-		refusal = v.problem()
+		refusal, violated = v.problem()
 	case tells:
 		if v.reason != 0 {
 			next = l.o.OnLimited
@@ -297,7 +95,7 @@ func (l *Limiter) answer(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	l.recycle(v)
 	if refusal != nil {
-		refusal.write(w, r, fresh)
+		refusal.Write(w, r, fresh, violated...)
 		return
 	}
 	next.ServeHTTP(w, r)
@@ -312,40 +110,95 @@ func (l *Limiter) tells(v *verdict) bool {
 	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
 }
 
-// clientClosedRequest is the status that nginx logs if a client hangs up before the
-// answer.
-const clientClosedRequest = 499
-
-// unserved answers a request whose context ended with err before it was served. The client
-// may be gone, but the log must not show a success, and a cache must store nothing.
-func unserved(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, context.DeadlineExceeded) {
-		reducedCapacity.write(w, r, false)
-		return
+// Admit decides about a request exactly as Handler does: it charges the rules, and waits for up
+// to MaxWait. The caller serves the request and then calls Done. Admit is for servers that are
+// not an http.Handler, such as gRPC servers and workers, and for the parts of a request, such as
+// the messages of a WebSocket, which a separate Limiter charges under the keys of the request
+// that has opened it.
+//
+// If err is nil, the request was admitted, perhaps by OnError after an error. If the request was
+// refused, err is a *RefusedError, whose Admission has the Refusal and the header fields. Its
+// Reason is ReasonError if the request could not be decided. Otherwise err is the error of the
+// context of r, which ended while the request waited.
+func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
+	s := newStay(l, r)
+	v := s.v
+	if err := l.admit(v); err != nil {
+		return nil, err
 	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
-	w.WriteHeader(clientClosedRequest)
+	v.note()
+	if v.outer != nil {
+		l.checkNesting(v)
+	}
+	a := &v.Admission // v is not recycled, because the caller keeps a
+	a.stay = s
+	if v.reason != 0 {
+		s.refused.Admission = a
+		return nil, &s.refused
+	}
+	if !v.event.Passed {
+		s.begin()
+	}
+	return a, nil
 }
 
-// Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
-// usually 429, and with problem details, or with text or HTML if the client prefers that.
-// After a ban or a deny, the type of the problem is abnormal-usage-detected. After a
-// refusal by a limit it is quota-exceeded, or temporary-reduced-capacity if the Status is
-// 503. A request without the key that it must have (NoKeyRefuse) gets 400, whatever the
-// Status is, because no wait helps, and problem details of the type about:blank. A request that
-// could not be decided, and that Options.OnError does not allow, gets 503 and
-// temporary-reduced-capacity.
-//
-// Clients of gRPC, gRPC-Web and Connect, which are known by their Content-Type, get the same in
-// the words of their protocol: resource_exhausted, with google.rpc.RetryInfo if a wait helps,
-// permission_denied after a deny, invalid_argument without a key, and unavailable for 503.
-func Refuse(w http.ResponseWriter, r *http.Request) {
-	if v := verdictOf(r.Context()); v != nil {
-		v.problem().write(w, r, false)
+// newStay returns a stay with an empty verdict of r, in one piece of memory if there is one limit.
+func newStay(l *Limiter, r *http.Request) *stay {
+	m := new(struct {
+		stay
+		verdict
+		inquiry
+		items     [1]item
+		charges   [1]quota.Charge
+		decisions [1]quota.Decision
+	})
+	m.stay.l, m.stay.v = l, &m.verdict
+	m.verdict.inquiry, m.verdict.items = &m.inquiry, m.items[:0]
+	m.inquiry.Charges, m.inquiry.Decisions = m.charges[:0], m.decisions[:0]
+	m.verdict.begin(r)
+	return &m.stay
+}
+
+// begin has riders start the request, and logs if Done is never called although it has something
+// to do.
+func (s *stay) begin() {
+	s.ends = startAll(s.l.riders, s.v)
+	if !s.l.settles && len(s.ends) == 0 {
 		return
 	}
-	quotaExceeded.write(w, r, false)
+	s.v.extras().settledBy(s.l, s.l.o.OnError)
+	s.begun = time.Now()
+	dropped := func(l *Limiter, ends ends, ctx context.Context, rule string) func(struct{}) {
+		return func(struct{}) {
+			loggerOr(l.o.Logger).WarnContext(ctx, "weir: admission dropped without Done", "rule", rule, "effect", "its cost was not settled")
+			go ends.run()
+		}
+	}(s.l, s.ends, asking{s.v.Context}, s.l.rules[0].Name)
+	s.watch = runtime.AddCleanup(s, dropped, struct{}{})
+}
+
+// Done ends an admitted request: each rule with Settle charges its final cost, and units in
+// flight become free. The Outcome may be zero: Done sets Request, Cost, and Took, Used and
+// Reported if ReportUsage or Draw was called, and Status if it is 0, to 500 if the request has Panicked and otherwise
+// to 200. HungUp is also set if the context of the request has ended. Only the first call does
+// something. It takes a round trip if there is something to refund or to charge. An Admission
+// that was never done is logged once it is garbage: its reserved cost then stays spent.
+//
+// Done does nothing for an Admission of FromContext or of a RefusedError.
+func (a *Admission) Done(o Outcome) {
+	s := a.stay
+	if s == nil || s.v.reason != 0 || s.over.Swap(true) {
+		return
+	}
+	s.watch.Stop()
+	s.ends.run()
+	if !s.l.settles {
+		return
+	}
+	if o.Took == 0 {
+		o.Took = time.Since(s.begun)
+	}
+	o.HungUp = o.HungUp || s.v.Err() != nil
+	o.complete()
+	s.l.settle(s.v, o)
 }

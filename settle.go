@@ -121,36 +121,6 @@ func isChargeUsed(settle func(Outcome) int64) bool {
 	return reflect.ValueOf(settle).Pointer() == reflect.ValueOf(ChargeUsed).Pointer()
 }
 
-// ends has what riders do once a request is over.
-type ends []func()
-
-// startAll has riders start an admitted request.
-func startAll(riders []rider, v *verdict) (all ends) {
-	for _, rider := range riders {
-		if end := rider.start(v); end != nil {
-			all = append(all, end)
-		}
-	}
-	return all
-}
-
-func (e ends) run() {
-	for _, end := range e {
-		end()
-	}
-}
-
-// handler returns next, or a handler that runs e when next returns or panics.
-func (e ends) handler(next http.Handler) http.Handler {
-	if len(e) == 0 {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer e.run()
-		next.ServeHTTP(w, r)
-	})
-}
-
 // serveAndSettle serves a request, and then charges its final cost.
 func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verdict, next http.Handler) {
 	if len(v.items) == 0 && v.extra == nil {
@@ -201,7 +171,7 @@ func (l *Limiter) settle(v *verdict, o Outcome) {
 	}
 }
 
-func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quota.Transaction, items []item, inShadow bool) {
+func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usedUnits, t *quota.Transaction, items []item, inShadow bool) {
 	var back, more []quota.Charge
 	reported := o.Reported
 	for i, n := 0, 0; i < len(items); i += n {
@@ -212,7 +182,7 @@ func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quo
 		}
 		u := used.of[it.rule.Unit]
 		if u == nil {
-			u = new(units)
+			u = new(unitUse)
 		}
 		drawn := u.drawn
 		if inShadow {
@@ -245,9 +215,15 @@ func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usage, t *quo
 	}
 }
 
+// The likely reasons, for the Logger.
+const (
+	settledLikely    = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
+	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
+)
+
 // settled is called with the final cost of each request, and whether its usage was reported.
 func (rule *rule) settled(cost int64, reported bool) {
-	switch unused := rule.chargesUsed && !reported; {
+	switch unused := !reported && isChargeUsed(rule.Settle); {
 	case cost > 0 && !unused:
 		rule.unsettled.end()
 	case !rule.unsettled.again():

@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"

@@ -3,10 +3,7 @@ package weir
 import (
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/drain"
@@ -162,7 +159,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if res.StatusCode != http.StatusTooManyRequests || asked > t.o.MaxPause || asked > time.Until(giveUp) {
 			return res, nil
 		}
-		next, ok := rewound(r)
+		next, ok := retries.Rewound(r)
 		if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
 			return res, nil
 		}
@@ -195,7 +192,7 @@ func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err e
 		}
 	}()
 	if res, err = t.o.Base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
-		res.Body = ends.body(res.Body)
+		res.Body = drain.OnClose(res.Body, ends.run)
 		sent = true
 	}
 	return res, err
@@ -209,31 +206,6 @@ func (t *transport) settle(v *verdict, res *http.Response, took time.Duration) {
 		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused it, so it has used nothing
 	}
 	t.l.settle(v, o)
-}
-
-// body returns b, but runs e when b is first closed.
-func (e ends) body(b io.ReadCloser) io.ReadCloser {
-	body := &endBody{ReadCloser: b, ends: e}
-	if w, ok := b.(io.Writer); ok { // of a connection that was upgraded
-		return struct {
-			*endBody
-			io.Writer
-		}{body, w}
-	}
-	return body
-}
-
-type endBody struct {
-	io.ReadCloser
-	ends ends
-	over atomic.Bool
-}
-
-func (b *endBody) Close() error {
-	if !b.over.Swap(true) {
-		defer b.ends.run()
-	}
-	return b.ReadCloser.Close()
 }
 
 // turn returns when the turn of the request has come.
@@ -251,11 +223,13 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 		err := l.decide(v, t.rules, t.riders, left)
 		switch {
 		case v.event.Err != nil:
-			if failures++; mayRecover(v.event.Err) && l.sitOut(v, min(pauseAfter(failures), time.Until(giveUp))) {
+			if failures++; mayRecover(v.event.Err) && l.sitOut(v, min(retries.Pause(failures), time.Until(giveUp))) {
 				l.observe(v)
 				continue
 			}
-			err := t.undecided(r, v.event.Err)
+			if err = ctx.Err(); err == nil {
+				err = t.o.OnError(r, v.event.Err)
+			}
 			v.event.Passed = err == nil
 			l.observe(v)
 			return v, err
@@ -277,55 +251,4 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 // mayRecover reports whether a store that failed with err may decide the same request later.
 func mayRecover(err error) bool {
 	return !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
-}
-
-// pauseAfter returns how long a request waits after n failures of the store before it asks
-// again: 100 ms, twice as long after each failure, and 2 s at most, less up to a half of it at
-// random, so that requests that failed together do not come again together.
-func pauseAfter(n int) time.Duration {
-	d := 100 * time.Millisecond << min(n-1, 5)
-	d = min(d, 2*time.Second)
-	return d - rand.N(d/2)
-}
-
-// undecided returns the error of a request that could not be decided because of err, or nil
-// if the request is sent.
-func (t *transport) undecided(r *http.Request, err error) error {
-	if ended := r.Context().Err(); ended != nil {
-		return ended
-	}
-	return t.o.OnError(r, err)
-}
-
-// sitOut waits for d, or until the context of the request ends. It returns false at once if d
-// is not above 0, or if MaxWaiting leaves no place.
-func (l *Limiter) sitOut(v *verdict, d time.Duration) bool {
-	defer l.leave(v)
-	if d <= 0 || l.enter(v, d) < d {
-		return false
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-v.Done():
-	}
-	return true
-}
-
-// rewound returns the request to send again, if its body can be sent again.
-func rewound(r *http.Request) (*http.Request, bool) {
-	if r.Body == nil || r.Body == http.NoBody {
-		return r, true
-	}
-	if r.GetBody == nil {
-		return nil, false
-	}
-	body, err := r.GetBody()
-	if err != nil {
-		return nil, false
-	}
-	again := *r
-	again.Body = body
-	return &again, true
 }

@@ -166,18 +166,18 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
-func (u *usage) unit(name string) *units {
+func (u *usedUnits) unit(name string) *unitUse {
 	if u.of == nil {
-		u.of = map[string]*units{}
+		u.of = map[string]*unitUse{}
 	}
 	if u.of[name] == nil {
-		u.of[name] = new(units)
+		u.of[name] = new(unitUse)
 	}
 	return u.of[name]
 }
 
 // add returns false if the request was settled.
-func (u *usage) add(unit string, n int64) bool {
+func (u *usedUnits) add(unit string, n int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.over {
@@ -189,7 +189,7 @@ func (u *usage) add(unit string, n int64) bool {
 }
 
 // end gives back what was taken in advance. From then on nothing changes.
-func (u *usage) end(ctx context.Context, l *Limiter) {
+func (u *usedUnits) end(ctx context.Context, l *Limiter) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.over = true

@@ -2,8 +2,8 @@ package weir
 
 import (
 	"math"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 	"weak"
 
@@ -13,28 +13,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-const nobody = "\x00" // the key of requests without a key
-
-// silentRequests is how many requests a rule may leave unlimited from its beginning before
-// the Logger gets a warning. A rule that has limited one request works.
-const silentRequests = 200
-
-// A silence counts the first requests of a rule that it leaves unlimited, until it has
-// limited one. From then on n is silentRequests, and is only read.
-type silence struct{ n atomic.Int32 }
-
-func (s *silence) holds() bool { return s.n.Load() < silentRequests }
-
-// end is called for a request that is limited.
-func (s *silence) end() {
-	if s.holds() {
-		s.n.Store(silentRequests)
-	}
-}
-
-// again is called for a request that is not limited. It returns true once, if that was the
-// last of silentRequests.
-func (s *silence) again() bool { return s.holds() && s.n.Add(1) == silentRequests }
+const noKey = "\x00" // the key of requests without a key
 
 // The likely reasons of what the Logger is warned about.
 const (
@@ -43,19 +22,10 @@ const (
 	costlessLikely = "the cost is not known before the handler runs; Cost should return the most that a request may cost, and Settle the rest"
 	negativeLikely = "ContentLength is -1, as for chunked bodies and gRPC calls; or Cost cannot read the body"
 	unfitLikely    = "Cost counts another unit than the limits, such as bytes instead of kilobytes; or the most that a request may cost is above the quota or the burst"
-	settledLikely  = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
-
-	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
 // The effect of a missing key, by NoKey.
 var keylessEffects = [...]string{NoKeySkip: "none of them was limited", NoKeyShare: "they share one quota", NoKeyRefuse: "they were refused"}
-
-// miswired logs that a rule is probably wired wrong. Each such line comes once for a rule of a
-// Limiter.
-func (rule *rule) miswired(what, effect, likely string) {
-	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
-}
 
 // unusualKey returns the key under which a request is limited, if its key is missing, empty
 // or begins with a zero byte, or if the rule has not found a key yet.
@@ -65,15 +35,28 @@ func (rule *rule) unusualKey(key string, ok bool) (string, bool) {
 		if rule.keyless.again() {
 			rule.miswired("key missing in each of the first 200 requests", keylessEffects[rule.NoKey], keylessLikely)
 		}
-		return nobody, rule.NoKey == NoKeyShare
+		return noKey, rule.NoKey == NoKeyShare
 	case key == "" && !rule.global && rule.emptied.CompareAndSwap(false, true):
 		rule.miswired("key empty", "all requests with an empty key share one quota", emptyLikely)
 	case key != "" && key[0] == 0 && rule.NoKey == NoKeyShare:
-		key = nobody + key
+		key = noKey + key
 	}
 	rule.keyless.end()
 	return key, true
 }
+
+// costs is the rider of rules with Cost.
+type costs struct{ bystander }
+
+// newCosts returns nil if no rule has Cost.
+func newCosts(l *Limiter) rider {
+	if slices.ContainsFunc(l.rules, func(r *rule) bool { return r.Cost != nil }) {
+		return costs{}
+	}
+	return nil
+}
+
+func (costs) heed(v *verdict) { checkCosts(v.items, v.Decisions) }
 
 // checkCosts warns of a rule each of whose first requests cost more than one of its limits can ever
 // admit. A concurrency limit that is full also says Never. A negative cost has a warning of its own.

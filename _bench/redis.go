@@ -17,7 +17,7 @@ import (
 	throttledredis "github.com/throttled/throttled/v2/store/goredisstore.v9"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 

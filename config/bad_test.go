@@ -7,7 +7,7 @@ import (
 	"testing/fstest"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/badfiles"
+	"github.com/seed83679106/weir/internal/test/badfiles"
 	"github.com/seed83679106/weir/memstore"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir/internal/badfiles"
+	"github.com/seed83679106/weir/internal/test/badfiles"
 )
 
 // FuzzOpen: no text makes Open panic, and each error has a place in the text.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 )
 
 // TestPreflights: a file charges preflights, unless it has free-preflights.

@@ -18,7 +18,6 @@ var public = []string{".", "admin", "algorithms", "config", "credit", "headers",
 // the reason.
 var withoutExample = map[string]string{
 	"weir.RefusedError.Unwrap":       "errors.As calls it",
-	"weir.RuleError.Unwrap":          "errors.As calls it",
 	"quota.ErrLimit":                 "a Limiter uses it",
 	"quota.Limit.Redundant":          "a Limiter calls it",
 	"credit.Paid":                    "stores set it",

@@ -17,8 +17,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/redistest"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/keys"
 )
 

@@ -3,7 +3,7 @@ package lease_test
 import (
 	"testing"
 
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/lease"
 )
 

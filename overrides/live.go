@@ -18,7 +18,6 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/internal/storedkey"
-	"github.com/seed83679106/weir/quota"
 )
 
 // An InvalidError is the error of Set if its arguments are invalid.
@@ -382,7 +381,7 @@ func decode(name, text string) (o Override, err error) {
 	}
 	o = Override{Rule: rule, Note: rec.Note, Entry: Entry{Key: key, Unlimited: rec.Unlimited, Denied: rec.Denied}}
 	for _, r := range rec.Limits {
-		l := quota.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
+		l := weir.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
 		if r.Algorithm != "" {
 			if l.Algorithm = counters.Named(r.Algorithm); l.Algorithm == nil {
 				return o, fmt.Errorf("overrides: rule %.40q: unknown algorithm %.40q", rule, r.Algorithm)

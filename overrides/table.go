@@ -12,7 +12,6 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
-	"github.com/seed83679106/weir/quota"
 )
 
 // An Entry gives a key, or all keys with the same prefix, their own limits. It has
@@ -25,7 +24,7 @@ type Entry struct {
 
 	// Limits replace those of the rule: see weir.Rule.ForKey for what a limit may leave
 	// out.
-	Limits []quota.Limit
+	Limits []weir.Limit
 
 	Unlimited bool // the rule limits the key in nothing
 	Denied    bool // the rule refuses every request of the key

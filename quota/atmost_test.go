@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/quota"
 )

@@ -15,7 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )

@@ -3,7 +3,7 @@ package quota_test
 import (
 	"context"
 
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
 )
 

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"

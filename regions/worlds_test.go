@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/rounds"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/regions"
 )

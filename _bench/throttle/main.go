@@ -24,7 +24,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 )
 
 // A row of the table is one run under one limit. Processes is the number of processes,

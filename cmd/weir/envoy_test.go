@@ -20,7 +20,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 )
 
 const envoyLimits = "domain: app\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]"

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 )
 
 // A proxied gateway is a gateway, a proxy that asks it, and an upstream behind the proxy.

@@ -26,9 +26,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir/internal/redistest"
-	"github.com/seed83679106/weir/internal/rounds"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 )
 

@@ -92,7 +92,7 @@ func TestQuestions(t *testing.T) {
 			change(r)
 			w := httptest.NewRecorder()
 			if p := For(r); p != HTTP {
-				p.Write(w, r, 429, "")
+				p.write(w, r, 429, "")
 			} else {
 				w.WriteHeader(429)
 			}
@@ -109,7 +109,7 @@ func TestPushback(t *testing.T) {
 	for after, want := range map[string]string{"": "", "1": "1000", "60": "60000", "61": "-1", "86400": "-1"} {
 		w := httptest.NewRecorder()
 		w.Header().Set("Retry-After", after)
-		GRPC.Write(w, httptest.NewRequest("POST", "/a.B/C", nil), 429, "")
+		GRPC.write(w, httptest.NewRequest("POST", "/a.B/C", nil), 429, "")
 		if got := w.Header().Get("Grpc-Retry-Pushback-Ms"); got != want {
 			t.Errorf("Retry-After %q: got %q, want %q", after, got, want)
 		}
@@ -166,7 +166,7 @@ func FuzzFor(f *testing.F) {
 		}
 		w := httptest.NewRecorder()
 		w.Header().Set("Retry-After", query)
-		p.Write(w, r, 429, "Too many requests.")
+		p.write(w, r, 429, "Too many requests.")
 		size := w.Body.Len()
 		for name, values := range w.Header() {
 			if name != "Retry-After" {

@@ -1,9 +1,12 @@
-// Package retries bounds how many requests are sent again.
+// Package retries says how many requests are sent again, when, and how.
 package retries
 
 import (
 	"math"
+	"math/rand/v2"
+	"net/http"
 	"sync/atomic"
+	"time"
 )
 
 // A Budget lets a share of requests be sent again. It begins with 10 retries, and keeps at most
@@ -44,4 +47,29 @@ func (b *Budget) add(n int64) bool {
 			return true
 		}
 	}
+}
+
+// Pause returns how long to wait after n failures before asking again: 100 ms, twice as long after
+// each failure, and 2 s at most, less up to a half of it at random, so that requests that failed
+// together do not come again together.
+func Pause(n int) time.Duration {
+	d := min(100*time.Millisecond<<min(n-1, 5), 2*time.Second)
+	return d - rand.N(d/2)
+}
+
+// Rewound returns the request to send again, if its body can be sent again.
+func Rewound(r *http.Request) (*http.Request, bool) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r, true
+	}
+	if r.GetBody == nil {
+		return nil, false
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil, false
+	}
+	again := *r
+	again.Body = body
+	return &again, true
 }

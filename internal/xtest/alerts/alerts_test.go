@@ -28,8 +28,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
-	"github.com/seed83679106/weir/internal/redistest"
-	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
-	"github.com/seed83679106/weir/internal/badfiles"
+	"github.com/seed83679106/weir/internal/test/badfiles"
 	"github.com/seed83679106/weir/memstore"
 )
 

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/seed83679106/weir/internal/redistest"
-	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 )
 
 // A scenario is servers and what happens to them.

@@ -7,7 +7,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir/internal/rounds"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 	"github.com/seed83679106/weir/storetest"

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/redistest"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/quota"
 )
 

@@ -30,8 +30,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/seed83679106/weir/internal/redistest"
-	"github.com/seed83679106/weir/internal/weirtest"
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"

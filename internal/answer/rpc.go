@@ -1,6 +1,3 @@
-// Package answer refuses requests of RPC clients in the words of their protocol: Connect, gRPC
-// and gRPC-Web. Such a client does not read problem details, and takes a 429 without these words
-// for an outage, after which it may come again at once.
 package answer
 
 import (
@@ -9,85 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"strings"
 )
-
-// A Protocol is how a client expects the answer to a request that was not served.
-type Protocol uint8
-
-const (
-	HTTP          Protocol = iota // a status, and a body that Accept chooses
-	GRPC                          // trailers, here as header fields without a body
-	Web                           // gRPC-Web: trailers in the body
-	WebText                       // the same, in base64
-	ConnectUnary                  // a status, and an error as JSON
-	ConnectStream                 // 200, and the error in the last frame of the body
-)
-
-// For returns the protocol of the client of r. It reads the Content-Type, and for Connect's GET
-// and JSON what else tells them apart from other requests. A protocol that refuses with the status
-// 200 needs the request itself: the question of a proxy about it (forward auth) has no body, and to
-// the proxy a 200 would mean that the request may pass.
-func For(r *http.Request) Protocol {
-	p := named(r)
-	if p == HTTP || p == ConnectUnary {
-		return p
-	}
-	if sent := r.Method == http.MethodPost && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody; !sent || p == GRPC && r.ProtoMajor < 2 {
-		return HTTP
-	}
-	return p
-}
-
-// named returns the protocol that the header fields and the query of r name.
-func named(r *http.Request) Protocol {
-	if len(r.Header["Content-Type"]) == 0 {
-		if r.Method == http.MethodGet && hasParameter(r.URL.RawQuery, "connect=v1") {
-			return ConnectUnary
-		}
-		return HTTP
-	}
-	const prefix = "application/"
-	media := mediaType(r)
-	if len(media) < len(prefix) || len(media) > maxMedia || !strings.EqualFold(media[:len(prefix)], prefix) {
-		return HTTP
-	}
-	media, codec, _ := strings.Cut(media[len(prefix):], "+")
-	switch {
-	case strings.EqualFold(media, "grpc"):
-		return GRPC
-	case strings.EqualFold(media, "grpc-web"):
-		return Web
-	case strings.EqualFold(media, "grpc-web-text"):
-		return WebText
-	case strings.EqualFold(media, "connect") && codec != "":
-		return ConnectStream
-	case codec == "" && strings.EqualFold(media, "proto"),
-		codec == "" && strings.EqualFold(media, "json") && len(r.Header["Connect-Protocol-Version"]) > 0:
-		return ConnectUnary
-	}
-	return HTTP
-}
-
-// maxMedia is how long the media type of an RPC is at most, because the answer repeats it.
-const maxMedia = 64
-
-// mediaType returns the Content-Type of a request without its parameters.
-func mediaType(r *http.Request) string {
-	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	return strings.TrimSpace(media)
-}
-
-// hasParameter reports whether a query has a parameter, which needs no escaping.
-func hasParameter(query, parameter string) bool {
-	for query != "" {
-		var p string
-		if p, query, _ = strings.Cut(query, "&"); p == parameter {
-			return true
-		}
-	}
-	return false
-}
 
 // A code is an error code of gRPC, its name in Connect, and the status of Connect's answer.
 type code struct {
@@ -114,11 +33,11 @@ func codeOf(status int) code {
 	return code{8, "resource_exhausted", http.StatusTooManyRequests}
 }
 
-// Write answers in the protocol, which must not be HTTP, with the code for a status and a
+// write answers in the protocol, which must not be HTTP, with the code for a status and a
 // sentence, which must be printable ASCII without percent signs. A Retry-After in the fields of w
 // becomes a google.rpc.RetryInfo and, for gRPC, grpc-retry-pushback-ms, which gRPC clients with a
 // retry policy obey: after a wait of more than a minute they do not retry.
-func (p Protocol) Write(w http.ResponseWriter, r *http.Request, status int, sentence string) {
+func (p Protocol) write(w http.ResponseWriter, r *http.Request, status int, sentence string) {
 	h, c := w.Header(), codeOf(status)
 	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 32)
 	h["Content-Type"] = []string{mediaType(r)}

@@ -1,0 +1,171 @@
+package answer
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// A Protocol is how a client expects the answer to a request that was not served.
+type Protocol uint8
+
+const (
+	HTTP          Protocol = iota // a status, and a body that Accept chooses
+	GRPC                          // trailers, here as header fields without a body
+	Web                           // gRPC-Web: trailers in the body
+	WebText                       // the same, in base64
+	ConnectUnary                  // a status, and an error as JSON
+	ConnectStream                 // 200, and the error in the last frame of the body
+)
+
+// For returns the protocol of the client of r. It reads the Content-Type, and for Connect's GET
+// and JSON what else tells them apart from other requests. A protocol that refuses with the status
+// 200 needs the request itself: the question of a proxy about it (forward auth) has no body, and to
+// the proxy a 200 would mean that the request may pass.
+func For(r *http.Request) Protocol {
+	p := named(r)
+	if p == HTTP || p == ConnectUnary {
+		return p
+	}
+	if sent := r.Method == http.MethodPost && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody; !sent || p == GRPC && r.ProtoMajor < 2 {
+		return HTTP
+	}
+	return p
+}
+
+// named returns the protocol that the header fields and the query of r name.
+func named(r *http.Request) Protocol {
+	if len(r.Header["Content-Type"]) == 0 {
+		if r.Method == http.MethodGet && hasParameter(r.URL.RawQuery, "connect=v1") {
+			return ConnectUnary
+		}
+		return HTTP
+	}
+	const prefix = "application/"
+	media := mediaType(r)
+	if len(media) < len(prefix) || len(media) > maxMedia || !strings.EqualFold(media[:len(prefix)], prefix) {
+		return HTTP
+	}
+	media, codec, _ := strings.Cut(media[len(prefix):], "+")
+	switch {
+	case strings.EqualFold(media, "grpc"):
+		return GRPC
+	case strings.EqualFold(media, "grpc-web"):
+		return Web
+	case strings.EqualFold(media, "grpc-web-text"):
+		return WebText
+	case strings.EqualFold(media, "connect") && codec != "":
+		return ConnectStream
+	case codec == "" && strings.EqualFold(media, "proto"),
+		codec == "" && strings.EqualFold(media, "json") && len(r.Header["Connect-Protocol-Version"]) > 0:
+		return ConnectUnary
+	}
+	return HTTP
+}
+
+// maxMedia is how long the media type of an RPC is at most, because the answer repeats it.
+const maxMedia = 64
+
+// mediaType returns the Content-Type of a request without its parameters.
+func mediaType(r *http.Request) string {
+	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	return strings.TrimSpace(media)
+}
+
+// hasParameter reports whether a query has a parameter, which needs no escaping.
+func hasParameter(query, parameter string) bool {
+	for query != "" {
+		var p string
+		if p, query, _ = strings.Cut(query, "&"); p == parameter {
+			return true
+		}
+	}
+	return false
+}
+
+// A Form is a form of an error page.
+type Form int
+
+const (
+	JSON Form = iota // application/problem+json
+	Text
+	HTML
+	forms
+)
+
+// mostAccept is how many bytes of Accept are read. Browsers send about 150 bytes.
+const mostAccept = 2048
+
+// best returns the form that the client prefers (RFC 9110, 12.5.1): problem details
+// if it has no preference, and text if it accepts none of the forms. It reads only the
+// first mostAccept bytes, so that a refusal does not cost more than serving would.
+func best(accept []string) Form {
+	if len(accept) == 0 {
+		return JSON
+	}
+	var quality [forms]int   // in thousandths
+	var precision [forms]int // of the range that names the form: 0 none, 1 */*, 2 type/*, 3 type/subtype
+	rate := func(f Form, p, q int) {
+		if p > precision[f] || p == precision[f] && q > quality[f] {
+			precision[f], quality[f] = p, q
+		}
+	}
+	rest := mostAccept
+	for _, line := range accept {
+		if rest <= 0 {
+			break
+		}
+		if len(line) > rest {
+			line = line[:max(0, strings.LastIndexByte(line[:rest], ','))]
+			rest = 0
+		}
+		rest -= len(line) + 1
+		for line != "" {
+			var media string
+			media, line, _ = strings.Cut(line, ",")
+			media, params, _ := strings.Cut(media, ";")
+			q := weight(params)
+			switch strings.ToLower(strings.TrimSpace(media)) {
+			case "*/*":
+				rate(JSON, 1, q)
+				rate(Text, 1, q)
+				rate(HTML, 1, q)
+			case "application/*":
+				rate(JSON, 2, q)
+			case "text/*":
+				rate(Text, 2, q)
+				rate(HTML, 2, q)
+			case "application/problem+json", "application/json":
+				rate(JSON, 3, q)
+			case "text/plain":
+				rate(Text, 3, q)
+			case "text/html":
+				rate(HTML, 3, q)
+			}
+		}
+	}
+	chosen := Text
+	for _, f := range [...]Form{JSON, HTML} {
+		if quality[f] > quality[chosen] || f == JSON && quality[f] == quality[chosen] && quality[f] > 0 {
+			chosen = f
+		}
+	}
+	return chosen
+}
+
+// weight returns the q of a media range in thousandths. It returns 1000 if q is missing or
+// malformed, so that a malformed q does not reject the range.
+func weight(params string) int {
+	for params != "" {
+		var param string
+		param, params, _ = strings.Cut(params, ";")
+		name, value, _ := strings.Cut(param, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), "q") {
+			continue
+		}
+		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 32); err == nil && q >= 0 && q <= 1 {
+			return int(q*1000 + 0.5)
+		}
+	}
+	return 1000
+}

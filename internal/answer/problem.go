@@ -1,0 +1,143 @@
+// Package answer answers requests that are not served: with problem details, with a text or a page
+// if the client prefers that, and to RPC clients (Connect, gRPC and gRPC-Web) in the words of their
+// protocol. Such a client does not read problem details, and takes a 429 without these words for an
+// outage, after which it may come again at once.
+package answer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"net/http"
+	"slices"
+)
+
+// A Problem is an answer to a request that was not served: problem details as in RFC 9457,
+// with the types of draft-ietf-httpapi-ratelimit-headers, or a text or an HTML page if the
+// client prefers that.
+type Problem struct {
+	Status   int
+	kind     string
+	title    string
+	sentence string
+	json     []byte
+}
+
+const problemTypes = "https://iana.org/assignments/http-problem-types#"
+
+func newProblem(kind, title, sentence string, status int) Problem {
+	return Problem{status, kind, title, sentence, fmt.Appendf(nil, `{"type":"%s%s","title":"%s","status":%d}`+"\n", problemTypes, kind, title, status)}
+}
+
+// The problems of a limiter. MissingKey is of a request without the key that it must have.
+var (
+	QuotaExceeded = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
+	AbnormalUsage = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.", http.StatusTooManyRequests)
+	MissingKey    = Problem{http.StatusBadRequest, "", "Bad Request", "The request lacks the value by which it is limited.",
+		[]byte(`{"type":"about:blank","title":"Bad Request","status":400,"detail":"The request lacks the value by which it is limited."}` + "\n")}
+	ReducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
+)
+
+// WithStatus returns the problem with another status, or unchanged if that status is 0.
+func (p Problem) WithStatus(status int) Problem {
+	if status == 0 {
+		return p
+	}
+	return newProblem(p.kind, p.title, p.sentence, status)
+}
+
+// Violating returns the problem with the names of policies, in JSON.
+func (p Problem) Violating(names ...[]byte) Problem {
+	p.json = slices.Concat(p.json[:len(p.json)-2], []byte(`,"violated-policies":[`), bytes.Join(names, []byte{','}), []byte("]}\n"))
+	return p
+}
+
+// Values that all answers share. They must not be changed.
+var (
+	noStore     = []string{"no-store"}
+	noSniff     = []string{"nosniff"}
+	varyAccept  = []string{"Accept"}
+	problemJSON = []string{"application/problem+json"}
+	plainText   = []string{"text/plain; charset=utf-8"}
+	htmlText    = []string{"text/html; charset=utf-8"}
+)
+
+// Write answers with p, which violates policies of these names, in JSON. fresh says that the response
+// has no fields yet except those about limits.
+func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
+	h, vary := w.Header(), []string(nil)
+	if !fresh {
+		vary = h["Vary"]
+		delete(h, "Content-Length") // net/http sets it
+		delete(h, "Content-Encoding")
+	}
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	if rpc := For(r); rpc != HTTP {
+		rpc.write(w, r, p.rpcStatus(h), p.sentence+tryAgain(h))
+		return
+	}
+	if len(vary) == 0 {
+		h["Vary"] = varyAccept
+	} else if !slices.Contains(vary, "Accept") {
+		h.Add("Vary", "Accept")
+	}
+
+	var body []byte
+	switch best(r.Header["Accept"]) {
+	case JSON:
+		h["Content-Type"] = problemJSON
+		if body = p.json; len(violated) > 0 {
+			body = p.Violating(violated...).json
+		}
+	case HTML:
+		h["Content-Type"] = htmlText
+		body = []byte("<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>" +
+			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + p.sentence + tryAgain(h) + "</p>\n")
+	default:
+		h["Content-Type"] = plainText
+		body = []byte(p.sentence + tryAgain(h) + "\n")
+	}
+	w.WriteHeader(p.Status)
+	w.Write(body) // an error means that the client is gone
+}
+
+// rpcStatus returns the status of p for clients of RPC protocols, which do not read the kind: 403
+// if the key is denied, because no wait helps.
+func (p *Problem) rpcStatus(h http.Header) int {
+	if p.kind == AbnormalUsage.kind && p.Status == http.StatusTooManyRequests && len(h["Retry-After"]) == 0 {
+		return http.StatusForbidden
+	}
+	return p.Status
+}
+
+func tryAgain(h http.Header) string {
+	switch after := h.Get("Retry-After"); after {
+	case "":
+		return ""
+	case "1":
+		return " Try again in a second."
+	default:
+		return " Try again in " + html.EscapeString(after) + " seconds."
+	}
+}
+
+// clientClosedRequest is the status that nginx logs if a client hangs up before the
+// answer.
+const clientClosedRequest = 499
+
+// Ended answers a request whose context ended with err before it was served. The client
+// may be gone, but the log must not show a success, and a cache must store nothing.
+func Ended(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		ReducedCapacity.Write(w, r, false)
+		return
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	delete(h, "Content-Length") // there is no body
+	delete(h, "Content-Encoding")
+	w.WriteHeader(clientClosedRequest)
+}

@@ -1,0 +1,32 @@
+package drain
+
+import (
+	"io"
+	"sync/atomic"
+)
+
+// OnClose returns b, but calls end when b is first closed. If b is an io.Writer, as the body of a
+// connection that was upgraded is, so is the result.
+func OnClose(b io.ReadCloser, end func()) io.ReadCloser {
+	body := &closing{ReadCloser: b, end: end}
+	if w, ok := b.(io.Writer); ok {
+		return struct {
+			*closing
+			io.Writer
+		}{body, w}
+	}
+	return body
+}
+
+type closing struct {
+	io.ReadCloser
+	end  func()
+	over atomic.Bool
+}
+
+func (b *closing) Close() error {
+	if !b.over.Swap(true) {
+		defer b.end()
+	}
+	return b.ReadCloser.Close()
+}
