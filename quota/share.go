@@ -22,7 +22,7 @@ func Share(next Store, replicas int) *SharedStore {
 	case next == nil:
 		panic("quota: Share: the store is nil")
 	case replicas < 1:
-		panic(fmt.Sprintf("quota: Share: there are %d replicas", replicas))
+		panic(fmt.Sprintf("quota: Share: replicas is %d; want at least 1", replicas))
 	}
 	return ShareFunc(next, func(charges []Charge) {
 		for i := range charges {
