@@ -1,7 +1,7 @@
 // A sliding window from two counts: the count of this window, and a share of the count of the
 // window before.
 
-import { every } from "./edge.js";
+import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
 import { box, label, line, path } from "./svg.js";
 import { busiest, second } from "./world.js";
