@@ -32,8 +32,8 @@
 //		log.Fatal(http.ListenAndServe(":8080", nil))
 //	}
 //
-// A [Handler] does not check who calls it: everybody who reaches it can lift any limit. Mount
-// it on an address that only operators reach, as here, or behind authentication:
+// A [Handler] does not authenticate its callers, so anyone who can reach it can lift any limit.
+// Mount it on an address that only operators can reach, as here, or behind authentication:
 //
 //	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", operators)))
 //
