@@ -6,7 +6,7 @@ import (
 	"github.com/seed83679106/weir/internal/mix"
 )
 
-// An Enforcement says for which share of its keys a rule is enforced. The zero Enforcement is
+// An Enforcement is the share of its keys for which a rule is enforced. The zero Enforcement is
 // Percent(100). Enforcements are comparable.
 type Enforcement struct{ shadow float64 } // percent of the keys in shadow
 
