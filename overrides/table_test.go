@@ -84,9 +84,9 @@ func TestNewMistakes(t *testing.T) {
 		entries entries
 		want    string
 	}{
-		{"no key", entries{{Limits: limits(1)}}, "an entry has an empty key"},
+		{"no key", entries{{Limits: limits(1)}}, "the key of an entry is empty"},
 		{"nothing", entries{{Key: "a"}}, `key "a" has no limits`},
-		{"two things", entries{{Key: "a", Limits: limits(1), Denied: true}}, "more than one of Limits, Unlimited and Denied"},
+		{"two things", entries{{Key: "a", Limits: limits(1), Denied: true}}, "more than one of Limits, Unlimited and Denied; want one"},
 		{"zero", entries{{Key: "a", Limits: limits(0)}}, "to refuse a key, set Denied"},
 		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for the key "a"`},
 		{"twice the beginning", entries{{Key: "a*", Denied: true}, {Key: "b*", Denied: true}, {Key: "a*", Unlimited: true}}, `two entries for the key "a*"`},
