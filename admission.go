@@ -190,22 +190,13 @@ const (
 // String returns "limit", "ban", "deny", "error", "pause" or "no-key", and "" for the zero
 // Reason.
 func (r Reason) String() string {
-	switch r {
-	case ReasonLimit:
-		return "limit"
-	case ReasonBan:
-		return "ban"
-	case ReasonDeny:
-		return "deny"
-	case ReasonError:
-		return "error"
-	case ReasonPause:
-		return "pause"
-	case ReasonNoKey:
-		return "no-key"
+	if int(r) >= len(reasons) {
+		return ""
 	}
-	return ""
+	return reasons[r]
 }
+
+var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"}
 
 // Refuse is the default of OnLimited. It answers with the Status of the rule that refuses,
 // usually 429, and with problem details, or with text or HTML if the client prefers that.

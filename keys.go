@@ -77,23 +77,10 @@ func ByHeader(name string) KeyFunc {
 		if name == "Host" {
 			// net/http moves the host to r.Host. Outgoing requests may have it only in the
 			// URL.
-			return nonempty(hostname(cmp.Or(r.Host, r.URL.Host)))
+			return nonempty(addr.Hostname(cmp.Or(r.Host, r.URL.Host)))
 		}
 		return nonempty(r.Header.Get(name))
 	}
-}
-
-// hostname returns a host in the form that ByHeader documents.
-func hostname(host string) string {
-	if strings.HasPrefix(host, "[") {
-		address, _, _ := strings.Cut(host[1:], "]")
-		if addr, err := netip.ParseAddr(address[:min(len(address), 64)]); err == nil {
-			return "[" + addr.String() + "]"
-		}
-		return strings.ToLower(host[:1+len(address)])
-	}
-	host, _, _ = strings.Cut(host, ":")
-	return strings.ToLower(strings.TrimRight(host, "."))
 }
 
 // Global limits all requests together: they share the empty key.

@@ -180,10 +180,7 @@ func (l *Limiter) Rules() []Rule {
 	for i := range l.rules {
 		r := l.rules[i]
 		rules[i] = r.Rule
-		rules[i].Limits = make([]Limit, len(r.policies))
-		for j := range r.policies {
-			rules[i].Limits[j] = r.policies[j].limit
-		}
+		rules[i].Limits = limitsOf(r.policies)
 	}
 	return rules
 }

@@ -124,11 +124,7 @@ func (rule *rule) policyOf(key string) (Policy, error) {
 			return Policy{}, p.err
 		}
 	}
-	limits := make([]Limit, len(p.policies))
-	for i := range limits {
-		limits[i] = p.policies[i].limit
-	}
-	return Limited(limits...), nil
+	return Limited(limitsOf(p.policies)...), nil
 }
 
 // prepared is limits in the form in which a rule charges them.
@@ -239,4 +235,12 @@ func inherit(l, from *Limit) {
 	if l.Burst == 0 {
 		l.Burst = from.Burst
 	}
+}
+
+func limitsOf(policies []policy) []Limit {
+	limits := make([]Limit, len(policies))
+	for i := range policies {
+		limits[i] = policies[i].limit
+	}
+	return limits
 }

@@ -163,20 +163,11 @@ func (p *Penalty) validate() error {
 	if err == nil {
 		err = checkBurst(&strikes)
 	}
-	if err == nil {
-		err = checkStrikes(&strikes)
+	if _, queue := strikes.Algorithm.(quota.Queuer); err == nil && (queue || strikes.InFlight()) {
+		err = fmt.Errorf("the algorithm is %s; want one that can count strikes", strikes.Algorithm.Name()) // they neither wait nor end
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", strikesName, err)
-	}
-	return nil
-}
-
-// checkStrikes returns an error if the algorithm counts what strikes are not: requests that
-// wait in a queue, or that end.
-func checkStrikes(l *Limit) error {
-	if _, queue := l.Algorithm.(quota.Queuer); queue || l.InFlight() {
-		return fmt.Errorf("the algorithm is %s; want one that can count strikes", l.Algorithm.Name())
 	}
 	return nil
 }

@@ -1,6 +1,10 @@
 package weir
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/seed83679106/weir/internal/mix"
+)
 
 // An Enforcement says for which share of its keys a rule is enforced. The zero Enforcement is
 // Percent(100). Enforcements are comparable.
@@ -68,14 +72,5 @@ func (r *rule) inShadow(key string) bool {
 	if r.Enforce.shadow == 0 {
 		return false
 	}
-	// The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
-	h := uint64(14695981039346656037)
-	for _, s := range [...]string{r.Name, "\x00", key} {
-		for i := range len(s) {
-			h = (h ^ uint64(s[i])) * 1099511628211
-		}
-	}
-	h = (h ^ h>>33) * 0xff51afd7ed558ccd
-	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
-	return float64((h^h>>33)>>11) < r.Enforce.shadow/100*(1<<53)
+	return mix.Fraction(r.Name, key) < r.Enforce.shadow/100
 }

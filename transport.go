@@ -225,7 +225,9 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 				l.observe(v)
 				continue
 			}
-			err := t.undecided(r, v.event.Err)
+			if err = ctx.Err(); err == nil {
+				err = t.o.OnError(r, v.event.Err)
+			}
 			v.event.Passed = err == nil
 			l.observe(v)
 			return v, err
@@ -247,13 +249,4 @@ func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
 // mayRecover reports whether a store that failed with err may decide the same request later.
 func mayRecover(err error) bool {
 	return !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
-}
-
-// undecided returns the error of a request that could not be decided because of err, or nil
-// if the request is sent.
-func (t *transport) undecided(r *http.Request, err error) error {
-	if ended := r.Context().Err(); ended != nil {
-		return ended
-	}
-	return t.o.OnError(r, err)
 }

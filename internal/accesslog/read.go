@@ -36,7 +36,7 @@ func (r *Replay) Open(in io.Reader) error {
 	return nil
 }
 
-// Next adds up to n further lines of the log, and reports whether there may be more of them. A
+// Next adds up to n further lines of the log, and reports whether there are more of them. A
 // line that is too long counts as one that can't be read.
 func (r *Replay) Next(n int) (more bool, err error) {
 	for range n {
@@ -63,5 +63,8 @@ func (r *Replay) Next(n int) (more bool, err error) {
 			return false, err
 		}
 	}
-	return true, nil
+	if _, err = r.in.Peek(1); err == io.EOF {
+		return false, nil
+	}
+	return err == nil, err
 }

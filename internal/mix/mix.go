@@ -36,3 +36,17 @@ func word[S string | []byte](s S) uint64 {
 	}
 	return w
 }
+
+// Fraction hashes two strings to a number from 0 to below 1, which is the same in every process and
+// release. The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+func Fraction(a, b string) float64 {
+	h := uint64(14695981039346656037)
+	for _, s := range [...]string{a, "\x00", b} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return float64((h^h>>33)>>11) / (1 << 53)
+}

@@ -19,12 +19,12 @@ func TestPausedHit(t *testing.T) {
 	p.click("#hit")
 	p.wait(`playground.dots("sliding-log").length === 1`)
 	p.wait(`document.querySelectorAll(".line .mine").length === 1`)
-	dot := eval[struct{ Width, Away float64 }](p, `(() => {
+	dot := eval[struct{ Width, Away, Down float64 }](p, `(() => {
 		const mark = document.querySelector(".line .mark.passed").getBoundingClientRect(), head = document.querySelector(".line .head").getBoundingClientRect();
-		return { width: mark.width, away: Math.abs(mark.left + mark.width / 2 - head.left) };
+		return { width: mark.width, away: Math.abs(mark.left + mark.width / 2 - head.left), down: mark.top - head.top };
 	})()`)
-	if dot.Width < 6 || dot.Width > 10 || dot.Away > 3 { // a disc of 7 px, with its border
-		t.Errorf("the dot is %.1f px wide and %.1f px from now", dot.Width, dot.Away)
+	if dot.Width < 6 || dot.Width > 10 || dot.Away > 3 || dot.Down < 60 { // a disc of 7 px, with its border, which has fallen to its level
+		t.Errorf("the dot is %.1f px wide, %.1f px from now and %.1f px down", dot.Width, dot.Away, dot.Down)
 	}
 }
 

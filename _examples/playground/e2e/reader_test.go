@@ -22,8 +22,7 @@ func TestGate(t *testing.T) {
 	p.wait(`document.querySelector("#gate .why").textContent.startsWith("Your request ") && playground.scenes.gate.sent.length === 1`)
 	p.click("#gate .burst")
 	p.wait(`/^Of your 10 requests the fixed window admitted \d+, and GCRA \d+\.$/.test(document.querySelector("#gate .why").textContent)`)
-	p.wait(`document.querySelectorAll("#gate .mine").length === 22`)
-	eval[any](p, `{ const g = playground.scenes.gate; g.until(g.now + 25e6); g.fill(); g.move(); }`)
+	eval[any](p, `{ const g = playground.scenes.gate; g.pause(); g.until(g.now + 25e6); g.fill(); g.move(); }`)
 	for i, l := range []limit{{Algorithm: "fixed-window", Quota: 10, Period: 10_000_000, Burst: 10}, {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 2}} {
 		dots := eval[[]told](p, fmt.Sprintf(`playground.scenes.gate.lanes[%d].dots.map((d) => ({ ...d, cost: 1 }))`, i))
 		if len(dots) < 60 {
@@ -85,6 +84,107 @@ func TestTask(t *testing.T) {
 	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("It cannot be done")`)
 }
 
+// TestComesBack scrolls away from scenes and back to them. One that played then must play again, and
+// one that the reader has paused must not.
+func TestComesBack(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	scroll := func(id string) { eval[any](p, fmt.Sprintf(`document.getElementById(%q).scrollIntoView()`, id)) }
+	for _, id := range []string{"bucket", "chat", "replicas", "outage"} {
+		scene := "playground.scenes." + id
+		for _, playing := range []bool{true, false} {
+			scroll(id)
+			p.click(fmt.Sprintf("#%s .play", id))
+			p.wait(fmt.Sprintf("%s.playing === %v", scene, playing))
+			scroll("which")
+			p.wait(fmt.Sprintf("%s.away === %v && !%[1]s.playing", scene, playing))
+			scroll(id)
+			p.wait(fmt.Sprintf("%s.playing === %v && !%[1]s.away", scene, playing))
+			eval[any](p, fmt.Sprintf("%s.go?.(0)", scene)) // far from the end of a tape
+		}
+	}
+}
+
+// TestActs presses each button that does something in a scene that is paused. Its clock must go on,
+// and what the button did must be decided.
+func TestActs(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for _, selector := range []string{"#gate .send", "#gate .burst", "#edge .send", "#log .ten", "#bucket [data-give]", "#chat form .primary", "#chat .limited",
+		"#replicas [data-replica='1']", "#replicas .hybrid", "#outage [data-replica='0']", "#outage button.down"} {
+		id, _, _ := strings.Cut(selector[1:], " ")
+		eval[any](p, fmt.Sprintf(`playground.scenes.%s.pause(); document.querySelector(%q).click()`, id, selector))
+		p.wait(fmt.Sprintf("playground.scenes.%s.playing", id))
+	}
+	if got, want := p.text("#outage .why"), "Send 10 to A, and see who decides."; got != want {
+		t.Errorf("after Redis has been stopped: got %q, want %q", got, want)
+	}
+	// Three gifts at one instant are decided at once, and fill the bucket.
+	got := eval[struct {
+		Gifts, Past, Tokens int
+		Why                 string
+	}](p, `(() => {
+		const s = playground.scenes.bucket, press = document.querySelector("#bucket [data-give]");
+		s.reset();
+		s.go(17.6e6);
+		for (let i = 0; i < 3; i++) press.click();
+		s.pause();
+		const gifts = s.dots.filter((d) => d.cost < 0);
+		return { gifts: gifts.length, past: gifts.filter((d) => d.t <= s.now).length, tokens: s.look()[0].remaining, why: document.querySelector("#bucket .why").textContent };
+	})()`)
+	if got.Gifts != 3 || got.Past != 3 || got.Tokens != 5 || !strings.HasSuffix(got.Why, "5 are there now.") {
+		t.Errorf("after three gifts: %+v", got)
+	}
+	// Ten at once, at the end of a tape: it begins anew.
+	if ten := eval[[]int64](p, `(() => {
+		const s = playground.scenes.log;
+		s.reset();
+		s.go(1e9);
+		document.querySelector("#log .ten").click();
+		s.pause();
+		return s.dots.filter((d) => d.mine && d.t <= s.now).map((d) => d.t);
+	})()`); len(ten) != 10 || ten[9] > 1_000_000 {
+		t.Errorf("ten at once: %v", ten)
+	}
+	p.retold("log")
+	// The limit that the reader has set stays for the task.
+	if quota := eval[int](p, `(() => { const s = playground.scenes.edge; s.reset(); s.set("quota", 5); document.querySelector("#edge .begin").click(); s.pause(); return s.limits[0].quota; })()`); quota != 5 {
+		t.Errorf("the task has a limit of %d, want 5", quota)
+	}
+}
+
+// TestSteady lets scenes go on, and sends requests, at the widths of a desktop and a telephone. What
+// is below a scene must not move.
+func TestSteady(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for _, width := range []int64{1200, 390} {
+		p.do(chromedp.EmulateViewport(width, 800))
+		p.wait("Object.values(playground.scenes).every((s) => !s.width || s.width === s.picture.clientWidth)")
+		moved := eval[[]string](p, `(() => {
+			const found = [], { gate, outage, replicas, chat } = playground.scenes;
+			const high = (s) => s.root.getBoundingClientRect().height;
+			const check = (s, what, before) => { const after = high(s); if (Math.abs(after - before) > 0.5) found.push(s.root.id + ", " + what + ": " + before + " px, then " + after); };
+			for (const s of Object.values(playground.scenes)) {
+				const before = high(s), press = (selector) => { s.root.querySelector(selector)?.click(); s.pause(); };
+				if (s.go) {
+					for (let t = 0; t <= s.end; t += s.end / 40) { s.go(t); check(s, "at " + t / s.unit, before); }
+					for (const d of s.dots.filter((d) => !d.ends)) { s.go(d.t); s.pick(d); check(s, "request " + d.n, before); }
+				}
+				for (const selector of [".send", ".ten", ".burst", "[data-replica='0']", "form .primary", "button.down", "button.down"]) {
+					press(selector);
+					check(s, selector, before);
+				}
+				s.reset();
+			}
+			return found;
+		})()`)
+		if len(moved) > 0 {
+			t.Errorf("%d px: %d moves: %s", width, len(moved), strings.Join(moved[:min(20, len(moved))], "; "))
+		}
+	}
+}
+
 // TestCounts draws pictures again, as a change of the limit does. Crosses that cover each other
 // must again be one with their number.
 func TestCounts(t *testing.T) {
@@ -124,15 +224,25 @@ func TestOutagePage(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for policy, want := range map[string]string{"open": "Replica A answered 10 requests: 10 with 200.", "closed": "Replica A answered 10 requests: 10 with 503.", "memory": "Replica A answered 10 requests: 3 with 200, 7 with 429."} {
-		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#outage .policy"); e.value = %q; e.dispatchEvent(new Event("change")); }`, policy))
-		p.click("#outage .down")
-		p.click("#outage [data-replica='0']")
+		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#outage .policy"); e.value = %q; e.dispatchEvent(new Event("change"));
+			const down = document.querySelector("#outage button.down"); // Redis stays down when the policy changes
+			if (!playground.scenes.outage.down) down.click();
+			document.querySelector("#outage [data-replica='0']").click();
+			playground.scenes.outage.pause();
+		}`, policy))
+		if got, want := p.text("#outage button.down"), "Start Redis"; got != want {
+			t.Errorf("%s: the button says %q, want %q", policy, got, want)
+		}
 		if got := p.text("#outage .why"); got != want {
 			t.Errorf("%s: got %q, want %q", policy, got, want)
 		}
 		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down.") {
 			t.Errorf("%s: the page says %q", policy, got)
 		}
+	}
+	p.click("#outage .reset")
+	if got, want := p.text("#outage button.down"), "Stop Redis"; got != want {
+		t.Errorf("after Start over the button says %q, want %q", got, want)
 	}
 }
 

@@ -214,7 +214,7 @@ func TestLessons(t *testing.T) {
 		"#gate .say":     "Within 10 s the fixed window let 20 through, and GCRA 11. Both limits say 10.",
 		"#edge .say":     "This window has counted 10 of 10. In the last 10 s, 20 passed: more than 10, because an edge lies in these 10 s.",
 		"#log .say":      "In the last 10 s, 10 passed; no 10 s hold more than 10. The log keeps 10 times now; a fixed window keeps 1 number.",
-		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. Really 15 passed in the last 10 s: the estimate is too low.",
+		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. In the last 10 s 15 passed: the estimate is too low.",
 		"#bucket .say":   "The bucket holds 2 of 5 tokens. If no request comes, it is full in 3.0 s.",
 		"#gcra .say":     "The TAT is 11.0 s; a request may move it to 13.0 s at most. So 2 requests fit now.",
 		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
@@ -328,9 +328,11 @@ func TestTouch(t *testing.T) {
 	x, y = p.place("log", 20e6)
 	tap(p, x, y)
 	p.wait(fmt.Sprintf("playground.scenes.log.dots.length === %d", n+2))
-	if got, want := p.text("#log .why"), "Your request at 20.0 s is not decided yet. Play on, or drag the time."; got != want {
+	p.wait("playground.scenes.log.playing") // until the request comes
+	if got, want := p.text("#log .why"), "Your request comes at 20.0 s."; got != want {
 		t.Errorf("the answer is %q, want %q", got, want)
 	}
+	eval[any](p, "playground.scenes.log.pause(); playground.scenes.log.go(13e6)")
 
 	// The keyboard moves to an instant, sends a request there, and goes to the dot before
 	// it.
@@ -339,7 +341,8 @@ func TestTouch(t *testing.T) {
 		p.do(chromedp.KeyEvent(kb.ArrowRight))
 	}
 	p.do(chromedp.Focus(chromedp.CSS("#log .send")), chromedp.KeyEvent(kb.Enter))
-	p.wait(fmt.Sprintf("playground.scenes.log.now === 14e6 && playground.scenes.log.dots.length === %d", n+3))
+	p.wait(fmt.Sprintf("playground.scenes.log.dots.some((d) => d.mine && d.t === 14e6) && playground.scenes.log.dots.length === %d", n+3))
+	eval[any](p, "playground.scenes.log.pause()")
 	p.retold("log")
 	p.do(chromedp.Focus(chromedp.CSS(`#log .dot[tabindex="0"]`)), chromedp.KeyEvent(kb.ArrowLeft))
 	p.wait(`document.activeElement.classList.contains("dot") && document.querySelector("#log .why").textContent === document.activeElement.getAttribute("aria-label")`)
@@ -370,18 +373,16 @@ func TestTouch(t *testing.T) {
 
 	// The button puts five tokens into the bucket.
 	p.click("#bucket .reset")
-	p.click("#bucket [data-give]")
+	eval[any](p, `document.querySelector("#bucket [data-give]").click(); playground.scenes.bucket.pause()`)
 	p.wait(`document.querySelector("#bucket .say").textContent.startsWith("The bucket holds 5 of 5 tokens.")`)
 	p.retold("bucket")
 
 	// The reader sends messages in the chat, and the limit applies to them.
-	for range 4 {
-		p.click("#chat form .primary")
-	}
+	eval[any](p, `for (let i = 0; i < 4; i++) document.querySelector("#chat form .primary").click()`)
 	p.wait(`document.querySelector("#chat .why").textContent.startsWith("Your message was refused. The next one passes in 4.0 s")`)
 	p.click("#chat .limited")
 	p.click("#chat form .primary")
-	p.wait(`document.querySelector("#chat .room li:last-child").textContent === "youhello"`)
+	p.wait(`document.querySelector("#chat .room li.you:last-of-type")?.textContent === "youhello"`)
 
 	// The buttons Play and Step move the time.
 	p.click("#edge .play")
@@ -429,7 +430,7 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("%d of %d passed, want 10 in 10 s", r.Passed, r.Sent)
 		}
 		p.click("#replicas .hybrid")
-		p.wait("playground.scenes.replicas.sent === 18")
+		p.wait("playground.scenes.replicas.sent >= 18 && playground.scenes.replicas.sent < 30")
 	}
 }
 
@@ -589,7 +590,7 @@ func TestStoryKeys(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	seen := map[string]bool{}
-	for range 290 {
+	for range 320 {
 		p.do(chromedp.KeyEvent("\t"))
 		focus := eval[struct {
 			What    string

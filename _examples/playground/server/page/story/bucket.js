@@ -1,6 +1,6 @@
 // A token bucket: a balance that refills.
 
-import { every } from "./edge.js";
+import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
 import { at, label, mark, path, plural, span, svg } from "./svg.js";
 

@@ -19,13 +19,17 @@ export class Chat extends Player {
   constructor() {
     super("chat");
     for (const name of ["room", "users", "limited"]) this[name] = this.find("." + name);
-    this.limited.onchange = () => this.add("note", this.limited.checked ? "The limit is on." : "The limit is off.");
+    this.limited.onchange = () => {
+      this.add("note", this.limited.checked ? "The limit is on." : "The limit is off.");
+      this.act();
+    };
     this.find("form").onsubmit = (e) => {
       e.preventDefault();
       const input = this.find("form input");
       this.say("you", input.value.trim() || "hello");
       input.value = "";
       this.meters();
+      this.act();
     };
     this.room.replaceChildren(); // the start that the page has before the library is loaded
     this.ledger = new Ledger(limits);

@@ -1,14 +1,10 @@
 // A fixed window: a count per window, which is 0 again when the next window begins.
 
 import { gone, lit, say } from "./prose.js";
-import { at, box, bracket, label, mark, span } from "./svg.js";
+import { slots } from "./slots.js";
+import { box, bracket, label, span } from "./svg.js";
+import { attack } from "./traffic.js";
 import { busiest, second } from "./world.js";
-
-// every returns n instants with equal gaps, from one instant up to another but without it.
-export const every = (n, from, to) => Array.from({ length: n }, (_, i) => from + (to - from) * i / n);
-
-// attack has the times of requests on both sides of an edge, and of some later requests.
-export const attack = [...every(11, 8.8, 9.9), ...every(11, 10.1, 11.2), ...every(8, 16, 24), ...every(4, 26, 28)];
 
 // crossing returns the fullest span of a period, and how much of it lies on both sides of an edge.
 export function crossing({ dots, limits: [{ period }] }) {
@@ -69,15 +65,3 @@ export const edge = {
     return d.allowed ? `It is number ${quota - d.decisions[0].remaining} of ${quota} in its ${window}.` : `Its ${window}, has already counted ${quota}.`;
   },
 };
-
-// slots draws a box with places, of which some are taken.
-export function slots(w, h, places, taken, above, below) {
-  const top = 26, bottom = h - 26, cols = places > 6 ? 2 : 1, rows = Math.ceil(places / cols);
-  const size = Math.min(24, (bottom - top) / rows), left = (w - cols * size) / 2;
-  const drawn = [label(w / 2, 16, above, "middle strong"), label(w / 2, h - 8, below, "middle soft"), box(left - 4, bottom - rows * size - 4, cols * size + 8, rows * size + 8, "vessel")];
-  for (let i = 0; i < places; i++) {
-    const x = left + (i % cols + 0.5) * size, y = bottom - (Math.floor(i / cols) + 0.5) * size;
-    drawn.push(at(x, y, mark(i < taken ? "passed" : "slot", Math.max(2, size * 0.36))));
-  }
-  return drawn;
-}

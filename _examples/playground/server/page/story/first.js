@@ -6,7 +6,7 @@ async function begin() {
   while (!document.querySelector("#gate .why")) await new Promise((next) => requestAnimationFrame(next));
   const gate = new Gate();
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches || new URLSearchParams(location.search).has("still") || location.hash.includes("?");
-  if (!still) gate.start();
+  if (!still) gate.play();
   return { gate, at: performance.now() };
 }
 

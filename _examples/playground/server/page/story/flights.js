@@ -1,22 +1,12 @@
 // A concurrency limit: how many requests of a key run at once.
 
-import { every, slots } from "./edge.js";
+import { slots } from "./slots.js";
+import { every } from "./traffic.js";
+import { bars, lanes } from "./lanes.js";
 import { lit, say } from "./prose.js";
-import { box, clock, plural } from "./svg.js";
+import { clock, plural } from "./svg.js";
 
-// lanes gives each request that passed the lowest lane in which none runs.
-function lanes({ dots }) {
-  const until = [], of = new Map();
-  for (const d of dots) {
-    if (!d.allowed || d.ends) continue;
-    let lane = until.findIndex((t) => t <= d.t);
-    if (lane < 0) lane = until.length;
-    until[lane] = d.t + d.lasts;
-    of.set(d, lane);
-  }
-  return of;
-}
-
+const ends = (d) => d.t + d.lasts;
 const running = (tape) => tape.passed.filter((d) => d.t + d.lasts > tape.now).length;
 
 export const flights = {
@@ -26,14 +16,8 @@ export const flights = {
   requests: [...every(6, 1, 9).map((t) => ({ t, lasts: 1 })), ...every(6, 9, 17).map((t) => ({ t, lasts: 7 })), ...every(7, 17, 26.33).map((t) => ({ t, lasts: 1 }))],
   rows: [{
     title: "requests that run", height: 130, max: 8, limit: "quota",
-    place: (d, tape) => d.allowed ? lanes(tape).get(d) + 0.5 : tape.limits[0].quota + 0.8,
-    live(tape, area) {
-      const of = lanes(tape), half = Math.min(7, (area.y(0) - area.y(1)) / 2 - 1);
-      return tape.passed.flatMap((d) => {
-        const y = area.y(of.get(d) + 0.5) - half, end = Math.min(tape.end, d.t + d.lasts), a = tape.x(d.t);
-        return [box(a, y, tape.x(end) - a, 2 * half, "stay"), box(a, y, tape.x(Math.min(tape.now, end)) - a, 2 * half, "stayed")];
-      });
-    },
+    place: (d, tape) => d.allowed ? lanes(tape, ends).get(d) + 0.5 : tape.limits[0].quota + 0.8,
+    live: (tape, area) => bars(tape, area, ends, 7),
   }],
   gauge: (tape, w, h) => slots(w, h, tape.limits[0].quota, running(tape), `${running(tape)} of ${tape.limits[0].quota}`, "in flight"),
   say: (tape) => `${plural(running(tape), "request runs", "requests run")} now, of at most ${tape.limits[0].quota}.`,

@@ -147,6 +147,7 @@ export class Gate extends Player {
     this.reply.textContent = n === 1 ? `Your request ${one(0)} (fixed window), and ${one(1)} (GCRA).` : `Of your ${n} requests the fixed window admitted ${passed[0]}, and GCRA ${passed[1]}.`;
     this.fill();
     this.move();
+    this.act();
   }
 
   // draw makes the picture anew.

@@ -1,7 +1,7 @@
 // What a limit does for a server: the requests that it admits, and how long they take. The server
 // is simulated: it serves one request after the other. The library decides which of them arrive.
 
-import { every } from "./edge.js";
+import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
 import { path, plural } from "./svg.js";
 import { second } from "./world.js";

@@ -1,23 +1,12 @@
 // A log: every request that passed counts for one period.
 
-import { attack } from "./edge.js";
+import { attack } from "./traffic.js";
+import { bars, lanes } from "./lanes.js";
 import { lit, say } from "./prose.js";
 import { box, clock, label, plural } from "./svg.js";
 import { busiest, second } from "./world.js";
 
-// lanes gives each request that passed the lowest place that is free.
-function lanes({ dots, limits: [{ period }] }) {
-  const until = [], of = new Map();
-  for (const d of dots) {
-    if (!d.allowed) continue;
-    let lane = until.findIndex((t) => t <= d.t);
-    if (lane < 0) lane = until.length;
-    until[lane] = d.t + period;
-    of.set(d, lane);
-  }
-  return of;
-}
-
+const ends = (tape) => (d) => d.t + tape.limits[0].period;
 const kept = (tape) => tape.passed.filter((d) => d.t > tape.now - tape.limits[0].period);
 
 export const log = {
@@ -27,14 +16,8 @@ export const log = {
   requests: attack,
   rows: [{
     title: "requests that count", height: 170, max: 14, limit: "quota",
-    place: (d, tape) => d.allowed ? lanes(tape).get(d) + 0.5 : tape.limits[0].quota + 1,
-    live(tape, area) {
-      const { limits: [{ period }], now, end } = tape, of = lanes(tape), half = Math.min(6, (area.y(0) - area.y(1)) / 2 - 1);
-      return tape.passed.flatMap((d) => {
-        const y = area.y(of.get(d) + 0.5) - half, a = tape.x(d.t), b = tape.x(Math.min(end, d.t + period)), middle = tape.x(Math.min(now, end, d.t + period));
-        return [box(a, y, b - a, 2 * half, "stay"), box(a, y, middle - a, 2 * half, "stayed")];
-      });
-    },
+    place: (d, tape) => d.allowed ? lanes(tape, ends(tape)).get(d) + 0.5 : tape.limits[0].quota + 1,
+    live: (tape, area) => bars(tape, area, ends(tape), 6),
   }],
   gauge(tape, w, h) {
     const times = kept(tape), rows = Math.floor((h - 40) / 15), cols = times.length > rows ? 2 : 1, fit = rows * cols;

@@ -11,8 +11,16 @@ const recent = 10e3; // ms: the period of the limit
 export class Outage extends Site {
   constructor() {
     super("outage", "Three replicas, and a Redis that can be stopped", "Redis");
-    this.find(".policy").onchange = () => this.reset();
-    this.find(".down").onclick = () => this.set(!this.down);
+    this.find(".policy").onchange = () => {
+      const { down } = this;
+      this.reset();
+      this.set(down);
+      this.act();
+    };
+    this.find("button.down").onclick = () => {
+      this.set(!this.down);
+      this.act();
+    };
   }
 
   get policy() { return this.find(".policy").value; }
@@ -29,9 +37,10 @@ export class Outage extends Site {
   set(down) {
     this.down = down;
     weir.stop(down);
-    const button = this.find(".down");
+    const button = this.find("button.down");
     button.textContent = down ? "Start Redis" : "Stop Redis";
     button.setAttribute("aria-pressed", down);
+    this.reply.textContent = down ? "Send 10 to A, and see who decides." : "Stop Redis, and see who decides.";
     this.draw();
   }
 

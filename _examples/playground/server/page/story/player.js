@@ -13,7 +13,7 @@ export class Player {
   constructor(id) {
     this.root = document.getElementById(id);
     Object.assign(this, { button: this.find(".play"), words: this.find(".say"), reply: this.find(".why"), shown: inView(this.find(".stage")) });
-    this.button.onclick = () => (this.playing ? this.pause() : this.start());
+    this.button.onclick = () => (this.playing ? this.pause() : this.play());
     if (this.find(".reset")) this.find(".reset").onclick = () => this.reset();
   }
 
@@ -28,7 +28,10 @@ export class Player {
   // write changes a text of the page if it differs.
   write(element, text) { if (element.textContent !== text) element.textContent = text; }
 
-  start() {
+  // act goes on when the reader has done something, which only the clock shows.
+  act() { if (!this.playing) this.play(); }
+
+  play() {
     this.playing = true;
     this.button.textContent = "Pause";
     let before;

@@ -8,7 +8,7 @@ import { weir } from "./world.js";
 const charge = JSON.stringify({ algorithm: "sliding-log", quota: 10, period: 10e6, burst: 10, key: "visitor", cost: 1 });
 export const names = ["A", "B", "C"];
 const columns = 10;       // the latest requests of a replica, each in a place of its own
-export const seen = 1500; // a call is drawn paler after this time, in ms
+const seen = 1500; // a call is drawn paler after this time, in ms
 
 // A Site draws replicas, their latest requests and the store.
 export class Site extends Player {
@@ -22,7 +22,7 @@ export class Site extends Player {
     for (const b of this.root.querySelectorAll("[data-replica]")) b.onclick = () => {
       this.send(Number(b.dataset.replica), 10);
       this.draw();
-      if (!this.playing) setTimeout(() => this.draw(), seen + 50);
+      this.act();
     };
     new ResizeObserver(() => this.draw()).observe(this.picture);
     this.reset();
@@ -79,7 +79,10 @@ export class Site extends Player {
 export class Replicas extends Site {
   constructor() {
     super("replicas", "Three replicas and the store that they share");
-    this.hybrid.onchange = () => this.reset();
+    this.hybrid.onchange = () => {
+      this.reset();
+      this.act();
+    };
   }
 
   get hybrid() { return this.find(".hybrid"); }

@@ -8,12 +8,13 @@ import { first } from "./first.js";
 import { gcra } from "./gcra.js";
 import { load } from "./load.js";
 import { log } from "./log.js";
-import { several, waiting } from "./more.js";
 import { Outage } from "./outage.js";
 import { light } from "./prose.js";
 import { Replicas } from "./replicas.js";
 import { retry } from "./retry.js";
+import { several } from "./several.js";
 import { Tape } from "./tape.js";
+import { waiting } from "./waiting.js";
 import { weighted } from "./weighted.js";
 import { attacked, Which } from "./which.js";
 import { whose } from "./whose.js";
@@ -24,14 +25,20 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 const scenes = {};
 
 // A scene begins to play when much of it comes into view for the first time, unless the reader
-// prefers reduced motion. It pauses when it leaves the view.
+// prefers reduced motion. It pauses when it leaves the view, and goes on when it comes back if it
+// played then.
 const watch = new IntersectionObserver((entries) => {
   for (const { target, intersectionRatio, intersectionRect, rootBounds } of entries) {
     const scene = scenes[target.id];
-    if (intersectionRatio < 0.4 && intersectionRect.height < rootBounds.height / 2) scene.pause();
-    else if (!still.matches && !scene.begun) {
+    if (intersectionRatio < 0.4 && intersectionRect.height < rootBounds.height / 2) {
+      scene.away ||= scene.playing;
+      scene.pause();
+    } else if (scene.away) {
+      scene.away = false;
+      scene.play();
+    } else if (!still.matches && !scene.begun) {
       scene.begun = true;
-      if (!new URLSearchParams(location.search).has("still") && !location.hash.includes("?")) (scene.start ?? scene.play).call(scene);
+      if (!new URLSearchParams(location.search).has("still") && !location.hash.includes("?")) scene.play();
     }
   }
 }, { threshold: [0, 0.1, 0.2, 0.3, 0.4] });

@@ -71,7 +71,7 @@ export class Tape {
     frame.append(this.picture, this.scrub);
     if (this.gauge) frame.append(this.gauge);
     if (!scene.task) bar.querySelector(".task").remove();
-    if (scene.fixed) bar.querySelector(".send").remove();
+    if (scene.fixed) for (const button of bar.querySelectorAll(".send, .ten")) button.remove();
     stage.replaceChildren(frame, bar);
     this.scrub.max = scene.length;
     this.scrub.setAttribute("aria-label", `Time of the scene: ${scene.name}`);
@@ -83,7 +83,8 @@ export class Tape {
     const on = (selector, f) => { if (this.find(selector)) this.find(selector).onclick = f; };
     on(".play", () => (this.playing ? this.pause() : this.play()));
     on(".step", () => { this.pause(); this.go(this.now >= this.end ? 0 : this.now + this.unit / 2); });
-    on(".send", () => this.add(this.now));
+    on(".send", () => this.act(1));
+    on(".ten", () => this.act(10));
     on(".reset", () => this.reset());
     on(".share", () => copy(this.find(".share"), link(this)));
     on(".photo", () => copyPicture(this.find(".photo"), frame, "svg", this.find("h2").textContent, [...this.root.querySelectorAll(".words > .rule")].map(settings).join(" "), link(this)));
@@ -99,7 +100,7 @@ export class Tape {
       this.decide();
     };
     for (const button of this.root.querySelectorAll("[data-give]")) {
-      button.onclick = () => this.add(this.now, -Number(button.dataset.give));
+      button.onclick = () => this.act(1, -Number(button.dataset.give));
     }
     this.picture.onclick = (e) => this.click(e);
     this.picture.onpointermove = (e) => { if (e.pointerType === "mouse") this.tell(this.drawing.nearest(e)[0] ?? this.chosen); };
@@ -138,10 +139,12 @@ export class Tape {
     this.decide();
   }
 
-  // try empties the tape for the task of the scene.
+  // try empties the tape for the task of the scene. The limits stay.
   try() {
+    const { limits, within } = this;
     this.reset();
-    this.trying = true;
+    Object.assign(this, { limits, within, trying: true });
+    this.fill();
     this.requests = [];
     this.now = 0;
     this.decide();
@@ -196,14 +199,26 @@ export class Tape {
     for (const input of this.root.querySelectorAll("[data-number]")) input.value = this.value(input.dataset.number);
   }
 
-  add(t, cost = 1) {
-    if (this.scene.fixed) return;
-    if (this.requests.length >= most) return this.tell(undefined, `This tape is full: it takes ${most} requests.`);
-    const grid = this.unit / 10, request = { ...this.scene.own, t: Math.round(Math.min(this.end, Math.max(0, t)) / grid) * grid, cost, mine: true };
-    while (this.requests.some((r) => r.t === request.t)) request.t += grid / 5;
-    this.requests.push(request);
+  // add puts n requests on the tape, each at an instant of its own, and returns the last instant.
+  add(t, n = 1, cost = 1) {
+    if (this.scene.fixed) return t;
+    const grid = this.unit / 10;
+    t = Math.round(Math.min(this.end, Math.max(0, t)) / grid) * grid;
+    for (let i = 0; i < n && this.requests.length < most; i++) {
+      while (this.requests.some((r) => r.t === t)) t += grid / 5;
+      this.requests.push({ ...this.scene.own, t, cost, mine: true });
+    }
     this.decide();
-    this.pick(this.dots.find((d) => d.t === request.t));
+    this.pick(this.dots.find((d) => d.t === t));
+    if (this.requests.length >= most) this.tell(undefined, `This tape is full: it takes ${most} requests.`);
+    return t;
+  }
+
+  // act sends n requests now, and goes on. At the end of the tape it begins anew.
+  act(n, cost) {
+    if (this.now >= this.end) this.now = 0;
+    this.go(Math.max(this.now, this.add(this.now, n, cost)));
+    if (!this.playing) this.play();
   }
 
   // decide asks the library about the whole tape.
@@ -319,13 +334,13 @@ export class Tape {
   click(e) {
     const [dot, t] = this.drawing.nearest(e);
     if (dot) this.pick(dot);
-    else if (t >= 0 && t <= this.end) this.add(t);
+    else if (t >= 0 && t <= this.end && this.add(t) > this.now && !this.playing) this.play();
   }
 
   // tell says what became of a request, and why.
   tell(dot, text) {
     this.write(".why", text ?? (!dot ? this.scene.fixed ? "Point at a dot for its answer." : "Point at a dot for its answer. Click the line of time to put a request there." :
-      dot.t > this.now ? `Your request at ${this.clock(dot.t)} is not decided yet. Play on, or drag the time.` : this.describe(dot)));
+      dot.t > this.now ? `${dot.cost < 0 ? "The tokens come" : "Your request comes"} at ${this.clock(dot.t)}.` : this.describe(dot)));
   }
 
   describe(d) {

@@ -1,10 +1,10 @@
 // A sliding window from two counts: the count of this window, and a share of the count of the
 // window before.
 
-import { every } from "./edge.js";
+import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
 import { box, label, line, path } from "./svg.js";
-import { second } from "./world.js";
+import { busiest, second } from "./world.js";
 
 // counts returns the counts of both windows at an instant, from the requests up to that instant.
 function counts(tape, t) {
@@ -54,21 +54,16 @@ export const weighted = {
       label(w / 3.6, bottom + 29, `× ${Math.round(c.share * 100)} %`, "middle small accent")];
   },
   tells: {
-    share(tape) {
-      const { limits: [{ period }], now } = tape, { share } = counts(tape, now), p = period / second;
-      return say`At ${now / second} s, ${number(share * p)} of ${lit(`the last ${p} s`, ".covered")} lie in the window before, so its count is weighted with ${Math.round(share * 100)} %.`;
-    },
     lesson(tape) {
-      const c = counts(tape, tape.now), off = c.real - c.estimate;
-      const both = say`The estimate is the ${lit("line", "path.estimate")}, and what really passed the ${lit("dashes", ".real")}. `;
-      if (Math.abs(off) < 1) return [...both, ...say`Now they agree: the requests of the window before came about evenly.`];
-      return [...both, ...say`Now the estimate of ${number(c.estimate)} is too ${off > 0 ? "low" : "high"}, since ${c.real} passed: the requests of the window before came ${off > 0 ? "late" : "early"} in it. A sliding log would ${off > 0 ? "refuse some that pass here" : "admit more than passes here"}.`];
+      const { dots, limits: [{ quota, period }] } = tape, p = period / second, { n } = busiest(dots, period);
+      const worst = n > quota ? say`Here they come late in it, so the fullest ${p} s hold ${n}. ` : say`Here the fullest ${p} s hold ${n}. `;
+      return [...say`The ${lit("line", "path.estimate")} is the estimate, and the ${lit("dashes", ".real")} are the requests that really passed. The estimate assumes that the window before was filled evenly. `, ...worst, ...say`Nobody can get more than ${2 * quota - 1} (2 × ${quota} − 1).`];
     },
   },
   say(tape) {
     const c = counts(tape, tape.now), { quota } = tape.limits[0];
     const off = Math.abs(c.real - c.estimate) < 1 ? "the estimate is good" : c.real > c.estimate ? "the estimate is too low" : "the estimate is too high";
-    return `${c.before} before × ${Math.round(c.share * 100)} % + ${c.here} now = ${number(c.estimate)} of ${quota}. Really ${c.real} passed in the last ${tape.limits[0].period / second} s: ${off}.`;
+    return `${c.before} before × ${Math.round(c.share * 100)} % + ${c.here} now = ${number(c.estimate)} of ${quota}. In the last ${tape.limits[0].period / second} s ${c.real} passed: ${off}.`;
   },
   why(d, tape) {
     const c = counts(tape, d.t), n = d.allowed ? c.here - 1 : c.here;

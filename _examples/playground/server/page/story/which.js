@@ -4,7 +4,7 @@
 import { copy } from "../dom.js";
 import { say, write } from "./prose.js";
 import { AccessLog } from "./accesslog.js";
-import { attack } from "./edge.js";
+import { attack } from "./traffic.js";
 import { plural, span } from "./svg.js";
 import { second, weir } from "./world.js";
 

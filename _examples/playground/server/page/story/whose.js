@@ -1,6 +1,6 @@
 // Whose quota: the key decides who shares a limit.
 
-import { every } from "./edge.js";
+import { every } from "./traffic.js";
 import { say } from "./prose.js";
 import { label, plural } from "./svg.js";
 import { weir } from "./world.js";
