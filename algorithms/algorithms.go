@@ -1,4 +1,4 @@
-// Package algorithms has the arithmetic of rate limits.
+// Package algorithms implements the arithmetic of rate limits.
 //
 //	limit := algorithms.GCRA(100, time.Minute).WithBurst(20) // 100 a minute, at most 20 at once
 //
@@ -6,22 +6,23 @@
 //
 // # Which algorithm
 //
-// [GCRA], [TokenBucket] and [LeakyBucket] share the arithmetic of a meter: units add to a
+// [GCRA], [TokenBucket] and [LeakyBucket] share the arithmetic of a meter: each unit adds to a
 // debt, which drains at a constant rate. They suit most limits.
 //
-// [FixedWindow], [AnchoredWindow] and [Calendar] count the units of a window, and differ in
-// when the window begins. They suit quotas that people buy, such as a number per month.
+// [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in a window, and differ in
+// when the window begins. They suit quotas that customers buy, such as a number of requests per
+// month.
 //
-// [SlidingWindow] and [SlidingLog] limit the units of the last period: the window estimates
-// these units, and the log counts them. A log suits small limits that must hold in every
-// period, such as those of a login.
+// [SlidingWindow] and [SlidingLog] limit the units spent in the last period: SlidingWindow
+// estimates their number, and SlidingLog counts them exactly. SlidingLog suits small limits that
+// must hold in every period, such as a limit on login attempts.
 //
 // [InFlight] limits how many requests run at once.
 //
 // # Rounding
 //
-// The arithmetic uses integers only. A result that is no integer is rounded so that less is
-// admitted, never more.
+// The arithmetic uses integers only. Results are rounded so that fewer units are admitted, never
+// more.
 package algorithms
 
 import (

@@ -6,13 +6,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// AnchoredWindow allows n units in a window of one period. The first unit that a key
-// spends begins a window. When that window is over, the next unit begins another. In any
-// interval of one period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units,
-// or 2·n if the first unit of a window is refunded. That is about as much as
-// FixedWindow admits, but the windows of different keys expire at different times.
+// AnchoredWindow allows n units in a window of one period. The first unit that a key spends starts
+// a window. After that window is over, the next unit starts another. In any interval of one
+// period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit
+// of a window is refunded. That is about as much as FixedWindow admits, but the windows of
+// different keys expire at different times.
 //
-// A state holds the units of its window (A) and when the window begins (B).
+// In a State, A holds the number of units spent in the window, and B holds the start of the
+// window.
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Unit is the length of a window of Calendar: a day, a week or a month.
+// A Unit is the length of a Calendar window: a day, a week or a month.
 type Unit int
 
 // The units of Calendar. A week begins on Monday, as in ISO 8601.
@@ -30,22 +30,22 @@ func (u Unit) String() string {
 	return fmt.Sprintf("Unit(%d)", int(u))
 }
 
-// Calendar allows n units in each day, week or month of the calendar in location. A
-// nil location is UTC. A day begins at the first instant at which clocks show its date,
-// and may last 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours,
-// 7 days or 30 days, and is only for display.
+// Calendar allows n units in each calendar day, week or month of a time zone. A nil location means
+// UTC. A day begins at the first instant at which clocks in the zone show its date, and may last
+// 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours, 7 days or 30 days,
+// and is only for display.
 //
-// In a span that is no longer than the shortest window it touches, Calendar admits at most
-// 2·n, like FixedWindow. In a longer span it may admit 3·n, for example in 24 hours
-// around a day of 23 hours, or in 30 days around a February.
+// Like FixedWindow, Calendar admits at most 2·n units in an interval that is no longer than the
+// shortest window it overlaps. In a longer interval it may admit 3·n, for example in 24 hours
+// around a 23-hour day, or in 30 days around a February.
 //
-// The location may differ from user to user (Rule.Policy), but users must not be able
-// to change their location at will. A unit counts in the day in which it was spent, so a
-// user who moves has the quota again at the next midnight of the new location. A user who
-// moves once gains at most the quota of one day. A user who moves to and fro between two
-// locations has the quota of both locations each day, and a user who follows midnight
-// around the world has the quota again every hour. If users choose their location, let a
-// change take effect rarely, or charge a second limit without a location.
+// The location may differ from user to user (Rule.Policy), but users must not be able to change
+// their location at will. A unit counts towards the day on which it was spent, so users who move
+// to another location get a full quota at the next midnight there. Moving once gains a user at
+// most one day's quota. Moving back and forth between two locations gains the quotas of both
+// locations each day, and following midnight around the world gains a new quota every hour. If
+// users choose their location, let changes take effect only rarely, or add a second limit without
+// a location.
 func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
 	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {

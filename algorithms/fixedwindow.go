@@ -6,10 +6,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// FixedWindow allows n units in each window of one period. Windows are aligned to the
-// Unix epoch: windows of an hour begin with the hours of UTC. In any interval of one period,
-// FixedWindow admits at most 2·n units: the quota of one window at its end, and the
-// quota of the next window at its beginning.
+// FixedWindow allows n units in each window of one period. Windows are aligned to the Unix epoch,
+// so one-hour windows begin on the hour in UTC. In any interval of one period, FixedWindow admits
+// at most 2·n units: one quota at the end of a window and another at the start of the next.
 func FixedWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: fixedWindow{}, Quota: n, Period: period}
 }

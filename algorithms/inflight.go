@@ -6,20 +6,19 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// InFlight allows n requests of a key at a time: a weir.Limiter releases the units of a
-// request when its handler returns. If the process dies, the units become free when
-// their lease expires. The Limiter renews the units when half of the lease has passed, so a
-// request may last longer than the lease. A lease of a minute suits most services: it
-// outlasts a short failure of the store, and the units of a killed process are available again
-// after a minute.
+// InFlight allows n concurrent requests for each key. A weir.Limiter releases the units of a
+// request when its handler returns. If the process dies, the units are released when their lease
+// expires. The Limiter renews the units after half of the lease, so a request may last longer than
+// the lease. A lease of one minute suits most services, because it outlasts a short failure of the
+// store and yet frees the units of a killed process after a minute.
 //
-// InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a
-// request will end, so RetryAfter of a refused charge is quota.Never and NextAfter is 0:
-// no store reserves units for later, and clients get no Retry-After. A request waits for units in
-// its process instead: see MaxWait of weir.Options. If the clock of the store has stepped
-// back, RetryAfter and NextAfter may be the time until the clock has caught up.
-// ResetAfter is the time until the newest lease expires. For work without a Limiter, quota.Hold
-// renews the units and releases them.
+// InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a request will
+// end, so the RetryAfter of a refused charge is quota.Never, and its NextAfter is 0. Stores
+// therefore reserve no units for later, and clients get no Retry-After. Instead, a request waits
+// for units in its own process: see MaxWait in weir.Options. If the store's clock has stepped
+// back, RetryAfter and NextAfter may be the time until the clock catches up. ResetAfter is the
+// time until the newest lease expires. For work without a Limiter, quota.Hold renews and releases
+// the units.
 func InFlight(n int64, lease time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }

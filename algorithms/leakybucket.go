@@ -6,15 +6,15 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// LeakyBucket has room for capacity units and loses leak units in each period, one after
-// the other. The parameter every is the period. In the limit, leak is the Quota and
-// capacity is the Burst.
+// LeakyBucket has room for capacity units and leaks them evenly, at a rate of leak units per
+// period. The parameter every is the period. The Quota of the limit is leak, and its Burst is
+// capacity.
 //
-// If the caller does not wait, the bucket is a meter and admits what TokenBucket admits:
-// a charge that fits goes ahead at once. If the caller waits (Within > 0), the bucket is
-// a queue: a charge that finds v units in the bucket goes ahead v·every/leak later, if
-// there is room for the charge. Charges of one unit then go ahead at intervals of
-// every/leak. A charge that does not wait never overtakes a charge that waits.
+// For a caller that does not wait, the bucket is a meter and admits what TokenBucket admits: a
+// charge that fits proceeds immediately. For a caller that waits (Within > 0), the bucket is a
+// queue: if there is room for a charge and the bucket holds v units, the charge proceeds after
+// v·every/leak. Charges of one unit then proceed at intervals of every/leak. A charge that does
+// not wait never overtakes a charge that waits.
 //
 // In any interval of one period, (t − every, t], LeakyBucket admits at most
 // capacity + leak − 1 units. If all callers wait and charge one unit each, LeakyBucket

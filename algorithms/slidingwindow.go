@@ -6,21 +6,20 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// SlidingWindow estimates how many units were spent in the last period. The estimate is
-// the units of the current window plus a share of the units of the previous window. If
-// the last period still covers a quarter of the previous window, the share is a quarter.
-// SlidingWindow allows a charge if the estimate with the charge is at most n. The
-// estimate is right if the units of the previous window were spent evenly. If not,
-// SlidingWindow admits at most 2·n − 1 units in a span of one period, (t − period, t].
-// In a shorter span it admits less: at most 1.5·n in half a period, and 1.1·n in a
-// tenth of a period. FixedWindow may admit 2·n within two microseconds.
+// SlidingWindow estimates how many units were spent in the last period. It adds to the units of
+// the current window a share of the units of the previous window. If the last period still covers
+// a quarter of the previous window, the share is a quarter. SlidingWindow allows a charge if the
+// estimate including the charge is at most n. The estimate is exact if the units of the previous
+// window were spent evenly. If not, SlidingWindow admits at most 2·n − 1 units in an interval of
+// one period, (t − period, t]. In a shorter interval it admits fewer: at most 1.5·n in half a
+// period, and 1.1·n in a tenth of a period. By comparison, FixedWindow may admit 2·n within two
+// microseconds.
 //
-// It is the approximation that Cloudflare describes in "How we built rate limiting
-// capable of scaling to millions of domains" (2017), but SlidingWindow does not round the
-// estimate.
+// The method is described by Cloudflare in "How we built rate limiting capable of scaling to
+// millions of domains" (2017), but SlidingWindow does not round the estimate.
 //
-// A state holds the units of the window that contains At (A) and of the previous window
-// (B).
+// In a State, A holds the units of the window that contains At, and B those of the previous
+// window.
 func SlidingWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingWindow{}, Quota: n, Period: period}
 }

@@ -20,25 +20,25 @@ type Changes []Change
 type Change struct {
 	Rule string // the name of the rule
 
-	// What names the part of the rule: "key", "cost" and so on, or "limit 1m (gcra)"
-	// with the stored name and the algorithm of a limit. It is empty if the whole rule
-	// was added or removed. If the stored name or the algorithm of a limit changes, one
-	// limit is removed, and another is added, which counts from 0.
+	// What names the part of the rule that changed: "key", "cost" and so on, or "limit 1m (gcra)"
+	// with the stored name and the algorithm of a limit. It is empty if the whole rule was added
+	// or removed. If the stored name or the algorithm of a limit changes, one limit is removed and
+	// another, which starts counting at 0, is added.
 	What string
 
-	// From is the text of the part before the reload, empty if the part was added. To is
-	// its text after the reload, empty if the part was removed.
+	// From is the text of the part before the reload, or empty if the part was added. To is its
+	// text after the reload, or empty if the part was removed.
 	From, To string
 
-	// Lost says that units spent before the reload no longer count. Counts are lost if a
-	// rule, a limit or a penalty is removed, if a rule or a limit gets another name, if a
-	// limit or the strikes of a penalty get another algorithm, and if the key of a rule
-	// changes. Lost is false for overrides, although the counts of a key begin at 0 if its
-	// override changes the name or the algorithm of a limit.
+	// Lost reports whether units spent before the reload no longer count. Counts are lost if a
+	// rule, a limit or a penalty is removed, if a rule or a limit is renamed, if a limit or the
+	// strikes of a penalty get another algorithm, or if the key of a rule changes. Lost is false
+	// for overrides, although the counts of a key start at 0 if its override changes the name or
+	// the algorithm of a limit.
 	Lost bool
 }
 
-// String returns the changes as text, one a line.
+// String returns the changes as text, one per line.
 func (c Changes) String() string {
 	var lines []string
 	for _, change := range c {
@@ -47,9 +47,8 @@ func (c Changes) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// String returns a text such as
-// "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". The text says if counts
-// are lost.
+// String returns a text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
+// The text also says if counts are lost.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {

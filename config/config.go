@@ -19,45 +19,43 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the largest size, in bytes, of a file together with the files that it includes.
-// A larger file is not loaded. MaxSize bounds the time and memory of the parser.
+// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. A
+// larger file is not loaded. MaxSize limits the time and memory that the parser uses.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
 var schema string
 
-// Schema returns a JSON schema (draft 2020-12) of the files, for editors. It
-// describes the structure of a file. It does not know which functions the program has named
-// in Options.
+// Schema returns a JSON schema (draft 2020-12) that describes the structure of a file, for use in
+// editors. It does not include the names of the functions in Options.
 func Schema() string { return schema }
 
-// Options of Open. The zero value is ready to use.
+// Options are the options of Open. The zero value is ready to use.
 type Options struct {
-	// Keys are key functions, by the names that files use for them. A name has no
-	// colon and is not the name of a built-in key.
+	// Keys maps names, as used in files, to key functions. A name must not contain a colon or be
+	// the name of a built-in key.
 	Keys map[string]weir.KeyFunc
 
-	// Costs are functions that return the cost of a request, by the names that files
-	// use for them.
+	// Costs maps names, as used in files, to functions that return the cost of a request.
 	Costs map[string]func(r *http.Request) int64
 
-	// Overrides are limits of single keys that change while the program runs, for example
-	// by package admin. They come before the overrides of the file, and reloads leave
-	// them as they are. nil means none.
+	// Overrides are limits for individual keys that can change while the program runs, for example
+	// through package admin. They take precedence over the overrides in the file, and reloads do
+	// not affect them. nil means none.
 	Overrides *overrides.Live
 
-	// Limiter has the options that are not in a file: OnLimited, OnError, Observe
-	// and so on. Its Rules must be empty. Its Headers are the default of a file that
-	// sets no headers. Watch logs to its Logger.
+	// Limiter has the options that are not in a file, such as OnLimited, OnError and Observe. Its
+	// Rules must be empty. Its Headers are the default for a file that sets no headers. Watch logs
+	// to its Logger.
 	Limiter weir.Options
 
-	// FS is the file system that has the file, such as an [embed.FS]; nil means the file
+	// FS is the file system that contains the file, such as an [embed.FS]; nil means the file
 	// system of the operating system.
 	FS fs.FS
 }
 
-// A File has the rules of a file. If a reload finds an error in the file, the File keeps
-// the rules that it had before. It is safe for concurrent use.
+// A File holds the rules of a file. If a reload finds an error in the file, the File keeps its
+// current rules. It is safe for concurrent use.
 type File struct {
 	path  string
 	store weir.Store
@@ -82,8 +80,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a file of rules, whose limits are counted in store. Its error has the errors
-// of the file, each an [*Error], but at most 100 of them.
+// Open loads a rules file. The store counts the limits of the rules. If the file has errors, the
+// error that Open returns wraps at most 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -125,14 +123,13 @@ func (f *File) check() error {
 	return err
 }
 
-// Handler returns a middleware that charges the named rules together, all or
-// nothing. A request is charged by the rules that are in force when it arrives. A reload
-// does not change a request that has begun.
+// Handler returns a middleware that charges the named rules together, all or nothing. The rules
+// that are in force when a request arrives apply to it; a later reload does not affect it.
 //
-// Handler panics if the file lacks one of the rules, or if the rules cannot be charged
-// together. Routes are built when a program starts, and a program must not serve a route
-// without limits because its rule is missing. After Handler, a file without one of these
-// rules is not loaded.
+// Handler panics if the file lacks one of the rules, or if the rules cannot be charged together.
+// Routes are built when a program starts, and a program must not serve a route without limits
+// because its rule is missing. After a call to Handler, a reload that would remove one of these
+// rules fails.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	i := f.handler(names)
 	return func(next http.Handler) http.Handler {
@@ -142,17 +139,17 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	}
 }
 
-// HandlerOfAll returns a middleware that charges all rules of the file together. They are
-// the rules that the file has when the request arrives, so a reload may add and remove
-// rules. The headers of all rules must be the same: HandlerOfAll panics if they differ, and a
-// later file in which they differ is not loaded.
+// HandlerOfAll returns a middleware that charges all rules of the file together. It uses the rules
+// that are in force when a request arrives, so a reload may add and remove rules. All rules must
+// have the same headers: HandlerOfAll panics if they differ, and a later reload in which they
+// differ fails.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
 
-// Admit returns a function that decides about requests by the named rules, as Handler does: the
-// [weir.Limiter.Admit] of the rules in force, for package weirgrpc and for other servers that are
-// no http.Handler. It panics when Handler does.
+// Admit returns a function that applies the named rules to requests, as Handler does: it calls
+// [weir.Limiter.Admit] with the rules in force. It is for package weirgrpc and for other servers
+// that are not an http.Handler. Admit panics when Handler does.
 func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
 	i := f.handler(names)
 	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
@@ -182,17 +179,17 @@ func (f *File) handler(names []string) int {
 	return len(next.limiters) - 1
 }
 
-// Limiters returns the limiters that the handlers of the file use now, for example for
-// package admin. A reload replaces them.
+// Limiters returns the Limiters that the file's handlers currently use, for example to pass them
+// to package admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the trusted-proxies of the file, for programs that trust other
-// header fields of these proxies as well.
+// TrustedProxies returns the trusted-proxies of the file, for programs that also trust other
+// header fields from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// ByIP returns the key function ip of the file: the address of the client, as the
-// trusted-proxies and the proxy-header of the file in force when a request arrives name it. It
-// is for limits of a program that are not in the file.
+// ByIP returns the key function that the file calls ip. It finds the client's address with the
+// trusted-proxies and the proxy-header that are in force when the request arrives. ByIP is for
+// limits of a program that are not in the file.
 func (f *File) ByIP() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
 }
@@ -205,11 +202,11 @@ func (f *File) Version() string { return f.current.Load().digest[:12] }
 // Loaded returns when the rules in force were loaded, by Open or by a reload.
 func (f *File) Loaded() time.Time { return f.current.Load().at }
 
-// Reloads returns how often a changed file was loaded since Open, and how often a reload
-// failed, so that the rules stayed as they were.
+// Reloads returns how often a changed file has been loaded since Open, and how often a reload has
+// failed and left the rules unchanged.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
 
-// Err returns the error of the last reload, or nil if that reload succeeded or there was none.
+// Err returns the error of the last reload, or nil if the reload succeeded or there was none.
 // While Err is not nil, the rules in force may differ from the file.
 func (f *File) Err() error {
 	if err := f.failed.Load(); err != nil {
@@ -231,16 +228,16 @@ func (f *File) Unused() (names []string) {
 	return names
 }
 
-// Check loads a file without using its rules, for example before the file is deployed, and
-// returns the error that Open would return. The errors that it finds depend on Keys, Costs,
-// FS and Limiter of o. Check never calls the functions in Keys and Costs.
+// Check loads a file without using its rules, and returns the error that Open would return. Use
+// it, for example, before a file is deployed. Which errors it finds depends on Keys, Costs, FS and
+// Limiter of o. Check never calls the functions in Keys and Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
 	return err
 }
 
-// Rules returns the rules of the file, in its order. They are for a Limiter that
-// reloads do not change, such as one for [weir.Limiter.Transport].
+// Rules returns the rules of the file, in the order of the file. They are for a Limiter that
+// reloads do not affect, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
 	var rules []weir.Rule
 	for _, r := range f.current.Load().rules {
@@ -250,10 +247,10 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
-// Reads returns what the key and the cost of a rule read of a request, in the words of the file:
-// "ip", "header:X-Tenant", "content-length" and so on, also if they are in a list or in first-of.
-// It is for programs that have only a part of each request, such as its line in a log. If there is
-// no such rule, Reads returns nil.
+// Reads returns the parts of a request that the key and the cost of a rule read, in the syntax of
+// the file: "ip", "header:X-Tenant", "content-length" and so on. It includes those in a list or in
+// first-of. It is for programs that have only a part of each request, such as its line in a log.
+// If there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {
@@ -266,9 +263,9 @@ func (f *File) Reads(rule string) []string {
 	return sources
 }
 
-// Reload reads the file again and returns what changed. After an error the rules are as they
-// were. Call Reload when an operator asks for a reload, for example by a signal. Watch reloads
-// the file without such a call.
+// Reload reads the file again and returns what changed. After an error the rules are unchanged.
+// Call Reload when an operator asks for a reload, for example with a signal. Watch reloads the
+// file automatically.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 
 // load replaces the rules by those in c and returns what changed. err is the error of

@@ -20,17 +20,17 @@ import (
 // program writes a file in place, the file is incomplete.
 const quiet = 100 * time.Millisecond
 
-// Watch reloads the file when it or a file that it includes changes. It returns the error of
-// ctx when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
-// goroutines behind. An invalid file changes nothing, and Watch reads the file again
-// when the file changes again. Watch logs each change and each error to the Logger of
-// Options.Limiter. A change that loses counts is logged as a warning, and so is a rule that no
+// Watch reloads the file when it or a file that it includes changes. It returns the error of ctx
+// when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
+// goroutines behind. If the file becomes invalid, the rules in force stay unchanged, and Watch
+// reads the file again after its next change. Watch logs each change and each error to the Logger
+// of Options.Limiter. It logs a warning for a change that loses counts, and for a rule that no
 // handler names.
 //
-// Watch notices files that are written in place or replaced, and symbolic links that
-// are replaced, in any part of the path. So it works with ConfigMaps of Kubernetes,
-// except those mounted with subPath, which the kubelet never updates. Network file
-// systems do not report changes; call Reload there.
+// Watch detects when a file is written in place or replaced, and when a symbolic link in any part
+// of the path is replaced. It therefore works with Kubernetes ConfigMaps, except those mounted
+// with subPath, which the kubelet never updates. Network file systems do not report changes, so
+// call Reload there.
 func (f *File) Watch(ctx context.Context) error {
 	if f.o.FS != nil {
 		return errors.New("config: only files of the operating system can be watched")

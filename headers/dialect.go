@@ -8,26 +8,25 @@ import (
 	"strings"
 )
 
-// A Dialect is a way to tell clients about limits in response fields. Dialects are flags:
-// IETF | GitHub sends both. Whatever the dialect, every refusal has Retry-After, unless no
-// wait helps.
+// A Dialect is a way to describe limits in response header fields. Dialects are flags: IETF |
+// GitHub sends both. Whatever the dialect, every refusal has a Retry-After field, unless waiting
+// does not help.
 //
-// If a response is about several limits, the dialects that have room for one limit show the
-// tightest limit: after a refusal the limit with the longest wait, and otherwise the limit
-// with the smallest share left.
+// If a response concerns several limits, a dialect that can describe only one limit shows the
+// tightest one: after a refusal, the limit with the longest wait; otherwise, the limit with the
+// smallest share left.
 type Dialect uint16
 
 const (
-	// XRateLimit sends X-RateLimit-Limit (the most that can be spent at once),
-	// X-RateLimit-Remaining, and X-RateLimit-Reset: when the key will have all its units
-	// again, in Unix seconds of the store's clock. Most clients read these fields. The zero
+	// XRateLimit sends X-RateLimit-Limit (the maximum that can be spent at once),
+	// X-RateLimit-Remaining, and X-RateLimit-Reset, which is the time at which the full quota is
+	// available, in Unix seconds on the store's clock. Most clients read these fields. The zero
 	// Dialect means XRateLimit.
 	XRateLimit Dialect = 1 << iota
 
 	// IETF sends RateLimit-Policy and RateLimit as in drafts 08 to 11 of
-	// draft-ietf-httpapi-ratelimit-headers, with one item for each limit. The parameter t
-	// of an item is the time until at least one more unit is available. The draft may still
-	// change.
+	// draft-ietf-httpapi-ratelimit-headers, with one item for each limit. The t parameter of an
+	// item is the time until at least one more unit is available. The draft may still change.
 	IETF
 
 	// Draft07 sends RateLimit-Policy, and RateLimit: limit=100, remaining=50, reset=5.
@@ -37,16 +36,16 @@ const (
 	// RateLimit-Reset, which counts seconds from now.
 	Draft06
 
-	// GitHub sends the fields of XRateLimit, X-RateLimit-Used, and the rule's name in
-	// X-RateLimit-Resource.
+	// GitHub sends the same fields as XRateLimit, and also X-RateLimit-Used, and
+	// X-RateLimit-Resource with the name of the rule.
 	GitHub
 
-	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names
-	// and durations such as 6m0s. A refusal also has retry-after-ms.
+	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names, and
+	// with durations such as 6m0s. A refusal also has a retry-after-ms field.
 	OpenAI
 
-	// Anthropic sends anthropic-ratelimit-requests-limit and so on, with the rule's Unit in
-	// the names and times as in RFC 3339.
+	// Anthropic sends anthropic-ratelimit-requests-limit and so on, with the rule's Unit in the
+	// names, and with times in RFC 3339 format.
 	Anthropic
 
 	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and x-rate-limit-reset,
@@ -57,7 +56,7 @@ const (
 	None
 
 	// Exposed lists the fields of the other dialects in Access-Control-Expose-Headers, so that
-	// scripts from another origin may read them: XRateLimit | Exposed. Exposed alone means that.
+	// scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
 	Exposed
 )
 
@@ -101,13 +100,13 @@ func (d Dialect) fields(units []string) []string {
 	return names
 }
 
-// The units of limits for which no other unit is named.
+// Requests is the unit of limits that name no other unit.
 const (
 	Requests           = "requests"
 	concurrentRequests = "concurrent-requests" // of a concurrency limit, in the IETF fields
 )
 
-// RetryAfter is the field in which every dialect tells clients how long to wait.
+// RetryAfter is the header field in which every dialect tells clients how long to wait.
 const RetryAfter = "Retry-After"
 
 // The fields that are not part of a triple.

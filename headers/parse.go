@@ -1,4 +1,5 @@
-// Package headers writes and reads the response header fields that tell clients of limits.
+// Package headers writes and reads the response header fields that inform clients about rate
+// limits.
 //
 //	package main
 //
@@ -37,9 +38,9 @@
 //
 // # Vocabulary
 //
-//   - A dialect is one way to spell what is left: the names of the fields and the forms of their
-//     values. [XRateLimit] is the oldest, and [IETF] the draft of a standard.
-//   - A policy is a limit as a response describes it: its name, quota and window.
+//   - A dialect is one set of field names and value formats. [XRateLimit] is the oldest dialect,
+//     and [IETF] is a draft standard.
+//   - A policy is the description of a limit in a response: its name, quota and window.
 package headers
 
 import (
@@ -50,12 +51,12 @@ import (
 	"time"
 )
 
-// A Limit is what a server says about one of its limits.
+// A Limit is a server's description of one of its limits.
 type Limit struct {
 	// Name is the name of the policy, if the dialect has one.
 	Name string
 
-	// Unit is what the limit counts: "requests" if the server names nothing else.
+	// Unit is what the limit counts. It is "requests" unless the server names another unit.
 	Unit string
 
 	// Limit and Remaining count units; -1 means unknown.
@@ -64,8 +65,8 @@ type Limit struct {
 	// Window is the period of the limit; 0 means unknown.
 	Window time.Duration
 
-	// ResetAfter is the wait until more units are free (IETF) or all units are free (the
-	// other dialects), at most 24 hours. 0 means unknown, or that the time is past.
+	// ResetAfter is the wait until more units (IETF) or all units (other dialects) are available,
+	// at most 24 hours. 0 means that the time is unknown or has passed.
 	ResetAfter time.Duration
 }
 
@@ -78,33 +79,33 @@ const (
 	maxText   = 256            // bytes of a time, a unit or a resource; longer values are ignored
 )
 
-// Parse returns what response fields say about limits, and how long they ask to wait
-// (Retry-After, retry-after-ms; 0 if they don't). h has canonical keys, as net/http makes
-// them. now is when the response came, on the clock of the reader.
+// Parse returns the limits that the header fields of a response describe, and how long the
+// response asks the client to wait in Retry-After or retry-after-ms, or 0. The keys of h must be
+// canonical, as in headers that net/http has read. The argument now is when the response arrived,
+// on the reader's clock.
 //
-// A limit that the response has in two dialects is returned twice. Limits of the IETF field
-// and of drafts 06 and 07 come first, each joined with its policy if there is one. The
-// policy of an IETF limit is found by name and partition key. The policy of a draft limit
-// is found by the quota of the limit.
+// A limit that the response describes in two dialects is returned twice. Limits of the IETF field
+// and of drafts 06 and 07 come first, each joined with its policy if there is one. The policy of
+// an IETF limit is found by name and partition key. The policy of a draft limit is found by the
+// quota of the limit.
 //
-// Servers mix up the forms of a time, so each field may have any form. A number below 10^8
-// means seconds from now. From 10^8 on it means Unix seconds, and from 10^11 on Unix
-// milliseconds. A number may have decimals. retry-after-ms always counts from now. A Unix
-// time more than a year in the past is taken as "never". Other forms are durations
-// ("6m0s"), RFC 3339 and the three forms of an HTTP date. Waits are capped at 24 hours,
-// because the server can tell the rest after that. Values that are negative or malformed
-// are ignored.
+// Servers confuse time formats, so Parse accepts every format in each field. A number below 10^8
+// means seconds from now, a number from 10^8 means Unix seconds, and a number from 10^11 means
+// Unix milliseconds. A number may have decimals. The value of retry-after-ms is always relative to
+// now. A Unix time more than a year in the past means "never". Other formats are durations
+// ("6m0s"), RFC 3339 and the three HTTP date formats. Waits are capped at 24 hours, because the
+// server can then ask for more. Negative and malformed values are ignored.
 //
-// The clocks of server and reader may differ, so a time is measured from the Date of the
-// response, which has the clock of the server. Date has whole seconds, so a wait may be a
-// second too long, and never too short. If Date is missing or more than a day from now,
-// times are measured from now.
+// The clocks of server and reader may differ, so a time is measured from the Date of the response,
+// which is on the server's clock. Date has whole seconds, so a wait may be up to a second too
+// long, but never too short. If Date is missing or more than a day from now, times are measured
+// from now.
 //
-// Of a response from a cache (Age > 0) only Retry-After is read, because the limits may
-// have changed since then.
+// In a response from a cache (Age > 0), Parse reads only Retry-After, because the limits may have
+// changed since the response was stored.
 //
-// If Retry-After is sent twice, the longer wait counts. A retry-after-ms within a second
-// of it is the same wait, in more detail.
+// If Retry-After is sent twice, the longer wait counts. If retry-after-ms differs from it by less
+// than a second, it is the same wait with higher precision.
 func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
 	r := reader{h: h, base: now}
 	if r.count("Age") > 0 {

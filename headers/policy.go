@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Writer writes the fields of a Dialect. It is safe for concurrent use. Responses share
-// the values that it sets: a value may be replaced by another, but must not be changed.
+// A Writer writes the header fields of a Dialect. It is safe for concurrent use. Responses share
+// the value slices that it sets, so a slice may be replaced but must not be modified.
 type Writer struct {
 	dialect Dialect
 	triples []triple            // those that show the tightest limit of all
@@ -21,8 +21,9 @@ type Writer struct {
 	recent  integers
 }
 
-// NewWriter returns a Writer for limits of some units; no unit means Requests. It returns
-// an error if d is not one of the constants, or combines dialects that use the same fields.
+// NewWriter returns a Writer for limits with the given units; no unit means Requests. It returns
+// an error if d has bits that are not among the constants, or combines dialects that use the same
+// fields.
 func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	if d&^Exposed == 0 {
 		d |= XRateLimit
@@ -61,12 +62,12 @@ func (d Dialect) namedTriples(unit string) (named []triple) {
 	return named
 }
 
-// A Policy is a limit as fields show it.
+// A Policy is a limit in the form that header fields describe.
 type Policy struct {
-	// Name is printable ASCII. It tells the limits of a response apart in the IETF fields.
+	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
 	Name string
 
-	// Resource is what GitHub's fields call the limit. Several limits may share it.
+	// Resource is the name of the limit in GitHub's fields. Several limits may share it.
 	Resource string
 
 	// Unit is what the limit counts, in lower-case letters, digits and hyphens; "" means
@@ -76,7 +77,7 @@ type Policy struct {
 	Limit quota.Limit
 }
 
-// A Prepared policy has those parts of its fields that are the same in every response.
+// A Prepared holds the parts of a policy's fields that are the same in every response.
 type Prepared struct {
 	unit      string
 	capacity  int64
@@ -94,7 +95,7 @@ type together struct {
 	value    []string
 }
 
-// Prepare prepares a policy for Write. Prepare it once, and not for each response.
+// Prepare prepares a policy for Write. Prepare each policy once, not for each response.
 func (w *Writer) Prepare(p Policy) *Prepared {
 	if p.Unit == "" {
 		p.Unit = Requests

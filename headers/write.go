@@ -12,13 +12,13 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Item is the decision on one limit of a request. Fields leave out a limit whose Remaining
-// is unknown (-1).
+// An Item is the decision on one limit of a request. If its Remaining is unknown (-1), the limit
+// is omitted from the fields.
 type Item struct {
 	*Prepared
 	*quota.Decision
 
-	// PartitionKey is the parameter pk of the IETF fields; "" sends none.
+	// PartitionKey is the pk parameter of the IETF fields; "" omits it.
 	PartitionKey string
 }
 
@@ -59,34 +59,34 @@ func firstOfUnit(items []Item, i int) bool {
 	return true
 }
 
-// A Response is a response whose fields Write sets.
+// A Response is an HTTP response; Write sets its rate-limit header fields.
 type Response struct {
 	Header http.Header
 
-	// At is the time of the decisions, by the clock of the store.
+	// At is the time of the decisions on the store's clock.
 	At time.Time
 
-	// Refused says that the request was refused, by one of the limits or for another reason.
+	// Refused reports whether the request was refused, by one of the limits or for another reason.
 	Refused bool
 
-	// RetryAfter is the wait that a refusal asks for, and is rounded up to whole seconds. 0 and
-	// quota.Never ask for none.
+	// RetryAfter is the wait that a refusal asks for. Write rounds it up to whole seconds. If it
+	// is 0 or quota.Never, the refusal has no Retry-After field.
 	RetryAfter time.Duration
 
-	// Memory has Room for values that other responses don't share. nil means that Write
-	// allocates the Room, and shares more values.
+	// Memory supplies the Room for values that are not shared with other responses. nil means that
+	// Write allocates the Room and shares more values.
 	Memory interface{ Room() *Room }
 }
 
-// Room is memory for the values of one response. A program that allocates something else for
-// each response can allocate its Room with it. Write asks for it at most once.
+// A Room is memory for the field values of one response. A program that already allocates an
+// object for each response can put the Room in it. Write calls Memory.Room at most once.
 type Room struct {
 	values [3]string
 	text   [80]byte
 }
 
-// Write sets the fields of a response that say what was decided about items, which are in
-// the order of the limits.
+// Write sets the header fields of a response according to the decisions in items, which are in the
+// order of the limits.
 func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		if exposed := r.Header[exposeField]; exposed == nil {

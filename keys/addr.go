@@ -8,8 +8,8 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// ByIPPrefix is [weir.ByIP] with networks of a chosen size. The arguments ipv4 and ipv6
-// are the lengths of their prefixes in bits: 1 to 32, and 1 to 128. A client that holds a
+// ByIPPrefix is like [weir.ByIP], but with networks of a chosen size. The arguments ipv4 and ipv6
+// are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A client that holds a
 // larger network has several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
@@ -17,22 +17,22 @@ func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, size), true }
 }
 
-// ByForwarded is [weir.ByIP] for proxies that write the field Forwarded (RFC 7239)
+// ByForwarded is like [weir.ByIP], but for proxies that write the Forwarded field (RFC 7239)
 // instead of X-Forwarded-For. ByForwarded reads only Forwarded, and ByIP reads only
-// X-Forwarded-For, because a proxy sets one of these fields and may pass on the other as
-// the client wrote it.
+// X-Forwarded-For, because a proxy sets one of these fields and may forward the other as the
+// client sent it.
 //
-// ByForwarded reads the elements of the field from the right, as long as they come from a
-// trusted proxy. It stops at an element whose "for" is hidden ("_gazonk"), "unknown",
-// missing or no address. The key is then the address of the proxy that sent the element.
-// Ports are ignored.
+// ByForwarded reads the elements of the field from right to left while they come from a trusted
+// proxy. It stops at an element whose "for" parameter is hidden ("_gazonk"), "unknown", missing or
+// not an address. The key is then the address of the proxy that sent the element. Ports are
+// ignored.
 func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 	proxies := addr.NewProxies("keys: ByForwarded", addr.Forwarded, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
 // An AddrFunc returns the address that a request comes from; ok is false if the address is
-// not known. An AddrFunc must be safe for concurrent use.
+// unknown. An AddrFunc must be safe for concurrent use.
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
 // ClientAddr returns an AddrFunc for the whole address from which [weir.ByIP] makes a key.
@@ -47,8 +47,8 @@ func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr limits each address that find returns, by networks of a chosen size as
-// [ByIPPrefix] does. The rule does not apply to a request whose address find does not know.
+// ByAddr limits each address that find returns or, like [ByIPPrefix], each network of a chosen
+// size. The rule does not apply to a request for which find returns no address.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {

@@ -1,26 +1,26 @@
-// Package keys has more key functions for weir.Rule, and lists of keys and addresses.
+// Package keys provides more key functions for weir.Rule, and lists of keys and addresses.
 //
 //	limit := weir.Middleware(store, "api", keys.ByContext(accountKey{}), algorithms.GCRA(100, time.Minute))
 //
-// The functions panic if their arguments are invalid, as those of package weir do.
+// Like those of package weir, the functions panic if their arguments are invalid.
 //
 // # Which key
 //
 // [ByContext] is for an account that a middleware has authenticated. [ByJSON], [ByCookie] and
-// [ByBasicAuthUser] read what clients send, who can invent it: add a limit by address.
-// [Hashed] keeps secrets and names out of the store.
+// [ByBasicAuthUser] read values that clients can invent, so add a limit by address. [Hashed] keeps
+// secrets and names out of the store.
 //
-// [ByRoute] and [ByMethod] give each route or method its own quota, if [weir.Join] joins
-// them with the key of the client. [ByPathValue] counts by a part of the path, such as a
+// Joined with the client's key by [weir.Join], [ByRoute] and [ByMethod] give a client a separate
+// quota for each route or method. [ByPathValue] uses a part of the path as the key, such as a
 // tenant.
 //
-// [ByIPPrefix], [ByForwarded] and [ByAddr] are [weir.ByIP] with networks of other sizes, the
-// field Forwarded, or an address that you find yourself.
+// [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP] for networks of other
+// sizes, for the Forwarded field, and for an address that you find yourself.
 //
 // # Lists
 //
-// A [List] has keys and an [AddrList] has addresses and networks. [weir.When] makes of them a
-// Policy or a ForKey that allows or denies.
+// A [List] contains keys, and an [AddrList] contains addresses and networks. [weir.When] turns a
+// list into a Policy or a ForKey function that allows or denies requests.
 package keys
 
 import (
@@ -53,11 +53,11 @@ func ByCookie(name string) weir.KeyFunc {
 	}
 }
 
-// ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does not
-// apply to a request without a user name. ByBasicAuthUser does not check the password: if
-// no handler before it does, every client that sends a name spends the quota of that name.
-// The quota bounds how often passwords are guessed, but a stranger can spend it and so
-// lock the user out. To prevent that, join the key with [weir.ByIP].
+// ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does not apply to a
+// request without a user name. ByBasicAuthUser does not check the password. Unless an earlier
+// handler does, every client that sends a name spends the quota of that name. The quota limits how
+// often passwords can be guessed, but a stranger can lock the user out by spending it. To prevent
+// that, join the key with [weir.ByIP].
 func ByBasicAuthUser() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		user, _, _ := r.BasicAuth()
@@ -80,9 +80,9 @@ func ByMethod() weir.KeyFunc {
 	}
 }
 
-// ByContext limits each value that r.Context().Value(key) returns, such as the user that
-// an authentication middleware has found. The value is a [fmt.Stringer], or of a string or
-// integer type. If it is absent, empty or of another type, the rule does not apply.
+// ByContext limits each value that r.Context().Value(key) returns, such as the user that an
+// authentication middleware has found. The value must be a [fmt.Stringer] or have a string or
+// integer type. If it is absent or empty or has another type, the rule does not apply.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
 		panic("keys: ByContext: nil key")
@@ -108,11 +108,11 @@ func ByContext(key any) weir.KeyFunc {
 	}
 }
 
-// Hashed replaces a key by its HMAC-SHA256, cut to 128 bits (RFC 2104, section 5) and
-// written as 22 characters: letters, digits, "-" and "_". Someone who can read the store
-// learns no API keys, and cannot test guesses without the secret. Processes that share a
-// store need the same secret; with a new secret the counts of every key begin at 0. If key
-// returns ok false, so does the result of Hashed.
+// Hashed replaces a key by its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
+// encoded as 22 characters: letters, digits, "-" and "_". Someone who can read the store therefore
+// learns no API keys, and cannot test guesses without the secret. Processes that share a store
+// need the same secret. With a new secret, the count of every key starts at 0. If key returns ok
+// false, so does the function that Hashed returns.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
 		panic("keys: Hashed: empty secret")

@@ -10,15 +10,15 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ByPathValue limits each value of a wildcard in the route: what [http.Request.PathValue]
-// returns with net/http and with chi. The value exists only after the router has run. With
-// chi, that is in r.With of the router that matches the route, and not in its r.Use.
-// Before that, or if the value is empty, the rule does not apply.
+// ByPathValue limits each value of a wildcard in the route, as returned by
+// [http.Request.PathValue], which works with net/http and with chi. The value exists only after
+// the router has run. With chi, use r.With on the router that matches the route, and not r.Use.
+// Without a value, or if it is empty, the rule does not apply.
 //
-// The key is the decoded value: /users/alice and /users/alic%65 have one key. The mux of
-// net/http decodes values itself. chi does not decode a value that the client has escaped
-// more than necessary, and handlers then see "alic%65". A value that cannot be decoded is
-// the key as it is.
+// The key is the decoded value, so /users/alice and /users/alic%65 have the same key. The mux of
+// net/http decodes values itself. chi does not decode a value in which the client has escaped more
+// than necessary, so handlers see "alic%65". If a value cannot be decoded, the key is the encoded
+// value.
 func ByPathValue(name string) weir.KeyFunc {
 	if name == "" {
 		panic("keys: ByPathValue: empty name")
@@ -48,17 +48,17 @@ func pathValue(r *http.Request, name string) string {
 	return v
 }
 
-// ByRoute limits each route. The key is the pattern that matched, such as "/users/{id}".
-// It has no method, and it has a host only with net/http. To tell GET from POST, join
+// ByRoute limits each route. The key is the pattern that matched, such as "/users/{id}". It does
+// not include the method, and includes the host only with net/http. To tell GET from POST, join
 // ByRoute with [ByMethod].
 //
-// With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so
-// the request is routed twice. If no route takes HEAD, the key of a HEAD request is the
-// route of GET, because middleware.GetHead may follow. With net/http, ByRoute must wrap the
-// handler of a route and not the mux.
+// With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so the
+// request is routed twice. If no route matches a HEAD request, its key is the route of the GET
+// request, because middleware.GetHead may follow. With net/http, ByRoute must wrap the handler of
+// a route, not the mux.
 //
-// ByRoute fails towards limiting: requests that match no route share the key "unmatched".
-// If ByRoute wraps a net/http mux, all requests have that key.
+// Requests that match no route are limited too: they share the key "unmatched". If ByRoute wraps a
+// net/http mux, all requests have that key.
 func ByRoute() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		return cmp.Or(route(r), "unmatched"), true

@@ -14,46 +14,46 @@ import (
 
 // BreakerOptions are the options of Breaker. The zero BreakerOptions are ready to use.
 type BreakerOptions struct {
-	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures at
-	// one moment count once: after a failure, the next failure counts if it comes at least
-	// 25 ms later and its request began after the earlier failure was known. 5 failures
-	// therefore take at least 100 ms, however many requests fail, so a shorter disturbance
-	// does not open the breaker.
+	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures that happen
+	// together count as one: after a failure, the next one counts only if it comes at least 25 ms
+	// later and its request began after the earlier failure was known. Five failures therefore
+	// take at least 100 ms, however many requests fail, so a shorter disruption does not open the
+	// breaker.
 	Failures int
 
-	// Cooldown is how long an open breaker does not call the store; 0 means a second.
-	// Each cooldown that ends in a failed probe makes one request wait in vain.
+	// Cooldown is how long an open breaker waits before it calls the store again; 0 means one
+	// second. After each cooldown one request probes the store, and waits in vain if the probe
+	// fails.
 	Cooldown time.Duration
 
-	// OnChange is called after the breaker has opened, with the error that opened it, and
-	// after it has closed, with nil. It may be nil. A failed probe is no change. OnChange
-	// runs under no lock, in the goroutine of the request that made the change. Calls that
-	// take longer than Cooldown may overlap.
+	// OnChange is called after the breaker has opened, with the error that opened it, and after it
+	// has closed, with a nil error. It may be nil. It is not called after a failed probe. No lock
+	// is held while OnChange runs, in the goroutine of the request that caused the change. Calls
+	// that take longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
 
-	// Logger gets a line after the breaker has opened, with the error that opened it,
-	// and one after it has closed; nil means slog.Default().
+	// Logger logs when the breaker has opened, with the error that opened it, and when it has
+	// closed; nil means slog.Default().
 	Logger *slog.Logger
 }
 
 const moment = 25 * time.Millisecond // failures within a moment count once
 
-// Breaker returns a store that fails at once while next is down, so that requests do not
-// wait for next. A closed breaker asks next. After o.Failures consecutive failures it opens
-// and returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe,
-// and returns ErrOpen to all other requests. A probe that succeeds closes the breaker, and
-// a probe that fails begins another Cooldown. If the breaker opens or closes during a call,
-// the result of the call does not count.
+// Breaker returns a store that fails at once while next is down, so that requests do not wait for
+// next. A closed breaker calls next. After o.Failures consecutive failures it opens and returns
+// ErrOpen. After o.Cooldown it sends one request at a time to next as a probe, and returns ErrOpen
+// to all other requests. A probe that succeeds closes the breaker, and a probe that fails starts
+// another cooldown. If the breaker opens or closes while a call is in progress, the result of that
+// call does not count.
 //
-// An error does not count if it says nothing about the store: the caller has hung up or its
-// own deadline has passed, the transaction is invalid, or the error is
-// errors.ErrUnsupported or ErrBusy. If a probe has such an error, the next request is the
-// probe. An error therefore does not count if the deadline of the caller passes before next
-// fails. The breaker sets no deadline itself: a probe that next never answers keeps the
-// breaker open.
+// An error does not count if it says nothing about the health of the store: if the caller has hung
+// up or its own deadline has passed, if the transaction is invalid, or if the error is
+// errors.ErrUnsupported or ErrBusy. If a probe returns such an error, the next request becomes the
+// probe. The breaker sets no deadline itself, so a probe that next never answers keeps the breaker
+// open.
 //
-// An open breaker decides nothing, and Options.OnError by default admits the requests. With
-// Fallback, another store decides about the requests during the outage.
+// While the breaker is open no decisions are made, and by default weir.Options.OnError allows the
+// requests. With Fallback, another store makes the decisions during the outage.
 //
 // Breaker panics if next is nil or an option is negative.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
@@ -75,7 +75,7 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	return b
 }
 
-// A BreakerStore is what Breaker returns.
+// A BreakerStore is the Store that Breaker returns.
 type BreakerStore struct {
 	next    Store
 	o       BreakerOptions
@@ -96,13 +96,13 @@ type phase struct {
 	probing atomic.Bool // stays true once the probe has ended the phase
 }
 
-// BreakerStats are what a BreakerStore has counted.
+// BreakerStats contains the statistics of a BreakerStore.
 type BreakerStats struct {
 	Open    bool  // the breaker is open now, until a probe succeeds
 	Refused int64 // transactions that got ErrOpen
 }
 
-// Stats returns what the store has counted since Breaker returned it.
+// Stats returns the statistics collected since Breaker returned b.
 func (b *BreakerStore) Stats() BreakerStats {
 	return BreakerStats{b.phase.Load().err != nil, b.refused.Load()}
 }

@@ -16,8 +16,8 @@ const (
 
 var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error", "limit"}
 
-// Cause returns the class of the error of a decision, as log lines and metrics name it, or
-// "" for nil:
+// Cause returns the class of a decision's error, as used in log lines and metrics, or "" if err is
+// nil:
 //
 //	unusable  ErrUnusable
 //	full      ErrFull
@@ -27,8 +27,8 @@ var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error",
 //	limit     a weir.Policy has an invalid limit
 //	error     any other error
 //
-// An error that wraps several of these is in the first of their classes: the error of a
-// breaker that a wrong password has opened is "unusable".
+// If an error wraps several of these, Cause returns the first of their classes. For example, if a
+// wrong password has opened a breaker, the Cause of the breaker's error is "unusable".
 func Cause(err error) string {
 	if err == nil {
 		return ""

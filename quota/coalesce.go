@@ -14,27 +14,28 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// Coalesce makes concurrent callers of a hot key share calls of next. A call goes to next
-// at once, on the caller's goroutine, unless another call of the key is under way. Calls
-// that come in the meantime are sent together when that call returns, in the order in which
-// they came. Nothing waits for more calls: there is no timer. Each caller gets the decision
-// that it would have got if the calls had gone to next one by one, in that order. A caller
-// gets an error only if its own transaction has an error, or if the shared call fails.
+// Coalesce returns a store that lets concurrent callers that charge the same key share calls to
+// next. A call goes to next immediately, in the caller's goroutine, unless another call for the
+// key is in progress. Calls that arrive in the meantime are sent together, in order of arrival,
+// when that call returns. There is no timer: a call is never delayed in order to collect more
+// calls. Each caller gets the decision that it would have got if the calls had gone to next one at
+// a time in that order. A caller gets an error only if its own transaction fails or the shared
+// call fails.
 //
-// A call therefore takes at most twice the latency of next, unless more than 1,024 calls
-// are queued before it. If the context of a caller ends while it waits for a shared call,
-// the caller returns at once. If its transaction has not been sent, the transaction is
-// dropped. Otherwise its units may be spent. Shared calls run with a background context,
-// without the values of the callers' contexts. Only if weirotel.Trace traces some of the
-// callers, they have the values of the first of these. A panic of next in a shared call is
-// returned as an error to all callers of that call.
+// A call therefore takes at most twice the latency of next, unless more than 1,024 calls are
+// queued ahead of it. If the context of a caller ends while the caller waits for a shared call,
+// Take returns immediately. If the transaction has not been sent, it is dropped; otherwise its
+// units may be spent. Shared calls run with a background context, without the values of the
+// callers' contexts. If weirotel.Trace traces some of the callers, the shared call instead has the
+// context values of the first of these. If next panics in a shared call, all callers that share
+// the call get an error.
 //
-// Keys are spread over 16 lanes by a hash, and the keys of a lane share calls. A
-// transaction of several keys uses the lane of its first charge.
+// A hash distributes the keys over 16 lanes, and all keys in a lane share calls. A transaction
+// with several keys uses the lane of its first charge.
 //
-// If next is no Batcher, each call goes to next at once. The stores of memstore and
-// redisstore are Batchers. Put Coalesce directly around such a store, and Breaker and
-// Fallback around Coalesce. Coalesce panics if next is nil.
+// If next is not a Batcher, each call goes to next immediately. The stores of memstore and
+// redisstore are Batchers. Put Coalesce directly around such a store, and Breaker and Fallback
+// around Coalesce. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
 		panic("quota: Coalesce: the store is nil")
@@ -52,7 +53,7 @@ const (
 	mostAtOnce = 1024
 )
 
-// A CoalescedStore is what Coalesce returns.
+// A CoalescedStore is the Store that Coalesce returns.
 type CoalescedStore struct {
 	next    Store
 	batcher Batcher // nil if next is none
@@ -72,14 +73,14 @@ type lane struct {
 	_       [64]byte
 }
 
-// CoalesceStats are what a CoalescedStore has counted. They stay 0 if the next store is no
-// Batcher.
+// CoalesceStats contains the statistics of a CoalescedStore. They stay 0 if the next store is not
+// a Batcher.
 type CoalesceStats struct {
-	Transactions int64 // transactions of the callers
-	Calls        int64 // calls of the next store that were made for them
+	Transactions int64 // transactions passed to Take
+	Calls        int64 // calls to the next store for these transactions
 }
 
-// Stats returns what the store has counted since Coalesce returned it.
+// Stats returns the statistics collected since Coalesce returned c.
 func (c *CoalescedStore) Stats() CoalesceStats {
 	s := CoalesceStats{Calls: c.shared.Load()}
 	for i := range c.lanes {

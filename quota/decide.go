@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Decide decides t, for code that implements a Store. It fills in the Result from the state
-// of each charge. If everything fits, Decide overwrites states with the states to be stored,
-// and returns true. Otherwise, and in ModePeek, it leaves states unchanged and returns false.
-// The transaction must be valid, and states must be as long as Charges. now is the store's
-// clock in microseconds since 1970.
+// Decide evaluates t; it is for code that implements a Store. It fills in the Result from the
+// state of each charge. If everything fits, Decide overwrites states with the states to be stored,
+// and returns true. Otherwise, and in ModePeek, it leaves states unchanged and returns false. The
+// transaction must be valid, and states must be as long as Charges. now is the store's clock in
+// microseconds since 1970.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -269,16 +269,16 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 	return retry + max(0, turn-within)
 }
 
-// An Undo has the state of a charge before and after the reservation of the charge. Only
-// stores look into it. If no other charge has changed the state since, a cancellation restores
-// the state before the reservation. Canceler.Cancel is not enough for that: it refunds
-// the units, but no other charge can be spent before the instant of the reservation.
+// An Undo holds the state of a key before and after a reservation. Only stores use its fields. If
+// no other charge has changed the state since, a cancellation restores the state from before the
+// reservation. Canceler.Cancel alone would not be enough: it refunds the units, but other charges
+// could still not be spent before the instant of the reservation.
 type Undo struct {
 	Before, After State // without logs
-	Until         int64 // when Before decides as the zero State does, in µs since 1970
+	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970
 
-	// Log says that the state is a log. Other charges may change the log in the meantime,
-	// so a cancellation restores only At: to Before.At, or to the instant of the newest
+	// Log reports whether the state is a log. Other charges may change the log in the meantime, so
+	// a cancellation restores only At. It sets At to Before.At, or to the instant of the newest
 	// unit in the log if that is later.
 	Log bool
 }

@@ -16,43 +16,40 @@ import (
 
 // FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
 type FallbackOptions struct {
-	// OnChange is called after secondary has begun to decide, with the error of primary, and
-	// after primary has decided for a second without an error, with nil. It may be nil.
-	// OnChange runs under no lock, in the goroutine of the request that made the change.
+	// OnChange is called after secondary has taken over, with the error of primary, and after
+	// primary has worked for a second without an error, with a nil error. It may be nil. No lock
+	// is held while OnChange runs, in the goroutine of the request that caused the change.
 	OnChange func(active bool, err error)
 
-	// Logger gets a warning when secondary begins to decide, with the error of primary,
-	// and a line when primary has decided for a second without an error; nil means
-	// slog.Default(). If only one call of primary has failed, there is no second line. An
-	// ErrUnusable does not end by itself, so it is logged as an error, and again every
-	// minute.
+	// Logger gets a warning when secondary takes over, with the error of primary, and a line when
+	// primary has worked for a second without an error; nil means slog.Default(). If only one call
+	// to primary has failed, there is no second line. An ErrUnusable does not go away by itself,
+	// so it is logged as an error, and again every minute.
 	Logger *slog.Logger
 }
 
-// Fallback returns a store that asks secondary if primary fails, and returns both errors if
-// both fail. If the context has ended or the transaction is invalid, secondary is not
-// asked, and the error is the error of the context or of Validate. With a Breaker around
-// primary, requests do not wait while primary is down:
+// Fallback returns a store that calls secondary if primary fails, and returns both errors if both
+// fail. If the context is done or the transaction is invalid, the store does not call secondary,
+// and returns the error of the context or of Validate. With a Breaker around primary, requests do
+// not wait while primary is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //
-// Counts do not move between the stores. During an outage only secondary decides, and
-// continues with its counts of earlier outages. If secondary is in memory, each process
-// counts for itself: see Share. After the outage primary continues with its own counts.
-// Each store keeps the limits all the time, so a period in which an outage begins or ends
-// admits at most what the two stores allow together: with Share, twice the limit.
+// Counts are not copied between the stores. During an outage only secondary is used, and continues
+// with its counts from earlier outages. If secondary is in memory, each process counts separately:
+// see Share. After the outage primary continues with its own counts. Each store enforces the
+// limits separately, so a period in which an outage begins or ends admits at most what the two
+// stores allow together: with Share, twice the limit.
 //
-// A primary that fails may have spent the units, if only its answer was lost. The charge
-// then counts in both stores, or in primary alone if secondary refuses it: less is admitted
-// later, never more. Negative costs, such as the costs of Reset, go to the store that
-// answers, or to both if only the answer of primary was lost. If the units had been spent
-// in the other store, that number of units may be admitted beyond the limit. ModeForget also
-// goes to the store that answers.
+// If only the answer of primary was lost, primary may have spent the units. The charge then counts
+// in both stores, or only in primary if secondary refuses it, so fewer units are admitted later,
+// never more. A refund, such as that of Reset, goes to the store that answers, or to both if only
+// the answer of primary was lost. If the units had been spent in the other store, that many units
+// may be admitted beyond the limit. ModeForget also goes to the store that answers.
 //
-// A line is logged when secondary begins to decide, with the Cause, and another when primary
-// has decided for a second without an error: see FallbackOptions. FallbackStore.Stats
-// counts what secondary decides. Fallback panics if a store is nil, or if both are the same
-// store.
+// Fallback logs when secondary takes over, with the Cause, and when primary has worked for a
+// second without an error: see FallbackOptions. FallbackStore.Stats counts the decisions that
+// secondary makes. Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
 	case primary == nil || secondary == nil:
@@ -66,7 +63,7 @@ func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	return &FallbackStore{primary: primary, secondary: secondary, o: o, loud: sparse.Gate{Every: time.Minute}}
 }
 
-// A FallbackStore is what Fallback returns.
+// A FallbackStore is the Store that Fallback returns.
 type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions
@@ -78,18 +75,18 @@ type FallbackStore struct {
 	before  atomic.Int64 // how much secondary had decided when the last outage was over
 }
 
-// FallbackStats are what a FallbackStore has counted.
+// FallbackStats contains the statistics of a FallbackStore.
 type FallbackStats struct {
-	// Active says that secondary decides now: primary has failed, and has not decided for
-	// a second without an error since.
+	// Active reports whether secondary is in use: primary has failed, and has not worked for a
+	// second without an error since.
 	Active bool
 
-	// Decided is how many transactions secondary has decided, by the Cause of the error of
-	// primary. It has every cause that a store can have, also those that have not occurred.
+	// Decided is how many transactions secondary has decided, by the Cause of the error from
+	// primary. It has an entry for every Cause that a store can return, even if the count is 0.
 	Decided map[string]int64
 }
 
-// Stats returns what the store has counted since Fallback returned it.
+// Stats returns the statistics collected since Fallback returned f.
 func (f *FallbackStore) Stats() FallbackStats {
 	s := FallbackStats{f.began.Load() != 0, make(map[string]int64, storeCauses)}
 	for i := range f.decided {

@@ -15,22 +15,23 @@ import (
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
-// Hold spends charges, of which at least one is of a concurrency limit (algorithms.InFlight), and
-// holds the units of these limits until release is called. It is for work that is not HTTP: jobs,
-// connections, exclusive access in all processes that share the store. Hold renews the units, so
-// the work may last longer than the lease. If the process dies, the units are released when their
-// lease is over. The units of other limits stay spent.
+// Hold spends charges, at least one of which must have a concurrency limit (algorithms.InFlight),
+// and holds the units of the concurrency limits until release is called. It is for work other than
+// HTTP requests, such as jobs, connections, and exclusive access across all processes that share
+// the store. Hold renews the units, so the work may last longer than the lease. If the process
+// dies, the units are released when their lease expires. Units of other limits stay spent.
 //
-// If the charges do not fit, Hold waits until the deadline of ctx, first come first served as
-// TakeInLine describes, and then returns a *LimitedError. If ctx has no deadline, Hold returns it
-// at once. If ctx is cancelled, Hold returns the error of ctx. While Hold waits it holds and
-// spends nothing. Once Hold has returned, the units no longer depend on ctx.
+// If the charges do not fit, Hold waits in line, as described at TakeInLine, until the deadline of
+// ctx, and then returns a *LimitedError. If ctx has no deadline, Hold does not wait but returns
+// the *LimitedError immediately. If ctx is cancelled, Hold returns the error of ctx. While Hold
+// waits, it holds and spends nothing. After Hold has returned, cancelling ctx does not release the
+// units.
 //
-// Only the first call of release does something. It takes a round trip. If units cannot be
-// renewed or released, slog.Default() gets a warning, at most one a second: if the store fails for
-// longer than half of the lease, the units may no longer count. A charge whose Cost is 0 or below
-// is an error, and an error of the store is returned unchanged: units may then have been spent, and
-// those of a concurrency limit count until their lease is over.
+// Only the first call to release has an effect; it calls the store. If units cannot be renewed or
+// released, Hold logs a warning to slog.Default(), at most once a second. If the store fails for
+// longer than half of the lease, the units may expire before they are released. It is an error if
+// a charge has a Cost of 0 or less. Errors from the store are returned unchanged. Units may then
+// have been spent; those of a concurrency limit count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -55,13 +56,13 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 	return Keep(context.WithoutCancel(ctx), store, t, nil), nil
 }
 
-// Keep holds the units in flight that an allowed transaction has spent, and renews them until
-// release is called, as Hold does. It is for code that takes transactions itself. Keep returns nil
-// if t has spent no units in flight. The caller may change t afterwards. The store is asked with
-// ctx, which must not end.
+// Keep holds the units that an allowed transaction has spent under concurrency limits, and renews
+// them until release is called, as Hold does. It is for code that calls Store.Take itself. Keep
+// returns nil if t has spent no such units. The caller may change t afterwards. Keep calls the
+// store with ctx, which must never be cancelled or expire.
 //
-// If units cannot be renewed or released, Keep calls failed with what happened, such as
-// "units not refunded", and with the name of a rule; nil means a warning to slog.Default().
+// If units cannot be renewed or released, Keep calls failed with a description, such as "units not
+// refunded", and the name of a rule. If failed is nil, Keep logs a warning to slog.Default().
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond

@@ -16,25 +16,25 @@ import (
 
 // HybridOptions are the options of Hybrid. The zero HybridOptions are ready to use.
 type HybridOptions struct {
-	// MaxKeys is the most refusals that are remembered; 0 means 65,536, which take 4 MB.
+	// MaxKeys is the maximum number of refusals that are remembered; 0 means 65,536, which use 4
+	// MB.
 	MaxKeys int
 }
 
-// Hybrid returns a store that remembers what next has refused. It refuses from memory what
-// next would refuse again, and asks next otherwise. A client that sends more requests than
-// its limit allows then reaches next only when its charge may fit, and once in 10 s. Hybrid
-// panics if next is nil or MaxKeys is negative.
+// Hybrid returns a store that remembers the refusals of next. It refuses from memory what next
+// would refuse again, and otherwise calls next. For a client that exceeds its limit, next is then
+// called only when a charge may fit, and once every 10 s. Hybrid panics if next is nil or MaxKeys
+// is negative.
 //
-// A charge is refused from memory only if next has refused a charge of the same cost under
-// the same limit, and only until the RetryAfter of that refusal is over, counted from
-// before next was asked. Memory therefore never refuses for longer than next. The durations
-// of a Decision from memory are too long by one round trip at most. Its Remaining is 0
-// while no unit is free, and otherwise −1, because another process may spend what is left.
-// Remaining is −1 as well for the other limits of the transaction.
+// A charge is refused from memory only if next has refused a charge of the same key and cost under
+// the same limit, and only until the RetryAfter of that refusal has passed, measured from before
+// the call to next. The store therefore never refuses a charge for longer than next would. The
+// durations in a Decision from memory are at most one round trip too long. Its Remaining is 0
+// while no unit is available, and otherwise −1, because another process may spend what is left.
+// For the other limits of the transaction, Remaining is −1 too.
 //
-// A refusal is remembered for at most 10 s, so units that are refunded through another
-// process are noticed after 10 s at the latest. Units that are refunded through this
-// store are noticed at once.
+// A refusal is remembered for at most 10 s, so a refund by another process takes effect within 10
+// s. A refund through this store takes effect immediately.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
@@ -52,7 +52,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	return h
 }
 
-// A HybridStore is what Hybrid returns.
+// A HybridStore is the Store that Hybrid returns.
 type HybridStore struct {
 	next   Store
 	seed   maphash.Seed
@@ -63,15 +63,15 @@ type HybridStore struct {
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-// CacheStats are what a store has counted that decides from memory if it can, and otherwise
-// calls the next store. The hit rate is Hits / (Hits + Misses).
+// CacheStats contains the statistics of a store that makes decisions from memory when it can, and
+// otherwise calls the next store. The hit rate is Hits / (Hits + Misses).
 type CacheStats struct {
 	Kind   string // "hybrid" or "lease": the label kind of metrics
 	Hits   int64  // transactions decided from memory
 	Misses int64  // transactions sent to the next store
 }
 
-// Stats returns what the store has counted since Hybrid returned it.
+// Stats returns the statistics collected since Hybrid returned h.
 func (h *HybridStore) Stats() CacheStats {
 	s := CacheStats{Kind: "hybrid", Misses: h.asked.Load()}
 	for i := range h.shards {
@@ -80,8 +80,8 @@ func (h *HybridStore) Stats() CacheStats {
 	return s
 }
 
-// BlockedSince returns since when a charge has been refused, or the zero Time if the charge
-// is not refused from memory.
+// BlockedSince returns the time since which c has been refused, or the zero Time if c is not
+// refused from memory.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	s, id := h.place(c.names(), c.Key)
 	if b, found := s.get(id); found && compare.Can(c.Limit.Algorithm) && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {

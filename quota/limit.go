@@ -11,24 +11,23 @@ import (
 )
 
 const (
-	// Never is the RetryAfter of a charge for which no wait is known to help: its cost
-	// exceeds the capacity of the limit, or the limit counts requests in flight. It is also
-	// the RetryAfter of a request that a rule denies.
+	// Never is the RetryAfter of a charge for which no wait is known to be long enough, because
+	// its cost exceeds the limit's capacity or because the limit counts requests in flight. It is
+	// also the RetryAfter of a request that a rule denies.
 	Never time.Duration = math.MaxInt64
 
-	// MaxTicks is the largest number that the arithmetic of a limit may reach. The sum of a
-	// few such numbers is below 2^53, so the scripts of package redisstore, which compute
-	// in float64, are exact.
+	// MaxTicks is the largest value that the arithmetic of a limit may reach. The sum of a few
+	// such values is below 2^53, so the scripts of package redisstore, which compute in float64,
+	// are exact.
 	MaxTicks = 1 << 50
 )
 
-// A Limit allows Quota units per Period. It is plain data, and counts nothing itself: many
-// keys and stores may use the same Limit. The functions of package algorithms return limits
-// that are ready to use.
+// A Limit allows Quota units per Period. It is plain data and keeps no count, so many keys and
+// stores may use the same Limit. The functions of package algorithms return limits that are ready
+// to use.
 type Limit struct {
-	// Name tells the limits of a rule apart, in stored keys and in header fields. A
-	// limit without a name is named by its period: see StoredName. It is printable
-	// ASCII.
+	// Name distinguishes the limits of a rule in stored keys and in header fields. It is printable
+	// ASCII. A limit without a name is named after its period: see StoredName.
 	Name string
 
 	// Algorithm counts the units; it must not be nil.
@@ -37,15 +36,15 @@ type Limit struct {
 	// Quota is how many units are allowed per Period. It is at least 1.
 	Quota int64
 
-	// Period is at least a microsecond, in whole microseconds.
+	// Period is a whole number of microseconds, at least one.
 	Period time.Duration
 
-	// Burst is the most units that can be spent at once; 0 means Quota. Windows and logs
-	// ignore Burst and allow Quota units at once.
+	// Burst is the maximum number of units that can be spent at once; 0 means Quota. Windows and
+	// logs ignore Burst and allow Quota units at once.
 	Burst int64
 }
 
-// Named returns a copy of the limit with that name.
+// Named returns a copy of the limit with the given name.
 func (l Limit) Named(name string) Limit {
 	l.Name = name
 	return l
@@ -57,9 +56,10 @@ func (l Limit) WithBurst(n int64) Limit {
 	return l
 }
 
-// Divide leaves the limit an n-th of its Quota and Burst, rounded down, but at least 1. If such
-// a Quota cannot be counted exactly, it is rounded down to tens, hundreds and so on. The
-// argument n is at least 1. Divide allocates no memory, which a copy of the limit would cost.
+// Divide divides Quota and Burst by n, rounding down, but to no less than 1. If the new Quota
+// cannot be counted exactly, Divide rounds it down further, to a multiple of 10, of 100 and so on.
+// The argument n must be at least 1. Divide changes the limit in place, because a copy would have
+// to be allocated.
 func (l *Limit) Divide(n int) {
 	l.Quota = max(1, l.Quota/int64(n))
 	if l.Burst > 0 {
@@ -70,7 +70,7 @@ func (l *Limit) Divide(n int) {
 	}
 }
 
-// Capacity returns the most units that can be spent at once. The limit must be valid.
+// Capacity returns the maximum number of units that can be spent at once. The limit must be valid.
 func (l *Limit) Capacity() int64 {
 	_, full := l.Algorithm.Take(State{}, l, 0, 0)
 	return full.Remaining
@@ -82,14 +82,14 @@ func (l *Limit) InFlight() bool {
 	return ok
 }
 
-// Redundant reports whether the limit never refuses a unit that another limit admits, which is
-// charged with it: see Comparer. Both limits must be valid.
+// Redundant reports whether l never refuses a unit that other admits when both limits are charged
+// together: see Comparer. Both limits must be valid.
 func (l *Limit) Redundant(other *Limit) bool {
 	c, ok := l.Algorithm.(Comparer)
 	return ok && c.Redundant(l, other)
 }
 
-// String says what the limit allows: "100 per 1m0s, 20 at once (gcra)".
+// String returns a description such as "100 per 1m0s, 20 at once (gcra)".
 func (l Limit) String() string {
 	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)
 	if l.Burst != 0 {
@@ -114,7 +114,8 @@ func (l Limit) Validate() error {
 	return nil
 }
 
-// Fault is Validate without the name of the limit in the error, for a caller that names it.
+// Fault is like Validate, but its error does not name the limit. It is for callers that add the
+// name themselves.
 func (l *Limit) Fault() error {
 	switch {
 	case l.Algorithm == nil:
@@ -140,10 +141,10 @@ func (l *Limit) Fault() error {
 	return nil
 }
 
-// StoredName returns the name under which stores keep the counts of the limit: Name or, if
-// Name is empty, a short form of Period such as "1m" or "1500ms". A rule may therefore gain
-// and lose limits, and the limits that stay keep their counts. If the period of a limit may
-// change, give the limit a name, so that it keeps its counts.
+// StoredName returns the name under which stores keep the counts of the limit: Name or, if Name is
+// empty, a short form of Period such as "1m" or "1500ms". When limits are added to a rule or
+// removed from it, the other limits therefore keep their counts. If the period of a limit may
+// change, give the limit a name so that it keeps its counts.
 func (l *Limit) StoredName() string {
 	if l.Name != "" {
 		return l.Name

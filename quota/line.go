@@ -11,29 +11,32 @@ import (
 	"github.com/seed83679106/weir/internal/line"
 )
 
-// TakeInLine takes t as store.Take does, for a caller that can wait for up to t.Within until units
-// in flight are released, and returns how long it has waited, without the calls of the store. It is for code that makes
-// transactions itself: Hold and weir.Limiter call it. t must have ModeSpend.
+// TakeInLine takes t as store.Take does, but if a concurrency limit refuses t, it waits for up to
+// t.Within until units are released. It returns how long it waited, not counting its calls to the
+// store. TakeInLine is for code that makes transactions itself, such as Hold and weir.Limiter. The
+// Mode of t must be ModeSpend.
 //
-// Nobody knows when units in flight are released, so a store cannot reserve them for later.
-// Instead the caller waits in the line of a limit and key that refuse it, and calls the store again.
-// It spends nothing until all charges fit at once, those of rates too, and until then it holds
-// nothing. The callers of a process are served in the order in which they came: a later caller
-// that charges the same limit and key goes behind them. Only the first of a line calls the store:
-// when Keep releases units in this process, when a rate has units, and otherwise every 5 to 15 ms,
-// because another process may have released units. A process thus calls the store 100 times a second for each
-// limit and key that have a line, and at most 1000 times in all.
+// Nobody knows when units in flight will be released, so a store cannot reserve them for later.
+// Instead, the caller waits in the line of a limit and key that refuse it, and then calls the
+// store again. Until all of its charges fit at the same time, including those of rate limits, it
+// spends and holds nothing. The callers in a process are served in order of arrival: a later
+// caller that charges the same limit and key waits behind the earlier ones. Only the first caller
+// in a line calls the store. It does so when Keep releases units in this process, when a rate
+// limit has units, and otherwise every 5 to 15 ms, because another process may have released
+// units. A process therefore calls the store about 100 times a second for each limit and key with
+// a line, and at most 1000 times a second in all.
 //
-// A process that offers the units it releases only to its own callers could keep these units for
-// ever. With the probability d/250 ms, units that were held for d are therefore released without
-// notice to the process's own callers, and go to the process that calls first, unless the store is an Instant, which no
-// other process shares.
+// If a process offered the units it releases only to its own callers, it could keep them forever.
+// Units that were held for a time d are therefore released, with probability d/250 ms, without
+// notice to the process's own callers, and go to whichever process calls the store first. With an
+// Instant there is always notice, because no other process shares it.
 //
-// If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx ends first,
-// nothing is spent and the error is that of ctx. If the deadline of ctx ends Within, t is refused.
-// An error of the store is returned at once. Calls of the store do not end with ctx, so TakeInLine
-// may take as long as one call longer. A transaction without a concurrency limit waits only behind
-// callers with one, and then reserves a slot, which begins t.Wait after TakeInLine has returned.
+// If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx is cancelled
+// first, nothing is spent and TakeInLine returns the error of ctx. If the deadline of ctx passes
+// before t.Within does, t is refused. An error from the store is returned immediately. Calls to
+// the store do not end with ctx, so TakeInLine may return one call later than ctx ends. A
+// transaction without a concurrency limit waits only behind callers that have one. It then
+// reserves a slot, which begins t.Wait after TakeInLine has returned.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err

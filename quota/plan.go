@@ -12,10 +12,10 @@ import (
 	"github.com/seed83679106/weir/internal/printable"
 )
 
-// Plan returns what the i-th charge has in common with all charges of its rule and limit: a
-// hash of its names, and the numbers of its algorithm if that is a meter. The charge must
-// be valid: Validate has returned nil, and only keys and costs have changed since. t keeps
-// its plans. If t is used again with the same limits, Validate need not make them again.
+// Plan returns what the i-th charge has in common with all charges of its rule and limit: a hash
+// of the names and, if the algorithm is a Metered, its numbers. Call Plan only if Validate has
+// returned nil and only keys and costs have changed since. The transaction keeps its plans, so
+// Validate need not make them again if t is reused with the same limits.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {

@@ -1,4 +1,5 @@
-// Package quota limits work that is not HTTP, and defines what a limit means for package weir.
+// Package quota limits work other than HTTP requests, and defines the limits that package weir
+// applies.
 //
 //	package main
 //
@@ -25,34 +26,36 @@
 //
 // # Functions for callers
 //
-// [Allow] spends a charge if it fits now. [Wait] and [Reserve] spend charges at the first
-// instant at which all of them fit, and [AllowAtMost] spends as many units as fit. [Hold] is
-// for concurrency limits, and [NewStream] for work whose cost is known only while it runs.
-// [Peek] spends nothing. [Refund] and [Reset] return units.
+// [Allow] spends a charge if it fits now. [Wait] and [Reserve] spend charges at the first instant
+// at which all of them fit, and [AllowAtMost] spends as many units as fit. [Hold] is for
+// concurrency limits, and [NewStream] is for work whose cost becomes known only while it runs.
+// [Peek] checks charges without spending them. [Refund] and [Reset] return units.
 //
 // # Decisions
 //
-// A store evaluates all charges of a transaction at one instant of its clock: it spends all of
-// them, or none. Time is counted in whole microseconds, and decisions are exact: if nothing
-// else is spent, a refused charge fits when its RetryAfter is over, and not a microsecond
-// earlier. A refusal is a Decision. An error means that there is no decision, and units may
-// have been spent.
+// A store evaluates all charges of a transaction at the same instant of its clock, and spends
+// either all of them or none. Time is counted in whole microseconds, and decisions are exact: if
+// nothing else is spent, a refused charge fits once its RetryAfter has passed, and not a
+// microsecond earlier. A refusal is a Decision. An error means that no decision was returned,
+// although units may have been spent.
 //
 // # Stores around stores
 //
-// [Hybrid] answers refusals from memory, [Breaker] fails at once while a store is down,
-// [Fallback] calls a second store then, [Share] divides limits among replicas, and [Coalesce]
-// sends concurrent charges of a key in one call. Package stack puts them in their order.
+// [Hybrid] repeats refusals from memory. [Breaker] fails immediately while a store is down, and
+// [Fallback] then calls a second store. [Share] divides limits among replicas. [Coalesce] combines
+// concurrent charges of a key into one call. Package stack combines these stores in the right
+// order.
 //
 // # Vocabulary
 //
 //   - A unit is what a limit counts: a request, a byte, a token.
-//   - A [Limit] allows a number of units per period. It is plain data, without a count.
-//   - An [Algorithm] is the arithmetic of a limit, without a clock or a memory.
-//   - A [Charge] asks one limit of one rule and key for units: its cost.
-//   - A [Transaction] has charges that are decided together.
-//   - A [State] is what an algorithm remembers of a key. The zero State is that of a new key.
-//   - A [Store] keeps the states and has the clock.
+//   - A [Limit] allows a number of units per period. It is plain data and keeps no count.
+//   - An [Algorithm] is the arithmetic of a limit. It reads no clock and keeps no state.
+//   - A [Charge] is a request to spend a number of units, its cost, for one key under one limit of
+//     a rule.
+//   - A [Transaction] is a list of charges that are spent together or not at all.
+//   - A [State] is what an algorithm remembers about a key. A new key has the zero State.
+//   - A [Store] keeps the states and supplies the time.
 package quota
 
 import (
@@ -64,104 +67,102 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An Algorithm decides whether units may be spent. It is pure arithmetic: it has no clock,
-// no memory and no I/O.
+// An Algorithm decides whether units may be spent. It is pure arithmetic: it reads no clock, keeps
+// no state and does no I/O.
 type Algorithm interface {
 	// Name returns the name of the algorithm, in printable ASCII. It is part of stored keys
 	// and must never change.
 	Name() string
 
-	// Take decides whether cost units may be spent at the instant now, in microseconds
-	// since 1970. It returns the state that follows. After a refusal that is s, unchanged.
-	// A cost of 0 is always allowed and spends nothing: its Decision describes s. A
-	// negative cost refunds the newest units, but no more than were spent.
+	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
+	// It returns the new state; after a refusal, that is s unchanged. A cost of 0 is always
+	// allowed and spends nothing; its Decision describes s. A negative cost refunds the newest
+	// units, but no more than were spent.
 	//
-	// If s.At is later than now, units are reserved, or the clock has stepped back. Nothing
-	// fits before s.At, so no charge overtakes a reservation, and a clock that steps back
-	// admits nothing twice.
+	// If s.At is later than now, either units are reserved or the clock has stepped back. No
+	// charge fits before s.At. A charge therefore cannot overtake a reservation, and a clock that
+	// steps back does not make spent units available.
 	//
-	// The limit l is valid. Its numbers may differ from the numbers of the limit under
-	// which s was written. The caller replaces s by the returned State. The Logs of the two
-	// states may share memory with each other, but not with other Logs: the caller may move
-	// the entries of a Log within its memory.
+	// The limit l is valid. Its numbers may differ from those of the limit under which s was
+	// written. The caller replaces s with the returned State. The Logs of the two states may share
+	// memory with each other but not with other Logs, because the caller may move the entries of a
+	// Log within its memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 
-// A State is what an Algorithm remembers of a key. The zero State is the state of a key
-// that was never seen. When the ResetAfter of its last Decision is over, a State leads to
-// the same decisions as the zero State.
+// A State is what an Algorithm remembers about a key. A new key has the zero State. Once the
+// ResetAfter of its last Decision has passed, a State is equivalent to the zero State: it leads to
+// the same decisions.
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
-	C    int64      // another one: only a Forcer makes it other than 0
+	C    int64      // another of these numbers, which only a Forcer sets
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 
-	// Until is the instant from which the state leads to the same decisions as the zero
-	// State, under the limit that wrote the state: µs since 1970, or 0 if unknown. Take may
-	// set Until, and a store may set it from ResetAfter. The window algorithms learn from
-	// Until that the state was written under another period.
+	// Until is the instant, in µs since 1970, from which the state is equivalent to the zero State
+	// under the limit that wrote it; 0 means unknown. Take may set Until, and a store may compute
+	// it from ResetAfter. Until tells the window algorithms whether the state was written under
+	// another period.
 	Until int64
 }
 
-// A LogEntry has the units that were spent at one instant. Sum counts these units and the
-// units of all earlier entries. The units of one entry are therefore its Sum minus the Sum
-// of the entry before.
+// A LogEntry records the units that were spent at one instant. Sum counts these units and those of
+// all earlier entries. The units of one entry are therefore its Sum minus the Sum of the previous
+// entry.
 type LogEntry struct {
 	At  int64 // µs since 1970
 	Sum int64
 }
 
-// A Charge asks one limit for Cost units.
+// A Charge is a request to spend Cost units of a key under one limit.
 type Charge struct {
 	Rule  string // different rules count separately; printable ASCII
 	Key   string // stores keep its StoredKey
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent says which units a negative Cost refunds: the units of the charge whose
-	// Decision.At equals Spent. If Spent is 0, or the Algorithm is no Canceler, the newest
-	// units are refunded.
+	// Spent says which units a negative Cost refunds: the units of the charge whose Decision.At
+	// equals Spent. If Spent is 0, or the Algorithm is not a Canceler, the newest units are
+	// refunded.
 	Spent int64
 }
 
-// StoredKey returns the form of Key that stores, caches, bans, lists of offenders and logs
-// use. A Key of at most 128 bytes stays as it is. A longer Key becomes "sha256:" and its
-// SHA-256 in the URL alphabet of base64, together 50 characters. A client that sends keys
-// of a megabyte therefore takes no more memory than a client that sends keys of 128 bytes.
-// The functions of a Rule get the whole key, except PartitionKey. The StoredKey of a stored
-// key is the same key.
+// StoredKey returns the form of Key that stores, caches, bans, lists of offenders and logs use. A
+// Key of at most 128 bytes is used unchanged. A longer Key is replaced by "sha256:" followed by
+// its SHA-256 hash in URL-safe base64, 50 characters in all. A client that sends megabyte keys
+// therefore uses no more memory than a client that sends 128-byte keys. The functions of a
+// weir.Rule get the whole key, except PartitionKey, which gets the StoredKey. The StoredKey of a
+// stored key is that key itself.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
-// A Decision is the answer to one charge. Durations count from the transaction's At and are
-// in whole microseconds.
+// A Decision is the answer to one charge. Durations are measured from Result.At, in whole
+// microseconds.
 type Decision struct {
-	// Allowed says that the charge fits. In a refused transaction Allowed may be true for
-	// some charges, but no charge was spent.
+	// Allowed reports whether the charge fits. If the transaction was refused, Allowed may be true
+	// for some charges, although none was spent.
 	Allowed bool
 
-	// Remaining is how many units could be spent at once now; -1 if unknown.
+	// Remaining is how many units could be spent now; -1 means unknown.
 	Remaining int64
 
-	// RetryAfter is the shortest wait after which this charge fits if nothing else is
-	// spent. After a wait that is a microsecond shorter, the charge does not fit. If
-	// Allowed, RetryAfter is 0. It is Never if the cost exceeds the capacity, or if a
-	// concurrency limit refuses. For a charge that would wait in a queue (see Queuer),
-	// RetryAfter is the wait after which the queue admits the same charge with the same
-	// Transaction.Within.
+	// RetryAfter is the shortest wait, exact to the microsecond, after which this charge fits if
+	// nothing else is spent. If Allowed is true, RetryAfter is 0. It is Never if the cost exceeds
+	// the capacity, or if a concurrency limit refuses the charge. For a charge that would wait in
+	// a queue (see Queuer), RetryAfter is the wait after which the queue admits the same charge
+	// with the same Transaction.Within.
 	RetryAfter time.Duration
 
-	// NextAfter is the wait until at least one more unit is free. It is 0 if nothing is
-	// spent, and for a concurrency limit, because nobody knows when a request
-	// will end.
+	// NextAfter is the wait until at least one more unit is available. It is 0 if no unit is
+	// spent. It is also 0 for a concurrency limit, because nobody knows when a request will end.
 	NextAfter time.Duration
 
-	// ResetAfter is the wait until the state of the key decides as the zero State does. A
-	// store must keep the state until then.
+	// ResetAfter is the wait until the state of the key is equivalent to the zero State. A store
+	// must keep the state until then.
 	ResetAfter time.Duration
 
-	// At is when the units of the charge are spent, in µs since 1970, on the clock of the
-	// server that keeps the state of the key. If the charge waits, At is the end of the
-	// wait. In a store of package lease, At is when the lease took the units.
+	// At is the time at which the units of the charge are spent, in µs since 1970, on the clock of
+	// the server that keeps the key's state. If the charge waits, At is the end of the wait. In a
+	// store of package lease, At is when the lease took the units.
 	At int64
 }
 
@@ -178,34 +179,35 @@ const (
 	// fields of the Decision describe the key as it is.
 	ModePeek
 
-	// ModeAtMost spends the charges as many times as all of them fit now, but at most
-	// Transaction.Most times: of a charge of Cost 1 it spends up to Most units. Granted says
-	// how many times. If the charges do not fit even once, they are refused as in ModeSpend.
-	// No Cost may be negative, and at least one Cost must be above 0.
+	// ModeAtMost spends the charges repeatedly, as many times as all of them fit now, but at most
+	// Transaction.Most times. Of a charge with Cost 1 it thus spends up to Most units. Granted is
+	// how many times it spent the charges. If they do not fit even once, they are refused as in
+	// ModeSpend. No Cost may be negative, and at least one Cost must be above 0.
 	ModeAtMost
 
-	// ModeForce spends the charges even if they do not fit, whatever they cost, and is
-	// always allowed. A key that has spent more than its limits hold is then refused until
-	// enough of the units have drained, or their windows are over. A debt drains at the rate
-	// of the limit that decides, also after the limit has changed. Units that are refunded
-	// reduce the debt. No Cost may be negative. ModeForce does not spend units beyond these
-	// bounds: a window or a log holds at most 2^50 units, and one charge forces at most 2^49
-	// of them. A GCRA or a bucket owes at most what drains in 2^50 µs, 35 years. It may owe
-	// less if its Quota is above 3, but at least four times its capacity.
+	// ModeForce spends the charges whatever they cost, even if they do not fit, and is always
+	// allowed. A key that has spent more than its limits allow is then refused until enough of the
+	// units have drained, or until their windows are over. If the limit changes, the debt drains
+	// at the rate of the new limit. Refunded units reduce the debt. No Cost may be negative.
+	// ModeForce does not spend units beyond these bounds: a window or a log holds at most 2^50
+	// units, and one charge spends at most 2^49 of them. The debt of a GCRA or a bucket is at most
+	// what drains in 2^50 µs, 35 years. If the Quota is above 3, the bound may be lower, but it is
+	// at least four times the capacity.
 	ModeForce
 
-	// ModeForget spends nothing and deletes the states of the charges, with all units that
-	// are spent or reserved. It is always allowed. Costs are ignored, and Decisions describe
-	// keys that were never seen.
+	// ModeForget spends nothing and deletes the states of the charges, including all spent and
+	// reserved units. It is always allowed. Costs are ignored, and the Decisions describe new
+	// keys.
 	ModeForget
 )
 
-// A Transaction is a list of Charges that a Store evaluates at one instant: all are spent, or
-// none. Take fills in its Result. A Transaction may be passed to Take again, which overwrites
-// the Result. Copies of a Transaction share memory, so use only one of them from then on.
+// A Transaction is a list of Charges that a Store evaluates at one instant: all of them are spent,
+// or none. Take fills in its Result. A Transaction may be passed to Take again, which overwrites
+// the Result. Copies of a Transaction share memory, so use either the original or the copy, not
+// both.
 type Transaction struct {
-	// Charges are decided together. It is an error if two charges have the same rule, key,
-	// algorithm and Limit.StoredName.
+	// Charges are spent together or not at all. It is an error if two charges have the same rule,
+	// key, algorithm and Limit.StoredName.
 	Charges []Charge
 
 	// Mode says what to do with the charges; the zero Mode is ModeSpend.
@@ -215,17 +217,17 @@ type Transaction struct {
 	// now. It is capped at 2^50 µs, 35 years. In modes other than ModeSpend it must be 0.
 	Within time.Duration
 
-	// Most is how many times ModeAtMost spends the charges at most, from 1. In other modes it
-	// must be 0.
+	// Most is the maximum number of times that ModeAtMost spends the charges, at least 1. In other
+	// modes it must be 0.
 	Most int64
 
-	// Cancels is nil, or a copy of the Undo of the transaction whose units the charges
-	// refund, for Charges that have a negative Cost and Spent set. Cancels[i] belongs to
-	// Charges[i]. A key that no other charge has changed since is then as it was before that
-	// transaction. See Refund.
+	// Cancels is nil, or a copy of the Undo of an earlier transaction whose units the Charges
+	// refund. The Charges must then have a negative Cost and have Spent set, and Cancels[i]
+	// belongs to Charges[i]. If no other charge has changed a key since, its state becomes what it
+	// was before the earlier transaction. See Refund.
 	Cancels []Undo
 
-	// Result is the answer, filled by Take.
+	// Result is the answer, which Take fills in.
 	Result
 
 	next     []State
@@ -236,14 +238,13 @@ type Transaction struct {
 
 // A Result is the answer of a Store to a Transaction.
 type Result struct {
-	// Decisions has one Decision for each charge. Its memory is reused if it is large
-	// enough.
+	// Decisions has one Decision for each charge. Take reuses its memory if it is large enough.
 	Decisions []Decision
 
-	// At is the store's clock when it decided.
+	// At is the time of the decision on the store's clock.
 	At time.Time
 
-	// Wait is how long the caller must wait before it goes ahead.
+	// Wait is how long the caller must wait before it proceeds.
 	Wait time.Duration
 
 	// Granted is how many times ModeAtMost has spent the charges.
@@ -254,20 +255,22 @@ type Result struct {
 	Undo []Undo
 }
 
-// SetQuestion makes all of t but its Result a copy of from, in the memory of t. A store that
-// changes charges before it passes them to another store, or keeps them, needs a copy.
+// SetQuestion copies everything except the Result from one transaction to t, and reuses the memory
+// of t. A store needs such a copy if it keeps charges, or changes them before it passes them to
+// another store.
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// SetResult makes r a copy of from, in the memory of r.
+// SetResult copies from into r and reuses the memory of r.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
 	r.At, r.Wait, r.Granted = from.At, from.Wait, from.Granted
 }
 
-// Allowed reports whether every charge was allowed. In ModeSpend the charges were then spent.
+// Allowed reports whether every charge was allowed. In ModeSpend, true means that the charges were
+// spent.
 func (r *Result) Allowed() bool {
 	for i := range r.Decisions {
 		if !r.Decisions[i].Allowed {
@@ -287,8 +290,8 @@ func (r *Result) RetryAfter() time.Duration {
 	return longest
 }
 
-// Release drops the keys and the logs that t refers to, but keeps its memory and its plans, for
-// a caller that uses t again.
+// Release drops the keys and the logs that t refers to, but keeps the memory and the plans of t so
+// that it can be reused.
 func (t *Transaction) Release() {
 	for i := range t.Charges {
 		t.Charges[i].Key = ""
@@ -296,23 +299,22 @@ func (t *Transaction) Release() {
 	clear(t.next)
 }
 
-// A Store keeps the states of keys and evaluates transactions on its own clock.
-// It is safe for concurrent use. Package storetest has the tests it must pass.
+// A Store keeps the states of keys and evaluates transactions on its own clock. It is safe for
+// concurrent use. Package storetest has the tests that every Store must pass.
 type Store interface {
-	// Take decides t and fills in its Result. A refusal is not an error and changes nothing.
-	// After an error, units may have been spent. If t is invalid, or ctx has ended before
-	// Take begins, Take returns the error of t.Validate or of ctx and spends nothing.
+	// Take evaluates t and fills in its Result. A refusal is not an error and changes nothing.
+	// After an error, units may have been spent. If t is invalid, or ctx is done before Take
+	// begins, Take spends nothing and returns the error of t.Validate or of ctx.
 	//
-	// The ctx that a Limiter passes never ends, because a Limiter also charges requests
-	// whose clients have hung up. A store that may wait, for a network for instance, must
-	// limit the time of Take itself.
+	// The ctx that a Limiter passes never ends, because a Limiter also charges requests whose
+	// clients have hung up. A store that may block, for example on a network, must limit how long
+	// Take runs.
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate returns an error if no store can decide the transaction. The reason may be an
-// invalid limit, a name that is not printable, two charges for the same limit of the same
-// key, or a Mode that is unknown or does not go with the other fields. Stores call Validate
-// first.
+// Validate returns an error if no store could evaluate the transaction. The reason may be an
+// invalid limit, a name that is not printable, two charges for the same limit and key, or a Mode
+// that is unknown or conflicts with the other fields. Stores call Validate first.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate
@@ -395,29 +397,29 @@ var (
 	// rule and key twice.
 	ErrDuplicate = errors.New("quota: duplicate charge")
 
-	// ErrBusy is returned by a store that has no capacity for a transaction: it gets more
-	// than it can decide in time, or its memory is full. Nothing was spent, unless the error
-	// also says that an answer was late, as redisstore.ErrTimeout does. Clients can cause
-	// ErrBusy, so it is no outage: by default a Limiter refuses the request (see
-	// Options.OnError).
+	// ErrBusy is returned by a store that has no capacity for a transaction, because it receives
+	// more transactions than it can handle in time or because its memory is full. Nothing was
+	// spent, unless the error is also a timeout such as redisstore.ErrTimeout. Clients can cause
+	// ErrBusy, so a Limiter does not treat it as an outage: by default it refuses the request (see
+	// weir.Options.OnError).
 	ErrBusy = errors.New("quota: the store is busy")
 
-	// ErrFull is the ErrBusy of a store that keeps its states in the memory of the process
-	// and has no room for another state. Unlike other kinds of ErrBusy, it calls for more
-	// room: see MaxKeys of memstore.Options.
+	// ErrFull is the ErrBusy of a store that keeps its states in process memory and has no room
+	// for another one. Unlike other kinds of ErrBusy, ErrFull means that the store should be given
+	// more room: see MaxKeys in memstore.Options.
 	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
 
-	// ErrUnusable is returned by a store that cannot work as it is set up, until somebody
-	// changes that: the password is wrong, a right is missing, the server cannot run the
-	// scripts. It is no outage, because waiting does not help: by default a Limiter refuses
-	// the request (see Options.OnError).
+	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
+	// example because the password is wrong, a permission is missing, or the server cannot run the
+	// scripts. Waiting does not help, so a Limiter does not treat it as an outage: by default it
+	// refuses the request (see weir.Options.OnError).
 	ErrUnusable = errors.New("quota: the store cannot work as it is set up")
 
-	// ErrLimit marks an invalid limit that a function returned for a request, so that no
-	// constructor could find it. The store has not failed.
+	// ErrLimit marks an invalid limit that a function returned for a request, so no constructor
+	// could detect it. The store has not failed.
 	ErrLimit = errors.New("a Policy or ForKey returned it")
 
-	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of
-	// the store. The store was not asked, and nothing was spent.
+	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of the
+	// store. The store was not called, and nothing was spent.
 	ErrOpen = errors.New("quota: the breaker is open")
 )

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// Share returns a store that has next decide under one replica's share of each limit: Quota
-// and Burst divided by replicas and rounded down. If each replica has its own store,
-// all replicas together then admit no more than the limit. Charges stay as they are:
-// headers show the whole limit, and the Remaining of the share. If all requests of a client
-// reach one replica, the client gets only the share of that replica.
+// Share returns a store that calls next with one replica's share of each limit: Quota and Burst
+// divided by replicas, rounded down. If each replica has its own store, all replicas together
+// admit at most the limit. The caller's charges are not changed, so headers show the whole limit,
+// but the Remaining of the share. If all requests from a client reach the same replica, the client
+// gets only the share of that replica.
 //
-// A share is at least 1: see Limit.Divide. If Quota, or a Burst that is not 0, is below
-// replicas, the replicas together can exceed the limit. For GCRA and the buckets, write a low
-// Quota over a longer period: 1 per second is 60 per minute with the same Burst. Costs are not
-// divided: a cost above the share is refused with Never. Share panics if next is nil or
-// replicas is below 1.
+// A share is at least 1: see Limit.Divide. If Quota, or a Burst that is not 0, is below replicas,
+// the replicas together can exceed the limit. For GCRA and the buckets, express a low Quota over a
+// longer period, such as 60 per minute instead of 1 per second, with the same Burst. Costs are not
+// divided, so a cost above the share is refused with RetryAfter Never. Share panics if next is nil
+// or replicas is below 1.
 func Share(next Store, replicas int) *SharedStore {
 	switch {
 	case next == nil:
@@ -31,10 +31,11 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc returns a store that has next decide under other limits: change gets a copy of the
-// charges of each valid transaction, and changes their limits. It is called by several
-// goroutines at once, and must not keep the slice. The decisions are those of next, and the
-// charges of the transaction stay as they are. ShareFunc panics if an argument is nil.
+// ShareFunc returns a store that calls next with other limits. It passes a copy of the charges of
+// each valid transaction to change, which changes their limits. The function change may be called
+// from several goroutines at once, and must not keep the slice. The decisions are those of next,
+// and the charges of the transaction itself are not changed. ShareFunc panics if an argument is
+// nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	if next == nil || change == nil {
 		panic("quota: ShareFunc: the store or the function is nil")
@@ -42,7 +43,7 @@ func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
 }
 
-// A SharedStore is what Share and ShareFunc return.
+// A SharedStore is the Store that Share and ShareFunc return.
 type SharedStore struct {
 	next   Store
 	change func([]Charge)

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A Stream spends units while work goes on whose cost nobody knows before it ends, such as an
-// answer of a language model. The work draws units as it needs them, and stops when Draw returns
-// fewer units than it needs. Close returns what was not drawn:
+// A Stream spends units for work whose cost is not known before it ends, such as the answer of a
+// language model. The work draws units as it needs them, and stops when Draw returns fewer units
+// than it needs. Close refunds the units that were taken but not drawn:
 //
 //	stream := quota.NewStream(store, charge)
 //	defer stream.Close(ctx)
@@ -23,11 +23,11 @@ import (
 //		send(token)
 //	}
 //
-// Streams that share a key never draw more than its limits allow, in all processes that share the
-// store. A Stream takes a few units more than Draw needs, so that not every Draw is a call of the
-// store: at most as many as were drawn before, and at most an eighth of the units that remain. If
-// the process dies, these unused units stay spent until the limit refills. Under an algorithm that
-// is no lease.Leaser, such as SlidingLog, a Stream takes only what Draw needs.
+// Across all processes that share the store, Streams that share a key never draw more than its
+// limits allow. To avoid a call to the store for every Draw, a Stream takes more units than Draw
+// needs: at most as many as were drawn before, and at most an eighth of the remaining units. If
+// the process dies, the unused units stay spent until the limit refills. Under an algorithm that
+// is not a lease.Leaser, such as SlidingLog, a Stream takes only what Draw needs.
 //
 // A Stream is safe for concurrent use. While one Draw calls the store, the others wait for it.
 type Stream struct {
@@ -41,21 +41,22 @@ type Stream struct {
 	drawn  int64       // in all
 }
 
-// NewStream returns a Stream of charges. Draw spends the Cost of each charge for each unit that it
-// draws, of all charges or of none: a charge of tokens has the Cost 1, and a charge of money the
-// price of a token. A charge whose Cost is 0 or below makes each Draw return an error.
+// NewStream returns a Stream that spends charges. For each unit drawn, Draw spends the Cost of
+// every charge, all or nothing. For example, a charge that counts tokens has Cost 1, and a charge
+// that counts money has the price of one token as its Cost. If a charge has a Cost of 0 or less,
+// every Draw returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
 }
 
-// Draw draws up to n units, and returns how many the caller may use. Fewer than n units, but more
-// than 0, are the last ones that are free now. If no unit is free, drawn is 0, and err is a
-// *LimitedError whose RetryAfter says when one will be. A later Draw may then succeed.
+// Draw draws up to n units, and returns how many the caller may use. If drawn is less than n, no
+// more units are available now. If none was available, drawn is 0, and err is a *LimitedError
+// whose RetryAfter is the wait until one is. A later Draw may succeed.
 //
-// If ctx has ended, Draw draws nothing and returns the error of ctx. The call of the store does
-// not end with ctx, because the Stream must know which units it has. An error of the store is
-// returned unchanged, and units may then have been spent. err is nil if drawn is above 0, and if
-// n is 0. A negative n is an error.
+// If ctx is done, Draw draws nothing and returns the error of ctx. A call to the store continues
+// when ctx ends, because the Stream must know which units it has. Errors from the store are
+// returned unchanged, and units may then have been spent. The error is nil if drawn is above 0 or
+// if n is 0. A negative n is an error.
 func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,9 +82,9 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	return drawn, err
 }
 
-// Close returns the unused units, unless they have drained or their window is over. Afterwards
-// Draw returns an error. Close does not end with ctx, so that a caller whose client has hung up
-// returns its units too. If Close fails, the units stay spent. A second call does nothing.
+// Close refunds the unused units, unless they have drained or their window is over. After Close,
+// Draw returns an error. Close ignores the cancellation of ctx, so units are refunded even if the
+// client has hung up. If Close fails, the units stay spent. A second call does nothing.
 func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A LimitedError says that charges were refused. errors.As finds it in the errors of Wait and
-// Reserve.
+// A LimitedError reports that charges were refused. Use errors.As to find it in the errors of Wait
+// and Reserve.
 type LimitedError struct {
-	// Transaction has the charges. Its Decisions say when each charge would fit.
+	// Transaction holds the charges. Its Decisions say when each charge would fit.
 	Transaction *Transaction
 }
 
@@ -35,13 +35,13 @@ func (e *LimitedError) Error() string {
 // RetryAfter is the wait until all charges fit, if nothing else is spent. It may be Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
-// Allow spends one charge if it fits now. Otherwise RetryAfter of the Decision says when
-// the charge would fit. Allow is for work that is not HTTP. Wait is like Allow, but waits
-// until the charge fits. After an error Allowed is false, and the caller chooses whether to
-// go on.
+// Allow spends one charge if it fits now. Otherwise the RetryAfter of the Decision is the wait
+// until the charge would fit. Allow is for work other than HTTP requests. Wait is like Allow, but
+// waits until the charge fits. After an error, Allowed is false, and the caller chooses whether to
+// proceed.
 //
-// A Cost of 0 or below is an error, because such a charge is always allowed. Peek reads a
-// key without spending, and Store.Take with a negative Cost refunds units.
+// A Cost of 0 or less is an error, because such a charge would always be allowed. To read a key
+// without spending, use Peek. To refund units, call Store.Take with a negative Cost.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -53,10 +53,10 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	return t.Decisions[0], nil
 }
 
-// AllowAtMost spends as many units of a charge as fit now, at most its Cost, in one call of
-// the store: no other charge comes between. If not even one unit fits, granted is 0, and
-// RetryAfter of the Decision says when one unit would fit. In everything else AllowAtMost
-// is like Allow. ModeAtMost does the same for several charges.
+// AllowAtMost spends as many units of a charge as fit now, up to its Cost. It makes a single call
+// to the store, so no other charge comes in between. If not even one unit fits, granted is 0, and
+// the RetryAfter of the Decision is the wait until one unit would fit. In all other respects
+// AllowAtMost is like Allow. ModeAtMost does the same for several charges.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
 	if err := spends(charge); err != nil {
 		return 0, d, err
@@ -81,20 +81,20 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait spends charges and returns at their slot, the first instant at which all of them
-// fit. If the wait would be longer than within, or would end after the deadline of ctx,
-// Wait spends nothing and returns a *LimitedError at once. Wait is for work that is not
-// HTTP: queues, gRPC, batch jobs. Callers of a key get their slots in the order in which
-// they come, in all processes that share the store. For a concurrency limit use Hold: Wait does not
-// wait for its units, and does not release them.
+// Wait spends charges and returns at their slot, the first instant at which all of them fit. If
+// the wait would be longer than within, or would end after the deadline of ctx, Wait spends
+// nothing and returns a *LimitedError at once. Wait is for work other than HTTP requests, such as
+// queues, gRPC and batch jobs. Callers that charge the same key get their slots in order of
+// arrival, across all processes that share the store. For a concurrency limit use Hold, because
+// Wait neither waits for its units nor releases them.
 //
-// If ctx has ended before the call, Wait spends nothing and returns the error of ctx. If
-// ctx ends during the wait, Wait cancels the slot and returns the error of ctx. The call
-// of the store does not end with ctx, because Wait must know what to refund. If the slot
-// has begun when the store answers, Wait returns nil, even if ctx has ended.
+// If ctx is done before the call, Wait spends nothing and returns the error of ctx. If ctx ends
+// during the wait, Wait cancels the slot and returns the error of ctx. The call to the store
+// continues when ctx ends, because Wait must know what to refund. If the slot has begun when the
+// store answers, Wait returns nil, even if ctx has ended.
 //
-// A charge whose Cost is 0 or below is an error. An error of the store is returned
-// unchanged. Units may then have been spent, and the caller chooses whether to go on.
+// It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
+// unchanged. Units may then have been spent, and the caller chooses whether to proceed.
 func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
 	r, err := Reserve(ctx, store, within, charges...)
 	if err != nil {
@@ -103,8 +103,8 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 	return r.Wait(ctx)
 }
 
-// Reserve spends charges at their slot, as Wait does, but returns a Reservation of the slot
-// without waiting. In everything else Reserve is like Wait.
+// Reserve spends charges at their slot, as Wait does, but returns a Reservation for the slot
+// without waiting. In all other respects Reserve is like Wait.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation is a reserved turn. Only one goroutine may use it at a time.
+// A Reservation is a reserved slot. Only one goroutine may use it at a time.
 type Reservation struct {
 	store Store
 	t     Transaction
@@ -149,8 +149,8 @@ func (r *Reservation) take(ctx context.Context) error {
 // Delay returns the time until the slot begins; 0 if it has begun.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
-// Wait returns when the slot begins. If ctx ends before, Wait cancels the slot and returns
-// the error of ctx.
+// Wait returns when the slot begins. If ctx ends first, Wait cancels the slot and returns the
+// error of ctx.
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
 	if d == 0 {
@@ -167,8 +167,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 }
 
-// Cancel refunds the units if the slot has not begun, so that other callers may spend
-// them. If no later slot was reserved, the keys are then as they were before Reserve. A
+// Cancel refunds the units if the slot has not begun, so that other callers may spend them. If no
+// later slot was reserved since, Cancel restores the states that the keys had before Reserve. A
 // second call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
@@ -178,9 +178,9 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return Refund(ctx, r.store, &r.t)
 }
 
-// Refund refunds the units that an allowed transaction has spent. If t waits and no later
-// slot was reserved, the keys are then as they were before t. Charges whose Cost is 0 or below
-// have nothing to refund.
+// Refund refunds the units that an allowed transaction has spent. If t has reserved a slot and no
+// later slot was reserved since, Refund restores the states that the keys had before t. Charges
+// whose Cost is 0 or less have nothing to refund.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -195,21 +195,20 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns what would be decided if charges were taken now, and spends nothing: see
+// Peek returns the decisions that the store would make on charges now, and spends nothing: see
 // ModePeek.
 //
-// If a HybridStore refuses a charge from memory, Remaining may be -1.
+// If a HybridStore refuses a charge from memory, its Remaining may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
 	t := &Transaction{Charges: slices.Clone(charges), Mode: ModePeek}
 	err := store.Take(ctx, t)
 	return t, err
 }
 
-// Reset refunds all units that the keys of charges have spent under their limits. The
-// Cost of the charges is ignored. Slots that are already reserved keep their instants, and
-// callers that come afterwards get later slots. To refund only some units, Take a charge
-// of negative Cost. To allow more than the limit, raise the limit, for instance by
-// Rule.Policy.
+// Reset refunds, for each of the charges, all units that its key has spent under its limit. The
+// Cost of a charge is ignored. Slots that are already reserved keep their times, and new callers
+// get later slots. To refund only some units, Take a charge with a negative Cost. To allow more
+// than the limit, raise the limit, for example with weir.Rule.Policy.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {
