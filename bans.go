@@ -188,7 +188,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 		return err
 	}
 	if d < time.Microsecond || d > quota.MaxTicks*time.Microsecond {
-		return fmt.Errorf("weir: a ban of %v is not from 1 µs to 2^50 µs", d)
+		return fmt.Errorf("weir: Ban: d is %v; want 1 µs to 2^50 µs", d)
 	}
 	c := p.charge(p.ban, storedkey.Of(key), ban.Cost(d))
 	c.Limit.Burst = ban.Manual

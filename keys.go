@@ -69,7 +69,7 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 // set. For secrets, use keys.Hashed.
 func ByHeader(name string) KeyFunc {
 	if name == "" {
-		panic("weir: ByHeader: empty name")
+		panic("weir: ByHeader: name is empty")
 	}
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
@@ -148,7 +148,7 @@ func nonempty(key string) (_ string, ok bool) { return key, key != "" }
 
 func checked(name string, keys []KeyFunc) []KeyFunc {
 	if len(keys) == 0 {
-		panic("weir: " + name + ": no keys")
+		panic("weir: " + name + ": keys is empty")
 	}
 	for i, key := range keys {
 		if key == nil {

@@ -151,14 +151,15 @@ func (o *Options) admit(r *rule, names map[string]bool) error {
 // complete validates options and replaces zeros by defaults.
 func (o *Options) complete() error {
 	if len(o.Rules) == 0 {
-		return errors.New("weir: there are no rules")
+		return errors.New("weir: Rules is empty")
 	}
 	for _, d := range []struct {
 		name string
 		n    int64
-	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}} {
+		is   any
+	}{{"MaxWait", int64(o.MaxWait), o.MaxWait}, {"MaxWaiting", int64(o.MaxWaiting), o.MaxWaiting}} {
 		if d.n < 0 {
-			return fmt.Errorf("weir: %s is below 0", d.name)
+			return fmt.Errorf("weir: %s is %v; want at least 0", d.name, d.is)
 		}
 	}
 	if o.MaxWaiting == 0 {

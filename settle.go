@@ -73,7 +73,7 @@ type Outcome struct {
 // charge almost nothing.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	if len(statuses) == 0 {
-		panic("weir: ChargeOnly: no statuses")
+		panic("weir: ChargeOnly: statuses is empty")
 	}
 	return func(o Outcome) int64 {
 		if o.Panicked || o.HungUp {

@@ -45,14 +45,12 @@ type TransportOptions struct {
 // complete validates options and replaces zeros by defaults.
 func (o *TransportOptions) complete() error {
 	switch {
-	case o.Buffer < 0:
-		return errors.New("weir: Buffer is below 0")
-	case o.Buffer%time.Microsecond != 0:
-		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
+	case o.Buffer < 0 || o.Buffer%time.Microsecond != 0:
+		return fmt.Errorf("weir: Buffer is %v; want whole microseconds, at least 0", o.Buffer)
 	case o.MaxPause < 0:
-		return errors.New("weir: MaxPause is below 0")
+		return fmt.Errorf("weir: MaxPause is %v; want at least 0", o.MaxPause)
 	case !(o.RetryBudget >= 0 && o.RetryBudget <= 1):
-		return fmt.Errorf("weir: the RetryBudget %v is not from 0 to 1", o.RetryBudget)
+		return fmt.Errorf("weir: RetryBudget is %v; want 0 to 1", o.RetryBudget)
 	}
 	if o.Base == nil {
 		o.Base = http.DefaultTransport

@@ -66,7 +66,7 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 		return 0, err
 	}
 	if n < 0 {
-		return 0, fmt.Errorf("weir: Draw of %d %s", n, unit)
+		return 0, fmt.Errorf("weir: Draw: n is %d %s; want at least 0", n, unit)
 	}
 	settles, known, unsettled := false, false, (*rule)(nil)
 	drawn = n

@@ -52,7 +52,7 @@ func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {
-		panic("keys: ByAddr: nil address function")
+		panic("keys: ByAddr: find is nil")
 	}
 	return func(r *http.Request) (string, bool) {
 		a, ok := find(r)

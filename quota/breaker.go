@@ -61,9 +61,9 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	case next == nil:
 		panic("quota: Breaker: the store is nil")
 	case o.Failures < 0:
-		panic(fmt.Sprintf("quota: Breaker: Failures is %d; want 0 or more", o.Failures))
+		panic(fmt.Sprintf("quota: Breaker: Failures is %d; want at least 0", o.Failures))
 	case o.Cooldown < 0:
-		panic(fmt.Sprintf("quota: Breaker: Cooldown is %v; want 0 or more", o.Cooldown))
+		panic(fmt.Sprintf("quota: Breaker: Cooldown is %v; want at least 0", o.Cooldown))
 	}
 	o.Failures = cmp.Or(o.Failures, 5)
 	o.Cooldown = cmp.Or(o.Cooldown, time.Second)

@@ -52,10 +52,12 @@ type FallbackOptions struct {
 // secondary makes. Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
-	case primary == nil || secondary == nil:
-		panic("quota: Fallback: a store is nil")
+	case primary == nil:
+		panic("quota: Fallback: primary is nil")
+	case secondary == nil:
+		panic("quota: Fallback: secondary is nil")
 	case compare.Equal(primary, secondary):
-		panic("quota: Fallback: both stores are the same")
+		panic("quota: Fallback: secondary is primary; want another store")
 	}
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}

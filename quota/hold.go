@@ -40,7 +40,7 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 		return nil, err
 	}
 	if !slices.ContainsFunc(charges, func(c Charge) bool { return c.Limit.InFlight() }) {
-		return nil, errors.New("quota: Hold has no charge of a concurrency limit, so it would hold nothing")
+		return nil, errors.New("quota: Hold: no charge is of a concurrency limit; want one, or Hold would hold nothing")
 	}
 	t := &Transaction{Charges: slices.Clone(charges)} // a LimitedError keeps them
 	if deadline, ok := ctx.Deadline(); ok {

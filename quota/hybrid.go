@@ -40,7 +40,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	case next == nil:
 		panic("quota: Hybrid: the store is nil")
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d; want 0 or more", o.MaxKeys))
+		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d; want at least 0", o.MaxKeys))
 	}
 	n := cmp.Or(o.MaxKeys, 1<<16)
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}

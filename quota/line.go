@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -42,7 +43,7 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 		return 0, err
 	}
 	if t.Mode != ModeSpend {
-		return 0, errors.New("quota: TakeInLine needs ModeSpend, because the other modes do not wait")
+		return 0, fmt.Errorf("quota: TakeInLine: Mode is %d; want ModeSpend, because other modes do not wait", t.Mode)
 	}
 	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, ticket: line.Ticket()}
 	within := t.Within

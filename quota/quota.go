@@ -339,11 +339,11 @@ func (t *Transaction) validate() error {
 func (t *Transaction) validateMode() error {
 	switch {
 	case t.Mode > ModeForget:
-		return fmt.Errorf("quota: Mode %d is unknown", t.Mode)
+		return fmt.Errorf("quota: Mode is %d; want one of the constants", t.Mode)
 	case t.Mode != ModeSpend && t.Within > 0:
-		return fmt.Errorf("quota: Within is %v: only ModeSpend waits, the other modes need 0", t.Within)
+		return fmt.Errorf("quota: Within is %v; want 0, because only ModeSpend waits", t.Within)
 	case (t.Mode == ModeAtMost) != (t.Most > 0):
-		return fmt.Errorf("quota: Most is %d: ModeAtMost needs 1 or more, the other modes need 0", t.Most)
+		return fmt.Errorf("quota: Most is %d; want at least 1 in ModeAtMost, 0 in other modes", t.Most)
 	case t.Mode != ModeAtMost && t.Mode != ModeForce:
 		return nil
 	}
@@ -351,12 +351,12 @@ func (t *Transaction) validateMode() error {
 	for i := range t.Charges {
 		cost := t.Charges[i].Cost
 		if cost < 0 {
-			return fmt.Errorf("quota: rule %q: ModeAtMost and ModeForce cannot give units back: the cost is %d", t.Charges[i].Rule, cost)
+			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 0, because ModeAtMost and ModeForce cannot refund units", t.Charges[i].Rule, cost)
 		}
 		spends = spends || cost > 0
 	}
 	if !spends {
-		return errors.New("quota: ModeAtMost needs a charge with a Cost above 0")
+		return errors.New("quota: no charge has a Cost above 0; want one in ModeAtMost")
 	}
 	return nil
 }
@@ -417,7 +417,7 @@ var (
 
 	// ErrLimit marks an invalid limit that a function returned for a request, so no constructor
 	// could detect it. The store has not failed.
-	ErrLimit = errors.New("a Policy or ForKey returned it")
+	ErrLimit = errors.New("Policy or ForKey returned an invalid limit")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of the
 	// store. The store was not called, and nothing was spent.

@@ -37,8 +37,11 @@ func Share(next Store, replicas int) *SharedStore {
 // and the charges of the transaction itself are not changed. ShareFunc panics if an argument is
 // nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
-	if next == nil || change == nil {
-		panic("quota: ShareFunc: the store or the function is nil")
+	switch {
+	case next == nil:
+		panic("quota: ShareFunc: the store is nil")
+	case change == nil:
+		panic("quota: ShareFunc: change is nil")
 	}
 	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
 }

@@ -75,7 +75,7 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
-			return fmt.Errorf("quota: rule %q: a charge of cost %d spends nothing and is never limited: set its Cost", c.Rule, c.Cost)
+			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 1, because a charge that spends nothing is never limited", c.Rule, c.Cost)
 		}
 	}
 	return nil
