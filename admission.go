@@ -24,18 +24,18 @@ type Admission struct {
 	stay *stay // nil unless Admit has returned the Admission
 }
 
-// WriteHeaders sets the header fields that describe the limits, in the Dialect of the Limiter, and
-// Retry-After after a refusal. For an Admission from FromContext it sets nothing, because the
-// fields are already set.
+// WriteHeaders sets the header fields that describe the limits, in the Dialect of the Limiter.
+// After a refusal it also sets Retry-After. For an Admission from FromContext it sets nothing,
+// because the fields are already set.
 func (a *Admission) WriteHeaders(h http.Header) {
 	if s := a.stay; s != nil {
 		s.l.writeHeaders(h, s.v, false)
 	}
 }
 
-// Context returns the context of a request that was passed to Admit, together with the decision,
-// which FromContext, ReportUsage, Refuse and other Limiters find in it. It is nil for an Admission
-// from FromContext.
+// Context returns the context of the request that was passed to Admit, with the decision added for
+// FromContext, ReportUsage, Refuse and other Limiters. It returns nil for an Admission from
+// FromContext.
 func (a *Admission) Context() context.Context {
 	if a.stay == nil {
 		return nil
@@ -129,8 +129,7 @@ type Event struct {
 	// request was not refused. If Shadow is true, it says why the request would have been refused.
 	Refusal Refusal
 
-	// Key is the key that was refused, or "" if no key was refused. It may be personal
-	// data.
+	// Key is the key that was refused, or "" if no key was refused. It may contain personal data.
 	Key string
 
 	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
@@ -174,7 +173,7 @@ type Refusal struct {
 	RetryAfter time.Duration
 }
 
-// A Reason is why a request is refused.
+// A Reason says why a request was refused.
 type Reason uint8
 
 const (

@@ -23,7 +23,8 @@
 //	func search(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "found") }
 //
 // Each client address may send 100 requests a minute. Every response has header fields that say
-// how many are left. A request that exceeds the limit gets status 429 with a Retry-After field.
+// how many requests are left. A request that exceeds the limit gets status 429 with a Retry-After
+// field.
 //
 // # Incoming requests
 //
@@ -39,15 +40,15 @@
 //
 // # Stores
 //
-// Package memstore counts in the memory of this process. Package redisstore counts in Redis, for
-// all processes together. For production use, package stack adds a fallback: it counts in memory
-// while Redis is down. If a store fails without such a fallback, Options.OnError decides what
-// happens to requests. By default it allows them during an outage.
+// Package memstore counts in the memory of this process. Package redisstore counts in Redis, where
+// all processes share the counts. For production use, package stack adds a fallback: it counts in
+// memory while Redis is down. If a store fails without such a fallback, Options.OnError decides
+// what happens to requests. By default it allows them during an outage.
 //
 // # Outgoing requests
 //
 // [Limiter.Transport] is an http.RoundTripper. It sends a request when the limits allow it, and
-// pauses when a server asks for a pause.
+// pauses when a server asks it to.
 //
 // # Vocabulary
 //

@@ -13,9 +13,9 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// A KeyFunc returns the key whose quota a request spends. Requests with the same key share
-// a quota. If ok is false, the rule does not apply to the request and does not limit it. A
-// KeyFunc must be safe for concurrent use. Package keys has more functions that return one.
+// A KeyFunc returns the key whose quota a request spends. Requests with the same key share a
+// quota. If ok is false, the rule does not apply to the request and does not limit it. A KeyFunc
+// must be safe for concurrent use. Package keys has more functions that return a KeyFunc.
 //
 // The key may be a substring of the request, so code that keeps the key must clone it. It may be
 // as long as net/http allows, but a Limiter keeps only its [quota.Charge.StoredKey]. The functions
@@ -48,9 +48,9 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // key is the leftmost one. Peers without an IP address, as on a Unix socket, share the key
 // "unknown". The zero [netip.Prefix] in trusted makes these peers trusted.
 //
-// ByIP panics if a prefix is invalid and not the zero prefix, or if it contains all addresses. If
-// a chi middleware has already found the address, use weirchi.ClientIP. For other network sizes
-// and for the Forwarded field, see package keys.
+// ByIP panics if a prefix is invalid, unless it is the zero prefix, or if a prefix contains all
+// addresses. If a chi middleware has already found the address, use weirchi.ClientIP. For other
+// network sizes and for the Forwarded field, see package keys.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }

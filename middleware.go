@@ -37,14 +37,14 @@ type Options struct {
 	// these requests.
 	OnError func(r *http.Request, err error) error
 
-	// MaxWait > 0 makes a request that does not fit wait until it fits, instead of refusing it, if
-	// that is within MaxWait. No lock is held during the wait. If the context of the request ends,
-	// its units are refunded. The status is then 503 if the deadline of the context has passed,
-	// and otherwise 499, which appears only in logs, because the client has hung up. All processes
-	// that share the store share the queue of a key. When several rules are charged together, a
-	// request that waits in the queue of one key also takes a place in the queues of the other
-	// rules' keys, and delays the requests behind it there. Put limits that many clients share in
-	// a separate Limiter.
+	// MaxWait is how long a request may wait until it fits, instead of being refused; 0 means that
+	// no request waits. A request that would have to wait longer is refused immediately. No lock
+	// is held during the wait. If the context of the request ends, its units are refunded. The
+	// status is then 503 if the deadline of the context has passed, and otherwise 499, which
+	// appears only in logs, because the client has hung up. All processes that share the store
+	// share the queue of a key. When several rules are charged together, a request that waits in
+	// the queue of one key also takes a place in the queues of the other rules' keys, and delays
+	// the requests behind it there. Put limits that many clients share in a separate Limiter.
 	//
 	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
 	// line for the limit and key that refuse it, and takes no place in other queues: see
@@ -79,7 +79,7 @@ type Options struct {
 }
 
 // New returns a Limiter, or an error that says what is wrong with the arguments. It validates all
-// Limits, so that afterwards only Policy and ForKey can return an invalid limit. Create a Limiter
+// Limits, so that afterwards only Policy and ForKey can return an invalid limit. Create Limiters
 // before the server starts, not in a handler. If ten Limiters are created for the same rule within
 // a minute, the Logger gets a warning. It also gets one if another Limiter over the same store has
 // a rule with the same name but other limits.
@@ -200,14 +200,14 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-// FailClosed is an OnError that refuses every request whose limits could not be checked.
+// FailClosed is an OnError function that refuses every request whose limits could not be checked.
 func FailClosed(_ *http.Request, err error) error { return err }
 
 // PolicyOf returns the policy of a key under a rule: the policy from ForKey or else Limits. Each
 // limit has its stored name. PolicyOf does not call Rule.Policy, which needs a request. If the
 // rule has no Limits, PolicyOf therefore returns the zero Policy for a key that has no policy, or
-// whose limits replace limits of the request. It returns an error if there is no such rule, or if
-// a limit of the key is invalid.
+// whose limits would replace limits of the request. It returns an error if there is no such rule,
+// or if a limit of the key is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 	for _, r := range l.rules {
 		if r.Name == rule {

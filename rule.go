@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// These types are needed in every rule, so package weir has names for them as well.
+// These aliases allow most programs to use package weir without importing package quota.
 type (
 	Limit = quota.Limit // a number of units per period
 	Store = quota.Store // keeps the counts
@@ -31,7 +31,7 @@ type Rule struct {
 
 	// NoKey says what happens to a request for which Key returns no key; the zero value is
 	// NoKeySkip. Whatever NoKey is, the Logger gets a warning with the likely reasons if Key
-	// returns no key for the first 200 requests.
+	// returns no key for any of the first 200 requests.
 	NoKey NoKey
 
 	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds, unless Policy
@@ -53,9 +53,9 @@ type Rule struct {
 	Policy func(r *http.Request) Policy
 
 	// ForKey returns the policy of a key that has its own policy, and the zero Policy for any
-	// other key; nil means that no key has its own. It is called with the whole key, as Key
-	// returns it, for each request to which the rule applies, so it must be fast. The tables of
-	// package overrides have such a function, and When makes one from the Has method of a
+	// other key; nil means that no key has its own policy. ForKey is called with the whole key, as
+	// Key returns it, for each request to which the rule applies, so it must be fast. The tables
+	// of package overrides have such a function, and When makes one from the Has method of a
 	// keys.List.
 	//
 	// If both Policy and ForKey return a policy that is not zero, Allowed takes precedence over
@@ -64,19 +64,19 @@ type Rule struct {
 	//
 	// The limits from ForKey replace limits that the request would otherwise have from Policy or
 	// Limits. A limit with a name replaces the limit with the same stored name. A limit without a
-	// name replaces the limit with the same Period. If no limit has the same Period, but there is
-	// only one limit and ForKey returns only one, it replaces that limit. The new limit keeps the
-	// stored name of the limit that it replaces, so what the key has spent still counts. If its
-	// Period or Algorithm is zero, the value of the replaced limit is used. A zero Burst also
-	// becomes the Burst of the replaced limit if both have the same Algorithm. If a limit is
-	// invalid, or is incomplete and replaces no limit, the policy of the key is ignored, and the
-	// Logger gets a warning.
+	// name replaces the limit with the same Period. If no limit has the same Period, but the
+	// request has only one limit and ForKey returns only one, the latter replaces the former. The
+	// new limit keeps the stored name of the limit that it replaces, so what the key has spent
+	// still counts. If its Period or Algorithm is zero, the value of the replaced limit is used. A
+	// zero Burst also becomes the Burst of the replaced limit if both have the same Algorithm. If
+	// a limit is invalid, or is incomplete and replaces no limit, the policy of the key is
+	// ignored, and the Logger gets a warning.
 	ForKey func(key string) Policy
 
 	// Cost is how many units a request costs; nil means 1. A request with cost 0 is admitted and
 	// spends nothing. A request with a negative cost is refused, so that a ContentLength of −1
 	// refunds no units. If the cost exceeds what a limit can ever admit, RetryAfter is
-	// quota.Never. If this happens for the first 200 requests, the Logger gets a warning.
+	// quota.Never. If this happens in each of the first 200 requests, the Logger gets a warning.
 	// FreePreflight makes CORS preflights cost 0.
 	Cost func(r *http.Request) int64
 
@@ -117,10 +117,10 @@ type Rule struct {
 	// named in the Refusal applies.
 	Status int
 
-	// RetryJitter > 0 adds a random time, from 0 to RetryJitter, to Retry-After, so that clients
-	// that were refused together do not retry together. Only Retry-After includes the jitter; the
-	// other header fields, Decision and Refusal have the exact wait. If several rules refuse a
-	// request, the RetryJitter of the rule named in the Refusal applies.
+	// RetryJitter is the maximum random time that is added to Retry-After, so that clients that
+	// were refused together do not retry together; 0 adds none. Only Retry-After includes the
+	// jitter; the other header fields, Decision and Refusal have the exact wait. If several rules
+	// refuse a request, the RetryJitter of the rule named in the Refusal applies.
 	RetryJitter time.Duration
 }
 
@@ -132,18 +132,19 @@ const (
 	// rule.
 	NoKeySkip NoKey = iota
 
-	// NoKeyShare limits all requests without a key together, under the key "\x00", which no
-	// client can have: a key that begins with "\x00" gets one more "\x00" in front.
+	// NoKeyShare limits all requests without a key together, under the key "\x00", which no client
+	// can have, because a key that begins with "\x00" gets another "\x00" in front.
 	NoKeyShare
 
 	// NoKeyRefuse refuses the request with 400 and ReasonNoKey, unless Rule.Policy allows it.
 	NoKeyRefuse
 )
 
-// A Policy says whether a rule limits a request, limits it in no way, refuses it, or ignores it.
-// The zero Policy specifies nothing, so a function may return the result of a map lookup even if
-// the map lacks the key: see Rule.Policy and Rule.ForKey. Policies are cached by the values of
-// their limits, so a program may either keep a Policy or make a new one for each request.
+// A Policy says what a rule does with a request: limit it, allow it without limits, refuse it, or
+// ignore it. The zero Policy specifies nothing, so a function may return the result of a map
+// lookup even if the map lacks the key: see Rule.Policy and Rule.ForKey. A Limiter recognizes a
+// Policy by the values of its limits, so a program may either keep a Policy or make a new one for
+// each request.
 type Policy struct {
 	kind   kind
 	limits []Limit
@@ -186,8 +187,9 @@ func (p Policy) Limits() []Limit { return p.limits }
 // Unlimited, Denied, Allowed or zero.
 func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 
-// When returns a function for Rule.ForKey or Rule.Policy. The function returns p if is returns
-// true. Otherwise it returns the first policy that is not zero from the functions in otherwise:
+// When returns a function for Rule.ForKey or Rule.Policy. That function calls is, and returns p if
+// the result is true. Otherwise it calls the functions in otherwise, and returns their first
+// policy that is not zero:
 //
 //	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
 //	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
@@ -221,8 +223,8 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 //   - a strike: one call;
 //   - the strike that begins a ban: also one call, but usually two if this process has not refused
 //     the key within the period of Strikes;
-//   - a refusal during a ban that the process knows of: no call, not even the one for the
-//     decision. Such a refusal is not a strike. Every 10 s the process calls the store again.
+//   - a refusal during a ban that the process knows of: no call, not even for the decision. Such a
+//     refusal is not a strike. Every 10 s the process calls the store again.
 //
 // The call that begins a ban also clears the strikes that led to it. If that call fails,
 // the next refusal tries again.
@@ -233,9 +235,9 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // That request is refused and charged, unless it would have had to wait. A request that already
 // waits keeps its place in the queue.
 type Penalty struct {
-	// Strikes says how many refusals in a period lead to a ban, such as
-	// algorithms.AnchoredWindow(10, time.Minute). A LeakyBucket or a concurrency limit cannot
-	// count strikes.
+	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
+	// refusal that exhausts it begins a ban. A LeakyBucket or a concurrency limit cannot count
+	// strikes.
 	Strikes Limit
 
 	// Duration is how long a first ban lasts, in whole microseconds. Each further ban

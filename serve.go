@@ -178,12 +178,12 @@ func (s *stay) begin() {
 }
 
 // Done ends an admitted request: each rule with Settle charges its final cost, and units in flight
-// are released. The Outcome may be zero. Done sets its Request, Cost and Took, and, if ReportUsage
-// or Draw was called, its Used and Reported. If Status is 0, Done sets it to 500 if Panicked is
-// true, and otherwise to 200. If the context of the request is done, Done also sets HungUp. Only
-// the first call has an effect. It takes a round trip if there is something to refund or to
-// charge. If Done is never called, the reserved cost stays spent, and a line is logged when the
-// Admission is garbage collected.
+// are released. The Outcome may be zero. Done sets its Request and Cost, and also Used and
+// Reported if ReportUsage or Draw was called. If Took is 0, Done sets it to the time since Admit.
+// If Status is 0, Done sets it to 500 if Panicked is true, and otherwise to 200. If the context of
+// the request is done, Done also sets HungUp. Only the first call has an effect. It takes a round
+// trip if there is something to refund or to charge. If Done is never called, the reserved cost
+// stays spent, and a line is logged when the Admission is garbage collected.
 //
 // Done does nothing for an Admission from FromContext or from a RefusedError.
 func (a *Admission) Done(o Outcome) {

@@ -43,7 +43,8 @@ type Outcome struct {
 	// sent through Limiter.Transport. For Limiter.Admit, it is what the caller passes to Done.
 	Bytes int64
 
-	// Used is how many units of the rule's Unit ReportUsage has reported and Draw has drawn.
+	// Used is the number of units, in the rule's Unit, that ReportUsage has reported and Draw has
+	// drawn.
 	Used int64
 
 	// Reported reports whether ReportUsage was called with the rule's Unit, or Draw has drawn
@@ -67,8 +68,8 @@ type Outcome struct {
 	Took time.Duration
 }
 
-// ChargeOnly returns a Settle that charges a request only if its response has one of the given
-// statuses: ChargeOnly(401) counts failed logins. A request is also charged if its handler
+// ChargeOnly returns a Settle function that charges a request only if its response has one of the
+// given statuses: ChargeOnly(401) counts failed logins. A request is also charged if its handler
 // panicked or its client hung up. ChargeOnly panics if it gets no status, because it would then
 // charge almost nothing.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
@@ -88,9 +89,9 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	}
 }
 
-// RefundErrors is a Settle that refunds the cost of a request if the handler answers with a 5xx
-// status or panics. If the client hung up, the request is charged. Otherwise a client could avoid
-// paying by hanging up, because most handlers then fail (a proxy answers 502). Do not use
+// RefundErrors is a Settle function that refunds the cost of a request if the handler answers with
+// a 5xx status or panics. If the client hung up, the request is charged. Otherwise a client could
+// avoid paying by hanging up, because most handlers then fail (a proxy answers 502). Do not use
 // RefundErrors if clients can send requests that make the handler fail, because these requests
 // would cost nothing.
 func RefundErrors(o Outcome) int64 {
@@ -100,10 +101,11 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ChargeUsed is a Settle that charges what the request has used: the units that its handler has
-// passed to ReportUsage or drawn with Draw. If there were no such calls, the request is charged
-// its Cost, because its usage is unknown: the handler may have panicked, or the client may have
-// hung up, before the handler could report. A handler that has used nothing should report 0.
+// ChargeUsed is a Settle function that charges what the request has used: the units that its
+// handler has passed to ReportUsage or drawn with Draw. If there were no such calls, the request
+// is charged its Cost, because its usage is unknown: the handler may have panicked, or the client
+// may have hung up, before the handler could report. A handler that has used nothing should report
+// 0.
 //
 // If a client hangs up, it pays for what was reported until then, so report units as they are
 // used, or in a deferred call.

@@ -22,8 +22,8 @@ type TransportOptions struct {
 	OnError func(r *http.Request, err error) error
 
 	// Buffer is added to every period, because some requests take longer than others to reach the
-	// server. If these delays differ by at most Buffer, no period contains more requests than the
-	// limit when they reach the server. Buffer is a whole number of microseconds.
+	// server. If these delays differ by at most Buffer, the server never receives more requests in
+	// a period than the limit allows. Buffer is a whole number of microseconds.
 	Buffer time.Duration
 
 	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute. Few
@@ -104,10 +104,10 @@ func (o *TransportOptions) complete() error {
 // If the store is a lease.Store, every request therefore calls the store behind it.
 //
 // With MaxWait a request also waits for the store. While the store is busy or down, the request
-// calls it again, at first after 100 ms and later every 2 s, until MaxWait is over. If an answer
-// from the store was lost, the request may be charged twice. If the store has not answered by
-// then, OnError decides what happens to the request. Every store error is logged and observed. The
-// options of l that concern responses, and its OnError, apply only to handlers.
+// calls it again, at first after 100 ms and later every 2 s, until MaxWait is over. If there is
+// still no answer, OnError decides what happens to the request. If an answer from the store was
+// lost, the request may be charged twice. Every store error is logged and observed. The options of
+// l that concern responses, and its OnError, apply only to handlers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -11,12 +11,12 @@ import (
 )
 
 // ReportUsage tells the Limiters around a handler how many units of one kind the request has used,
-// such as the tokens of an answer. The Settle of a rule finds the sum of all calls with the rule's
-// Unit in Outcome.Used; the unit of a rule without Unit is "requests". If there are rules with
-// Settle but none has that unit, the Logger gets a warning. If no rule has Settle, the Logger gets
-// a warning only if a rule has that unit. A negative used counts as 0. ReportUsage may be called
-// from several goroutines. If the request was already settled, nothing is charged, and the Logger
-// gets a warning.
+// such as the tokens of an answer. In Outcome.Used, a rule's Settle function finds the sum of all
+// calls with the rule's Unit; the unit of a rule without Unit is "requests". If there are rules
+// with Settle but none has that unit, the Logger gets a warning. If no rule has Settle, the Logger
+// gets a warning only if a rule has that unit. If used is negative, it counts as 0. ReportUsage
+// may be called from several goroutines. If the request was already settled, nothing is charged,
+// and the Logger gets a warning.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
 	var unsettled *rule

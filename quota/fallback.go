@@ -17,8 +17,8 @@ import (
 // FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
 type FallbackOptions struct {
 	// OnChange is called after secondary has taken over, with the error of primary, and after
-	// primary has worked for a second without an error, with a nil error. It may be nil. No lock
-	// is held while OnChange runs, in the goroutine of the request that caused the change.
+	// primary has worked for a second without an error, with a nil error. It may be nil. OnChange
+	// runs without a lock in the goroutine of the request that caused the change.
 	OnChange func(active bool, err error)
 
 	// Logger gets a warning when secondary takes over, with the error of primary, and a line when
@@ -65,7 +65,7 @@ func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	return &FallbackStore{primary: primary, secondary: secondary, o: o, loud: sparse.Gate{Every: time.Minute}}
 }
 
-// A FallbackStore is the Store that Fallback returns.
+// A FallbackStore is a Store that uses a second Store when the first one fails: see Fallback.
 type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions

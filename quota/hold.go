@@ -19,7 +19,8 @@ import (
 // and holds the units of the concurrency limits until release is called. It is for work other than
 // HTTP requests, such as jobs, connections, and exclusive access across all processes that share
 // the store. Hold renews the units, so the work may last longer than the lease. If the process
-// dies, the units are released when their lease expires. Units of other limits stay spent.
+// dies, the units are released when their lease expires. Units spent under other limits stay
+// spent.
 //
 // If the charges do not fit, Hold waits in line, as described at TakeInLine, until the deadline of
 // ctx, and then returns a *LimitedError. If ctx has no deadline, Hold does not wait but returns

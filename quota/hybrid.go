@@ -52,7 +52,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	return h
 }
 
-// A HybridStore is the Store that Hybrid returns.
+// A HybridStore is a Store that repeats refusals from memory: see Hybrid.
 type HybridStore struct {
 	next   Store
 	seed   maphash.Seed
@@ -66,7 +66,7 @@ func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 // CacheStats contains the statistics of a store that makes decisions from memory when it can, and
 // otherwise calls the next store. The hit rate is Hits / (Hits + Misses).
 type CacheStats struct {
-	Kind   string // "hybrid" or "lease": the label kind of metrics
+	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory
 	Misses int64  // transactions sent to the next store
 }
