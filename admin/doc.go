@@ -54,7 +54,7 @@
 //	GET  /refusals?rule=R&key=K      the latest refusals, with limit and route; rule and key are optional
 //	GET  /bans?rule=R                the bans that this process knows of, and the denied networks
 //	POST /reset?rule=R&key=K         refunds all units that K has spent
-//	POST /grant?rule=R&key=K         {"units": 5} refunds 5 units, or as many as were spent
+//	POST /grant?rule=R&key=K         {"units": 5} refunds 5 units, or fewer if fewer were spent
 //	POST /ban?rule=R&key=K           {"seconds": 600} bans K for 600 seconds, unless K is already banned for longer
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
 //	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} bans a network for 600 seconds; /unban lifts the ban
@@ -82,10 +82,10 @@
 // know. "unknown" then names it, for example the limits that Policy would choose, or whether K is
 // a key of the rule at all. "past" describes earlier refusals and bans.
 //
-// /undo restores the state of the key before the change. It does not restore what would have
-// expired by now, such as spent units, bans and overrides. If an override has been changed again
-// since, /undo leaves it as it is and returns 409. When a ban is undone, earlier strikes and bans
-// are not restored.
+// /undo restores the state of the key before the change. It does not spend units again that would
+// be available by now anyway, and it does not restore bans and overrides that would have expired.
+// If an override has been changed again since, /undo leaves it as it is and returns 409. When a
+// ban is undone, earlier strikes and bans are not restored.
 //
 // Each change is logged with its operator (Options.Who), rule, key and body, even if the change
 // fails. A request that is rejected because of its method, origin, rule or key is not logged.
@@ -93,9 +93,10 @@
 // # What it needs
 //
 // /top and /refusals need the Top field of [Options], /bans needs Bans, and /try needs Traffic.
-// The page uses all three. They contain only what this process has seen, so query each replica.
-// The page marks the numbers that cover only this process. /bans cannot list bans that only the
-// store knows. /try replays recent requests, starting with full quotas; see [watch.Traffic.Try].
+// The page uses all three. These fields contain only what this process has seen, so query each
+// replica. The page marks the numbers that cover only this process. /bans cannot list bans that
+// only the store knows. /try replays recent requests, starting with full quotas; see
+// [watch.Traffic.Try].
 //
 // To ban networks, set Options.Overrides, and build the Policy of the rule with [weir.When] and
 // [overrides.Live.DenyFrom]. Package config does this for the rules in a file. The rule needs no
@@ -105,7 +106,7 @@
 //
 // # Overrides
 //
-// An override sets separate limits for a key, or "unlimited": true, or "denied": true. An
+// The body of an override has "limits" for the key, "unlimited": true, or "denied": true. An
 // override without "seconds" does not expire. A key that ends with an asterisk matches all keys
 // with that prefix. A limit can have a name, a period in seconds, a burst and an algorithm.
 // Anything that is left out is taken from the limit that it replaces; see [weir.Rule]. The units

@@ -21,10 +21,10 @@ import (
 // RateLimit is meant for clients, so it is separate from ServeHTTP, which only operators may
 // reach. There is one resource for each rule that applies to the request. If a rule counts by
 // route or method, the resource shows the quota for the route and method of this request. If a
-// rule has several limits, the resource shows the limit with the smallest share left, as the
-// header fields do. The field reset is the Unix time in seconds at which the quota will be full
-// again. The field rate is a copy of the first resource, in the order of the limiters. It is
-// omitted if there are no resources.
+// rule has several limits, the resource shows the limit with the smallest fraction of its quota
+// left, as the header fields do. The field reset is the Unix time in seconds at which the quota
+// will be full again. The field rate is a copy of the first resource, in the order of the
+// limiters. It is omitted if there are no resources.
 //
 // Rules that are in shadow mode for the caller are not shown. If the caller is banned, remaining
 // is 0, and reset is the end of the ban or later. If a rule denies the caller, RateLimit responds

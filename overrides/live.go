@@ -126,9 +126,9 @@ func (l *Live) unread(rule string) {
 	}
 }
 
-// Of returns a function for the weir.Rule.ForKey of the rule. If Live has an override for a key,
-// the function returns its policy. For any other key it calls file, for example the ForKey method
-// of a Table. A nil file stands for an empty table.
+// Of returns a function to use as the weir.Rule.ForKey of the rule. If Live has an override for a
+// key, the function returns its policy. For any other key it calls file, for example the ForKey
+// method of a Table. If file is nil, there are no other overrides.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()

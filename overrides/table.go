@@ -81,8 +81,9 @@ func (e *Entry) policy() weir.Policy {
 	return weir.Limited(slices.Clone(e.Limits)...)
 }
 
-// A Table finds the entry for a key. An exact match comes first, then the longest matching
-// prefix. A Table never changes, so it is safe for concurrent use.
+// A Table finds the entry for a key. An exact match takes precedence over prefixes, and the
+// longest matching prefix over shorter ones. A Table never changes, so it is safe for concurrent
+// use.
 type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
@@ -108,8 +109,8 @@ type start struct {
 type span struct{ from, to int }
 
 // New returns a table whose entries are matched against whole keys. It returns an error if two
-// entries have the same key, or if an entry is invalid. The error wraps the reason, which names
-// the entry.
+// entries have the same key, or if an entry is invalid. The error wraps an error that names the
+// entry and says what is wrong.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
 // NewJoined returns a table for keys from [weir.Join]. An Entry is matched against the first part

@@ -5,9 +5,9 @@
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// If a region does not use its share of the rate, the other regions get it within a few seconds.
-// The page docs/regions.md in the repository compares this package with one distant store and
-// with [quota.Share].
+// If a region does not use its share of the rate, the other regions can use it within a few
+// seconds. The page docs/regions.md in the repository compares this package with one distant
+// store and with [quota.Share].
 package regions
 
 import (

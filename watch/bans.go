@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Bans remembers the bans for which limiters of this process refused requests, for at most n
-// keys. If more keys are banned, Bans forgets the ban that expires first.
+// Bans remembers bans under which limiters of this process have refused requests. If more keys
+// are banned than NewBans allows, Bans forgets the ban that expires first.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
@@ -35,8 +35,8 @@ func NewBans(n int) *Bans {
 	return &Bans{n: n, known: map[ruleKey]*Banned{}}
 }
 
-// Observe records the ban if e is a request refused because of a ban. It ignores other events and
-// rules in shadow mode.
+// If a ban refused the request of e, Observe records the ban. It ignores other events and rules
+// in shadow mode.
 func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return

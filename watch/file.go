@@ -5,7 +5,7 @@ import "github.com/seed83679106/weir"
 // A File is a rules file that is reloaded when it changes, such as a *config.File. Packages
 // admin, weirprom and weirotel report what its methods return.
 type File interface {
-	// Version returns a name for the current content.
+	// Version returns a string that identifies the current content.
 	Version() string
 
 	// Reloads returns how many reloads succeeded and how many failed.

@@ -17,7 +17,7 @@ const historySlots = 180 // 15 minutes
 type Count struct {
 	Allowed int64 // requests that were allowed
 	Refused int64 // requests that were refused by a limit, a ban, a deny list, or for lack of a key
-	Shadow  int64 // requests that a rule in shadow would have refused
+	Shadow  int64 // requests that a rule in shadow mode would have refused
 	Near    int64 // allowed requests that left less than a fifth of a limit; 0 for the rule ""
 
 	// Failed counts requests that could not be decided, and Passed those of them that OnError
@@ -142,8 +142,8 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	return counts, since
 }
 
-// Failure returns the time of the last request that could not be decided, and the cause as named
-// by quota.Cause. If there was no such request, the cause is empty.
+// Failure returns the cause, as named by quota.Cause, and the time of the last request that could
+// not be decided. If there was no such request, the cause is empty.
 func (t *Traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most
-// perSecond lines a second. If lines are dropped, the attribute unlogged of the next line
-// contains their number. A line contains the rule, the reason (such as "limit", "ban", "deny" or
+// perSecond lines a second. If lines are dropped, the next line contains their number as the
+// attribute unlogged. A line contains the rule, the reason (such as "limit", "ban", "deny" or
 // "error"), the limit if a limit refused the request, retry_after if waiting helps, and err if
 // the request could not be decided. A nil logger means slog.Default(). A perSecond below 1 means
 // 1.

@@ -100,7 +100,7 @@ func cut(s string) string {
 }
 
 // Recent returns at most n of the latest refusals, newest first. If there are many, some have no
-// Line (see Line.LeftOut). Find reports every key that was refused often.
+// Line (see Line.LeftOut). Find knows every key that was refused often.
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,7 +6,7 @@
 //		logRefusals(e)
 //	}})
 //
-// The Observe function in [weir.Options] can call any number of these observers.
+// As here, the Observe function of [weir.Options] can call several of the functions below.
 //
 // # Functions
 //
@@ -30,8 +30,8 @@ import (
 )
 
 // A Top finds the keys that were refused most in the last hour, and remembers the latest refusals
-// (see Recent). It remembers n keys and n refusals, which take about 600 bytes per key and 300
-// bytes per refusal.
+// (see Recent). The argument of NewTop sets how many keys and how many refusals it remembers. A
+// key takes about 600 bytes, and a refusal about 300.
 //
 // The algorithm is Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of
 // Frequent and Top-k Elements in Data Streams", 2005), with counts that expire. A key is
@@ -233,7 +233,7 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 // Keys returns the keys that were refused within the last d. It rounds d up to whole minutes, and
 // uses at most an hour. The current minute counts as a whole one. If the Top was created on a
 // whole minute, the last 5 minutes at 12:00:10 are therefore those since 11:56:00. The result
-// over is the time that the counts cover. Keys are sorted by the number of refusals that are
+// over is the duration that the counts cover. Keys are sorted by the number of refusals that are
 // certain, largest first, so made-up keys, whose Count is almost all Error, come last.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)

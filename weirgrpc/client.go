@@ -17,13 +17,14 @@ import (
 )
 
 // UnaryClient limits outgoing unary calls in the same way as Limiter.Transport limits requests. A
-// call that exceeds a limit waits for up to MaxWait. If that is not enough, it fails with
+// call that exceeds a limit waits if it can be sent within MaxWait. Otherwise, it fails with
 // ResourceExhausted and RetryInfo; the error wraps a *weir.RefusedError. The keys of the call are
 // paused if the server sends rate-limit metadata, or a RetryInfo with the code ResourceExhausted
 // or Unavailable. After ResourceExhausted, a call is retried under the same conditions as an HTTP
 // request after a 429. The key function weir.ByHeader("Host") returns the endpoint of the
-// connection. For a rule with Settle, inner interceptors call weir.ReportUsage with the context
-// that they receive. UnaryClient ignores o.Base. It returns the same errors as Limiter.Transport.
+// connection. For a rule with Settle, inner interceptors can call weir.ReportUsage with the
+// context that they receive. UnaryClient ignores o.Base. It returns the same errors as
+// Limiter.Transport.
 //
 // The error text contains neither the rule nor the cause, because a handler that returns the
 // error would send the text to its own client. Use errors.As and errors.Is to find the cause.

@@ -24,8 +24,8 @@ import (
 //
 // A span records the decision, the rule and limit that determined it, and whether the store
 // failed or a fallback store was used. Attributes never contain keys. The page docs/metrics.md in
-// the repository lists all span names and attributes. A rule in shadow mode has a separate span;
-// a refused outcome in that span does not refuse the request. If a request is refused without a
+// the repository lists all span names and attributes. A rule in shadow mode has a separate span.
+// A refused outcome in that span does not affect the request. If a request is refused without a
 // call to the store, there is no span.
 //
 // The context that next receives carries the span, so the spans of a traced Redis client become
