@@ -61,7 +61,7 @@
 //     json:NAME (of bodies up to 64 KiB), or a name from Options.Keys. A list joins keys, and
 //     {first-of: […]} uses the first key that applies. {header: NAME} is the same as header:NAME.
 //   - no-key says what happens to requests without a key: skip (the default) does not apply the
-//     rule to them, share limits them all under one key, and refuse refuses them with status 400.
+//     rule to them, share limits them all under one key, and refuse answers them with status 400.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The periods day,
@@ -91,10 +91,10 @@
 //
 // # Errors
 //
-// A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is loaded as a whole or
-// not at all. Each error in the file is an [Error] with a line and a column. A redundant limit,
-// which never refuses what another limit of its rule admits, is also an error. Package config
-// detects redundant limits in simple cases only.
+// A file must be UTF-8 text of at most 4 MiB, without anchors, aliases and tags. It is loaded as a
+// whole or not at all. Each error in the file is an [Error] with a line and a column. A redundant
+// limit, which never refuses what another limit of its rule admits, is also an error. Package
+// config detects redundant limits in simple cases only.
 //
 // # Reloads
 //

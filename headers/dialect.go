@@ -29,7 +29,8 @@ const (
 	// item is the time until at least one more unit is available. The draft may still change.
 	IETF
 
-	// Draft07 sends RateLimit-Policy, and RateLimit: limit=100, remaining=50, reset=5.
+	// Draft07 sends RateLimit-Policy, and RateLimit with a value such as "limit=100, remaining=50,
+	// reset=5".
 	Draft07
 
 	// Draft06 sends RateLimit-Policy, RateLimit-Limit, RateLimit-Remaining, and
@@ -55,13 +56,14 @@ const (
 	// None sends nothing but Retry-After.
 	None
 
-	// Exposed lists the fields of the other dialects in Access-Control-Expose-Headers, so that
-	// scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
+	// Exposed lists the fields of the dialects that it is combined with in
+	// Access-Control-Expose-Headers, so that scripts from another origin may read them. Exposed
+	// alone means XRateLimit | Exposed.
 	Exposed
 )
 
-// Validate returns an error if d has bits that are not among the constants, or combines
-// dialects that exclude each other.
+// Validate returns an error if d has bits that are not among the constants, or combines dialects
+// that cannot be combined.
 func (d Dialect) Validate() error {
 	switch {
 	case d >= Exposed<<1:
