@@ -187,8 +187,8 @@ func (p Policy) Limits() []Limit { return p.limits }
 // Unlimited, Denied, Allowed or zero.
 func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 
-// When returns a function for Rule.ForKey or Rule.Policy. That function calls is, and returns p if
-// the result is true. Otherwise it calls the functions in otherwise, and returns their first
+// When returns a function for Rule.ForKey or Rule.Policy. For an argument x, the function returns
+// p if is(x) is true. Otherwise it calls the functions in otherwise with x, and returns the first
 // policy that is not zero:
 //
 //	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),

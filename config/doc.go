@@ -60,8 +60,8 @@
 //   - key is ip, global, method, route, basic-auth-user, header:NAME, cookie:NAME, path:NAME,
 //     json:NAME (of bodies up to 64 KiB), or a name from Options.Keys. A list joins keys, and
 //     {first-of: […]} uses the first key that applies. {header: NAME} is the same as header:NAME.
-//   - no-key says what happens to requests without a key: skip (the default) does not apply the
-//     rule to them, share limits them all under one key, and refuse answers them with status 400.
+//   - no-key says what happens to requests without a key. With skip (the default) the rule does
+//     not apply to them, with share they all share one key, and with refuse they get status 400.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The periods day,

@@ -37,8 +37,8 @@ const (
 	// RateLimit-Reset, which counts seconds from now.
 	Draft06
 
-	// GitHub sends the same fields as XRateLimit, and also X-RateLimit-Used, and
-	// X-RateLimit-Resource with the name of the rule.
+	// GitHub sends the fields of XRateLimit and, in addition, X-RateLimit-Used and
+	// X-RateLimit-Resource, which has the name of the rule.
 	GitHub
 
 	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names, and

@@ -52,8 +52,8 @@ func pathValue(r *http.Request, name string) string {
 // not include the method, and includes the host only with net/http. To tell GET from POST, join
 // ByRoute with [ByMethod].
 //
-// With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so the
-// request is routed twice. If no route matches a HEAD request, its key is the route of the GET
+// With chi, ByRoute works in every middleware. In r.Use it looks up the route that will match, so
+// the request is routed twice. If no route matches a HEAD request, its key is the route of the GET
 // request, because middleware.GetHead may follow. With net/http, ByRoute must wrap the handler of
 // a route, not the mux.
 //
