@@ -152,8 +152,8 @@ type Event struct {
 
 // A Refusal says why a request was refused. If it is zero, the request was not refused.
 //
-// The same Refusal is in the Admission, for handlers; in the Event, for logs and metrics; and in
-// the RefusedError, for callers of a Transport. A Refusal contains no key.
+// Handlers find the Refusal in the Admission, logs and metrics find it in the Event, and callers
+// of a Transport find it in the RefusedError. A Refusal contains no key.
 type Refusal struct {
 	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
 	// refuses the request as well.

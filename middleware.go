@@ -182,8 +182,8 @@ func (l *Limiter) Rules() []Rule {
 	return rules
 }
 
-// Middleware limits requests by one key, with any number of limits. It panics if New would
-// return an error.
+// Middleware returns a middleware that applies one rule with any number of limits. It panics if
+// New would return an error.
 //
 //	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
 func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {

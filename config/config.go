@@ -54,8 +54,8 @@ type Options struct {
 	FS fs.FS
 }
 
-// A File holds the rules of a file. If a reload finds an error in the file, the File keeps its
-// current rules. It is safe for concurrent use.
+// A File holds the rules that were loaded from a file. If a reload finds an error in the file, the
+// File keeps its current rules. It is safe for concurrent use.
 type File struct {
 	path  string
 	store weir.Store

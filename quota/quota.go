@@ -191,8 +191,8 @@ const (
 	// at the rate of the new limit. Refunded units reduce the debt. No Cost may be negative.
 	// ModeForce does not spend units beyond these bounds: a window or a log holds at most 2^50
 	// units, and one charge spends at most 2^49 of them. The debt of a GCRA or a bucket is at most
-	// what drains in 2^50 µs, 35 years. If the Quota is above 3, the bound may be lower, but it is
-	// at least four times the capacity.
+	// what drains in 2^50 µs (35 years). If the Quota is above 3, the bound may be lower, but it
+	// is at least four times the capacity.
 	ModeForce
 
 	// ModeForget spends nothing and deletes the states of the charges, including all spent and
