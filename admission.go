@@ -166,10 +166,10 @@ type Refusal struct {
 	// RetryAfter is the wait until the request would be admitted, if nothing else is spent. It is
 	// the longest wait for any limit or ban that refuses the request. The Retry-After field also
 	// includes the jitter of the rule. If the process refuses the request because it remembers a
-	// ban, it does not call the store. For the limits, it then uses the waits from the store's
-	// last decision on a banned request with the same keys, if that request did not cost more.
-	// After a deny, and for ReasonNoKey, RetryAfter is quota.Never. After an error it is 0, which
-	// means unknown, or one second if the store is busy.
+	// ban, it does not call the store. The waits for the limits then come from the store's last
+	// decision on a banned request with the same keys, unless that request cost more. After a
+	// deny, and for ReasonNoKey, RetryAfter is quota.Never. After an error it is 0, which means
+	// unknown, or one second if the store is busy.
 	RetryAfter time.Duration
 }
 

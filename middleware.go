@@ -81,8 +81,8 @@ type Options struct {
 // New returns a Limiter, or an error that says what is wrong with the arguments. It validates all
 // Limits, so that afterwards only Policy and ForKey can return an invalid limit. Create Limiters
 // before the server starts, not in a handler. If ten Limiters are created for the same rule within
-// a minute, the Logger gets a warning. It also gets one if another Limiter over the same store has
-// a rule with the same name but other limits.
+// a minute, the Logger gets a warning. The Logger also gets a warning if another Limiter over the
+// same store has a rule with the same name but other limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")

@@ -73,8 +73,8 @@
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. The unit of
 //     content-length is content-bytes, unless the unit field says otherwise. Under content-length,
 //     a request whose body length is unknown is refused.
-//   - settle is reserved (the default), which charges the cost, or used, which charges what the
-//     handler reports or draws in the unit of the rule: see [weir.ChargeUsed].
+//   - settle says what a request is charged in the end: its cost (reserved, the default), or what
+//     the handler reports or draws in the unit of the rule (used, see [weir.ChargeUsed]).
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. Requests with
 //     other keys are charged but not refused, so 0% refuses no request. The default is 100%.
 //   - allow lists requests that the rule does not apply to, and deny lists requests that it

@@ -55,10 +55,10 @@ type Stepper interface {
 // the caller is willing to wait.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
-	// queue at its slot, or at the instant given by the argument at if that is later. Both
-	// instants are in µs since 1970. The result next is the state with the charge in it, and wait
-	// is the time from now until the charge leaves the queue. If there is no room, ok is false,
-	// next is s, and wait is the time until there is room, or Never.
+	// queue at its slot, but not before the instant given by the argument at. Both instants are in
+	// µs since 1970. The result next is the state with the charge in it, and wait is the time from
+	// now until the charge leaves the queue. If there is no room, ok is false, next is s, and wait
+	// is the time until there is room, or Never.
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
