@@ -56,9 +56,8 @@ const (
 	// None sends nothing but Retry-After.
 	None
 
-	// Exposed lists the fields of the dialects that it is combined with in
-	// Access-Control-Expose-Headers, so that scripts from another origin may read them. Exposed
-	// alone means XRateLimit | Exposed.
+	// Exposed adds Access-Control-Expose-Headers, which lists the fields of the other dialects, so
+	// that scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
 	Exposed
 )
 

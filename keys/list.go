@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A List is a set of keys, networks and key prefixes. Pass its Has method to [weir.When], to make
-// a function for weir.Rule.ForKey. To list addresses, prefer an [AddrList].
+// A List is a set of keys, networks and key prefixes. Pass its Has method to [weir.When] to make a
+// function for weir.Rule.ForKey. To list addresses, prefer an [AddrList].
 type List struct {
 	keys     map[string]bool
 	networks networks
@@ -80,7 +80,7 @@ func (l *List) Has(key string) bool {
 }
 
 // An AddrList is a set of addresses and networks. Pass the function that its Match method returns
-// to [weir.When], to make a function for weir.Rule.Policy. The set is compared with the address
+// to [weir.When] to make a function for weir.Rule.Policy. The set is compared with the address
 // that a request comes from, not with the key of the rule.
 type AddrList struct{ networks networks }
 

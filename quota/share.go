@@ -31,7 +31,7 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc returns a store that calls next with other limits. For each valid transaction, it
+// ShareFunc returns a store that calls next with changed limits. For each valid transaction, it
 // passes a copy of the charges to the function change, which replaces their limits. That function
 // may be called from several goroutines at once, and must not keep the slice. The decisions are
 // those of next, and the charges of the transaction itself are not changed. ShareFunc panics if an
