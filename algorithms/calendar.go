@@ -67,7 +67,7 @@ func (c calendar) String() string { return "calendar" }
 
 func (c calendar) Validate(l *quota.Limit) error {
 	if c.unit < Day || c.unit > Month {
-		return fmt.Errorf("calendar has no %v", c.unit)
+		return fmt.Errorf("the unit of calendar is %v; want Day, Week or Month", c.unit)
 	}
 	return validateWindow(l)
 }

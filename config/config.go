@@ -105,7 +105,7 @@ func (f *File) check() error {
 		return errors.New("config: the store is nil")
 	}
 	if len(f.o.Limiter.Rules) > 0 {
-		return errors.New("config: Options.Limiter has Rules; they belong in the file")
+		return errors.New("config: Options.Limiter.Rules is set; want nil, because the file has the rules")
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.o.Keys)) {
 		if err := checkName("Keys", name, f.o.Keys[name] == nil, builtinKeys); err != nil {

@@ -65,7 +65,7 @@ const (
 func (d Dialect) Validate() error {
 	switch {
 	case d >= Exposed<<1:
-		return fmt.Errorf("headers: dialect %#x is not one of the constants", uint16(d))
+		return fmt.Errorf("headers: dialect is %#x; want one of the constants", uint16(d))
 	case d&None != 0 && d&^Exposed != None:
 		return errors.New("headers: none cannot be combined with other dialects")
 	case bits.OnesCount16(uint16(d&(IETF|Draft07|Draft06))) > 1:

@@ -47,12 +47,12 @@ func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr limits each address that find returns or, like [ByIPPrefix], each network of a chosen
-// size. The rule does not apply to a request for which find returns no address.
+// ByAddr limits the addresses that find returns, in networks of a chosen size as in [ByIPPrefix].
+// The rule does not apply to a request for which find returns no address.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {
-		panic("keys: ByAddr: nil address function")
+		panic("keys: ByAddr: find is nil")
 	}
 	return func(r *http.Request) (string, bool) {
 		a, ok := find(r)

@@ -47,9 +47,9 @@ func ByJSON(field string, max int64) weir.KeyFunc {
 	}
 	switch {
 	case slices.Contains(path, ""):
-		panic(fmt.Sprintf("keys: ByJSON: field %q has an empty name", field))
+		panic(fmt.Sprintf("keys: ByJSON: field is %q; want a name on each side of a dot", field))
 	case max < 1:
-		panic(fmt.Sprintf("keys: ByJSON: max is %d", max))
+		panic(fmt.Sprintf("keys: ByJSON: max is %d; want at least 1", max))
 	}
 	return func(r *http.Request) (string, bool) {
 		if r.ContentLength > max {

@@ -42,7 +42,7 @@ import (
 // the value, and the rule does not apply to a request without the cookie.
 func ByCookie(name string) weir.KeyFunc {
 	if name == "" {
-		panic("keys: ByCookie: empty name")
+		panic("keys: ByCookie: name is empty")
 	}
 	return func(r *http.Request) (string, bool) {
 		c, err := r.Cookie(name)
@@ -85,7 +85,7 @@ func ByMethod() weir.KeyFunc {
 // integer type. If it is absent or empty or has another type, the rule does not apply.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
-		panic("keys: ByContext: nil key")
+		panic("keys: ByContext: key is nil")
 	}
 	return func(r *http.Request) (string, bool) {
 		value := r.Context().Value(key)
@@ -115,10 +115,10 @@ func ByContext(key any) weir.KeyFunc {
 // false, so does the function that Hashed returns.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
-		panic("keys: Hashed: empty secret")
+		panic("keys: Hashed: secret is empty")
 	}
 	if key == nil {
-		panic("keys: Hashed: nil key")
+		panic("keys: Hashed: key is nil")
 	}
 	secret = slices.Clone(secret)
 	type hasher struct {

@@ -21,7 +21,7 @@ import (
 // value.
 func ByPathValue(name string) weir.KeyFunc {
 	if name == "" {
-		panic("keys: ByPathValue: empty name")
+		panic("keys: ByPathValue: name is empty")
 	}
 	return func(r *http.Request) (string, bool) { return nonempty(pathValue(r, name)) }
 }

@@ -126,9 +126,9 @@ type Batcher interface {
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
-// An Instant is a Store that makes decisions in memory without waiting. It only checks whether its
-// context is done, and neither changes nor keeps charges. The method Instant returns the store
-// itself, so that a store that merely embeds an Instant is not treated as one.
+// An Instant is a Store that makes decisions in memory without waiting. Its Take method only
+// checks whether ctx is done, and neither changes nor keeps charges. The method Instant returns
+// the store itself, so that a store that merely embeds an Instant is not treated as one.
 type Instant interface{ Instant() Store }
 
 // A Payer is a Store that pays with granted units for charges that limits refuse, such as the
