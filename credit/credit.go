@@ -1,13 +1,13 @@
-// Package credit grants a key units beyond the limits of a rule, for example to a customer
-// that has just paid.
+// Package credit grants a key extra units beyond the limits of a rule, for example to a customer
+// who has just paid.
 //
 //	paying := credit.New(store, credit.Options{Rules: []string{"api"}})
 //	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
 //	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
-// If the limits of the rule then refuse a request, granted units pay for it, until they are
-// used or expire. The store keeps these units, so all processes that share it see a grant
-// within a second.
+// If the limits of the rule then refuse a request of that key, granted units pay for it until
+// they are used up or expire. The store keeps these units, so all processes that share it see a
+// grant within a second.
 package credit
 
 import (
@@ -19,39 +19,43 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a store that calls the store next for its decisions. If limits of the named
-// rules refuse a charge, the store pays the charge with granted units. Each refusal of
-// these rules costs a second call of next, and refusals of other rules cost none. New
-// panics if next is nil or no rule is named.
+// New returns a store that gets its decisions from the store next. If limits of the named rules
+// refuse a charge, the store pays for it with granted units. Each refusal under these rules
+// requires a second call to next; refusals under other rules do not. New panics if next is nil or
+// no rule is named.
 //
-// The store of New must be the outermost decorator. A quota.Hybrid inside it remembers for
-// a second that a key has no granted units, which saves most of the second calls.
+// The returned store must be the outermost decorator. A quota.Hybrid inside it remembers for a
+// second that a key has no granted units, which saves most of the second calls.
 //
-// A request is paid in full or not at all. Limits that admit it are charged as always, and
-// granted units pay for all limits that refuse it. Granted units cannot pay for a pause, a
-// ban, a deny or a concurrency limit, and a request that one of these refuses spends
-// none. Rules in shadow spend none either, because they refuse no request. Their events
-// therefore report refusals that granted units would have paid for. If next fails when it is
-// asked again, the refusal stands.
+// Granted units pay for a request in full or not at all. Limits that admit the request are
+// charged as usual, and granted units pay for all limits that refuse it. If a pause, a ban, a
+// deny rule or a concurrency limit refuses a request, granted units cannot pay for it and none
+// are spent. A rule in shadow mode never spends granted units, because it refuses no requests.
+// Its events therefore report refusals that granted units would have paid for. If the second call
+// to next fails, the request is refused.
 //
-// quota.Peek adds granted units to Remaining, and a charge is Allowed if the limit or the
-// granted units can pay for all of it. quota.AllowAtMost and quota.ModeAtMost spend the units
-// of the limits first, and then granted units, each in its own call.
+// With this store, quota.Peek includes granted units in Remaining, and reports Allowed if either
+// the limit or the granted units can pay for the whole charge. quota.AllowAtMost and
+// quota.ModeAtMost spend the units of the limits first, and then granted units in a separate
+// call.
 //
-// In the Decision of a paid charge, At is Paid and Remaining is that of the limit that
-// refused. If Settle of the rule refunds units of a paid charge, these units become
-// granted units again, unless their time is over. If the last granted unit of the key was
-// spent an hour ago or earlier, they are lost as well.
+// In the Decision on a charge paid with granted units, At is Paid, and Remaining is that of the
+// limit that refused. If the rule's Settle refunds such a charge, the units become granted units
+// again, unless they have expired. They are also lost if the key has had no granted units left
+// for an hour or more.
 func New(next quota.Store, o Options) *Store {
-	if next == nil || len(o.Rules) == 0 {
-		panic("credit: the store is nil, or there are no rules")
+	switch {
+	case next == nil:
+		panic("credit: the store is nil")
+	case len(o.Rules) == 0:
+		panic("credit: Rules is empty")
 	}
 	return &Store{next, slices.Clone(o.Rules)}
 }
 
-// Options are the options of New.
+// Options are the options for New.
 type Options struct {
-	// Rules are the names of the rules whose keys may be granted units, at least one.
+	// Rules are the names of the rules whose keys can be granted units. At least one is required.
 	Rules []string
 }
 
@@ -61,22 +65,22 @@ type Store struct {
 	rules []string
 }
 
-// Grant grants units, 1 to 2^50, to a key of a rule. They last for d, or 35 years if d is 0.
-// They are added to the units that are left of earlier grants, up to 2^50 in all. All these
-// units then all expire together, at the latest of their expiry times.
+// Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if
+// d is 0. Units left from earlier grants are added, up to 2^50 in total. They then all expire
+// together, at the latest of their expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
-		return fmt.Errorf("credit: cannot grant %d units; want 1 to 2^50", units)
+		return fmt.Errorf("credit: Grant: units is %d; want 1 to 2^50", units)
 	case d < 0 || d > forever:
-		return fmt.Errorf("credit: cannot grant units for %v; want 0 to 35 years", d)
+		return fmt.Errorf("credit: Grant: d is %v; want 0 to 35 years", d)
 	case d == 0:
 		d = forever
 	}
 	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// Left returns how many granted units a key of a rule has left, and when they end. If none
+// Left returns how many granted units a key has left under a rule, and when they expire. If none
 // are left, until is the zero Time.
 func Left(ctx context.Context, store quota.Store, rule, key string) (units int64, until time.Time, err error) {
 	t := quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}}
@@ -87,7 +91,7 @@ func Left(ctx context.Context, store quota.Store, rule, key string) (units int64
 	return d.Remaining, t.At.Add(d.ResetAfter), nil
 }
 
-// Revoke removes all granted units of a key of a rule.
+// Revoke removes all granted units of a key under a rule.
 func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
 	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
 }
@@ -98,12 +102,13 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// Paid is the Decision.At of a charge that was paid with granted units. No limit has spent
-// units at that instant, so a store that New did not return gives the units of such a
-// charge back to no limit.
+// Paid is the Decision.At of a charge that was paid with granted units. Because no limit has
+// spent units at that instant, refunding such a charge to a store other than one from New has no
+// effect.
 const Paid = 1
 
-// Unpaid returns the store that New has got, which spends no granted units. See quota.Payer.
+// Unpaid returns the store that was passed to New. Calls to it spend no granted units. See
+// quota.Payer.
 func (s *Store) Unpaid() quota.Store { return s.next }
 
 // Take implements quota.Store.

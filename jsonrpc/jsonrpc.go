@@ -1,4 +1,4 @@
-// Package jsonrpc limits JSON-RPC 2.0 over HTTP, such as the requests of MCP.
+// Package jsonrpc limits JSON-RPC 2.0 requests over HTTP, such as those of MCP clients.
 //
 //	tool := weir.FirstOf(keys.ByJSON("params.name", 64<<10), keys.ByMethod())
 //	limiter, err := weir.New(store, weir.Options{
@@ -9,8 +9,8 @@
 //		OnLimited: jsonrpc.OnLimited(64 << 10),
 //	})
 //
-// A batch costs as many units as it has requests. A refusal is a JSON-RPC error, because
-// clients take an HTTP status for a failure of the whole connection.
+// A batch costs one unit per request. A refusal is reported as a JSON-RPC error, because clients
+// treat an HTTP error status as a failure of the whole connection.
 package jsonrpc
 
 import (
@@ -25,15 +25,16 @@ import (
 	"github.com/seed83679106/weir/internal/jsonbody"
 )
 
-// CodeLimited is the code of the error of a refused request, one of those that JSON-RPC leaves to
-// servers.
+// CodeLimited is the JSON-RPC error code for a refused request. It is in the range that JSON-RPC
+// reserves for servers.
 const CodeLimited = -32029
 
-// Cost returns a Rule.Cost that is 1 for a request and for each element of a batch. It reads at
-// most the first max bytes of the body, which the handler reads again. A body that begins with "{"
-// costs 1, however long it is, and so does an empty one. Any other body may hold a batch, which
-// would cost less than it holds, so it is refused if it is longer than max, cannot be read, or is no
-// JSON in UTF-8. So is a body with a Content-Encoding, such as gzip. Cost panics if max is below 1.
+// Cost returns a function for Rule.Cost that charges 1 unit for a request and 1 unit for each
+// element of a batch. It reads at most the first max bytes of the body, which the handler can
+// still read. A body that begins with "{" costs 1 unit, however long it is, and so does an empty
+// body. Any other body could be a batch. It is refused if it is longer than max bytes, cannot be
+// read, or is not valid JSON in UTF-8, because its requests cannot be counted. Bodies with a
+// Content-Encoding, such as gzip, are refused too. Cost panics if max is below 1.
 func Cost(max int64) func(*http.Request) int64 {
 	mustBePositive("Cost", max)
 	return func(r *http.Request) int64 {
@@ -65,15 +66,17 @@ func Cost(max int64) func(*http.Request) int64 {
 	}
 }
 
-// OnLimited returns a handler for Options.OnLimited. It answers a request that was refused with the
-// status 200 and a JSON-RPC error that has the id of the request: the code CodeLimited, a message
-// for people, and as data the reason of the refusal and, if a wait helps, retryAfter in whole
-// seconds, as in Retry-After. A batch gets an error for each of its requests. Notifications, which
-// have no id, batches of more than 100 requests, bodies that are longer than max bytes or no
-// JSON-RPC, and requests without a body, such as the GET of an MCP client, are answered by
-// weir.Refuse. The answer waits for the body: the ReadTimeout of the server bounds how long. Do not
-// use OnLimited for the questions of a proxy (forward auth), to which the status 200 means that a
-// request may pass. OnLimited panics if max is below 1.
+// OnLimited returns a handler for Options.OnLimited. It responds to a refused request with status
+// 200 and a JSON-RPC error that has the id of the request, the code CodeLimited and a readable
+// message. The data of the error contains the reason for the refusal and, if waiting helps,
+// retryAfter in whole seconds, as in Retry-After. A batch gets one error per request.
+//
+// The handler calls weir.Refuse instead for notifications, which have no id, for batches of more
+// than 100 requests, for bodies that are longer than max bytes or not JSON-RPC, and for requests
+// without a body, such as the GET of an MCP client. It reads the body before it responds; set
+// ReadTimeout on the server to limit how long that takes. Do not use OnLimited to answer a
+// proxy's authorization requests (forward auth), because the proxy would take status 200 to mean
+// that the request is allowed. OnLimited panics if max is below 1.
 func OnLimited(max int64) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -119,7 +122,7 @@ const mostErrors = 100
 
 func mustBePositive(name string, max int64) {
 	if max < 1 {
-		panic("jsonrpc: " + name + ": max is " + strconv.FormatInt(max, 10))
+		panic("jsonrpc: " + name + ": max is " + strconv.FormatInt(max, 10) + "; want at least 1")
 	}
 }
 

@@ -1,23 +1,23 @@
-// Package lease takes units of busy keys in advance and serves them from memory, so that one
-// call of Redis decides many requests.
+// Package lease takes units for busy keys in advance and serves them from memory, so that many
+// requests need only one call to Redis.
 //
 //	leases := lease.New(quota.Coalesce(store), lease.Options{})
 //	defer leases.Close(ctx) // returns the unused units
 //	limit := weir.Middleware(leases, "all", weir.Global(), algorithms.GCRA(10_000, time.Second))
 //
-// Use the package if a single key, such as the key of weir.Global(), gets more requests than
-// Redis should decide one by one.
+// Use this package if a single key, such as that of weir.Global(), gets too many requests for one
+// Redis call each.
 //
 // # What it costs
 //
-// The limit is never exceeded. While a lease lasts (Options.TTL, 100 ms by default), other
-// processes cannot use its units, and Remaining may be out of date. Keys with few requests,
-// and keys near their limit, are decided in Redis as before.
+// The limit is never exceeded. Until a lease expires (after Options.TTL, 100 ms by default),
+// other processes cannot use its units, and Remaining may be out of date. Requests for keys with
+// little traffic, or for keys near their limit, still call Redis every time.
 //
 // # Vocabulary
 //
-// A lease is a number of units that are already spent in the store behind, and that this
-// process may give to requests until the lease expires.
+// A lease is a number of units that have already been spent in the wrapped store, and that this
+// process may use for requests until the lease expires.
 package lease
 
 import (
@@ -36,95 +36,93 @@ import (
 )
 
 // A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit
-// must hold as if the units were spent when they are used. The type of a Leaser must be
-// comparable with ==. An algorithm implements Leaser without importing this package.
+// must hold as if the units had been spent at the time of use. A Leaser must have a comparable
+// type. An algorithm can implement Leaser without importing this package.
 type Leaser interface {
 	quota.Canceler
 
-	// Usable returns how many of n leased units may still be used now without exceeding
-	// the limit. The decision d spent the units at an earlier instant, the argument at.
-	// Both instants are in µs since 1970. The caller never uses units beyond the result:
-	// in the following call, n is at most this result minus the units used since.
+	// Usable returns how many of n leased units can still be used at the instant now without
+	// exceeding the limit. The units were spent by the decision d at the earlier instant at. Both
+	// instants are in µs since 1970. The caller never uses more units than the result. In the
+	// next call, n is therefore at most this result minus the units used since.
 	Usable(l *quota.Limit, d quota.Decision, at, now, n int64) int64
 
 	// Drains reports whether unused units become available again by themselves, at the rate of
-	// the limit. The caller does not return such units, because other requests may
-	// already have been admitted in their place. If Drains returns false, the caller returns
-	// unused units with Cancel.
+	// the limit. If it returns true, the caller does not return unused units, because other
+	// requests may already have been admitted in their place. If it returns false, the caller
+	// returns unused units with Cancel.
 	Drains() bool
 }
 
-// Options of New. The zero Options are ready to use.
+// Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// TTL is the longest time for which a lease is used; 0 means 100 ms. Meanwhile, other
-	// processes cannot use the units of the lease, and Remaining may be out of date.
+	// TTL is the maximum lifetime of a lease; 0 means 100 ms. Until a lease expires, other
+	// processes cannot use its units, and Remaining may be out of date.
 	TTL time.Duration
 
-	// Fraction is the largest part of the remaining units that a lease takes: above 0 and
+	// Fraction is the largest fraction of the remaining units that a lease may take, above 0 and
 	// at most 1. 0 means an eighth.
 	Fraction float64
 
-	// MaxKeys is the most keys whose calls the Store counts; only these keys can have a
-	// lease. 0 means 10,000 keys, which take some 5 MB. Counting begins with the second
-	// call of a key, so made-up keys that come once take no memory.
+	// MaxKeys is the maximum number of keys whose calls the Store counts. Only these keys can
+	// have a lease. 0 means 10,000 keys, which take about 5 MB. Counting begins with the second
+	// call for a key, so made-up keys that occur only once take no memory.
 	MaxKeys int
 }
 
-// New returns a Store that leases units of busy keys from another store, the argument
-// next. When the Store has to call next for a busy key, it may take more units than the
-// call needs. It then admits later calls from memory, until the units are used up or the
-// TTL is over.
+// New returns a Store that leases units for busy keys from the store next. When the Store has to
+// call next for a busy key, it may take more units than the call needs. It then admits later
+// calls from memory, until these units are used up or the lease expires.
 //
 // A lease covers as many calls as the key had in the last TTL, but at most Fraction of the
-// remaining units. If that is fewer than two calls, there is no lease and each call goes to
-// next. Near the limit there are therefore no leases, and the process that asks first
-// gets the last units. Each refusal comes from next. Under GCRA and the buckets a lease
-// holds at most the units that drain in a TTL, so with a TTL of 100 ms a limit below 20 per
-// second has no leases.
+// remaining units. If that is fewer than two calls, there is no lease and each call goes to next.
+// A key near its limit therefore has no leases, and its last units go to the processes that call
+// first. Every refusal comes from next. Under GCRA, TokenBucket and LeakyBucket, a lease holds at
+// most the units that drain in one TTL, so with a TTL of 100 ms a limit below 20 units per second
+// has no leases.
 //
-// The limit is never exceeded. The units of a lease are already spent in next, and the
-// Leaser says for how long they may be used. In a window they may be used until the
-// window ends. Under GCRA and the buckets they may be used until they have drained in
-// next. The Store assumes that the clock of next shows the At of the answer plus the time
-// since the call. The clock shows that time or less, so the Store uses no unit too late.
-// If units are refunded or forgotten while they are leased (a negative cost, Reset,
-// ModeForget), the same number may be admitted once more.
+// The limit is never exceeded. The units of a lease have already been spent in next, and the
+// Leaser determines how long they can be used. Leased units of a window can be used until the
+// window ends. Under GCRA, TokenBucket and LeakyBucket, they can be used until they have drained
+// in next. The Store takes the current time to be the At of the last decision of next plus the
+// time since that call began. The clock of next is never ahead of this time, so the Store never
+// uses units after they have expired. If units are refunded or forgotten while they are leased
+// (by a negative cost, Reset or ModeForget), the same number may be admitted once more.
 //
-// Units that are unused at the end of the TTL are returned by one more call of next, or
-// drain within another TTL. Leaser.Drains says which of the two happens. Until then, other
-// processes cannot use these units. If this process dies or the call fails, the units are
-// lost until their window ends. For each process, key and cost, these units are at most
-// Fraction of the units that remained.
+// If units are unused when a lease expires, the Store returns them with one more call to next. If
+// Leaser.Drains reports true, they drain within another TTL instead. Until then, other processes
+// cannot use these units. If the process dies or the call fails, they stay unavailable until
+// their window ends. For each process, key and cost, that is at most Fraction of the units that
+// remained.
 //
-// A lease belongs to all charges of a transaction together, each with its cost and limit.
-// A call always goes to next if it has a Mode other than ModeSpend, Within, a cost of 0 or
-// less, a key of more than 128 bytes, or an algorithm that is no Leaser, such as
-// SlidingLog. A call that arrives while a lease is being fetched waits for that fetch,
-// which takes less time than a separate call. If the fetch fails, the waiting call gets
-// the error of the fetch.
+// A lease covers all charges of a transaction together, with the same costs and limits. A call
+// always goes to next if its Mode is not ModeSpend, if Within is set, if a cost is 0 or less, if
+// a key is longer than 128 bytes, or if an algorithm is not a Leaser, such as SlidingLog. A call
+// that arrives while a lease is being fetched waits for that fetch, which takes less time than a
+// separate call. If the fetch fails, the waiting call returns the same error.
 //
-// If a decision comes from memory, Allowed is exact. Remaining is the number in the
-// answer of next, which is at most a TTL old, minus the units that this Store has used
-// since. The durations are those of the same answer, minus the time since.
+// When a decision comes from memory, Allowed is exact. Remaining is the value from the last call
+// to next, at most one TTL old, minus the units that this Store has used since. The durations are
+// those from the same call, minus the time since.
 //
-// The Store belongs inside quota.Fallback, so that the units of one store are not
-// returned to the other. It belongs outside quota.Share, which changes the limits:
+// Put the Store inside quota.Fallback; otherwise, units taken from one store could be returned to
+// the other. Put it outside quota.Share, because Share changes the limits:
 //
 //	leases := lease.New(quota.Coalesce(redis), lease.Options{})
 //	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory, quota.FallbackOptions{})
 //
-// Close the Store when the process ends; otherwise the units of its leases are lost. New
+// Close the Store before the process exits; otherwise, the units of its leases are lost. New
 // panics if next is nil or an option is out of range.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
 		panic("lease: the store is nil")
 	case o.TTL < 0:
-		panic(fmt.Sprintf("lease: TTL is %v", o.TTL))
+		panic(fmt.Sprintf("lease: TTL is %v; want at least 0", o.TTL))
 	case !(o.Fraction >= 0 && o.Fraction <= 1):
-		panic(fmt.Sprintf("lease: Fraction is %v", o.Fraction))
+		panic(fmt.Sprintf("lease: Fraction is %v; want 0 to 1", o.Fraction))
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("lease: MaxKeys is %d", o.MaxKeys))
+		panic(fmt.Sprintf("lease: MaxKeys is %d; want at least 0", o.MaxKeys))
 	}
 	o.TTL = cmp.Or(o.TTL, 100*time.Millisecond)
 	o.Fraction = cmp.Or(o.Fraction, 1.0/8)
@@ -151,7 +149,7 @@ type Store struct {
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns what the Store has counted since New. Each hit saves a call of next.
+// Stats returns the counts since New. Each hit saves a call to next.
 func (l *Store) Stats() quota.CacheStats {
 	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {
@@ -219,10 +217,10 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 	return err
 }
 
-// Close returns the unused units of all leases. It waits for the calls that take or
-// return leased units. Later calls of Take go to next. If ctx ends first, Close
-// returns the error of ctx. Otherwise it returns the errors of the calls that return
-// units. Units that could not be returned are lost.
+// Close returns the unused units of all leases to next. It waits for calls that are taking or
+// returning leased units. Later calls to Take go to next. If ctx is done first, Close returns
+// ctx.Err(). Otherwise, it returns any errors from returning units. Units that could not be
+// returned are lost.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

@@ -1,5 +1,5 @@
-// Package llm reads how many tokens a request to the API of a language model may use, and how
-// many its answer has used, so that a weir.Limiter can limit tokens and money.
+// Package llm determines how many tokens a request to a language model API may use, and how many
+// its response has used, so that a weir.Limiter can limit tokens and money.
 //
 //	package main
 //
@@ -31,13 +31,14 @@
 //		})))
 //	}
 //
-// A request reserves what its answer may use, and its answer charges what it has used.
+// A request first reserves the most tokens that its response may use. When the response is
+// complete, only the tokens that it used are charged.
 //
 // # APIs
 //
-// The package knows the forms of OpenAI (Chat Completions, Responses, Embeddings), which many
-// other servers have too, and of Anthropic (Messages). docs/llm.md in the repository is a
-// gateway with tenants, models, and money.
+// The package supports the API formats of OpenAI (Chat Completions, Responses, Embeddings), which
+// many other servers also use, and of Anthropic (Messages). The page docs/llm.md in the
+// repository shows a gateway with limits per tenant, per model, and in money.
 package llm
 
 import (
@@ -54,16 +55,17 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// Usage is how many tokens an answer says that it has used.
+// Usage is the number of tokens that a response reports as used.
 type Usage struct {
-	Model      string // as the answer names it, at most 128 bytes
-	Input      int64  // tokens that the model has read, without those of a cache
-	CacheRead  int64  // tokens that the model has read from a cache
-	CacheWrite int64  // tokens that were written into a cache
-	Output     int64  // tokens that the model has written
+	Model      string // as named in the response, at most 128 bytes
+	Input      int64  // input tokens, excluding those read from or written to a cache
+	CacheRead  int64  // input tokens read from a cache
+	CacheWrite int64  // input tokens written to a cache
+	Output     int64  // output tokens
 }
 
-// Total returns the sum of all tokens. Counts below 0 are 0, and a sum above math.MaxInt64 is that.
+// Total returns the sum of all four counts. Negative counts are treated as 0, and the sum is at
+// most math.MaxInt64.
 func (u Usage) Total() (sum int64) {
 	for _, n := range []int64{u.Input, u.CacheRead, u.CacheWrite, u.Output} {
 		sum += min(max(0, n), math.MaxInt64-sum)
@@ -71,31 +73,32 @@ func (u Usage) Total() (sum int64) {
 	return sum
 }
 
-// A Transport is an http.RoundTripper that reports the usage of answers. It works in both
-// directions. As TransportOptions.Base it reports to the rules of a weir.Transport. As
-// httputil.ReverseProxy.Transport it reports to the rules of the Limiter around the proxy.
+// A Transport is an http.RoundTripper that reports the token usage of responses. As
+// TransportOptions.Base, it reports to the rules of a weir.Transport. As
+// httputil.ReverseProxy.Transport, it reports to the rules of the Limiter around the proxy.
 //
-// The usage is reported once an answer is complete: its JSON object or its last event has come. If
-// the answer is never complete, because the connection broke or the caller has closed the body,
-// nothing is reported, and weir.ChargeUsed charges the Cost of the request. A response with a
-// status of 400 or above has used nothing: its Usage is zero. If a complete answer has no usage, or
-// one of its counts is negative or above math.MaxInt64, nothing is reported either, and the Logger
-// gets a warning once if the request was a POST. A fraction is rounded up. Chat Completions send
-// the usage of a stream only if the request has "stream_options": {"include_usage": true}.
+// The usage is reported when a response is complete, that is, after its JSON object or its last
+// event. If a response never completes, because the connection breaks or the caller closes the
+// body, nothing is reported, and weir.ChargeUsed charges the Cost of the request. For a response
+// with status 400 or above, zero Usage is reported. If a complete response contains no usage, or
+// a count that is negative or above math.MaxInt64, nothing is reported. If the request was a
+// POST, the Transport then logs a warning, once. Fractional counts are rounded up. Chat
+// Completions streams contain the usage only if the request has "stream_options":
+// {"include_usage": true}.
 //
-// A Transport keeps less than a kilobyte of an answer, however long it is. It removes
-// Accept-Encoding from requests, because it cannot read an answer that it does not decompress
-// itself; http.Transport then asks for gzip and decompresses.
+// A Transport buffers less than a kilobyte of a response, however long it is. It removes
+// Accept-Encoding from requests, because it cannot read compressed responses. An http.Transport
+// then requests gzip and decompresses the response itself.
 type Transport struct {
-	// Base sends the requests; nil means http.DefaultTransport.
+	// Base sends requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Report is called with the usage of an answer, and with the context of its request; nil
-	// calls weir.ReportUsage with the unit "tokens" and Usage.Total. It may call ReportUsage for
-	// several units, such as the price of the answer in micro-dollars.
+	// Report is called with the usage of a response and the context of its request. If Report is
+	// nil, the Transport calls weir.ReportUsage with the unit "tokens" and Usage.Total. Report
+	// may call ReportUsage for several units, such as tokens and the price in micro-dollars.
 	Report func(ctx context.Context, u Usage)
 
-	// Logger gets the warning; nil means slog.Default().
+	// Logger logs the warning about missing usage; nil means slog.Default().
 	Logger *slog.Logger
 
 	warned atomic.Bool
@@ -164,18 +167,18 @@ func readerOf(h http.Header) reader {
 // maxBody is how many bytes of a request MaxTokens reads at most.
 const maxBody = 1 << 20
 
-// MaxTokens returns a function for Rule.Cost: how many tokens the answer to a request may have at
-// most, which is then reserved until Settle knows how many it has had. That is the largest of the
-// fields max_tokens, max_completion_tokens and max_output_tokens of its JSON body, times the field
-// n, the number of answers. It is most if the body has none of the first three fields, if the
-// number is above most, or if the body is longer than 1 MiB or otherwise not readable: see
-// keys.ByJSON. A request without a body costs 1. MaxTokens panics if most is below 1.
+// MaxTokens returns a function for Rule.Cost that returns the maximum number of output tokens of
+// a request. The rule reserves that many until Settle knows how many were used. The number is the
+// largest of the fields max_tokens, max_completion_tokens and max_output_tokens in the JSON body,
+// multiplied by the field n, the number of completions. If the body has none of the first three
+// fields, is longer than 1 MiB, or cannot be read (see keys.ByJSON), the cost is most. The cost
+// is never above most. A request without a body costs 1. MaxTokens panics if most is below 1.
 //
-// Let most be at most what the limits of the rule hold, because a request that costs more is never
-// admitted.
+// The argument most should not exceed the Capacity of any limit of the rule, because a request
+// that costs more is never admitted.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {
-		panic("llm: MaxTokens: most is below 1")
+		panic("llm: MaxTokens: most is " + strconv.FormatInt(most, 10) + "; want at least 1")
 	}
 	var fields []weir.KeyFunc
 	for _, name := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "n"} {

@@ -1,16 +1,16 @@
-// Package memstore keeps the states of rate limits in the memory of one process.
+// Package memstore keeps the state of rate limits in the memory of one process.
 //
 //	limit := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.GCRA(100, time.Minute))
 //
-// Several limiters may share a store: their rules tell the states apart. A store runs no
-// goroutine, and there is nothing to close.
+// Several limiters can share a store; rules with different names have separate states. A store
+// starts no goroutines and does not need to be closed.
 //
 // # Bounds
 //
-// MaxKeys of [Options] bounds the memory, however many keys clients invent. A full store
-// replaces the state of a key that it has not refused, if possible one that is full again. The
-// state of a refused key stays until it is full again. If no state can be replaced, Take
-// returns [quota.ErrFull].
+// Options.MaxKeys bounds the memory, however many keys clients invent. When the store is full, a
+// new state replaces the state of a key that has not been refused, preferably a key whose quota
+// is full again. The state of a refused key stays until its quota is full again. If no state can
+// be replaced, Take returns [quota.ErrFull].
 package memstore
 
 import (
@@ -29,35 +29,33 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Options are the options of New. The zero Options are ready to use.
+// Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// MaxKeys is how many states the store keeps: one state for each limit of each key. 0
-	// means 1,048,576. No state is lost while there are at most MaxKeys states, or at most
-	// nine tenths of MaxKeys if keys have several limits. The store has room for a sixth
-	// more states than MaxKeys, and for at least 8: it holds 8 states if MaxKeys is 1, and
-	// 1168 states if MaxKeys is 1000.
+	// MaxKeys is the number of states that the store keeps, one for each limit of each key. 0
+	// means 1,048,576. No state is lost while the store holds at most MaxKeys states, or at most
+	// nine tenths of MaxKeys if keys have several limits. The store has room for at least 8
+	// states, and for a sixth more than MaxKeys: if MaxKeys is 1,000, it holds 1,168 states.
 	//
-	// A state takes about 48 bytes, and a million states take 50 MB. The store begins
-	// small and grows as states are added. Logs come on top: 16 to 32 bytes for each
-	// charge of the last period, and about 60 bytes for each state that has a log.
+	// Each state takes about 48 bytes, so a million states take 50 MB. The store starts small and
+	// grows as states are added. A state with a log takes about 60 more bytes, plus 16 to 32
+	// bytes for each charge in the last period.
 	MaxKeys int
 }
 
-// Store is a quota.Store. It runs any quota.Algorithm and is safe for concurrent use. Its
-// clock is the wall clock, and in a bubble of testing/synctest the clock of the bubble. A
-// Store that has been used outside a bubble panics if it is used inside one, and a Store that
-// has been used inside a bubble panics if it is used outside.
+// Store is a quota.Store in memory. It supports every quota.Algorithm and is safe for concurrent
+// use. It reads the wall clock, or the fake clock inside a testing/synctest bubble. Create a
+// separate Store for each bubble, because a Store that is used both inside and outside a bubble
+// panics.
 //
-// The store does not keep keys. It identifies them by a 64-bit hash with a secret seed, so
-// a client cannot choose keys that collide. Among a million states, the probability that some
-// two collide by accident is one in 37 million (10^12/2^65); among ten million states it is
-// one in 370,000. Keys with different hashes never share the state of a limit.
+// The store does not keep the keys themselves. It identifies each key by a 64-bit hash with a
+// secret seed, so clients cannot choose keys that collide. The probability that any two of a
+// million states collide by accident is one in 37 million (10^12/2^65); for ten million states it
+// is one in 370,000. Keys with different hashes never share the state of a limit.
 //
-// When the store is full, a new state replaces one of a few other states. The store chooses
-// a state whose quota is full again. If there is none, it chooses a state that has always
-// had units left, or else a state that once had none left. Among states of the same kind the
-// store chooses the state whose quota is whole soonest. A state that has refused a charge
-// stays until its quota is full again.
+// When the store is full, a new state replaces one of a few candidates. The store prefers a state
+// whose quota is full again, then a state that has always had units left, then a state that has
+// run out of units. If several states qualify, the store replaces the one whose quota will be
+// full soonest. A state that has refused a charge is kept until its quota is full again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -77,15 +75,16 @@ const (
 
 // New returns an empty store. It panics if MaxKeys is negative.
 //
-// Make a store before the server starts, not in a handler: if handlers make ten in a minute,
-// a warning goes to [slog.Default], once in a process.
+// Create stores before the server starts, not in a handler, because a new store has counted
+// nothing yet. If handlers create ten stores within a minute, New logs a warning to
+// [slog.Default], once per process.
 func New(o Options) *Store {
 	if handler, purposely := remade.Callers(); handler && !purposely && handlerMade.Again("", time.Now()) {
 		slog.Warn("memstore: stores made again and again by a handler", "effect", "each has counted nothing yet", "fix", "make one before the server starts")
 	}
 	switch {
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("memstore: MaxKeys is %d; want 0 or more", o.MaxKeys))
+		panic(fmt.Sprintf("memstore: MaxKeys is %d; want at least 0", o.MaxKeys))
 	case o.MaxKeys == 0:
 		o.MaxKeys = 1 << 20
 	}
@@ -100,11 +99,11 @@ func New(o Options) *Store {
 // handlerMade is of the process, because each of the stores that it counts is new.
 var handlerMade remade.Count
 
-// Take implements quota.Store. It returns quota.ErrFull, the error of ctx, and the errors
-// of Transaction.Validate. After an error nothing is spent. There is no room for a new state if
-// every state that it could replace has refused a charge. This happens only if the states that
-// have refused a charge are more than nine tenths of MaxKeys, or if one transaction needs more
-// states than a small store has room for.
+// Take implements quota.Store. It can return ctx.Err(), quota.ErrFull, or an error from
+// Transaction.Validate. If Take returns an error, it has spent nothing. It returns quota.ErrFull
+// if a new state is needed but every state that it could replace has refused a charge. This
+// happens only if more than nine tenths of MaxKeys states have refused a charge, or if a
+// transaction needs more states than a small store can hold.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

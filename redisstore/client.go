@@ -12,14 +12,14 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// ClientOptions returns settings of a client that suit a limiter. A client with these
-// settings reports at once that a connection is refused, may take up to a second to connect,
-// even if Timeout is shorter, and keeps two connections ready. The argument timeout is
-// Options.Timeout of the store, or 0 for 50 ms. Use the settings with
-// redis.NewUniversalClient, or copy them into the options of your client.
+// ClientOptions returns client settings that suit a limiter. With these settings, the client
+// reports a refused connection at once, allows up to a second for connecting even if timeout is
+// shorter, and keeps two idle connections ready. Set timeout to the store's Options.Timeout; 0
+// means 50 ms. Pass the result to redis.NewUniversalClient, or copy its fields into your client's
+// options.
 //
-// With any client a Store keeps to its Timeout, and spends no charge twice. But a client
-// with the defaults of go-redis takes 1.7 s to report that connections are refused.
+// With any client, a Store observes its Timeout and never spends a charge twice. With the default
+// settings of go-redis, however, the client takes 1.7 s to report a refused connection.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
 	if timeout <= 0 {
 		timeout = defaultTimeout
@@ -41,8 +41,8 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 	}
 }
 
-// Warnings returns a sentence for each setting of the client that works against the store.
-// It returns no sentence for a client with ClientOptions.
+// Warnings returns one sentence for each client setting that makes the store slower or less
+// reliable. It returns nil for a client with the settings of ClientOptions.
 func (s *Store) Warnings() (w []string) {
 	o := optionsOf(s.rdb)
 	if o == nil {
@@ -60,8 +60,9 @@ func (s *Store) Warnings() (w []string) {
 	return w
 }
 
-// Addrs returns the addresses of the client, as host:port, sorted. They have no password. They are
-// empty for a client that is not of go-redis; a client of Sentinel has the address FailoverClient.
+// Addrs returns the client's server addresses in sorted order, as host:port without passwords. It
+// returns nil for client types that are not from go-redis. For a Sentinel client, the only
+// address is FailoverClient.
 func (s *Store) Addrs() []string {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:

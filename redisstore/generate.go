@@ -13,72 +13,74 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Scripted is an algorithm that Redis can decide. Its Lua must decide exactly as its Take
-// does, which storetest.Limits tests. The Lua defines
+// Scripted is an algorithm that can run in Redis. Its Lua must return exactly the decisions that
+// its Take returns; storetest.Limits tests this. The Lua defines the function
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
-// The first four arguments are At, A, B and Until of the state; all four are 0 for a key that
-// was never seen. The arguments now and period are in µs, and cost is not 0. If the state's At
-// lies in the future, the script passes At as now too, and adds the wait until At. So now is
-// never before at. For logs see Logged.
+// The first four arguments are the At, A, B and Until fields of the state; all four are 0 for a
+// key that was never seen. The arguments now and period are in µs, and cost is not 0. The
+// argument now is never earlier than at: if the state's At lies in the future, the script passes
+// At as now and adds the wait until At to the result. See Logged for algorithms that keep logs.
 //
-// If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it
-// returns how many µs after now the cost fits, or −1 for never. A negative cost refunds
-// units and always fits. The last of the four numbers is the instant from which the next state
-// decides like a key that was never seen: Redis then deletes the state. Numbers are float64:
-// return integers below 2^53, which are exact. On a server with Lua 5.4, a number below 2^31 may
-// be an integer, which overflows at 2^63, and string.format('%d') accepts no fraction.
+// If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it returns
+// how many µs after now the cost will fit, or −1 if it never will. A negative cost refunds units
+// and always fits. The fourth number of the next state is the time at which the state expires:
+// from then on, it must give the same decisions as the state of a key that was never seen.
+// Numbers are float64, so return integers below 2^53, which are exact. On a server with Lua 5.4,
+// a number below 2^31 may have the integer subtype, which overflows at 2^63, and
+// string.format('%d') rejects fractions.
 //
-// The functions get two more arguments after burst: the edges of an Edged algorithm, or nothing,
-// and C of the state. take, queue and cancel return C of the next state after the four other
-// numbers, unless it is 0. It is 0 if it was 0.
+// The functions receive two more arguments after burst: the edges of an Edged algorithm (nothing
+// for other algorithms), and the C field of the state. If the C of the next state is not 0, take,
+// queue and cancel return it after the other four numbers. Only force may change C from 0 to
+// another value.
 //
-// The Lua must define only locals, because a script may have the Lua of several algorithms.
-// Two algorithms with the same Name must have the same Lua, because a script has the Lua of
-// only one of them.
+// The Lua must define only local names, because a script can contain the Lua of several
+// algorithms. Two algorithms with the same Name must have the same Lua, because a script contains
+// the Lua of only one of them.
 //
 // The Lua of a quota.Queuer also defines queue, the Lua of a quota.Canceler also defines cancel,
-// and the Lua of a quota.Forcer also defines force. They stand below take and below every function
-// that take calls:
+// and the Lua of a quota.Forcer also defines force. Define them below take and below every
+// function that take calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// In queue and cancel now is the time of the clock, and may lie before the state's At. queue
-// asks for a place in the queue at the instant turn or later. It returns the wait in µs,
-// whether there is room, and the four numbers of the next state. cancel refunds n of the
-// units that were spent at one instant, which it gets as its argument "of". It returns the
-// four numbers of the next state, or nothing if it finds no unit of that instant. force returns
-// the four numbers of the next state and its C, or nothing if it spends nothing.
+// In queue and cancel, the argument now is the clock time and may be earlier than the state's At.
+// The function queue finds the first free place in the queue at or after the instant turn. It
+// returns the wait in µs, whether there is room, and the four numbers of the next state. The
+// function cancel refunds n of the units that were spent at the instant of. It returns the four
+// numbers of the next state, or nothing if no units were spent at that instant. The function
+// force returns the four numbers of the next state and its C, or nothing if it spends nothing.
 type Scripted interface {
 	Lua() string
 }
 
-// Edged is a Scripted algorithm whose windows a script cannot compute, such as months. Edges
-// returns instants at which windows begin, in µs since 1970 and in order: from one before the
-// given instant to one well after it. The functions of the Lua get these edges as one more
-// argument after burst: packed doubles for struct.unpack, with a 0 between the edges of two
-// calls of Edges. If the Lua needs another window, it calls
-// error(string.format('WEIR edges %.0f ', instant)). The store then runs the script again,
-// with the edges around that instant as well.
+// Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
+// cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
+// since 1970. The first is before the argument at, and the last is well after it. The Lua
+// functions receive these edges after burst, as packed doubles for struct.unpack, with a 0
+// between the results of two calls to Edges. If the Lua needs another window, it calls
+// error(string.format('WEIR edges %.0f ', instant)). The store then runs the script again and
+// adds the edges around that instant.
 type Edged interface {
 	Edges(at int64) []int64
 }
 
-// Additive is a Scripted algorithm for which only the sum of the costs at one instant
-// matters: once something was charged at an instant, two more charges at that instant, of 2
-// units and of 3, have the effect of one charge of 5. A script then decides many equal
-// transactions of one key in one step: see TakeEach. An algorithm that counts requests,
-// whatever their cost, is not additive.
+// Additive is a Scripted algorithm for which only the total cost charged at an instant matters.
+// After a first charge at some instant, two more charges of 2 and 3 units at that instant must
+// have the same effect as one charge of 5 units. TakeEach can then evaluate many equal
+// transactions on one key in one step. An algorithm that counts requests regardless of their cost
+// is not additive.
 type Additive interface {
 	Additive()
 }
 
-// Logged is a Scripted algorithm whose states are logs. The logs of a rule and key are in one
-// value. The Lua of a Logged algorithm defines these functions, where c is the table that
-// general.lua makes for a charge:
+// Logged is a Scripted algorithm that keeps a log as its state. Redis stores all logs of a rule
+// and key in one value. The Lua of a Logged algorithm defines the following functions, where c is
+// the table that general.lua creates for a charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1

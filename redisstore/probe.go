@@ -21,15 +21,16 @@ const probeTimeout = 5 * time.Second
 //go:embed probe.lua
 var probeLua string
 
-// Probe finds out whether Redis can decide, before a request needs it. It connects, calls
-// each command that the store and its overrides need, and has Redis decide a few charges
-// under the algorithm of each limit. It compares these decisions with those of Go. In a
-// cluster it does so on each master. The charges are for keys under the prefix
-// of the store that nothing else uses, and that Probe deletes.
+// Probe checks whether the store can work with Redis, before the first request arrives. It
+// connects, calls each command that the store and its overrides need, and lets Redis decide a few
+// charges under the algorithm of each limit. It compares these decisions with those that Go
+// makes. In a cluster, Probe checks each master. Its charges use keys under the store's prefix
+// that nothing else uses, and Probe deletes these keys.
 //
-// Probe returns nil if Redis can decide. An error that wraps quota.ErrUnusable says that Redis
-// cannot, and names all that is wrong or missing. Any other error says that Probe could not
-// find out, because there is an outage. Probe takes at most 5 s.
+// Probe returns nil if every check passes. An error that wraps quota.ErrUnusable means that Redis
+// is misconfigured or not supported, and names everything that is wrong or missing. Any other
+// error means that Probe could not complete its checks, for example because Redis is down. Probe
+// takes at most 5 s.
 func (s *Store) Probe(ctx context.Context, limits ...quota.Limit) error {
 	budget := queue.WithBudget(ctx, probeTimeout)
 	keys, err := s.keyOfEachNode(budget)

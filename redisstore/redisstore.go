@@ -1,5 +1,5 @@
-// Package redisstore keeps the states of rate limits in Redis, so that several processes can
-// share the limits.
+// Package redisstore keeps the state of rate limits in Redis, so that several processes can share
+// limits.
 //
 //	package main
 //
@@ -26,26 +26,26 @@
 //		log.Fatal(http.ListenAndServe("localhost:8080", nil))
 //	}
 //
-// In production use package stack, which puts a breaker, and a store in memory for outages,
-// around this store.
+// In production, use package stack, which adds a circuit breaker and an in-memory store for
+// outages.
 //
 // # Calls
 //
-// A transaction on one key is usually one call of one script, whatever the number of its
-// limits. The script takes the time from the clock of Redis. Every value in Redis has a TTL,
-// and a refused transaction writes nothing. [Store] says how the values are named.
+// A transaction on one key usually takes one script call, however many limits it has. The script
+// reads the clock of the Redis server. Every state in Redis has a TTL, and a refused transaction
+// writes nothing. See [Store] for the key names in Redis.
 //
 // # Errors
 //
-// Take returns [ErrTimeout] if Redis and the network take longer than Options.Timeout. If more
-// requests come than Redis can decide, it returns a [quota.ErrBusy], and if Redis cannot work
-// as it is set up, a [quota.ErrUnusable]. [Store.Probe] finds the latter before a request
-// needs the store, and [Store.Warnings] names settings of the client that work against it.
+// Take returns [ErrTimeout] if Redis and the network take longer than Options.Timeout. The error
+// wraps [quota.ErrBusy] if requests arrive faster than Redis can handle them, and
+// [quota.ErrUnusable] if Redis is misconfigured or not supported. [Store.Probe] detects such a
+// Redis before the first request arrives, and [Store.Warnings] lists unsuitable client settings.
 //
 // # Algorithms
 //
-// The store runs the algorithms of package algorithms, and all others that are
-// [Scripted].
+// The store supports every algorithm in package algorithms, and any other algorithm that
+// implements [Scripted].
 package redisstore
 
 import (
@@ -66,32 +66,33 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// Options are the options of New. The zero Options are ready to use.
+// Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// Prefix begins every key; "" means "weir:". Different programs that share one Redis
-	// need different prefixes. A prefix must not contain a brace, because braces mark the
-	// hash tag.
+	// Prefix is the first part of every key name in Redis; "" means "weir:". Programs that share
+	// a Redis server, but not their limits, need different prefixes. A prefix must not contain a
+	// brace, because braces delimit the hash tag.
 	Prefix string
 
-	// Timeout is how long Redis and the network may take for one Take, whatever the client's
-	// own settings; 0 means 50 ms. While the process itself is late, because it is stopped or
-	// has too much to do, the time does not count.
+	// Timeout is how long one Take waits for Redis and the network, regardless of the client's
+	// own settings; 0 means 50 ms. Time during which the process itself is suspended or
+	// overloaded does not count.
 	Timeout time.Duration
 
-	// LockKeys is for Upstash, which runs a script under a lock of the whole database. With
-	// LockKeys, scripts begin with #!lua flags=allow-key-locking, and Upstash locks only their keys
-	// (https://upstash.com/docs/redis/features/key-locking). Redis and Valkey refuse this line: then
-	// nothing is decided, and the error wraps quota.ErrUnusable and names LockKeys.
+	// LockKeys is for Upstash, which by default locks the whole database while a script runs.
+	// With LockKeys, scripts begin with the line #!lua flags=allow-key-locking, so Upstash locks
+	// only their keys (https://upstash.com/docs/redis/features/key-locking). Redis and Valkey
+	// reject this line, so Take returns an error that wraps quota.ErrUnusable and names LockKeys.
 	LockKeys bool
 
-	// SendTime is for servers that refuse the command TIME in scripts, such as ElastiCache
-	// Serverless. With SendTime, the store calls TIME outside of scripts, about ten times a second
-	// while it has requests, and sends scripts a time that the server's clock has already reached:
-	// a round trip ago, or up to Timeout ago if the server is slow. In any time, a key is therefore
-	// charged at most what its limits admit in this time and two Timeouts more. A caller that waits
-	// for RetryAfter may find that it has to wait for another round trip. If the process is stopped
-	// for more than half a second, or for Timeout if that is longer, Take returns a quota.ErrBusy.
-	// Set SendTime in all processes that share limits, because only then values live long enough.
+	// SendTime is for servers that do not allow the TIME command in scripts, such as ElastiCache
+	// Serverless. With SendTime, the store calls TIME separately, about ten times a second while
+	// requests arrive, and passes each script a time that lags behind the server's clock by about
+	// a round trip, or by up to Timeout if the server is slow. Over any interval, a key is
+	// therefore charged at most what its limits admit in that interval plus two Timeouts. A
+	// caller that waits for RetryAfter may have to wait for one more round trip. If the process
+	// is suspended for more than half a second, or for more than Timeout if that is longer, Take
+	// returns an error that wraps quota.ErrBusy. Set SendTime in all processes that share limits;
+	// otherwise their states can expire too early.
 	SendTime bool
 }
 
@@ -103,29 +104,28 @@ const (
 	defaultTimeout = 50 * time.Millisecond
 )
 
-// ErrTimeout is the error of Take if Redis has not answered in time. The transaction may
-// have been decided, and may have spent its units. If an attempt to connect has just failed,
-// errors.Is finds both ErrTimeout and the error of that attempt. If other answers come in
-// time, or if the process itself is late, Redis is not down: errors.Is then finds both
-// ErrTimeout and quota.ErrBusy. ErrTimeout has a method Timeout that returns true. It is not
-// context.DeadlineExceeded, which is the error of a caller whose own deadline has passed.
+// ErrTimeout is the error that Take returns or wraps if Redis does not answer in time. The
+// transaction may still have spent its units. If a connection attempt has just failed, the error
+// also wraps the error of that attempt. If Redis answers other calls in time, or if this process
+// is overloaded, Redis is not considered down, and the error also wraps quota.ErrBusy. ErrTimeout
+// has a Timeout method that returns true. It differs from context.DeadlineExceeded, which means
+// that the caller's own deadline has passed.
 var ErrTimeout = queue.ErrTimeout
 
 // Store is a quota.Store. It is safe for concurrent use.
 //
-// Redis keeps at most two values for each rule and key: one for logs, and one for all other
-// states. For rule "api" and key "192.0.2.1" the names of the values are:
+// Redis stores at most two values for each rule and key, one for logs and one for all other
+// states. For rule "api" and key "192.0.2.1", their names in Redis are:
 //
 //	weir:api:log:{.192.0.2.1}
 //	weir:api:{.192.0.2.1}
 //
-// The key stands in the hash tag, between the braces. In a cluster all states of a key are
-// therefore in one slot, and keys are spread over all nodes. A transaction with keys in
-// different slots is all or nothing too, but its slots decide at different instants. Such a
-// transaction never waits, whatever Within is, and in ModeAtMost Take returns
-// errors.ErrUnsupported. While two such transactions compete for the last unit of a key,
-// other requests may be refused, and a unit may be lost. A limit never admits more than it
-// should.
+// The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
+// one slot, while different keys are spread over all nodes. A transaction with keys in different
+// slots is still all-or-nothing, but its slots are charged at different instants. Such a
+// transaction never waits, whatever its Within, and in ModeAtMost Take returns
+// errors.ErrUnsupported. While two such transactions compete for the last unit of a key, other
+// requests may be refused and a unit may be lost, but no limit is exceeded.
 type Store struct {
 	rdb     redis.UniversalClient
 	prefix  string
@@ -141,21 +141,21 @@ type Store struct {
 	verdicts verdicts
 }
 
-// New returns a store that uses rdb. The caller closes rdb. Redis need not be up yet. New
-// returns an error if rdb is nil, if the prefix contains a brace, or if the timeout is
+// New returns a store that uses rdb. It does not wait for Redis to be up. The caller closes rdb.
+// New returns an error if rdb is nil, if the prefix contains a brace, or if the timeout is
 // negative.
 //
-// ClientOptions returns settings of a client that suit a limiter. Other settings work too,
-// but see Warnings. New adds a hook to rdb that notes why connections fail, so that errors
-// can say why.
+// ClientOptions returns client settings that suit a limiter. Other settings work too, but see
+// Warnings. New adds a hook to rdb that records why connections fail, so that errors can include
+// the cause.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:
 		return nil, errors.New("redisstore: the client is nil")
 	case strings.ContainsAny(o.Prefix, "{}"):
-		return nil, fmt.Errorf("redisstore: prefix %q contains a brace", o.Prefix)
+		return nil, fmt.Errorf("redisstore: Prefix is %q; want a text without braces", o.Prefix)
 	case o.Timeout < 0:
-		return nil, fmt.Errorf("redisstore: timeout %v is below 0", o.Timeout)
+		return nil, fmt.Errorf("redisstore: Timeout is %v; want at least 0", o.Timeout)
 	}
 	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout)}
 	if o.LockKeys {
@@ -179,10 +179,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	return s, nil
 }
 
-// Take implements quota.Store. It returns ErrTimeout, quota.ErrBusy, and the errors of ctx,
-// of Redis, of the network and of Transaction.Validate. If Redis can never decide as it is set
-// up, the error wraps quota.ErrUnusable and says what is wrong. If ctx ends, Take returns at
-// once.
+// Take implements quota.Store. It can return ErrTimeout, quota.ErrBusy, or an error from ctx,
+// Redis, the network or Transaction.Validate. If Redis is misconfigured or not supported, the
+// error wraps quota.ErrUnusable and says what is wrong. Take returns as soon as ctx is done.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -1,13 +1,13 @@
-// Package regions divides one budget among regions, each of which decides in its own
-// store, without a round trip to another region.
+// Package regions divides one budget among regions. Each region makes decisions in its own store,
+// without a round trip to another region.
 //
 //	eu := regions.New(local, central, regions.Options{Budget: "gpu", Region: "eu", Regions: 3})
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// The rate that one region does not use moves to the others within some seconds.
-// docs/regions.md in the repository compares the package with one distant store and with
-// [quota.Share].
+// If a region does not use its share of the rate, the other regions get it within a few seconds.
+// The page docs/regions.md in the repository compares this package with one distant store and
+// with [quota.Share].
 package regions
 
 import (
@@ -25,75 +25,79 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Options of New. Budget, Region and Regions are required.
+// Options are the options for New. Budget, Region and Regions are required.
 type Options struct {
-	// Budget is a name that tells the budgets of the central store apart. A Store has one
-	// budget: the region has the same part of the limits of all its rules and keys. If the
-	// demand of one rule moves independently of the other rules, give that rule a Store
-	// with its own budget.
+	// Budget is the name of the budget in the central store. A Store has one budget, so the
+	// region has the same share of every limit, for all rules and keys. If the demand for one
+	// rule varies independently of the others, give that rule a separate Store with its own
+	// Budget.
 	Budget string
 
 	// Region is the name of the region. Its processes share the local store.
 	Region string
 
-	// Regions is how many regions there are: 1 to 100, and the same number in all regions.
+	// Regions is the number of regions, from 1 to 100. It must be the same in all regions.
 	Regions int
 
-	// Every is the length of the spans for which parts are claimed, in whole milliseconds;
-	// 0 means 2 s. It must be the same in all regions, and longer than four round trips to
-	// the central store.
+	// Every is the length of the interval for which a region claims its share, in whole
+	// milliseconds; 0 means 2 s. It must be the same in all regions, and longer than four round
+	// trips to the central store.
 	Every time.Duration
 
-	// Logger gets a warning when the central store fails, and a line when it is back; nil
-	// means slog.Default().
+	// Logger logs when the central store fails and when it recovers; nil means slog.Default().
 	Logger *slog.Logger
 }
 
 // whole is how many parts a budget has.
 const whole = 10_000
 
-// New returns a Store that decides in the store local, under the part of each limit that
-// the region has. Run claims the parts in the store central.
+// New returns a Store that enforces the region's share of each limit in the store local. Run
+// claims that share in the store central.
 //
-// Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate
-// moves between them. Each region always keeps a tenth of its even share of the
-// rate. Time is divided into intervals of the length Every. In each interval, the region claims
-// what it needs in the next one, going by its demand in the last intervals. In the first half
-// of an interval it can claim at most an even share, and later also what other regions have
-// left. Shares that no region needs are divided evenly. If a region stops using its rate,
-// the other regions can claim it after one or two intervals. Limits of other algorithms are
-// divided evenly and do not move, as with quota.Share. That includes LeakyBucket, which is a queue.
+// Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate moves
+// between them. Each region always keeps a tenth of its even share of the rate. Time is divided
+// into intervals of length Every. In each interval, the region claims what it needs for the next
+// one, based on its recent demand. In the first half of an interval it can claim at most an even
+// share; in the second half it can also claim what other regions have left over. Any rate that no
+// region needs is divided evenly. If a region stops using its rate, the other regions can claim
+// it after one or two intervals. Limits of other algorithms, including LeakyBucket, are divided
+// evenly and do not move, as with quota.Share.
 //
-// All regions together admit no more than the limit would in one store: in any time d,
-// burst + quota·d/Period units. Nothing is admitted twice when a part moves: a region lowers
-// its part before the clock of central can have reached the next span, and raises its part
-// only after that clock must have reached the span. Each claim measures the clock, to within
-// the round trip of the claim. What a key owes drains at the rates that the region had at the
-// time, so a key that was idle gains nothing when its region gets more of the rate. A new process
-// does not know the earlier rates, and assumes the smallest for the time before its start.
+// Together, the regions admit no more than the limit would admit in one store: at most burst +
+// quota·d/Period units in any period of length d. The sum of the shares never exceeds the limit,
+// even while a share moves, because a region lowers its share before the clock of central can
+// have reached the next interval, and raises it only when that clock must have reached it. Each
+// claim measures the clock to within the round trip of the claim. Spent units drain at the rate
+// that the region had at the time, so a key that was idle gains nothing when its region gets more
+// of the rate. A new process does not know the earlier rates, and assumes the smallest rate for
+// the time before it started.
 //
-// The bound holds if local decides within a sixteenth of Every. A request that waits
-// (Transaction.Within) is promised the present rate for as long as it waits, even if its region
-// loses that rate meanwhile. A divided quota or burst is rounded down, but is at least 1.
-// Therefore the regions together may admit more than the limit if the burst is smaller than
-// the number of regions, or the quota smaller than ten times that number.
+// This bound holds if local answers within a sixteenth of Every. A request that waits
+// (Transaction.Within) keeps the current rate for as long as it waits, even if its region loses
+// that rate meanwhile. A divided quota or burst is rounded down, but is at least 1. If the burst
+// is smaller than the number of regions, or the quota is smaller than ten times that number, the
+// regions together may therefore admit more than the limit.
 //
-// If central cannot be reached, or Run does not run, a region has only the tenth of its even
-// share once its span is over. If the clock of central jumps, two regions may use the same
-// part for a span.
+// If central cannot be reached, or if Run is not running, a region has only a tenth of its even
+// share after the current interval ends. If the clock of central jumps, two regions may use the
+// same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	switch {
-	case local == nil || central == nil:
-		panic("regions: a store is nil")
+	case local == nil:
+		panic("regions: local is nil")
+	case central == nil:
+		panic("regions: central is nil")
 	case o.Regions < 1 || o.Regions > whole/100:
-		panic(fmt.Sprintf("regions: Regions is %d, not 1 to %d", o.Regions, whole/100))
-	case o.Budget == "" || o.Region == "":
-		panic("regions: Budget or Region is empty")
+		panic(fmt.Sprintf("regions: Regions is %d; want 1 to %d", o.Regions, whole/100))
+	case o.Budget == "":
+		panic("regions: Budget is empty")
+	case o.Region == "":
+		panic("regions: Region is empty")
 	case o.Every < time.Millisecond || o.Every%time.Millisecond != 0:
-		panic(fmt.Sprintf("regions: Every is %v, not whole milliseconds", o.Every))
+		panic(fmt.Sprintf("regions: Every is %v; want whole milliseconds, at least 1", o.Every))
 	}
 	s := &Store{central: central, o: o, start: time.Now()}
 	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {
@@ -111,7 +115,7 @@ func New(local, central quota.Store, o Options) *Store {
 	return s
 }
 
-// A Store decides under the part of each limit that its region has. See New.
+// A Store enforces its region's share of each limit. See New.
 type Store struct {
 	shared     *quota.SharedStore
 	central    quota.Store
@@ -133,8 +137,9 @@ type Store struct {
 	failed bool
 }
 
-// Part returns which part of the rate the region has now, from 0 to 1. If the clock of central
-// may be in several spans, that is the smallest part that the region has in one of them.
+// Part returns the region's current share of the rate, from 0 to 1. Near the boundary of two
+// intervals, it returns the smaller of the two shares, because the clock of central is not known
+// exactly.
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
 // Take implements quota.Store.
@@ -184,8 +189,8 @@ func countable(n int64, period time.Duration) bool {
 	return float64(n)*float64(period.Microseconds()) < quota.MaxTicks
 }
 
-// Run claims parts until ctx ends, and returns the error of ctx. It starts no goroutine:
-// call it with go.
+// Run claims the region's share until ctx is done, and then returns ctx.Err(). It blocks, so call
+// it in its own goroutine.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.o.Every / 4)
 	defer tick.Stop()

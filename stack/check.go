@@ -43,22 +43,23 @@ type checker struct {
 	running  sync.WaitGroup
 }
 
-// Probe checks now whether Redis can decide under each algorithm of package algorithms: see
-// redisstore.Store.Probe.
+// Probe checks immediately whether Redis is usable with every algorithm in package algorithms.
+// See redisstore.Store.Probe.
 func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
 
-// Err returns what the last check of Redis has found. It makes no call, so a health check may use
-// it often. Err returns nil if Redis could decide, an error that wraps quota.ErrUnusable if it never
-// can as it is set up, and another error if there was no check yet, or an outage.
+// Err returns the result of the last check of Redis. It makes no network call, so a health check
+// may call it often. The result is nil if Redis was usable. It wraps quota.ErrUnusable if Redis
+// is misconfigured or not supported. Otherwise, Redis was unreachable or has not been checked
+// yet.
 //
-// Redis is checked from New on, until it can decide, and again when a request gets an
-// ErrUnusable. After a check that has failed, the next begins within 10 s. After one that has
-// succeeded it begins 10 s later at the earliest, so Err may be that old. Err does not report
-// later outages: metrics and the log do.
+// The store checks Redis after New until a check succeeds, and again when a request fails with
+// quota.ErrUnusable. After a failed check, the next one starts within 10 s. After a successful
+// check, the next one starts at least 10 s later, so Err can be out of date for that long. Err
+// does not report later outages; metrics and the log do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
-// Close ends the check of Redis, if it has not ended. It does not close the client, and the
-// store still decides. The error is always nil.
+// Close stops the background check of Redis. It does not close the client, and the store remains
+// usable. Close always returns nil.
 func (s *Store) Close() error {
 	s.checker.mu.Lock()
 	s.checker.cancel()

@@ -1,5 +1,5 @@
-// Package stack puts together the store for production: limits that several processes share in
-// Redis, with a store in memory that decides while Redis is down.
+// Package stack builds the store for production. Several processes share their limits in Redis,
+// and an in-memory store takes over while Redis is down.
 //
 //	package main
 //
@@ -29,22 +29,23 @@
 //
 // # Layers
 //
-// The decorators are those of package quota, and each of them can also be used alone:
+// The decorators come from package quota, and each can also be used alone:
 //
 //	Fallback ─▶ Hybrid ─▶ Breaker ─▶ Coalesce ─▶ redisstore
 //	    └─────▶ Share ─▶ memstore                  while Redis is down
 //
 // # Outages
 //
-// While Redis is down, each process admits its share of every limit: a limit divided by
-// Replicas. [Store.WithoutFallback] fails instead, for rules that must never admit too much,
-// and [Store.Undivided] keeps the whole limit in each process. The Logger gets a line when an
-// outage begins and when it ends.
+// While Redis is down, each process enforces its share of every limit, which is the limit divided
+// by Options.Replicas. For rules that must never admit too much, [Store.WithoutFallback] returns
+// an error instead. [Store.Undivided] enforces the whole limit in each process. The store logs
+// when an outage begins and when it ends.
 //
 // # Start
 //
-// [New] works while Redis is down, and checks in the background whether Redis can decide.
-// [Store.Err] has the result, for a health check. [Store.Probe] checks at once.
+// [New] succeeds even while Redis is down, and then checks in the background whether Redis is
+// usable. For a health check, [Store.Err] returns the result. [Store.Probe] runs a check
+// immediately.
 package stack
 
 import (
@@ -61,38 +62,37 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// Options are the options of New. All fields except Replicas may be zero.
+// Options are the options for New. Only Replicas is required.
 type Options struct {
-	// Replicas is the number of processes that share Redis, at least 1. While Redis is
-	// down, each process decides in memory, under its share of each limit. If Replicas is
-	// too small, the processes together admit more than the limit during an outage: all of
-	// 8 processes with Replicas 4 admit twice the limit. If it is too large, they admit
-	// less. Where the number changes, use the largest. There is no default, because 1
-	// would be too small wherever a second process runs.
+	// Replicas is the number of processes that share Redis, at least 1. While Redis is down, each
+	// process enforces its share of each limit in memory. If Replicas is too small, the processes
+	// together admit more than the limit during an outage. For example, 8 processes with Replicas
+	// set to 4 admit twice the limit. If Replicas is too large, they admit less. If the number of
+	// processes varies, use the largest. There is no default, because 1 would be too small as
+	// soon as a second process runs.
 	Replicas int
 
-	// Redis has the prefix of the keys in Redis, and the time that a decision may take.
+	// Redis sets the prefix of the key names in Redis, and the timeout of a decision.
 	Redis redisstore.Options
 
-	// Memory has the options of the store that decides while Redis is down.
+	// Memory configures the in-memory store that takes over while Redis is down.
 	Memory memstore.Options
 
-	// Hybrid says how many refusals are remembered, so that Redis is not asked about keys
-	// that it refuses.
+	// Hybrid sets how many refusals each process remembers. Further requests for those keys are
+	// refused without a call to Redis.
 	Hybrid quota.HybridOptions
 
-	// Breaker has the options of the breaker. If its Logger is nil, the Logger below is
-	// used.
+	// Breaker configures the circuit breaker. If its Logger is nil, the Logger below is used.
 	Breaker quota.BreakerOptions
 
-	// Logger gets a line when Redis fails, with the cause, and when it works again. At start
-	// it gets a line for each setting of the client that works against the store, and one
-	// with all that is wrong or missing if Redis cannot decide as it is set up. nil means
-	// slog.Default().
+	// Logger logs when Redis fails, with the cause, and when it recovers. At start it also logs
+	// each unsuitable client setting and, if Redis is misconfigured or not supported, everything
+	// that is wrong or missing. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// A Store is a quota.Store. It is safe for concurrent use.
+// A Store is a quota.Store that uses Redis, and memory while Redis is down. It is safe for
+// concurrent use.
 type Store struct {
 	redis     *redisstore.Store
 	breaker   *quota.BreakerStore
@@ -103,28 +103,28 @@ type Store struct {
 	checker   checker
 }
 
-// New returns a store that decides in Redis, and in memory while Redis is down. The caller
-// closes rdb, for which redisstore.ClientOptions has settings that suit a limiter. Redis
-// need not be up yet. New returns an error if rdb is nil, if Replicas is below 1, or if
+// New returns a store that uses Redis through rdb, and memory while Redis is down. It does not
+// wait for Redis to be up. The caller closes rdb. Create rdb with redisstore.ClientOptions, which
+// returns suitable settings. New returns an error if rdb is nil, if Replicas is below 1, or if
 // another option is invalid.
 //
-// An outage of Redis admits no uncounted request. If requests must rather fail than be
+// During a Redis outage, every request is still counted. If requests should fail rather than be
 // counted in memory, use WithoutFallback.
 //
-// New starts to check whether Redis can decide: see Err. The check ends once Redis can, when
-// rdb is closed, or with Close.
+// New starts a goroutine that checks Redis until it is usable (see Err). Close stops the
+// goroutine, and so does closing rdb.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 1:
-		return nil, fmt.Errorf("stack: Replicas is %d: want the number of processes that share Redis", o.Replicas)
+		return nil, fmt.Errorf("stack: Replicas is %d; want the number of processes that share Redis", o.Replicas)
 	case o.Hybrid.MaxKeys < 0:
-		return nil, fmt.Errorf("stack: Hybrid.MaxKeys is %d; want 0 or more", o.Hybrid.MaxKeys)
+		return nil, fmt.Errorf("stack: Hybrid.MaxKeys is %d; want at least 0", o.Hybrid.MaxKeys)
 	case o.Memory.MaxKeys < 0:
-		return nil, fmt.Errorf("stack: Memory.MaxKeys is %d; want 0 or more", o.Memory.MaxKeys)
+		return nil, fmt.Errorf("stack: Memory.MaxKeys is %d; want at least 0", o.Memory.MaxKeys)
 	case o.Breaker.Failures < 0:
-		return nil, fmt.Errorf("stack: Breaker.Failures is %d; want 0 or more", o.Breaker.Failures)
+		return nil, fmt.Errorf("stack: Breaker.Failures is %d; want at least 0", o.Breaker.Failures)
 	case o.Breaker.Cooldown < 0:
-		return nil, fmt.Errorf("stack: Breaker.Cooldown is %v; want 0 or more", o.Breaker.Cooldown)
+		return nil, fmt.Errorf("stack: Breaker.Cooldown is %v; want at least 0", o.Breaker.Cooldown)
 	case rdb == nil:
 		return nil, errors.New("stack: the client is nil")
 	}
@@ -154,22 +154,22 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 // Take implements quota.Store.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.fallback.Take(ctx, t) }
 
-// WithoutFallback returns the store without its memory: its Take returns the error of
-// Redis. Options.OnError of a Limiter then says what becomes of a request that could not be
-// decided.
+// WithoutFallback returns a store like s that does not use memory while Redis is down: its Take
+// returns the error from Redis. The Limiter's Options.OnError then determines what happens to the
+// request.
 func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
-// Undivided returns a store like s that does not divide limits by Replicas while Redis is
-// down: each process then admits the whole limit. It suits callers that use only the counts,
-// and decide themselves.
+// Undivided returns a store like s that does not divide limits by Replicas while Redis is down,
+// so each process admits the whole limit. It suits callers that only read the counts and make
+// their own decisions.
 func (s *Store) Undivided() quota.Store { return s.undivided }
 
-// Redis returns the store in Redis, without decorators. It also keeps overrides: see
+// Redis returns the underlying Redis store, without decorators. It also implements
 // overrides.Keeper.
 func (s *Store) Redis() *redisstore.Store { return s.redis }
 
-// Stores returns the stores of which s is made and that have metrics or keep overrides. The
-// metrics of packages weirprom and weirotel have those of s if New of that package gets s.
+// Stores returns the component stores of s that have metrics or keep overrides. If you pass s to
+// weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
 	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}
 }

@@ -1,4 +1,4 @@
-// Package storetest is the conformance suite that every quota.Store passes.
+// Package storetest is a conformance test suite for implementations of quota.Store.
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) quota.Store { return memstore.New(memstore.Options{}) }) // a store of yours
@@ -6,14 +6,14 @@
 //
 // # How it tests
 //
-// A store decides by its own clock, which a test cannot set. The suite therefore replays every
-// decision: it keeps states too, decides at the [quota.Result.At] that the store has
-// filled in, and compares every field of the results. A store that is off by a microsecond
-// fails.
+// A store uses its own clock, which a test cannot set. The suite therefore replays every
+// transaction on its own copy of the state, at the time that the store returned in
+// [quota.Result.At], and compares every field of the two results. A store that is off by one
+// microsecond fails.
 //
-// [Run] tests the algorithms of package algorithms, and [Limits] other algorithms. The store
-// need not be empty, because the keys are new in every run. The tests sleep for less than a
-// second in all.
+// [Run] covers the algorithms in package algorithms; use [Limits] to test other algorithms. The
+// store need not be empty, because every run uses new keys. The tests sleep for less than a
+// second in total.
 package storetest
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Run runs every test as a subtest, each with a new store from open. If open starts
-// a server or a goroutine, it should end it with t.Cleanup.
+// Run runs every test as a subtest, each with a new store from open. If open starts a server or a
+// goroutine, it should stop it with t.Cleanup.
 //
-// A bubble of testing/synctest allows no subtests. To test a store in bubbles, range over
-// Tests and open a bubble for each test.
+// Subtests cannot run inside a testing/synctest bubble. To test a store in bubbles, range over
+// Tests and run each test in its own bubble.
 func Run(t *testing.T, open func(t *testing.T) quota.Store) {
 	t.Helper()
 	for _, test := range Tests() {
@@ -34,7 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) quota.Store) {
 	}
 }
 
-// A Test checks one promise of quota.Store.
+// A Test checks one requirement of quota.Store.
 type Test struct {
 	Name string
 	Run  func(t testing.TB, store quota.Store)

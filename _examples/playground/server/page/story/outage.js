@@ -62,7 +62,7 @@ export class Outage extends Site {
   say() {
     const now = performance.now(), n = (s) => this.statuses.filter((x) => x.status === s && now - x.seen < recent).length;
     write(this.find("[data-tell]"), this.lesson(n(200)));
-    return `In the last 10 s: ${n(200)} passed, ${n(429)} were refused by the limit (429)` + (n(503) ? `, ${n(503)} because nobody could decide (503).` : ".");
+    return `In the last 10 s: ${n(200)} passed, ${n(429)} were refused by the limit (429)` + (n(503) ? `, ${n(503)} got 503 (service unavailable).` : ".");
   }
 
   lesson(passed) {

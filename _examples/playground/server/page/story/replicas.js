@@ -105,6 +105,6 @@ export class Replicas extends Site {
 
   say() {
     const never = this.sent - this.asked;
-    return `${this.sent} requests, ${this.passed} passed. The store was asked ${plural(this.asked, "time")}` + (never ? `; ${plural(never, "call was", "calls were")} not made.` : ".");
+    return `So far ${this.passed} of ${this.sent} requests passed. The store was asked ${plural(this.asked, "time")}` + (never ? `; ${plural(never, "call was", "calls were")} not made.` : ".");
   }
 }
