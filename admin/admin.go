@@ -29,10 +29,9 @@ type Options struct {
 	// it to config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
-	// Policy returns the policy of a key for rules with a weir.Rule.Policy function, because that
-	// function needs a request and the Handler has none. The zero Policy means the Limits of the
-	// rule. If Policy returns an error, the response is 503. If Policy is nil, the limits of a
-	// rule without Limits are unknown.
+	// Policy returns the policy of a key. The Handler calls it instead of weir.Rule.Policy, which
+	// needs a request. The zero Policy means the Limits of the rule. If Policy returns an error,
+	// the response is 503. If Policy is nil, the limits of a rule without Limits are unknown.
 	Policy func(ctx context.Context, rule, key string) (weir.Policy, error)
 
 	// Overrides are the overrides that /overrides lists and /override changes. The rules must use

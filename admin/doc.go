@@ -39,11 +39,11 @@
 //
 // # The page and the API
 //
-// The path / of a Handler is a web page. It shows what the rules are doing now and who is refused
-// and why, and has forms for the changes below. It works without JavaScript; with JavaScript, it
-// reloads every 5 s. The other paths return JSON, and describe errors as problem details (RFC
-// 9457). The rule name R and the key K are query parameters, because a key can contain any
-// characters or be empty:
+// The path / of a Handler is a web page. It shows what the rules are doing now, which keys are
+// refused, and why. It also has forms for the changes below. It works without JavaScript; with
+// JavaScript, it reloads every 5 s. The other paths return JSON, and describe errors as problem
+// details (RFC 9457). The rule name R and the key K are query parameters, because a key can
+// contain any characters or be empty:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -106,13 +106,13 @@
 //
 // # Overrides
 //
-// The body of an override has "limits" for the key, "unlimited": true, or "denied": true. An
-// override without "seconds" does not expire. A key that ends with an asterisk matches all keys
-// with that prefix. A limit can have a name, a period in seconds, a burst and an algorithm.
-// Anything that is left out is taken from the limit that it replaces; see [weir.Rule]. The units
-// that a key has spent still count. An override that would have no effect is rejected with 409.
-// To support overrides, a rule needs the ForKey function of [overrides.Live.Of] and, for
-// networks, a Policy with [overrides.Live.DenyFrom].
+// The body of an override sets one of "limits", "unlimited": true, or "denied": true. An override
+// without "seconds" does not expire. A key that ends with an asterisk matches all keys with that
+// prefix. A limit can have a name, a period in seconds, a burst and an algorithm. Anything that
+// is left out is taken from the limit that it replaces; see [weir.Rule]. The units that a key has
+// spent still count. An override that would have no effect is rejected with 409. To support
+// overrides, a rule needs the ForKey function of [overrides.Live.Of] and, for networks, a Policy
+// with [overrides.Live.DenyFrom].
 //
 // # Keys
 //

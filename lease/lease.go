@@ -136,7 +136,7 @@ func New(next quota.Store, o Options) *Store {
 	return l
 }
 
-// A Store serves leases. See New.
+// A Store admits requests from leases. See New.
 type Store struct {
 	next   quota.Store
 	o      Options

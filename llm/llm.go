@@ -171,8 +171,9 @@ const maxBody = 1 << 20
 // request. The rule reserves that many until Settle knows how many were used. The number is the
 // largest of the fields max_tokens, max_completion_tokens and max_output_tokens in the JSON body,
 // multiplied by the field n, the number of completions. If the body has none of the first three
-// fields, is longer than 1 MiB, or cannot be read (see keys.ByJSON), the cost is most. The cost
-// is never above most. A request without a body costs 1. MaxTokens panics if most is below 1.
+// fields, is longer than 1 MiB, or cannot be read (see keys.ByJSON), the cost is the argument
+// most. A larger cost is also reduced to most. A request without a body costs 1. MaxTokens panics
+// if most is below 1.
 //
 // The argument most should not exceed the Capacity of any limit of the rule, because a request
 // that costs more is never admitted.

@@ -127,7 +127,7 @@ func (l *Live) unread(rule string) {
 }
 
 // Of returns a function to use as the weir.Rule.ForKey of the rule. If Live has an override for a
-// key, the function returns its policy. For any other key it calls file, for example the ForKey
+// key, the function returns its policy. For any other key it calls file, which can be the ForKey
 // method of a Table. If file is nil, there are no other overrides.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()

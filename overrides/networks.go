@@ -31,9 +31,9 @@ func Network(key string) (p netip.Prefix, ok bool) {
 //
 //	Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
 //
-// To deny a network such as "192.0.2.0/24", set an override with this key and Denied. The
-// function find returns the client address of a request; use keys.ClientAddr with the proxies
-// that the rule trusts.
+// To deny a network, set an override whose Key is the network, such as "192.0.2.0/24", and whose
+// Denied is true. The function find returns the client address of a request; use keys.ClientAddr
+// with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -107,10 +107,10 @@ const (
 
 // ErrTimeout is the error that Take returns or wraps if Redis does not answer in time. The
 // transaction may still have spent its units. If a connection attempt has just failed, the error
-// also wraps the error of that attempt. If Redis answers other calls in time, or if this process
-// is overloaded, Redis is not considered down, and the error also wraps quota.ErrBusy. ErrTimeout
-// has a Timeout method that returns true. It differs from context.DeadlineExceeded, which means
-// that the caller's own deadline has passed.
+// also wraps the error of that attempt. If Redis still answers other calls in time, or if this
+// process is overloaded, the error also wraps quota.ErrBusy, because Redis is not considered
+// down. ErrTimeout has a Timeout method that returns true. It differs from
+// context.DeadlineExceeded, which means that the caller's own deadline has passed.
 var ErrTimeout = queue.ErrTimeout
 
 // Store is a quota.Store. It is safe for concurrent use.

@@ -37,10 +37,10 @@
 // # Outages
 //
 // While Redis is down, each process enforces its share of every limit, which is the limit divided
-// by Options.Replicas. For rules that must never exceed their limits, use
-// [Store.WithoutFallback], which returns a store that fails instead. The store that
-// [Store.Undivided] returns enforces the whole limit in each process. The store logs when an
-// outage begins and when it ends.
+// by Options.Replicas. For rules that must never exceed their limits, [Store.WithoutFallback]
+// returns a store whose Take fails during an outage. The store that [Store.Undivided] returns
+// enforces the whole limit in each process. The store logs when an outage begins and when it
+// ends.
 //
 // # Start
 //
@@ -68,9 +68,9 @@ type Options struct {
 	// Replicas is the number of processes that share Redis, at least 1. While Redis is down, each
 	// process enforces its share of each limit in memory. If Replicas is too small, the processes
 	// together admit more than the limit during an outage. For example, 8 processes with Replicas
-	// set to 4 admit twice the limit. If Replicas is too large, they admit less. If the number of
-	// processes varies, use the largest. There is no default, because 1 would be too small as
-	// soon as a second process runs.
+	// set to 4 admit twice the limit. If Replicas is too large, they admit less than the limit.
+	// If the number of processes varies, use the largest. There is no default, because 1 would be
+	// too small as soon as a second process runs.
 	Replicas int
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.

@@ -99,8 +99,8 @@ func cut(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-// Recent returns at most n of the latest refusals, newest first. If there are many, some have no
-// Line (see Line.LeftOut). Find knows every key that was refused often.
+// Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some
+// of them have no Line (see Line.LeftOut). Find knows every key that was refused often.
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -230,11 +230,11 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	return r, false
 }
 
-// Keys returns the keys that were refused within the last d. It rounds d up to whole minutes, and
-// uses at most an hour. The current minute counts as a whole one. If the Top was created on a
-// whole minute, the last 5 minutes at 12:00:10 are therefore those since 11:56:00. The result
-// over is the duration that the counts cover. Keys are sorted by the number of refusals that are
-// certain, largest first, so made-up keys, whose Count is almost all Error, come last.
+// Keys returns the keys that were refused within the last d. It rounds d up to whole minutes, at
+// most 60. The current, incomplete minute is one of them. If the Top was created on a whole
+// minute, the last 5 minutes at 12:00:10 are therefore those since 11:56:00. The result over is
+// the duration that the counts cover. The keys are sorted by AtLeast, largest first. Made-up keys
+// come last, because their Count is almost all Error.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	keys, over = t.keys(n)

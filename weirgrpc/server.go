@@ -34,9 +34,10 @@ type Admit = func(*http.Request) (*weir.Admission, error)
 //
 // Use StreamServer as well if a service has streaming methods. If the program never calls
 // StreamServer, a warning is logged to [slog.Default] at the first unary call to such a service.
-// The same holds for a forgotten UnaryServer. Only one such warning is logged per process. If a
-// program creates both interceptors but installs only one, there is no warning, because a
-// grpc.Server does not report which interceptors it has.
+// Likewise, a warning is logged at the first stream of a service with unary methods if the
+// program never calls UnaryServer. Only one such warning is logged per process. If a program
+// creates both interceptors but installs only one, there is no warning, because a grpc.Server
+// does not report which interceptors it has.
 func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	mustBeSet(calls)
 	madeUnary.Store(true)

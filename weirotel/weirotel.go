@@ -62,8 +62,8 @@ import (
 // stores. A store has metrics if its Stats method returns quota.CacheStats, quota.BreakerStats or
 // quota.FallbackStats, as with stores from quota.Hybrid, lease.New, quota.Breaker and
 // quota.Fallback. If a store has a method Stores() []weir.Store, like that of package stack, the
-// metrics of its component stores are reported. New ignores all other stores. It returns an error
-// if the meter does.
+// metrics of its component stores are reported. New ignores all other stores. It returns any
+// error from the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	counts := tally.New(stores...)
 	histograms, err := register(meter, counts.Metrics())
@@ -84,7 +84,7 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 }
 
 // ObserveFile reports the version of the current rules and the number of reloads through the
-// meter. It returns an error if the meter does.
+// meter. It returns any error from the meter.
 func ObserveFile(meter metric.Meter, file watch.File) error {
 	_, err := register(meter, tally.FileMetrics(file))
 	return err
