@@ -85,7 +85,7 @@ func (r *rule) buffered(d time.Duration) (*rule, error) {
 }
 
 // Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
-// of the error returns the reason, which does not name the rule.
+// returns the underlying reason, which does not name the rule.
 func (r Rule) Validate() error {
 	_, err := newRule(r, defaultWriter)
 	return err
