@@ -152,8 +152,8 @@ type Event struct {
 
 // A Refusal says why a request was refused. If it is zero, the request was not refused.
 //
-// The same Refusal is in the Admission, for handlers; in the Event, for logs and metrics; and in
-// the RefusedError, for callers of a Transport. A Refusal contains no key.
+// Handlers find the Refusal in the Admission, logs and metrics find it in the Event, and callers
+// of a Transport find it in the RefusedError. A Refusal contains no key.
 type Refusal struct {
 	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
 	// refuses the request as well.
@@ -166,10 +166,10 @@ type Refusal struct {
 	// RetryAfter is the wait until the request would be admitted, if nothing else is spent. It is
 	// the longest wait for any limit or ban that refuses the request. The Retry-After field also
 	// includes the jitter of the rule. If the process refuses the request because it remembers a
-	// ban, it does not call the store. For the limits, it then uses the waits from the store's
-	// last decision on a banned request with the same keys, if that request did not cost more.
-	// After a deny, and for ReasonNoKey, RetryAfter is quota.Never. After an error it is 0, which
-	// means unknown, or one second if the store is busy.
+	// ban, it does not call the store. The waits for the limits then come from the store's last
+	// decision on a banned request with the same keys, unless that request cost more. After a
+	// deny, and for ReasonNoKey, RetryAfter is quota.Never. After an error it is 0, which means
+	// unknown, or one second if the store is busy.
 	RetryAfter time.Duration
 }
 

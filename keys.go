@@ -159,9 +159,9 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 }
 
 // FreePreflight returns a function for Rule.Cost under which CORS preflights cost 0, because
-// browsers send them on their own. Other requests cost what cost returns, or 1 if cost is nil.
-// Only requests in the form that browsers send are free: OPTIONS requests that have Origin and
-// Access-Control-Request-Method, and have no body, Authorization, Proxy-Authorization, Cookie,
+// browsers send them on their own. The cost of other requests is the result of cost, or 1 if cost
+// is nil. Only requests in the form that browsers send are free: OPTIONS requests that have Origin
+// and Access-Control-Request-Method, and have no body, Authorization, Proxy-Authorization, Cookie,
 // Expect or Upgrade. A deny or a ban also refuses free preflights. By default preflights are
 // charged, because any client can send an unlimited number of them. CORS middleware in front of
 // the Limiter answers preflights before they are charged.

@@ -81,8 +81,8 @@ type Options struct {
 // New returns a Limiter, or an error that says what is wrong with the arguments. It validates all
 // Limits, so that afterwards only Policy and ForKey can return an invalid limit. Create Limiters
 // before the server starts, not in a handler. If ten Limiters are created for the same rule within
-// a minute, the Logger gets a warning. It also gets one if another Limiter over the same store has
-// a rule with the same name but other limits.
+// a minute, the Logger gets a warning. The Logger also gets a warning if another Limiter over the
+// same store has a rule with the same name but other limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -182,8 +182,8 @@ func (l *Limiter) Rules() []Rule {
 	return rules
 }
 
-// Middleware limits requests by one key, with any number of limits. It panics if New would
-// return an error.
+// Middleware returns a middleware that applies one rule with any number of limits. It panics if
+// New would return an error.
 //
 //	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
 func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {

@@ -24,14 +24,14 @@ type Rule struct {
 	// "auth.createToken".
 	Name string
 
-	// Key returns the key whose quota a request spends, or ok false if the rule does not apply. If
-	// the client has hung up, the context of r may be done. Key must still return the key, because
-	// clients could otherwise escape the rule by hanging up.
+	// Key returns the key whose quota a request spends; ok false means that the rule does not
+	// apply. If the client has hung up, the context of r may be done. Key must still return the
+	// key, because clients could otherwise escape the rule by hanging up.
 	Key KeyFunc
 
 	// NoKey says what happens to a request for which Key returns no key; the zero value is
-	// NoKeySkip. Whatever NoKey is, the Logger gets a warning with the likely reasons if Key
-	// returns no key for any of the first 200 requests.
+	// NoKeySkip. Whatever NoKey is, the Logger gets a warning with the likely reasons if none of
+	// the first 200 requests has a key.
 	NoKey NoKey
 
 	// Limits apply to the key together, such as 20 per minute and 5 per 3 seconds, unless Policy
@@ -90,9 +90,9 @@ type Rule struct {
 	// delays none and writes no header fields. Percent(10) enforces the rule for a tenth of the
 	// keys, and Percent(0) only tries it out. Every process enforces the rule for the same keys,
 	// and it stays enforced for them if you raise the percentage. After the other rules have
-	// admitted the request, and after its wait, a second call to the store charges all rules in
-	// shadow. If fewer than MaxWaiting requests wait, Observe gets the additional Wait that these
-	// rules would cause, but the request does not wait for them.
+	// admitted the request and its wait, if any, is over, a second call to the store charges all
+	// rules in shadow. If fewer than MaxWaiting requests wait, Observe gets the additional Wait
+	// that these rules would cause, but the request does not wait for them.
 	Enforce Enforcement
 
 	// Penalty bans keys that the limits of this rule refuse repeatedly; nil bans no key.
@@ -187,8 +187,8 @@ func (p Policy) Limits() []Limit { return p.limits }
 // Unlimited, Denied, Allowed or zero.
 func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 
-// When returns a function for Rule.ForKey or Rule.Policy. That function calls is, and returns p if
-// the result is true. Otherwise it calls the functions in otherwise, and returns their first
+// When returns a function for Rule.ForKey or Rule.Policy. For an argument x, the function returns
+// p if is(x) is true. Otherwise it calls the functions in otherwise with x, and returns the first
 // policy that is not zero:
 //
 //	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
@@ -226,8 +226,8 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 //   - a refusal during a ban that the process knows of: no call, not even for the decision. Such a
 //     refusal is not a strike. Every 10 s the process calls the store again.
 //
-// The call that begins a ban also clears the strikes that led to it. If that call fails,
-// the next refusal tries again.
+// The call that begins a ban also clears the strikes that led to it. If that call fails, it is
+// repeated at the next refusal.
 //
 // Requests of banned keys are refused with problem details of the type abnormal-usage-detected.
 // Retry-After is the wait until neither the ban nor the limits refuse the request. A process that

@@ -22,8 +22,8 @@ const unreadable = "unreadable"
 // differences, such as dots, plus signs or accents, write a KeyFunc that ignores them too.
 //
 // ByJSON reads at most the first max bytes of the body. The handler can still read the whole body,
-// including any read error. The rule is charged before the rest of the body arrives. A slow client
-// can delay its own request for as long as the server's ReadTimeout allows.
+// and gets the same read error, if there is one. The rule is charged before the rest of the body
+// arrives. A slow client can delay its own request for as long as the server's ReadTimeout allows.
 //
 // If ByJSON cannot read the value, the request is limited all the same: its key is "unreadable",
 // and all such requests share one quota. This happens if the body is longer than max, truncated,

@@ -10,9 +10,9 @@
 // [ByBasicAuthUser] read values that clients can invent, so add a limit by address. [Hashed] keeps
 // secrets and names out of the store.
 //
-// Joined with the client's key by [weir.Join], [ByRoute] and [ByMethod] give a client a separate
-// quota for each route or method. [ByPathValue] uses a part of the path as the key, such as a
-// tenant.
+// [ByRoute] and [ByMethod] use the route or the method of a request as its key. To give each
+// client a separate quota for each route or method, combine them with the client's key by
+// [weir.Join]. [ByPathValue] uses a part of the path as the key, such as a tenant.
 //
 // [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP] for networks of other
 // sizes, for the Forwarded field, and for an address that you find yourself.

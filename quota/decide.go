@@ -277,9 +277,9 @@ type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970
 
-	// Log reports whether the state is a log. Other charges may change the log in the meantime, so
-	// a cancellation restores only At. It sets At to Before.At, or to the instant of the newest
-	// unit in the log if that is later.
+	// Log reports whether the algorithm keeps a log in its State. Other charges may change the log
+	// in the meantime, so a cancellation restores only At. It sets At to Before.At, or to the
+	// instant of the newest unit in the log if that is later.
 	Log bool
 }
 

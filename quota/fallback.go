@@ -41,11 +41,12 @@ type FallbackOptions struct {
 // limits separately, so a period in which an outage begins or ends admits at most what the two
 // stores allow together: with Share, twice the limit.
 //
-// If only the answer of primary was lost, primary may have spent the units. The charge then counts
-// in both stores, or only in primary if secondary refuses it, so fewer units are admitted later,
-// never more. A refund, such as that of Reset, goes to the store that answers, or to both if only
-// the answer of primary was lost. If the units had been spent in the other store, that many units
-// may be admitted beyond the limit. ModeForget also goes to the store that answers.
+// If primary fails, it may still have spent the units, because perhaps only its answer was lost.
+// The charge then counts in both stores, or only in primary if secondary refuses it, so fewer
+// units are admitted later, never more. A refund, such as that of Reset, goes to the store that
+// answers, or to both if only the answer of primary was lost. If the units had been spent in the
+// other store, that many units may be admitted beyond the limit. ModeForget also goes to the store
+// that answers.
 //
 // Fallback logs when secondary takes over, with the Cause, and when primary has worked for a
 // second without an error: see FallbackOptions. FallbackStore.Stats counts the decisions that

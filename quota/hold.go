@@ -62,8 +62,9 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // returns nil if t has spent no such units. The caller may change t afterwards. Keep calls the
 // store with ctx, which must never be cancelled or expire.
 //
-// If units cannot be renewed or released, Keep calls failed with a description, such as "units not
-// refunded", and the name of a rule. If failed is nil, Keep logs a warning to slog.Default().
+// If units cannot be renewed or released, Keep reports this by a call to failed, in which what
+// describes the problem, such as "units not refunded", and rule is the name of a rule. If failed
+// is nil, Keep logs a warning to slog.Default().
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond

@@ -22,9 +22,9 @@ type HybridOptions struct {
 }
 
 // Hybrid returns a store that remembers the refusals of next. It refuses from memory what next
-// would refuse again, and otherwise calls next. For a client that exceeds its limit, next is then
-// called only when a charge may fit, and once every 10 s. Hybrid panics if next is nil or MaxKeys
-// is negative.
+// would refuse again, and otherwise calls next. While a client exceeds its limit, the store calls
+// next only when a charge of the client may fit, and otherwise once every 10 s. Hybrid panics if
+// next is nil or MaxKeys is negative.
 //
 // A charge is refused from memory only if next has refused a charge of the same key and cost under
 // the same limit, and only until the RetryAfter of that refusal has passed, measured from before

@@ -28,9 +28,10 @@ import (
 // key with a line, and at most 1000 times a second in all.
 //
 // If a process offered the units it releases only to its own callers, it could keep them forever.
-// When Keep releases units that were held for a time d, it therefore skips its own process's
-// callers with probability d/250 ms, and the units go to whichever process calls the store first.
-// If the store is an Instant, Keep never skips them, because no other process shares the store.
+// Keep therefore sometimes releases units without notifying the callers in its own process, so
+// that the units go to whichever process calls the store first. The probability is d/250 ms for
+// units that were held for a time d, and 0 if the store is an Instant, because no other process
+// shares it.
 //
 // If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx is cancelled
 // first, nothing is spent and TakeInLine returns the error of ctx. If the deadline of ctx passes

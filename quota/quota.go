@@ -191,8 +191,8 @@ const (
 	// at the rate of the new limit. Refunded units reduce the debt. No Cost may be negative.
 	// ModeForce does not spend units beyond these bounds: a window or a log holds at most 2^50
 	// units, and one charge spends at most 2^49 of them. The debt of a GCRA or a bucket is at most
-	// what drains in 2^50 µs, 35 years. If the Quota is above 3, the bound may be lower, but it is
-	// at least four times the capacity.
+	// what drains in 2^50 µs (35 years). If the Quota is above 3, the bound may be lower, but it
+	// is at least four times the capacity.
 	ModeForce
 
 	// ModeForget spends nothing and deletes the states of the charges, including all spent and
@@ -255,15 +255,15 @@ type Result struct {
 	Undo []Undo
 }
 
-// SetQuestion overwrites t, except for its Result, with a copy of from. It reuses the memory of t.
-// A store needs such a copy if it keeps charges, or changes them before it passes them to another
+// SetQuestion sets *t, except for its Result, to a copy of *from. It reuses the memory of t. A
+// store needs such a copy if it keeps charges, or changes them before it passes them to another
 // store.
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// SetResult overwrites r with a copy of from. It reuses the memory of r.
+// SetResult sets *r to a copy of *from. It reuses the memory of r.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
 	r.At, r.Wait, r.Granted = from.At, from.Wait, from.Granted

@@ -31,10 +31,10 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc returns a store that calls next with other limits. For each valid transaction, it
-// calls change with a copy of the charges, whose limits change replaces. The function change may
-// be called from several goroutines at once, and must not keep the slice. The decisions are those
-// of next, and the charges of the transaction itself are not changed. ShareFunc panics if an
+// ShareFunc returns a store that calls next with changed limits. For each valid transaction, it
+// passes a copy of the charges to the function change, which replaces their limits. That function
+// may be called from several goroutines at once, and must not keep the slice. The decisions are
+// those of next, and the charges of the transaction itself are not changed. ShareFunc panics if an
 // argument is nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	switch {

@@ -128,7 +128,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation is a reserved slot. Only one goroutine may use it at a time.
+// A Reservation is a slot that Reserve has reserved. Only one goroutine may use it at a time.
 type Reservation struct {
 	store Store
 	t     Transaction
