@@ -122,7 +122,7 @@ const mostErrors = 100
 
 func mustBePositive(name string, max int64) {
 	if max < 1 {
-		panic("jsonrpc: " + name + ": max is " + strconv.FormatInt(max, 10))
+		panic("jsonrpc: " + name + ": max is " + strconv.FormatInt(max, 10) + "; want at least 1")
 	}
 }
 

@@ -118,11 +118,11 @@ func New(next quota.Store, o Options) *Store {
 	case next == nil:
 		panic("lease: the store is nil")
 	case o.TTL < 0:
-		panic(fmt.Sprintf("lease: TTL is %v", o.TTL))
+		panic(fmt.Sprintf("lease: TTL is %v; want at least 0", o.TTL))
 	case !(o.Fraction >= 0 && o.Fraction <= 1):
-		panic(fmt.Sprintf("lease: Fraction is %v", o.Fraction))
+		panic(fmt.Sprintf("lease: Fraction is %v; want 0 to 1", o.Fraction))
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("lease: MaxKeys is %d", o.MaxKeys))
+		panic(fmt.Sprintf("lease: MaxKeys is %d; want at least 0", o.MaxKeys))
 	}
 	o.TTL = cmp.Or(o.TTL, 100*time.Millisecond)
 	o.Fraction = cmp.Or(o.Fraction, 1.0/8)

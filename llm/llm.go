@@ -178,7 +178,7 @@ const maxBody = 1 << 20
 // that costs more is never admitted.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {
-		panic("llm: MaxTokens: most is below 1")
+		panic("llm: MaxTokens: most is " + strconv.FormatInt(most, 10) + "; want at least 1")
 	}
 	var fields []weir.KeyFunc
 	for _, name := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "n"} {

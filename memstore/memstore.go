@@ -84,7 +84,7 @@ func New(o Options) *Store {
 	}
 	switch {
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("memstore: MaxKeys is %d; want 0 or more", o.MaxKeys))
+		panic(fmt.Sprintf("memstore: MaxKeys is %d; want at least 0", o.MaxKeys))
 	case o.MaxKeys == 0:
 		o.MaxKeys = 1 << 20
 	}

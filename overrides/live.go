@@ -261,7 +261,7 @@ func (l *Live) build() {
 // MaxLive overrides already.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
-		return invalid("duration %v is below 0", d)
+		return invalid("the duration is %v; want at least 0", d)
 	}
 	name, text, err := encode(rule, &e, note)
 	if err != nil {
@@ -358,14 +358,17 @@ func encode(rule string, e *Entry, note string) (name, text string, err error) {
 				return "", "", invalid("key %q: the algorithm %s cannot be set while the program runs", e.Key, r.Algorithm)
 			}
 		}
-		if l.Period < 0 || l.Burst < 0 {
-			return "", "", invalid("key %q: a period or a burst is below 0", e.Key)
+		switch {
+		case l.Period < 0:
+			return "", "", invalid("key %q: period is %v; want at least 0", e.Key, l.Period)
+		case l.Burst < 0:
+			return "", "", invalid("key %q: burst is %d; want at least 0", e.Key, l.Burst)
 		}
 		rec.Limits = append(rec.Limits, r)
 	}
 	b, err := json.Marshal(rec)
 	if err == nil && len(b) > maxText {
-		err = invalid("key %q: the override is larger than %d bytes", e.Key, maxText)
+		err = invalid("key %q: the override has %d bytes; want at most %d", e.Key, len(b), maxText)
 	}
 	return nameOf(rule, e.Key), string(b), err
 }

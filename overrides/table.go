@@ -50,21 +50,21 @@ func (e *Entry) check(mayNest bool) error {
 	}
 	switch {
 	case e.Key == "":
-		return errors.New("an entry has an empty key")
+		return errors.New("the key of an entry is empty")
 	case isStart && len(start) > maxStart:
-		return fmt.Errorf("the prefix of keys is longer than %d bytes", maxStart)
+		return fmt.Errorf("key %.20q… has a prefix of %d bytes; want at most %d", e.Key, len(start), maxStart)
 	case n > 1:
-		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied", e.Key)
+		return fmt.Errorf("key %q has more than one of Limits, Unlimited and Denied; want one", e.Key)
 	case n == 0 && len(e.Nested) == 0:
-		return fmt.Errorf("key %q has no limits", e.Key)
+		return fmt.Errorf("key %q has no limits; want Limits, Unlimited or Denied", e.Key)
 	case len(e.Nested) > 0 && !mayNest:
 		return fmt.Errorf("key %q has nested entries; only an entry for the first part of joined keys may have them", e.Key)
 	case len(e.Limits) > maxLimits:
-		return fmt.Errorf("key %q has more than %d limits", e.Key, maxLimits)
+		return fmt.Errorf("key %q has %d limits; want at most %d", e.Key, len(e.Limits), maxLimits)
 	}
 	for _, l := range e.Limits {
 		if l.Quota < 1 {
-			return fmt.Errorf("key %q: quota %d is below 1; to refuse a key, set Denied", e.Key, l.Quota)
+			return fmt.Errorf("key %q: quota is %d; want at least 1, or Denied to refuse the key", e.Key, l.Quota)
 		}
 	}
 	return nil

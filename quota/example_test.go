@@ -41,7 +41,7 @@ func ExampleLimit_Validate() {
 	fmt.Println(algorithms.GCRA(0, time.Minute).Named("burst").Validate())
 	// Output:
 	// <nil>
-	// quota: limit "burst": quota 0 is below 1
+	// quota: limit "burst": quota is 0; want at least 1
 }
 
 // A Store calls Validate first, which returns an error if no store can decide the

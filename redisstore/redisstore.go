@@ -153,9 +153,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	case rdb == nil:
 		return nil, errors.New("redisstore: the client is nil")
 	case strings.ContainsAny(o.Prefix, "{}"):
-		return nil, fmt.Errorf("redisstore: prefix %q contains a brace", o.Prefix)
+		return nil, fmt.Errorf("redisstore: Prefix is %q; want a text without braces", o.Prefix)
 	case o.Timeout < 0:
-		return nil, fmt.Errorf("redisstore: timeout %v is below 0", o.Timeout)
+		return nil, fmt.Errorf("redisstore: Timeout is %v; want at least 0", o.Timeout)
 	}
 	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout)}
 	if o.LockKeys {

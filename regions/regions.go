@@ -86,14 +86,18 @@ const whole = 10_000
 func New(local, central quota.Store, o Options) *Store {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	switch {
-	case local == nil || central == nil:
-		panic("regions: a store is nil")
+	case local == nil:
+		panic("regions: local is nil")
+	case central == nil:
+		panic("regions: central is nil")
 	case o.Regions < 1 || o.Regions > whole/100:
-		panic(fmt.Sprintf("regions: Regions is %d, not 1 to %d", o.Regions, whole/100))
-	case o.Budget == "" || o.Region == "":
-		panic("regions: Budget or Region is empty")
+		panic(fmt.Sprintf("regions: Regions is %d; want 1 to %d", o.Regions, whole/100))
+	case o.Budget == "":
+		panic("regions: Budget is empty")
+	case o.Region == "":
+		panic("regions: Region is empty")
 	case o.Every < time.Millisecond || o.Every%time.Millisecond != 0:
-		panic(fmt.Sprintf("regions: Every is %v, not whole milliseconds", o.Every))
+		panic(fmt.Sprintf("regions: Every is %v; want whole milliseconds, at least 1", o.Every))
 	}
 	s := &Store{central: central, o: o, start: time.Now()}
 	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {

@@ -116,15 +116,15 @@ type Store struct {
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 1:
-		return nil, fmt.Errorf("stack: Replicas is %d: want the number of processes that share Redis", o.Replicas)
+		return nil, fmt.Errorf("stack: Replicas is %d; want the number of processes that share Redis", o.Replicas)
 	case o.Hybrid.MaxKeys < 0:
-		return nil, fmt.Errorf("stack: Hybrid.MaxKeys is %d; want 0 or more", o.Hybrid.MaxKeys)
+		return nil, fmt.Errorf("stack: Hybrid.MaxKeys is %d; want at least 0", o.Hybrid.MaxKeys)
 	case o.Memory.MaxKeys < 0:
-		return nil, fmt.Errorf("stack: Memory.MaxKeys is %d; want 0 or more", o.Memory.MaxKeys)
+		return nil, fmt.Errorf("stack: Memory.MaxKeys is %d; want at least 0", o.Memory.MaxKeys)
 	case o.Breaker.Failures < 0:
-		return nil, fmt.Errorf("stack: Breaker.Failures is %d; want 0 or more", o.Breaker.Failures)
+		return nil, fmt.Errorf("stack: Breaker.Failures is %d; want at least 0", o.Breaker.Failures)
 	case o.Breaker.Cooldown < 0:
-		return nil, fmt.Errorf("stack: Breaker.Cooldown is %v; want 0 or more", o.Breaker.Cooldown)
+		return nil, fmt.Errorf("stack: Breaker.Cooldown is %v; want at least 0", o.Breaker.Cooldown)
 	case rdb == nil:
 		return nil, errors.New("stack: the client is nil")
 	}

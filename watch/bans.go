@@ -30,7 +30,7 @@ type Banned struct {
 // NewBans returns Bans of n keys. It panics if n is below 1.
 func NewBans(n int) *Bans {
 	if n < 1 {
-		panic(fmt.Sprintf("watch: NewBans: %d keys, want at least 1", n))
+		panic(fmt.Sprintf("watch: NewBans: n is %d; want at least 1", n))
 	}
 	return &Bans{n: n, known: map[ruleKey]*Banned{}}
 }

@@ -98,7 +98,7 @@ func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 // proportion to the logarithm of n and, once a minute, in proportion to n.
 func NewTop(n int) *Top {
 	if n < 1 {
-		panic(fmt.Sprintf("watch: NewTop: %d keys, want at least 1", n))
+		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
 	}
 	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}}, recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }

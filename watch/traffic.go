@@ -54,7 +54,7 @@ const (
 // panics if n is below 1.
 func NewTraffic(n int) *Traffic {
 	if n < 1 {
-		panic(fmt.Sprintf("watch: NewTraffic: %d requests, want at least 1", n))
+		panic(fmt.Sprintf("watch: NewTraffic: n is %d; want at least 1", n))
 	}
 	return &Traffic{clock: newClock(HistoryEvery), ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
 }
@@ -146,7 +146,7 @@ type Trial struct {
 // error if there are no limits, if a limit is invalid, or if a limit counts requests in flight.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
-		return trial, errors.New("watch: Try: no limits")
+		return trial, errors.New("watch: Try: limits is empty")
 	}
 	for _, l := range limits {
 		if err := l.Validate(); err != nil {
