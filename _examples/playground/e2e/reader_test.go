@@ -203,6 +203,14 @@ func TestTasks(t *testing.T) {
 		"flights":  `type("quota", 6)`,
 		"retry":    `type("burst", 6)`,
 		"load":     `type("burst", 1)`,
+		"chat":     `for (let i = 0; i < 4; i++) s.find("form .primary").click()`,
+		"replicas": `s.find(".hybrid").click()`,
+		"outage": `for (const policy of ["memory", "open", "closed"]) {
+			const e = s.find(".policy");
+			e.value = policy;
+			e.dispatchEvent(new Event("change"));
+			if (!s.down) s.find("button.down").click();
+		}`,
 	} {
 		got := eval[struct {
 			Before, After bool

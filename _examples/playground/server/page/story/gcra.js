@@ -36,8 +36,8 @@ export const gcra = {
   },
   tells: {
     lesson(tape) {
-      const [l] = tape.limits, every = cost(l) / 1e6, passed = tape.dots.filter((d) => d.allowed).length;
-      return say`Each request that passes moves the ${lit("TAT", ".tip")} ${every} s later: a ${lit("rod", ".rod")} is the time of one token. The TAT may lie at most ${size(l) * every} s ahead of now, which is the ${lit("dashed mark", ".most")}: a request that would move it further is refused. Of these ${tape.dots.length} requests ${passed} pass. The burst is how many pass at once; any 10 s hold at most ${size(l)} + ${Math.ceil(10 / every)} − 1 = ${bound(l)}.`;
+      const [l] = tape.limits, every = cost(l) / 1e6;
+      return say`Each request that passes moves the ${lit("TAT", ".tip")} ${every} s later: a ${lit("rod", ".rod")} is the time of one token. The TAT may lie at most ${size(l) * every} s ahead of now, which is the ${lit("dashed mark", ".most")}: a request that would move it further is refused. The burst is how many pass at once; any 10 s hold at most ${size(l)} + ${Math.ceil(10 / every)} − 1 = ${bound(l)}.`;
     },
   },
   why: (d, { limits: [l] }) => d.allowed ? `It moved the TAT to ${clock(until(d))}.` : `Its rod would end at ${clock(until(d) + cost(l))}, but ${clock(d.t + size(l) * cost(l))} is the latest.`,

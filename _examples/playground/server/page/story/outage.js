@@ -37,6 +37,7 @@ export class Outage extends Site {
   set(down) {
     this.down = down;
     weir.stop(down);
+    if (down) (this.tried ??= new Set()).add(this.policy);
     const button = this.find("button.down");
     button.textContent = down ? "Start Redis" : "Stop Redis";
     button.setAttribute("aria-pressed", down);

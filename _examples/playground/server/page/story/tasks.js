@@ -71,4 +71,19 @@ export const tasks = {
     text: () => "set the limit so that no request takes more than 0.5 s.",
     won: (tape) => `no request takes more than ${worst(tape).toFixed(2)} s.`,
   },
+  chat: {
+    done: ({ dots }) => dots.some((d) => d.user === "you" && !d.allowed),
+    text: () => "write so fast that the limit refuses you.",
+    won: () => "You were refused, and the others still write.",
+  },
+  replicas: {
+    done: ({ hybrid, sent, asked }) => !hybrid.checked && sent === asked,
+    text: () => "let the store decide every request.",
+    won: () => "Without Hybrid, each refusal is a call, too.",
+  },
+  outage: {
+    done: ({ tried }) => tried?.size === 3,
+    text: () => "find the choice that hurts nobody while Redis is down.",
+    won: () => "You can't: that is the point. Open hurts the server, closed every client, and memory a client whose requests all reach one replica.",
+  },
 };
