@@ -24,9 +24,9 @@ import (
 //
 // A span records the decision, the rule and limit that determined it, and whether the store
 // failed or a fallback store was used. Attributes never contain keys. The page docs/metrics.md in
-// the repository lists all span names and attributes. A rule in shadow mode has a separate span.
-// A refused outcome in that span does not affect the request. If a request is refused without a
-// call to the store, there is no span.
+// the repository lists all span names and attributes. A rule in shadow mode has a separate span,
+// whose outcome does not affect the request. If a request is refused without a call to the store,
+// there is no span.
 //
 // The context that next receives carries the span, so the spans of a traced Redis client become
 // its children. Several requests can share a call, as with quota.Coalesce and in the queue of
