@@ -106,7 +106,7 @@
 //
 // # Overrides
 //
-// The body of an override sets one of "limits", "unlimited": true, or "denied": true. An override
+// In the body of an override, set exactly one of "limits", "unlimited" and "denied". An override
 // without "seconds" does not expire. A key that ends with an asterisk matches all keys with that
 // prefix. A limit can have a name, a period in seconds, a burst and an algorithm. Anything that
 // is left out is taken from the limit that it replaces; see [weir.Rule]. The units that a key has

@@ -78,8 +78,8 @@ type Options struct {
 // remaining units. If that is fewer than two calls, there is no lease and each call goes to next.
 // A key near its limit therefore has no leases, and its last units go to the processes that call
 // first. Every refusal comes from next. Under GCRA, TokenBucket and LeakyBucket, a lease holds at
-// most the units that drain in one TTL, so with a TTL of 100 ms a limit below 20 units per second
-// has no leases.
+// most the units that drain in one TTL. With a TTL of 100 ms, a limit below 20 units per second
+// therefore has no leases.
 //
 // The limit is never exceeded. The units of a lease have already been spent in next, and the
 // Leaser determines how long they can be used. Leased units of a window can be used until the
@@ -91,9 +91,9 @@ type Options struct {
 //
 // If units are unused when a lease expires, the Store returns them with one more call to next. If
 // Leaser.Drains reports true, they drain within another TTL instead. Until then, other processes
-// cannot use these units. If the process dies or the call fails, they stay unavailable until
-// their window ends. For each process, key and cost, that is at most Fraction of the units that
-// remained.
+// cannot use these units. If the process dies or the call fails, these units stay unavailable
+// until their window ends. For each process, key and cost, that is at most Fraction of the units
+// that remained.
 //
 // A lease belongs to a whole list of charges, including their costs and limits. A call always
 // goes to next if its Mode is not ModeSpend, if Within is set, if a cost is 0 or less, if a key

@@ -72,7 +72,7 @@ const whole = 10_000
 // of the rate. A new process does not know the earlier rates, and assumes the smallest rate for
 // the time before it started.
 //
-// This bound holds if local answers within a sixteenth of Every. A request that waits
+// This bound holds if the store local answers within a sixteenth of Every. A request that waits
 // (Transaction.Within) keeps the current rate for as long as it waits, even if its region loses
 // that rate meanwhile. A divided quota or burst is rounded down, but is at least 1. If the burst
 // is smaller than the number of regions, or the quota is smaller than ten times that number, the

@@ -64,8 +64,8 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 // that message. With MaxWait, RecvMsg waits until the message is allowed, which slows the client
 // down. After a message is refused, every call to RecvMsg returns that error, and the handler
 // should return it to end the stream. A message is done when the handler calls RecvMsg again or
-// returns. Until then, the context of the stream carries the decision on the message, and still
-// carries the decision on the stream.
+// returns. Until then, the context of the stream carries the decision on the message in addition
+// to the decision on the stream.
 func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
 	madeStream.Store(true)

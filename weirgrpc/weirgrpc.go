@@ -78,9 +78,9 @@ import (
 
 type messageKey struct{}
 
-// Message returns the gRPC message that belongs to a request in a rule. This is the message of a
-// unary call or a single message in a stream. For the request that opens a stream, it is nil. Do
-// not modify the message.
+// Message returns the gRPC message that the request r represents. This is the message of a unary
+// call or a single message in a stream. For the request that opens a stream, it is nil. Do not
+// modify the message.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
 // An unreadable is the body of each call of a method, because gRPC reads it.

@@ -33,12 +33,12 @@
 //
 // # Metrics
 //
-// A Collector counts decisions, units and refusals by rule and limit, errors, and waiting times.
-// If you pass stores to [New], it also exports the number of decisions that they make from
-// memory. [NewFile] exports the number of reloads of a rules file. Labels contain the names of
-// rules and limits, but never a key. The page docs/metrics.md in the repository lists all
-// metrics. The directory of this package contains a Grafana dashboard, dashboard.json, and
-// recording rules and alerts, rules.yaml.
+// A Collector counts decisions, units and refusals by rule and limit. It also counts errors and
+// measures waiting times. If you pass stores to [New], it also exports the number of decisions
+// that they make from memory. [NewFile] exports the number of reloads of a rules file. Labels
+// contain the names of rules and limits, but never a key. The page docs/metrics.md in the
+// repository lists all metrics. The directory of this package contains a Grafana dashboard,
+// dashboard.json, and recording rules and alerts, rules.yaml.
 package weirprom
 
 import (
