@@ -179,8 +179,8 @@ func (p *penalties) begin(ctx context.Context, store Store, key string) (time.Du
 	return t.Decisions[0].NextAfter, nil
 }
 
-// Ban bans a key of a rule for d, rounded down to whole microseconds. Ban is for operators.
-// The rule must have a Penalty. If the key is already banned for longer, Ban changes
+// Ban bans a key of a rule for the duration d, rounded down to whole microseconds. It is for
+// operators. The rule must have a Penalty. If the key is already banned for longer, Ban changes
 // nothing.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	b, p, err := l.bansOf(rule)
@@ -188,7 +188,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 		return err
 	}
 	if d < time.Microsecond || d > quota.MaxTicks*time.Microsecond {
-		return fmt.Errorf("weir: a ban of %v is not from 1 µs to 2^50 µs", d)
+		return fmt.Errorf("weir: Ban: d is %v; want 1 µs to 2^50 µs", d)
 	}
 	c := p.charge(p.ban, storedkey.Of(key), ban.Cost(d))
 	c.Limit.Burst = ban.Manual
@@ -200,8 +200,8 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	return nil
 }
 
-// Unban lifts the ban of a key of a rule, and forgets its strikes and earlier bans. The
-// rule must have a Penalty. Other processes notice within 10 seconds.
+// Unban lifts the ban of a key of a rule, and forgets the key's strikes and earlier bans. The rule
+// must have a Penalty. In other processes the ban may stay in force for up to 10 seconds.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	b, p, err := l.bansOf(rule)
 	if err != nil {
@@ -216,15 +216,15 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	return nil
 }
 
-// Banned returns for how much longer a key of a rule is banned. It returns 0 if the key
-// is not banned, or if there is no rule of that name with a Penalty.
+// Banned returns how much longer a key of a rule is banned. It returns 0 if the key is not banned,
+// or if no rule with that name has a Penalty.
 func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, error) {
 	o, err := l.Offenses(ctx, rule, key)
 	return o.Banned, err
 }
 
-// Offenses returns the offenses of a key of a rule, or the error of the store. They are zero if
-// there is no rule of that name with a Penalty.
+// Offenses returns the offenses of a key of a rule, or the error of the store. They are zero if no
+// rule with that name has a Penalty.
 func (l *Limiter) Offenses(ctx context.Context, rule, key string) (o Offenses, err error) {
 	_, p, err := l.bansOf(rule)
 	if err != nil {

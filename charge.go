@@ -186,7 +186,7 @@ func (rule *rule) policyFor(v *verdict, r *http.Request, key string, applies boo
 		rule.log.warn(v.Context, "policy of ForKey ignored", rule.Name, p.err)
 	}
 	if base == nil {
-		return nil, fmt.Errorf("weir: rule %q: the policy is zero, and the rule has no Limits: %w", rule.Name, quota.ErrLimit)
+		return nil, fmt.Errorf("weir: rule %q: %w: the policy is zero, and the rule has no Limits", rule.Name, quota.ErrLimit)
 	}
 	return base, nil
 }

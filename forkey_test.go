@@ -44,10 +44,10 @@ func TestForKeyReplaces(t *testing.T) {
 		{"by period", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200, Period: time.Minute}}, "1m gcra 200/1m0s burst 0", ""},
 		{"by name", []weir.Limit{minute, day}, []weir.Limit{{Name: "day", Quota: 9}, {Name: "1m", Quota: 3}}, "day calendar 9/24h0m0s burst 0; 1m gcra 3/1m0s burst 0", ""},
 		{"one of its own", []weir.Limit{minute, day}, []weir.Limit{algorithms.GCRA(7, time.Hour)}, "1h gcra 7/1h0m0s burst 0", ""},
-		{"of two none is meant", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200}}, "", "it has no algorithm"},
+		{"of two none is meant", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200}}, "", "Algorithm is nil"},
 		{"twice the same", []weir.Limit{minute}, []weir.Limit{{Name: "1m", Quota: 2}, {Quota: 3, Period: time.Minute}}, "", `two limits are named "1m"`},
-		{"a quota of 0", []weir.Limit{minute}, []weir.Limit{{}}, "", "quota 0 is below 1"},
-		{"below nothing", []weir.Limit{minute}, []weir.Limit{{Quota: -1}}, "", "quota -1 is below 1"},
+		{"a quota of 0", []weir.Limit{minute}, []weir.Limit{{}}, "", "quota is 0; want at least 1"},
+		{"below nothing", []weir.Limit{minute}, []weir.Limit{{Quota: -1}}, "", "quota is -1; want at least 1"},
 	} {
 		l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
 			{Name: "api", Key: weir.ByIP(), Limits: tt.rule, ForKey: forKey(map[string]weir.Policy{"alice": weir.Limited(tt.key...)})},
@@ -127,7 +127,7 @@ func TestForKeyOfTiers(t *testing.T) {
 	const (
 		free   = `"api";q=2;w=3600000`
 		pro    = `"api/1000h";q=4;w=3600000, "api/pace";q=50;w=3600`
-		ignore = `msg="weir: policy of ForKey ignored" rule=api err="weir: rule \"api\": limit`
+		ignore = `msg="weir: policy of ForKey ignored" rule=api err="weir: rule \"api\": Policy or ForKey returned an invalid limit: limit`
 	)
 	type step struct {
 		own    weir.Policy
@@ -155,11 +155,11 @@ func TestForKeyOfTiers(t *testing.T) {
 			{weir.Limited(algorithms.FixedWindow(3, h)), "none", 200, `"api";q=3;w=3600000`, ""},
 		}},
 		{"fits no limit", []step{
-			{weir.Limited(weir.Limit{Quota: 9}), "pro", 200, pro, ignore + ` \"\": it has no algorithm, and replaces none of the limits \"1000h\", \"pace\""`},
-			{weir.Limited(weir.Limit{Quota: -9}), "free", 200, free, ignore + ` \"1000h\": quota -9 is below 1"`},
-			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": it has no algorithm"`},
+			{weir.Limited(weir.Limit{Quota: 9}), "pro", 200, pro, ignore + ` \"\": Algorithm is nil, and the limit replaces none of the limits \"1000h\", \"pace\""`},
+			{weir.Limited(weir.Limit{Quota: -9}), "free", 200, free, ignore + ` \"1000h\": quota is -9; want at least 1"`},
+			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": Algorithm is nil"`},
 		}},
-		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", "it has no algorithm: a Policy or ForKey returned it"}}},
+		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", `Policy or ForKey returned an invalid limit: limit \"\": Algorithm is nil`}}},
 		{"unlimited, denied", []step{{weir.Unlimited(), "free", 200, "", ""}, {weir.Denied(), "free", 429, "", ""}, {weir.Denied(), "none", 429, "", ""}}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -429,7 +429,7 @@ func TestPolicyOf(t *testing.T) {
 		wrong string
 	}{
 		{"asks", weir.Policy{}, ""}, {"asks, invalid", weir.Policy{}, ""}, {"asks, denied", weir.Denied(), ""},
-		{"invalid", weir.Policy{}, "quota -1 is below 1"}, {"limits", weir.Limited(minute...), ""}, {"no rule", weir.Policy{}, `no rule "no rule"`},
+		{"invalid", weir.Policy{}, "quota is -1; want at least 1"}, {"limits", weir.Limited(minute...), ""}, {"no rule", weir.Policy{}, `no rule "no rule"`},
 	} {
 		if p, err := l.PolicyOf(c.rule, "alice"); !p.Is(c.want) || len(p.Limits()) != len(c.want.Limits()) || !failsWith(err, c.wrong) {
 			t.Errorf("%s: got %v, %v, want %v and the error %q", c.rule, p, err, c.want, c.wrong)
@@ -441,7 +441,7 @@ func TestPolicyOf(t *testing.T) {
 			t.Errorf("%s: the rule alone: got %v, %v, want %v, %v", rule.Name, p, also, of, err)
 		}
 	}
-	if _, err := (weir.Rule{Name: "api"}).PolicyOf(""); !failsWith(err, `rule "api": it has no key`) || !failsWith(weir.Rule{Name: "api"}.Validate(), `rule "api": it has no key`) {
+	if _, err := (weir.Rule{Name: "api"}).PolicyOf(""); !failsWith(err, `rule "api": Key is nil`) || !failsWith(weir.Rule{Name: "api"}.Validate(), `rule "api": Key is nil`) {
 		t.Errorf("a rule without a key: got %v", err)
 	}
 }

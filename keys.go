@@ -13,64 +13,63 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// A KeyFunc returns the key whose quota a request spends. Requests with the same key share
-// a quota. If ok is false, the rule does not apply to the request and does not limit it. A
-// KeyFunc must be safe for concurrent use. Package keys has more functions that return one.
+// A KeyFunc returns the key whose quota a request spends. Requests with the same key share a
+// quota. If ok is false, the rule does not apply to the request. A KeyFunc must be safe for
+// concurrent use. Package keys has more functions that return a KeyFunc.
 //
-// The key may be a substring of the request, so code that keeps the key must clone it. It
-// may be as long as net/http allows, but a Limiter keeps only what [Charge.StoredKey] makes
-// of it. The functions that return a KeyFunc panic if their arguments are invalid.
+// The key may be a substring of the request, so code that keeps the key must clone it. It may be
+// as long as net/http allows, but a Limiter keeps only its [quota.Charge.StoredKey]. The functions
+// that return a KeyFunc panic if their arguments are invalid.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
-// ByIP limits each client address: an IPv4 address by itself, an IPv6 address together with
-// its /64, which commonly belongs to one client. Keys look like "192.0.2.1" and
-// "2001:db8:1:2::/64". An IPv4-mapped address counts as its IPv4 address, and so does an
-// address in 64:ff9b::/96 that has a public IPv4 address in it, because its client comes
-// through NAT64 (RFC 6052). Zones are dropped. The rule always applies.
+// ByIP limits each client address. An IPv4 address has its own quota; an IPv6 address shares one
+// with its /64, which usually belongs to one client. Keys look like "192.0.2.1" and
+// "2001:db8:1:2::/64". An IPv4-mapped address counts as its IPv4 address. So does an address in
+// 64:ff9b::/96 that contains a public IPv4 address, because it belongs to a client behind NAT64
+// (RFC 6052). Zones are dropped. The rule always applies.
 //
 // The address of a client is:
 //
-//   - the peer in r.RemoteAddr, if it is not in a trusted prefix. Its headers are not
-//     read, so it cannot choose its key;
-//   - otherwise the rightmost address in X-Forwarded-For that is not in a trusted prefix,
-//     because each proxy appends the address that called it. The client may have invented
-//     the entries left of that address.
+//   - the peer address in r.RemoteAddr, if it is not in a trusted prefix. The peer's headers are
+//     not read, so it cannot choose its key;
+//   - otherwise the rightmost address in X-Forwarded-For that is not in a trusted prefix, because
+//     each proxy appends the address of its caller. The client may have invented the entries to
+//     the left of that address.
 //
-// Trust the prefixes of your proxies and nothing else. If a prefix holds clients, or a
-// proxy passes X-Forwarded-For on unchanged, clients can choose their key. Behind a proxy
-// that is not trusted, all clients share the key of the proxy. ByIP therefore examines the
-// first 1,024 requests of peers that are not trusted. If a private peer sends
-// X-Forwarded-For or Forwarded, or more than half of these requests have one of the two
-// fields, a warning without addresses goes to [slog.Default], once in a process.
+// Trust only the prefixes of your own proxies. If a trusted prefix contains clients, or a proxy
+// forwards X-Forwarded-For unchanged, clients can choose their keys. Behind an untrusted proxy,
+// all clients share the key of the proxy. To detect such a proxy, ByIP examines the first 1,024
+// requests that come from untrusted peers. If a peer with a private address sends X-Forwarded-For
+// or Forwarded, or if more than half of these requests have one of the two fields, ByIP logs a
+// warning to [slog.Default], once per process. The warning contains no addresses.
 //
-// A request whose client address is unclear is limited too. An entry that is no address
-// ends the search, and the trusted hop that sent it is the key. If all hops are trusted,
-// the leftmost hop is the key. Peers without an IP address, as on a Unix socket, share the
-// key "unknown". The zero [netip.Prefix] in trusted makes these peers trusted.
+// A request whose client address is unclear is limited too. If an entry is not an address, the
+// search ends, and the key is the trusted hop that sent the entry. If all hops are trusted, the
+// key is the leftmost one. Peers without an IP address, as on a Unix socket, share the key
+// "unknown". The zero [netip.Prefix] in trusted makes these peers trusted.
 //
-// ByIP panics on an invalid prefix, except the zero prefix, and on a prefix of all
-// addresses. If a middleware of chi has found the address, use weirchi.ClientIP. For other
-// sizes of networks and the field Forwarded, see package keys.
+// ByIP panics if a prefix is invalid, unless it is the zero prefix, or if a prefix contains all
+// addresses. If a chi middleware has already found the address, use weirchi.ClientIP. For other
+// network sizes and for the Forwarded field, see package keys.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// ByHeader limits each value of a header field. If a request has several values, the first
-// value counts. "Host" is the host that the request asks for, in a form that clients cannot
-// vary: in lower case, without a port, and without dots at the end. An IPv6 address keeps
-// its brackets and is normalized.
+// ByHeader limits each value of a header field. If the field has several values, the first one
+// counts. "Host" is the host of the request in a normalized form: lower case, without a port, and
+// without trailing dots. An IPv6 address keeps its brackets.
 //
 // If the field is missing or empty, the rule does not apply: a client that omits the field
 // is not limited by the rule. To limit such requests too, give them another key with
 // [FirstOf].
 //
-// A client that can choose its key freely can choose a fresh quota each time, or spend the
-// quota of another client. Use ByHeader for values that were verified before, or that only
-// a proxy can set. For secrets, use keys.Hashed.
+// A client that can choose its key freely can choose a fresh quota each time, or spend the quota
+// of another client. Use ByHeader for values that were already verified, or that only a proxy can
+// set. For secrets, use keys.Hashed.
 func ByHeader(name string) KeyFunc {
 	if name == "" {
-		panic("weir: ByHeader: empty name")
+		panic("weir: ByHeader: name is empty")
 	}
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
@@ -92,9 +91,9 @@ func isGlobal(key KeyFunc) bool {
 	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(global).Pointer()
 }
 
-// Join limits each combination of keys. The rule applies if every function returns a key.
-// The keys are joined as netstrings, "9:192.0.2.1,3:GET,", so that different combinations
-// never become the same key, whatever a client writes into its keys. See
+// Join limits each combination of keys. The rule applies only if every function returns a key. The
+// keys are joined as netstrings, such as "9:192.0.2.1,3:GET,", so that different combinations
+// never result in the same key, whatever values a client sends. See
 // https://cr.yp.to/proto/netstrings.txt.
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checked("Join", keys)
@@ -122,10 +121,10 @@ func Join(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// FirstOf limits by the first of its functions that returns a key. If no function returns a
-// key, the rule does not apply. The key begins with the position of the function that
-// returned it, "0:" and so on, so that an API key that looks like an address does not spend
-// the quota of that address.
+// FirstOf limits requests by the key of the first function that returns one. If no function
+// returns a key, the rule does not apply. The key begins with the position of the function that
+// returned it, "0:" and so on, so that an API key that looks like an address does not spend the
+// quota of that address.
 //
 // If clients can omit or invent the first keys, end with a key that they can neither omit
 // nor invent:
@@ -149,7 +148,7 @@ func nonempty(key string) (_ string, ok bool) { return key, key != "" }
 
 func checked(name string, keys []KeyFunc) []KeyFunc {
 	if len(keys) == 0 {
-		panic("weir: " + name + ": no keys")
+		panic("weir: " + name + ": keys is empty")
 	}
 	for i, key := range keys {
 		if key == nil {
@@ -159,13 +158,13 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 	return slices.Clone(keys)
 }
 
-// FreePreflight returns a function for Rule.Cost: CORS preflights cost 0, because a browser
-// sends them by itself, and other requests cost what cost returns, or 1 if cost is nil. Only
-// requests in the form that browsers send are free: OPTIONS with Origin and
-// Access-Control-Request-Method, without a body, Authorization, Proxy-Authorization, Cookie,
-// Expect or Upgrade. A deny or a ban refuses a free preflight too. By default preflights are
-// charged, because any client can send requests in this form, as many as it likes. CORS
-// middleware in front of the Limiter answers preflights before they are charged.
+// FreePreflight returns a function for Rule.Cost under which CORS preflights cost 0, because
+// browsers send them on their own. The cost of other requests is the result of cost, or 1 if cost
+// is nil. Only requests in the form that browsers send are free: OPTIONS requests that have Origin
+// and Access-Control-Request-Method, and have no body, Authorization, Proxy-Authorization, Cookie,
+// Expect or Upgrade. A deny or a ban also refuses free preflights. By default preflights are
+// charged, because any client can send an unlimited number of them. CORS middleware in front of
+// the Limiter answers preflights before they are charged.
 func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
 	return func(r *http.Request) int64 {
 		switch {

@@ -18,74 +18,71 @@ type Options struct {
 	// others.
 	Rules []Rule
 
-	// Headers says which response header fields tell clients of limits; zero means
+	// Headers selects the response header fields that inform clients about limits; zero means
 	// headers.XRateLimit. With headers.Exposed, scripts from another origin may read them.
 	Headers headers.Dialect
 
-	// OnLimited answers a request that was refused; nil means Refuse. The header fields are
-	// set before OnLimited is called, and FromContext returns the decision. Its Refusal says
-	// why: after an error that OnError has returned, the Reason is ReasonError.
+	// OnLimited answers a request that was refused; nil means Refuse. The header fields are set
+	// before OnLimited is called, and FromContext returns the decision. Its Refusal says why the
+	// request was refused. If OnError returned an error, the Reason is ReasonError.
 	OnLimited http.Handler
 
-	// OnError decides what happens to a request whose limits could not be checked because
-	// of err: the store failed, or a Policy had an invalid limit. If OnError returns nil,
-	// the request is allowed without a limit. If it returns an error, the request is refused, and the error
-	// goes no further: its text is not for clients. The nil OnError allows requests in an
-	// outage of the store (it fails open), and returns err if err is ErrBusy, because a client
-	// could otherwise flood the store to remove its own limit, and if err is ErrUnusable or
-	// about an invalid limit, because such an error does not go away by itself. FailClosed
-	// refuses all these requests.
+	// OnError decides what happens to a request whose limits could not be checked because of err:
+	// the store failed, or a Policy had an invalid limit. If OnError returns nil, the request is
+	// allowed without a limit. If it returns an error, the request is refused; the text of the
+	// error is never sent to clients. The nil OnError allows requests while the store is down (it
+	// fails open). It returns err if err is ErrBusy, because a client could otherwise remove its
+	// own limit by flooding the store. It also returns err if err is ErrUnusable or concerns an
+	// invalid limit, because such an error does not go away by itself. FailClosed refuses all
+	// these requests.
 	OnError func(r *http.Request, err error) error
 
-	// MaxWait > 0 makes a request that does not fit wait until it fits, instead of refusing
-	// it, if that is within MaxWait. No lock is held during the wait. If the context
-	// of the request ends, its units are refunded. The answer is then 503 after a deadline,
-	// and otherwise 499, which only logs see, because the client has hung up. All processes
-	// that share the store share the queue of a key. When several rules are charged
-	// together, a request that waits in the queue of one key also takes a place in the
-	// queues of the other rules' keys, and delays the requests behind it there. Put limits
-	// that many clients share in a separate Limiter.
+	// MaxWait is how long a request may wait until it fits, instead of being refused; 0 means that
+	// no request waits. A request that would have to wait longer is refused immediately. No lock
+	// is held during the wait. If the context of the request ends, its units are refunded. The
+	// status is then 503 if the deadline of the context has passed, and otherwise 499, which
+	// appears only in logs, because the client has hung up. All processes that share the store
+	// share the queue of a key. When several rules are charged together, a request that waits in
+	// the queue of one key also takes a place in the queues of the other rules' keys, and delays
+	// the requests behind it there. Put limits that many clients share in a separate Limiter.
 	//
-	// A request under a concurrency limit (algorithms.InFlight) waits in its process, in a line
-	// of the limit and key that refuse it, and takes no place in other queues: see
-	// quota.TakeInLine. It spends and holds nothing until all limits admit it at once, and is
-	// refused if that does not happen within MaxWait.
+	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
+	// line for the limit and key that refuse it, and takes no place in other queues: see
+	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time,
+	// and is refused if that does not happen within MaxWait.
 	MaxWait time.Duration
 
-	// MaxWaiting bounds how many requests wait at a time; 0 means 10,000. Requests that
-	// are being decided count too, because each takes its place before the store is
-	// called. Beyond the bound a request does not wait: if it does not fit, it is
-	// refused.
+	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. A request
+	// takes its place before the store is called, so requests whose call is in progress count too.
+	// When all places are taken, a request that does not fit is refused without waiting.
 	MaxWaiting int
 
-	// Logger gets the errors of the store and of invalid limits, as warnings with the name
-	// of the rule and the Cause, at most one line a second; nil means slog.Default().
-	// ErrUnusable is logged as an error. The message says what failed, for example "weir:
-	// units not refunded" for a request that was decided. It is "weir: request not decided"
-	// with passed=true if OnError allowed the request; these lines are bounded separately,
-	// so that no other error hides them. The lines have no keys. watch.Log can
-	// log keys. A client that hangs up is no error.
+	// Logger gets store errors and invalid limits as warnings, with the name of the rule and the
+	// Cause, at most one line a second; nil means slog.Default(). ErrUnusable is logged as an
+	// error. The message says what failed, for example "weir: units not refunded". If OnError
+	// allowed the request, the message is "weir: request not decided" with passed=true. These
+	// lines have their own rate limit, so that other errors do not hide them. The lines contain no
+	// keys; watch.Log can log keys. A client that hangs up is not an error.
 	Logger *slog.Logger
 
-	// Observe is called with each decision and each error, before the request goes on
-	// or is answered; nil observes nothing. The Transaction of
-	// a request that no rule charges or refuses has no Charges. Observe must be safe for
-	// concurrent use.
+	// Observe is called with each decision and each error, before the request is served or
+	// answered; nil observes nothing. The Transaction of a request that no rule charges or refuses
+	// has no Charges. Observe must be safe for concurrent use.
 	Observe func(Event)
 
-	// NoFromContext passes each request on as it is, instead of a copy whose context has
-	// the decision. FromContext then returns nil in the handlers, and the Limiter takes two
-	// thirds of the time and usually allocates nothing. The header fields of an inner
-	// Limiter then replace the fields of this Limiter, instead of adding to them.
-	// NoFromContext is ignored inside another Limiter, and if a rule has Settle.
+	// NoFromContext passes the original request to the handler, instead of a copy whose context
+	// has the decision. FromContext then returns nil in handlers, and the Limiter takes two thirds
+	// of the time and usually allocates nothing. The header fields of an inner Limiter then
+	// replace those of this Limiter, instead of adding to them. NoFromContext is ignored inside
+	// another Limiter, and if a rule has Settle.
 	NoFromContext bool
 }
 
-// New returns a Limiter, or an error that says what is wrong with the arguments. It validates
-// all Limits, so that only Policy and ForKey can bring an invalid limit later. Make a Limiter
-// before the server starts, not in a handler: if handlers make ten of a rule in a minute, the
-// Logger gets a warning. It also gets one if another Limiter over the same store has a rule of
-// the same name with other limits.
+// New returns a Limiter, or an error that says what is wrong with the arguments. It validates all
+// Limits, so that afterwards only Policy and ForKey can return an invalid limit. Create Limiters
+// before the server starts, not in a handler. If ten Limiters are created for the same rule within
+// a minute, the Logger gets a warning. The Logger also gets a warning if another Limiter over the
+// same store has a rule with the same name but other limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -154,14 +151,15 @@ func (o *Options) admit(r *rule, names map[string]bool) error {
 // complete validates options and replaces zeros by defaults.
 func (o *Options) complete() error {
 	if len(o.Rules) == 0 {
-		return errors.New("weir: there are no rules")
+		return errors.New("weir: Rules is empty")
 	}
 	for _, d := range []struct {
 		name string
 		n    int64
-	}{{"MaxWait", int64(o.MaxWait)}, {"MaxWaiting", int64(o.MaxWaiting)}} {
+		is   any
+	}{{"MaxWait", int64(o.MaxWait), o.MaxWait}, {"MaxWaiting", int64(o.MaxWaiting), o.MaxWaiting}} {
 		if d.n < 0 {
-			return fmt.Errorf("weir: %s is below 0", d.name)
+			return fmt.Errorf("weir: %s is %v; want at least 0", d.name, d.is)
 		}
 	}
 	if o.MaxWaiting == 0 {
@@ -173,7 +171,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Rules returns the rules as the Limiter applies them: every limit has its stored name.
+// Rules returns the rules as the Limiter applies them, with the stored name of every limit.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
@@ -184,8 +182,8 @@ func (l *Limiter) Rules() []Rule {
 	return rules
 }
 
-// Middleware limits requests by one key, with any number of limits. It panics if New would
-// return an error.
+// Middleware returns a middleware that applies one rule with any number of limits. It panics if
+// New would return an error.
 //
 //	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
 func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {
@@ -196,21 +194,20 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 	return l.Handler
 }
 
-// Handler limits the requests to next. It wraps the ResponseWriter only if a rule has
-// Settle, and Flusher, Hijacker, io.ReaderFrom and http.ResponseController then keep
-// working.
+// Handler limits the requests to next. It wraps the ResponseWriter only if a rule has Settle. The
+// wrapper still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
 
-// FailClosed is an OnError that refuses every request whose limits could not be checked.
+// FailClosed is an OnError function that refuses every request whose limits could not be checked.
 func FailClosed(_ *http.Request, err error) error { return err }
 
-// PolicyOf returns the policy of a key under a rule: what ForKey says of the key, and otherwise
-// Limits, with the stored names of limits. It asks Rule.Policy nothing, which needs a request: if
-// the rule has no Limits, the limits of a key that has no policy, or that are to replace
-// limits of the request, are the zero Policy. The error is not nil if there is no such rule, or if
-// the key has a limit that is invalid.
+// PolicyOf returns the policy of a key under a rule: the policy from ForKey or else Limits. Each
+// limit has its stored name. PolicyOf does not call Rule.Policy, which needs a request. If the
+// rule has no Limits, PolicyOf therefore returns the zero Policy for a key that has no policy, or
+// whose limits would replace limits of the request. It returns an error if there is no such rule,
+// or if a limit of the key is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 	for _, r := range l.rules {
 		if r.Name == rule {

@@ -494,32 +494,32 @@ func TestNewRefuses(t *testing.T) {
 		o     weir.Options
 	}{
 		{"store is nil", nil, weir.Options{Rules: rule(limit)}},
-		{"no rules", store, weir.Options{}},
-		{`rule "": it has no name`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
-		{`rule "a\nb": a header field`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
-		{`rule "api": it has no key`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
-		{`rule "api": it has no limits`, store, weir.Options{Rules: rule()}},
-		{`unit "Tokens"`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
-		{`rule "api": the Status 200`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
-		{`rule "api": the RetryJitter -1ns`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
-		{`rule "api": the Enforce is -1%; want 0% to 100%`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(-1)}}}},
-		{`rule "api": the Enforce is 101%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(101)}}}},
-		{`rule "api": the Enforce is NaN%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(math.NaN())}}}},
+		{"Rules is empty", store, weir.Options{}},
+		{`rule "": Name is empty`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "a\nb": want a name in printable ASCII`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "api": Key is nil`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
+		{`rule "api": Limits is empty`, store, weir.Options{Rules: rule()}},
+		{`the unit is "Tokens"; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
+		{`rule "api": the status is 200; want 400 to 599`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
+		{`rule "api": RetryJitter is -1ns; want 0`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
+		{`rule "api": Enforce is -1%; want 0% to 100%`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(-1)}}}},
+		{`rule "api": Enforce is 101%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(101)}}}},
+		{`rule "api": Enforce is NaN%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(math.NaN())}}}},
 		{`two rules are named "api"`, store, weir.Options{Rules: append(rule(limit), rule(limit)...)}},
 		{`two limits are named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
 		{`two limits are named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
-		{`limit "é": a header field`, store, weir.Options{Rules: rule(limit.Named("é"))}},
-		{"has no algorithm", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
-		{"quota 0 is below 1", store, weir.Options{Rules: rule(algorithms.GCRA(0, time.Second))}},
-		{"quota -1 is below 1", store, weir.Options{Rules: rule(algorithms.SlidingLog(-1, time.Second))}},
-		{"period 0s", store, weir.Options{Rules: rule(algorithms.GCRA(1, 0))}},
+		{`limit "é": want a name in printable ASCII`, store, weir.Options{Rules: rule(limit.Named("é"))}},
+		{"Algorithm is nil", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
+		{"quota is 0; want at least 1", store, weir.Options{Rules: rule(algorithms.GCRA(0, time.Second))}},
+		{"quota is -1; want at least 1", store, weir.Options{Rules: rule(algorithms.SlidingLog(-1, time.Second))}},
+		{"period is 0s; want at least", store, weir.Options{Rules: rule(algorithms.GCRA(1, 0))}},
 		{"whole microseconds", store, weir.Options{Rules: rule(algorithms.GCRA(1, time.Second/3))}},
-		{"burst -1", store, weir.Options{Rules: rule(limit.WithBurst(-1))}},
+		{"burst is -1; want at least 0", store, weir.Options{Rules: rule(limit.WithBurst(-1))}},
 		{"quota 1125899906842625 in a period of 1s cannot be counted", store, weir.Options{Rules: rule(algorithms.GCRA(1<<50+1, time.Second))}},
 		{"burst 1125899906842625 in", store, weir.Options{Rules: rule(limit.WithBurst(1<<50 + 1))}},
 		{"choose one", store, weir.Options{Headers: headers.IETF | headers.Draft06, Rules: rule(limit)}},
 		{"none cannot be combined", store, weir.Options{Headers: headers.IETF | headers.None, Rules: rule(limit)}},
-		{"not one of the constants", store, weir.Options{Headers: 1 << 15, Rules: rule(limit)}},
+		{"dialect is 0x8000; want one of the constants", store, weir.Options{Headers: 1 << 15, Rules: rule(limit)}},
 		{`both are named "a/b"`, store, weir.Options{Rules: []weir.Rule{
 			{Name: "a/b", Key: key, Limits: []weir.Limit{limit}}, {Name: "a", Key: key, Limits: []weir.Limit{limit.Named("b")}}}}},
 	} {
@@ -528,7 +528,7 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	defer func() {
-		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api": it has no limits`) {
+		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api": Limits is empty`) {
 			t.Errorf("Middleware panics with %v, want what New says", err)
 		}
 	}()

@@ -40,9 +40,9 @@ func (rule *rule) countable(ctx context.Context, limits []Limit) (*prepared, err
 	}
 	nearest := rule.prepare(limits, nil)
 	if nearest.err != nil {
-		return nil, fmt.Errorf("%w: %w", nearest.err, quota.ErrLimit)
+		return nil, nearest.err
 	}
-	rule.log.warn(ctx, "limit of Policy lowered", rule.Name, fmt.Errorf("%w: %w", p.err, quota.ErrLimit))
+	rule.log.warn(ctx, "limit of Policy lowered", rule.Name, p.err)
 	return nearest, nil
 }
 
@@ -64,7 +64,7 @@ func (rule *rule) prepare(limits []Limit, base *prepared) *prepared {
 	}
 	var err error
 	if p.policies, err = rule.policiesOf(p.of, replaced); err != nil {
-		p.err = rule.fault(err)
+		p.err = rule.fault(fmt.Errorf("%w: %w", quota.ErrLimit, err))
 	}
 	p.loose = base != nil && base.loose || slices.ContainsFunc(p.of, func(l Limit) bool {
 		return !compare.Can(l.Algorithm)
@@ -156,7 +156,7 @@ func (r *rule) policiesOf(limits []Limit, base []policy) ([]policy, error) {
 		}
 		err := l.Fault()
 		if l.Algorithm == nil && len(base) > 0 {
-			err = fmt.Errorf("%w, and replaces none of the limits %s", err, namesOf(base))
+			err = fmt.Errorf("%w, and the limit replaces none of the limits %s", err, namesOf(base))
 		}
 		if l.Period != 0 {
 			l.Name = l.StoredName()

@@ -39,15 +39,15 @@ func TestPolicyNeverFailsOpen(t *testing.T) {
 		{[]weir.Limit{algorithms.GCRA(5, time.Minute), uncountable}, 0, nil, 200, "5", true, "quota 1073741250 can"},
 		{[]weir.Limit{algorithms.FixedWindow(math.MaxInt64, time.Hour)}, 0, nil, 200, "1125899906842624", true, "quota 1125899906842624 can"},
 		{[]weir.Limit{uncountable}, 1, nil, 200, "", true, "quota 1073741250 can"},
-		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota 0 is below 1"},
-		{[]weir.Limit{uncountable, algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota 0 is below 1"},
+		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota is 0; want at least 1"},
+		{[]weir.Limit{uncountable, algorithms.GCRA(0, time.Hour)}, 0, nil, 503, "", false, "quota is 0; want at least 1"},
 		{nil, 0, nil, 503, "", false, "the policy is zero, and the rule has no Limits"},
 		{nil, 0, passes, 200, "", false, "the policy is zero, and the rule has no Limits"},
 		{nil, 1, nil, 200, "", true, "the policy is zero, and the rule has no Limits"},
-		{[]weir.Limit{{}}, 0, nil, 503, "", false, "it has no algorithm"},
+		{[]weir.Limit{{}}, 0, nil, 503, "", false, "Algorithm is nil"},
 		{[]weir.Limit{algorithms.GCRA(1, math.MaxInt64/1000*1000)}, 0, nil, 503, "", false, "no common divisor"},
-		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, passes, 200, "", false, "quota 0 is below 1"},
-		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 1, nil, 200, "", true, "quota 0 is below 1"},
+		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, passes, 200, "", false, "quota is 0; want at least 1"},
+		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 1, nil, 200, "", true, "quota is 0; want at least 1"},
 	} {
 		given := append([]weir.Limit(nil), c.limits...)
 		rule := weir.Rule{Name: "api", Key: weir.ByHeader("User"), Enforce: weir.Percent(100 - 100*c.shadow), Policy: func(*http.Request) weir.Policy { return weir.Limited(given...) }}

@@ -27,27 +27,27 @@ func (r *Rule) fault(err error) error { return fmt.Errorf("weir: rule %q: %w", r
 func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	switch {
 	case r.Name == "":
-		return nil, errors.New("it has no name")
+		return nil, errors.New("Name is empty")
 	case !printable.Is(r.Name):
 		return nil, printable.Err
 	case r.Key == nil:
-		return nil, errors.New("it has no key")
+		return nil, errors.New("Key is nil")
 	case len(r.Limits) == 0 && r.Policy == nil:
-		return nil, errors.New("it has no limits")
+		return nil, errors.New("Limits is empty; want one, or a Policy")
 	case !(r.Enforce.shadow >= 0 && r.Enforce.shadow <= 100):
-		return nil, fmt.Errorf("the Enforce is %v; want 0%% to 100%%", r.Enforce)
+		return nil, fmt.Errorf("Enforce is %v; want 0%% to 100%%", r.Enforce)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
-		return nil, fmt.Errorf("the Status %d is not from 400 to 599", r.Status)
+		return nil, fmt.Errorf("the status is %d; want 400 to 599", r.Status)
 	case r.NoKey > NoKeyRefuse:
-		return nil, fmt.Errorf("the NoKey %d is not NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
+		return nil, fmt.Errorf("NoKey is %d; want NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
 	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
-		return nil, fmt.Errorf("the RetryJitter %v is not from 0 to 2^50 µs", r.RetryJitter)
+		return nil, fmt.Errorf("RetryJitter is %v; want 0 to 2^50 µs", r.RetryJitter)
 	}
 	if r.Unit == "" {
 		r.Unit = headers.Requests
 	}
 	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return nil, fmt.Errorf("unit %q is not of lower-case letters, digits and hyphens", r.Unit)
+		return nil, fmt.Errorf("the unit is %q; want lower-case letters, digits and hyphens", r.Unit)
 	}
 	p := &rule{Rule: r, writer: w, global: isGlobal(r.Key), exceeded: answer.QuotaExceeded.WithStatus(r.Status), abnormal: answer.AbnormalUsage.WithStatus(r.Status)}
 	if r.Status == answer.ReducedCapacity.Status {
@@ -85,7 +85,7 @@ func (r *rule) buffered(d time.Duration) (*rule, error) {
 }
 
 // Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
-// of the error returns the reason, which does not name the rule.
+// returns the underlying reason, which does not name the rule.
 func (r Rule) Validate() error {
 	_, err := newRule(r, defaultWriter)
 	return err
@@ -111,7 +111,7 @@ func (r *rule) checkLimits() error {
 		}
 	}
 	if !settles {
-		return errors.New("the Settle changes nothing, because requests in flight give their units back")
+		return errors.New("Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves")
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func checkBurst(l *Limit) error {
 	if l.Burst == 0 || one.Capacity() != two.Capacity() {
 		return nil
 	}
-	return fmt.Errorf("%s has no burst", l.Algorithm.Name())
+	return fmt.Errorf("burst is %d; want 0, because %s has no burst", l.Burst, l.Algorithm.Name())
 }
 
 // longest returns how long a ban lasts at most.
@@ -152,11 +152,11 @@ func (p *Penalty) validate() error {
 	most := p.longest()
 	switch {
 	case p.Duration < time.Microsecond || p.Duration%time.Microsecond != 0:
-		return fmt.Errorf("penalty: Duration %v is not in whole microseconds above 0", p.Duration)
+		return fmt.Errorf("penalty: Duration is %v; want whole microseconds above 0", p.Duration)
 	case most < p.Duration || most%time.Microsecond != 0:
-		return fmt.Errorf("penalty: MaxDuration %v is below Duration, or not in whole microseconds", most)
+		return fmt.Errorf("penalty: MaxDuration is %v; want whole microseconds, at least Duration, %v", most, p.Duration)
 	case most > quota.MaxTicks/ban.Repeats*time.Microsecond:
-		return fmt.Errorf("penalty: a ban of %v is too long, the longest is %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
+		return fmt.Errorf("penalty: the longest ban is %v; want at most %v", most, quota.MaxTicks/ban.Repeats*time.Microsecond)
 	}
 	strikes := p.Strikes.Named(strikesName)
 	err := strikes.Fault()
@@ -164,7 +164,7 @@ func (p *Penalty) validate() error {
 		err = checkBurst(&strikes)
 	}
 	if _, queue := strikes.Algorithm.(quota.Queuer); err == nil && (queue || strikes.InFlight()) {
-		err = fmt.Errorf("%s cannot count strikes", strikes.Algorithm.Name()) // they neither wait nor end
+		err = fmt.Errorf("the algorithm is %s; want one that can count strikes", strikes.Algorithm.Name()) // they neither wait nor end
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", strikesName, err)

@@ -110,16 +110,16 @@ func (l *Limiter) tells(v *verdict) bool {
 	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
 }
 
-// Admit decides about a request exactly as Handler does: it charges the rules, and waits for up
-// to MaxWait. The caller serves the request and then calls Done. Admit is for servers that are
-// not an http.Handler, such as gRPC servers and workers, and for the parts of a request, such as
-// the messages of a WebSocket, which a separate Limiter charges under the keys of the request
-// that has opened it.
+// Admit applies the rules to a request exactly as Handler does: it charges the rules, and waits
+// for up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that
+// are not an http.Handler, such as gRPC servers and workers. It is also for parts of a request,
+// such as the messages of a WebSocket, which a separate Limiter charges under the keys of the
+// request that opened the WebSocket.
 //
 // If err is nil, the request was admitted, perhaps by OnError after an error. If the request was
-// refused, err is a *RefusedError, whose Admission has the Refusal and the header fields. Its
-// Reason is ReasonError if the request could not be decided. Otherwise err is the error of the
-// context of r, which ended while the request waited.
+// refused, err is a *RefusedError, whose Admission has the Refusal and the header fields. The
+// Reason is ReasonError if no decision was possible. If the context of r ended while the request
+// waited, err is the error of that context.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	s := newStay(l, r)
 	v := s.v
@@ -177,14 +177,15 @@ func (s *stay) begin() {
 	s.watch = runtime.AddCleanup(s, dropped, struct{}{})
 }
 
-// Done ends an admitted request: each rule with Settle charges its final cost, and units in
-// flight become free. The Outcome may be zero: Done sets Request, Cost, and Took, Used and
-// Reported if ReportUsage or Draw was called, and Status if it is 0, to 500 if the request has Panicked and otherwise
-// to 200. HungUp is also set if the context of the request has ended. Only the first call does
-// something. It takes a round trip if there is something to refund or to charge. An Admission
-// that was never done is logged once it is garbage: its reserved cost then stays spent.
+// Done ends an admitted request: each rule with Settle charges its final cost, and units in flight
+// are released. The Outcome may be zero. Done sets its Request and Cost, and also Used and
+// Reported if ReportUsage or Draw was called. If Took is 0, Done sets it to the time since Admit.
+// If Status is 0, Done sets it to 500 if Panicked is true, and otherwise to 200. If the context of
+// the request is done, Done also sets HungUp. Only the first call has an effect. It takes a round
+// trip if there is something to refund or to charge. If Done is never called, the reserved cost
+// stays spent, and a line is logged when the Admission is garbage collected.
 //
-// Done does nothing for an Admission of FromContext or of a RefusedError.
+// Done does nothing for an Admission from FromContext or from a RefusedError.
 func (a *Admission) Done(o Outcome) {
 	s := a.stay
 	if s == nil || s.v.reason != 0 || s.over.Swap(true) {

@@ -11,72 +11,70 @@ import (
 )
 
 // An Outcome describes a served request to Rule.Settle, which returns the final cost of the
-// request. Until then Rule.Cost is reserved, so concurrent requests cannot overspend in
-// between. Let Rule.Cost return the most that a request may cost.
+// request. Until then the result of Rule.Cost stays reserved, so concurrent requests cannot
+// overspend in the meantime. Rule.Cost should return the most that a request may cost.
 //
-// If the final cost is lower, the difference is refunded, except units that no longer
-// count, such as units of a window that is over. If the final cost is higher, the
-// difference is charged even if it does not fit. The key then owes the difference, and
-// later requests are refused until the debt has drained or its window is over (see
-// quota.ModeForce). A Settle that must leave no debt returns at most Cost. Settle is
-// called once for each request that has reserved units under the rule, after the handler
-// has returned or panicked. For a request with HungUp, Settle should return Cost or Used:
-// if hanging up refunded units, a client could always hang up and never pay. The response
-// is complete only after the store has answered, which takes a round trip. If the store
-// fails, Cost stays spent.
+// If the final cost is lower, the difference is refunded, except for units that no longer count,
+// such as those of a window that is over. If the final cost is higher, the difference is charged
+// even if it does not fit. The key is then in debt, and later requests are refused until the debt
+// has drained or its window is over (see quota.ModeForce). To leave no debt, Settle must return at
+// most Cost. Settle is called once for each request that has reserved units under the rule, after
+// the handler has returned or panicked. If HungUp is true, Settle should return Cost or Used.
+// Otherwise a client could avoid paying by hanging up. The response is complete only after the
+// store has answered, which takes a round trip. If the store fails, Cost stays spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
 
-	// Cost is what was reserved for the request, by Rule.Cost and by Draw.
+	// Cost is how many units Rule.Cost and Draw have reserved for the request.
 	Cost int64
 
 	// Status is the status of the response. If the handler wrote none, Status is 500 if the
-	// handler panicked, 101 if it took over the connection (Hijack), as for a WebSocket,
-	// and otherwise 200. A connection that was taken over may outlive the handler, but the
-	// request is settled when the handler returns. For a request of Limiter.Transport it is the
-	// status of the answer, or 0 if no answer came.
+	// handler panicked, 101 if it took over the connection (Hijack), as for a WebSocket, and
+	// otherwise 200. A connection that was taken over may outlive the handler, but the request is
+	// settled when the handler returns. For a request sent through Limiter.Transport, it is the
+	// status of the response, or 0 if there was none.
 	Status int
 
-	// Header has the fields of the response.
+	// Header holds the response header.
 	Header http.Header
 
-	// Bytes is how many bytes of the body were written through the ResponseWriter. It is 0 for a
-	// request of Limiter.Transport, and what the caller says for one of Limiter.Admit.
+	// Bytes is how many body bytes were written through the ResponseWriter. It is 0 for a request
+	// sent through Limiter.Transport. For Limiter.Admit, it is what the caller passes to Done.
 	Bytes int64
 
-	// Used is how many units of the rule's Unit ReportUsage has reported and Draw has drawn.
+	// Used is the number of units, in the rule's Unit, that ReportUsage has reported and Draw has
+	// drawn.
 	Used int64
 
-	// Reported says that ReportUsage was called with the rule's Unit, or that Draw has drawn
-	// some. Without a report, Used is 0 because nobody knows what the request has used.
+	// Reported reports whether ReportUsage was called with the rule's Unit, or Draw has drawn
+	// some. If Reported is false, Used is 0 although the request may have used units.
 	Reported bool
 
-	// Panicked says that the handler panicked.
+	// Panicked reports whether the handler panicked.
 	Panicked bool
 
-	// HungUp says that the client may have made the handler fail. It is true in any of
-	// these cases:
+	// HungUp reports whether the client may have made the handler fail. It is true in any of these
+	// cases:
 	//
 	//   - the context of the request ended before the handler returned
 	//   - a read of the body failed, or had not returned when the handler returned
 	//   - the response could not be written
 	//
-	// If the handler took over the connection, HungUp says only whether the handler
-	// panicked.
+	// If the handler took over the connection, HungUp reports only whether the handler panicked.
 	HungUp bool
 
 	// Took is how long the handler took.
 	Took time.Duration
 }
 
-// ChargeOnly returns a Settle that charges a request only if its response has one of the
-// given statuses: ChargeOnly(401) counts failed logins. A request is also charged if its
-// handler panicked or its client hung up. ChargeOnly panics without a status, because it
-// would charge nearly nothing.
+// ChargeOnly returns a Settle function that charges a request only if its response has one of the
+// given statuses: ChargeOnly(401) counts failed logins. A request is also charged if its handler
+// panicked or its client hung up. ChargeOnly panics if it gets no status, because it would then
+// charge almost nothing.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	if len(statuses) == 0 {
-		panic("weir: ChargeOnly: no statuses")
+		panic("weir: ChargeOnly: statuses is empty")
 	}
 	return func(o Outcome) int64 {
 		if o.Panicked || o.HungUp {
@@ -91,11 +89,11 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	}
 }
 
-// RefundErrors is a Settle that refunds the cost of a request if the handler answers
-// with a 5xx status or panics. If the client hung up, the request is charged: most handlers
-// then fail (a proxy with 502), so a client could hang up to pay nothing. Do not use
-// RefundErrors if clients can send requests that make the handler fail, because these
-// requests would cost nothing.
+// RefundErrors is a Settle function that refunds the cost of a request if the handler answers with
+// a 5xx status or panics. If the client hung up, the request is charged. Otherwise a client could
+// avoid paying by hanging up, because most handlers then fail (a proxy answers 502). Do not use
+// RefundErrors if clients can send requests that make the handler fail, because these requests
+// would cost nothing.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0
@@ -103,13 +101,14 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ChargeUsed is a Settle that charges what the request has used: the units of its calls of
-// ReportUsage and Draw. If there were none, the request is charged its Cost, because nobody knows
-// what it has used: the handler may have panicked, or the client may have hung up, before the
-// handler could report. A handler that knows that it has used nothing reports 0.
+// ChargeUsed is a Settle function that charges what the request has used: the units that its
+// handler has passed to ReportUsage or drawn with Draw. If there were no such calls, the request
+// is charged its Cost, because its usage is unknown: the handler may have panicked, or the client
+// may have hung up, before the handler could report. A handler that has used nothing should report
+// 0.
 //
-// If a client hangs up, it pays what was reported until then. Report units as they are used, or
-// under a defer.
+// If a client hangs up, it pays for what was reported until then, so report units as they are
+// used, or in a deferred call.
 func ChargeUsed(o Outcome) int64 {
 	if !o.Reported {
 		return o.Cost

@@ -6,12 +6,12 @@ import (
 	"github.com/seed83679106/weir/internal/mix"
 )
 
-// An Enforcement says for which share of its keys a rule is enforced. The zero Enforcement is
-// Percent(100). Enforcements are comparable.
+// An Enforcement is the share of a rule's keys for which the rule is enforced. The zero
+// Enforcement is Percent(100). Enforcements are comparable.
 type Enforcement struct{ shadow float64 } // percent of the keys in shadow
 
-// Percent returns an Enforcement for p percent of the keys of a rule, 0 to 100. New refuses a rule
-// with any other p.
+// Percent returns an Enforcement for p percent of the keys of a rule, 0 to 100. New returns an
+// error for a rule with any other p.
 func Percent(p float64) Enforcement { return Enforcement{100 - p} }
 
 // Percent returns the percentage of the keys, 0 to 100.

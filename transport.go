@@ -16,43 +16,41 @@ type TransportOptions struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is like Options.OnError, and has the same default. With MaxWait the store has then
-	// failed until MaxWait was over. If OnError returns an error, the request is not sent, and
-	// RoundTrip returns the error.
+	// OnError is like Options.OnError, and has the same default. With MaxWait, it is called only
+	// if the store has failed until MaxWait was over. If OnError returns an error, the request is
+	// not sent, and RoundTrip returns the error.
 	OnError func(r *http.Request, err error) error
 
-	// Buffer is added to every period, because some requests take longer to the server than
-	// others. If these delays differ by no more than Buffer, the server sees no period with
-	// more requests than the limit. Buffer is in whole microseconds.
+	// Buffer is added to every period, because some requests take longer than others to reach the
+	// server. If these delays differ by at most Buffer, the server never receives more requests in
+	// a period than the limit allows. Buffer is a whole number of microseconds.
 	Buffer time.Duration
 
-	// MaxPause is how long a response may pause a key; 0 means one minute. Few servers ask
-	// for more. Without the bound, an error in one response could stop all processes for a
-	// day. When MaxPause is over, requests go out again, and their responses can renew the
-	// pause. GitHub has windows of an hour and punishes requests that come too early. For
-	// such a server, set MaxPause to the length of its window. The first pause that is cut is
-	// logged, and the first reset of remaining units that is.
+	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute. Few
+	// servers ask for more. Without this bound, one faulty response could stop all processes for a
+	// day. After MaxPause, requests are sent again, and their responses can renew the pause.
+	// GitHub has windows of an hour and punishes requests that come too early. For such a server,
+	// set MaxPause to the length of its window. A line is logged when MaxPause first shortens a
+	// pause, and when it first shortens the time until remaining units are reset.
 	MaxPause time.Duration
 
-	// RetryBudget bounds how many requests are sent again after a 429: this share of all
-	// requests that are sent, above 0 and at most 1, and at first 10 more. Beyond it, RoundTrip returns the
-	// 429. 0 sets no bound, because a request that is sent again is charged again: the rules
-	// bound how many requests are sent in all, but retries then take the place of new requests.
-	// Each Transport has its own budget.
+	// RetryBudget bounds how many requests are sent again after a 429. It is a share of all
+	// requests sent, at most 1; 10 more retries are allowed initially. When the budget is used up,
+	// RoundTrip returns the 429. 0 means no bound: retries are charged again, so the rules still
+	// bound the total number of requests, but retries then take the place of new requests. Each
+	// Transport has its own budget.
 	RetryBudget float64
 }
 
 // complete validates options and replaces zeros by defaults.
 func (o *TransportOptions) complete() error {
 	switch {
-	case o.Buffer < 0:
-		return errors.New("weir: Buffer is below 0")
-	case o.Buffer%time.Microsecond != 0:
-		return fmt.Errorf("weir: Buffer %v is not in whole microseconds", o.Buffer)
+	case o.Buffer < 0 || o.Buffer%time.Microsecond != 0:
+		return fmt.Errorf("weir: Buffer is %v; want whole microseconds, at least 0", o.Buffer)
 	case o.MaxPause < 0:
-		return errors.New("weir: MaxPause is below 0")
+		return fmt.Errorf("weir: MaxPause is %v; want at least 0", o.MaxPause)
 	case !(o.RetryBudget >= 0 && o.RetryBudget <= 1):
-		return fmt.Errorf("weir: the RetryBudget %v is not from 0 to 1", o.RetryBudget)
+		return fmt.Errorf("weir: RetryBudget is %v; want 0 to 1", o.RetryBudget)
 	}
 	if o.Base == nil {
 		o.Base = http.DefaultTransport
@@ -66,48 +64,50 @@ func (o *TransportOptions) complete() error {
 	return nil
 }
 
-// Transport limits requests that go out through o.Base. It returns an error if an option is
-// invalid, or makes a limit invalid. Transport applies the rules of l, for instance by host
-// (ByHeader("Host")), by API key or by path. A request that does not fit waits for up to MaxWait.
-// If it would have to wait longer, the request is refused with a *RefusedError, which errors.As finds in
-// the error of http.Client. If the context of the request ends, its units are refunded.
+// Transport returns a RoundTripper that limits requests sent through o.Base. It returns an error
+// if an option is invalid or makes a limit invalid. The RoundTripper applies the rules of l, for
+// example by host (ByHeader("Host")), by API key or by path. A request that does not fit waits for
+// up to MaxWait. If it would have to wait longer, it is refused with a *RefusedError, which
+// errors.As finds in the error from http.Client. If the context of the request ends during the
+// wait, its units are refunded.
 //
-// Transport obeys the server. A response pauses the keys of the request if it is a 429 or
-// 503 with Retry-After, or if its header fields say, in any Dialect, that no units remain.
-// The pause lasts as long as the response says, but at most MaxPause. The pause is kept in
-// the store, so it holds in every process that shares the store. New requests queue behind
-// the pause. Requests that already wait check for a pause before they are sent, and take a
-// later turn if there is one. Unpause ends a pause early. After a pause, limits such as
-// SlidingLog release a whole quota at once.
+// Transport follows the server's instructions. A response pauses the keys of the request if it is
+// a 429 or 503 with Retry-After, or if its header fields say, in any Dialect, that no units
+// remain. The pause lasts as long as the response says, but at most MaxPause. It is kept in the
+// store, so it applies to all processes that share the store. New requests queue behind the pause.
+// Requests that already wait check for a pause before they are sent, and take a later slot if
+// there is one. Unpause ends a pause early. After a pause, limits such as SlidingLog admit a whole
+// quota at once.
 //
-// A rule with Settle charges the final cost of a request when the body of its response is closed,
-// or when no response has come. A body that is never closed keeps what was reserved, and its units
-// in flight. A 429 counts as reported usage of 0, so ChargeUsed refunds what was reserved.
+// A rule with Settle charges the final cost of a request when the response body is closed, or when
+// the request fails without a response. If the body is never closed, the reserved units stay spent
+// and the units in flight stay held. A 429 counts as reported usage of 0, so ChargeUsed refunds
+// the reserved units.
 //
-// If the header fields say how many units other than requests remain, a request that costs more
-// waits or is refused, in this process, until they are reset, but at most for MaxPause. Each
-// request that is sent takes its cost from what remains.
+// The header fields of a response may say how many units other than requests remain, such as
+// tokens. A request from this process that costs more than that waits or is refused until the
+// units are reset, but at most for MaxPause. Each request that is sent reduces the remaining units
+// by its cost.
 //
-// Use a key that tells hosts apart. If several hosts share a key, as under Global, a pause
-// by one of them stops the requests to all of them.
+// Use a key that distinguishes hosts. If several hosts share a key, as with Global, a pause
+// requested by one host stops the requests to all of them.
 //
-// After a 429 the request is sent again when the pause is over, and charged again. This
-// needs a pause of at most MaxPause that ends before MaxWait is over, and a request that
-// has no body or has GetBody.
+// After a 429 the request is sent and charged again when the pause is over. This requires that the
+// pause is at most MaxPause and ends before MaxWait is over, and that the request has no body or
+// has GetBody.
 //
-// Some requests take longer to the server than others. Set Buffer to the largest
-// difference. If the server counts in windows, use SlidingLog, which keeps the limit
-// wherever the windows begin.
+// Some requests take longer than others to reach the server. Set Buffer to the largest difference.
+// If the server counts in windows, use SlidingLog, which stays within the limit wherever the
+// windows begin.
 //
-// Every request also charges the pauses of its keys, and a pause cannot be leased. If the
-// store is a lease.Store, every request is therefore a call of the store behind it.
+// Every request also checks for pauses of its keys, and a lease.Store cannot do that from memory.
+// If the store is a lease.Store, every request therefore calls the store behind it.
 //
-// With MaxWait a request also waits for the store. While the store is busy or
-// down, the request calls it again, at first after 100 ms, later every 2 s, until MaxWait is
-// over. If an answer of the store was lost, the request may have been charged, and is then
-// charged again. OnError decides about a request for which the store had no answer. Every
-// error of the store is logged and observed. The options of l about responses, and its
-// OnError, are only for handlers.
+// With MaxWait a request also waits for the store. While the store is busy or down, the request
+// calls it again, at first after 100 ms and later every 2 s, until MaxWait is over. If there is
+// still no answer, OnError decides what happens to the request. If an answer from the store was
+// lost, the request may be charged twice. Every store error is logged and observed. The options of
+// l that concern responses, and its OnError, apply only to handlers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -167,9 +167,9 @@ func TestTransportOptions(t *testing.T) {
 	}{
 		{weir.TransportOptions{}, "<nil>"},
 		{weir.TransportOptions{Buffer: time.Second}, "<nil>"},
-		{weir.TransportOptions{Buffer: -time.Second}, "weir: Buffer is below 0"},
-		{weir.TransportOptions{Buffer: time.Nanosecond}, "weir: Buffer 1ns is not in whole microseconds"},
-		{weir.TransportOptions{MaxPause: -1}, "weir: MaxPause is below 0"},
+		{weir.TransportOptions{Buffer: -time.Second}, "weir: Buffer is -1s; want whole microseconds, at least 0"},
+		{weir.TransportOptions{Buffer: time.Nanosecond}, "weir: Buffer is 1ns; want whole microseconds, at least 0"},
+		{weir.TransportOptions{MaxPause: -1}, "weir: MaxPause is -1ns; want at least 0"},
 		{weir.TransportOptions{Buffer: 7 * time.Microsecond}, `weir: rule "partner": limit "1d" with a buffer of 7µs: `},
 	} {
 		rt, err := l.Transport(c.o)

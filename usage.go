@@ -10,12 +10,13 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ReportUsage tells the limiters around a handler how many units of one kind the request has used,
-// such as the tokens of an answer. A rule with Settle finds the sum of all calls with its Unit in
-// Outcome.Used; the unit of a rule without Unit is "requests". If limiters have rules with Settle,
-// but none has that unit, the Logger gets a warning. Without a rule that has Settle, ReportUsage
-// only warns of a rule that has the unit. A used below 0 counts as 0. It may be called from several goroutines. After the
-// request was settled, nothing is charged, and the Logger gets a warning.
+// ReportUsage tells the Limiters around a handler how many units of one kind the request has used,
+// such as the tokens of an answer. In Outcome.Used, a rule's Settle function finds the sum of all
+// calls with the rule's Unit; the unit of a rule without Unit is "requests". If there are rules
+// with Settle but none has that unit, the Logger gets a warning. If no rule has Settle, the Logger
+// gets a warning only if a rule has that unit. If used is negative, it counts as 0. ReportUsage
+// may be called from several goroutines. If the request was already settled, nothing is charged,
+// and the Logger gets a warning.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
 	var unsettled *rule
@@ -43,27 +44,29 @@ func ReportUsage(ctx context.Context, unit string, used int64) {
 const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
 
 // Draw draws up to n units for a request while it is served, and returns how many of them the
-// handler may use. A handler that streams an answer draws before it sends, and stops when it gets
-// fewer units than it needs. Fewer than n, but more than 0, are the last that are free now. If none
-// is free, drawn is 0, and err is a *LimitedError whose RetryAfter says when one will be.
+// handler may use. A handler that streams an answer draws units before it sends, and stops when it
+// gets fewer than it needs. If drawn is less than n, no more units are available now. If none was
+// available, drawn is 0, and err is a *LimitedError whose RetryAfter is the wait until one is.
 //
-// Draw first uses what Rule.Cost has reserved under the rules with Settle and this Unit, and then
-// spends further units under all of these rules, or under none, as a quota.Stream does. Settle
-// finds the drawn units in Outcome.Used and in Outcome.Cost. ChargeUsed therefore charges what was
-// drawn, and what the handler has also reported with ReportUsage. Units that were reserved or taken
-// in advance and were not drawn are refunded when the handler returns or panics, and in Done.
+// Draw applies to the rules that have Settle and this Unit. It first uses the units that Rule.Cost
+// has reserved, and then spends more under all of these rules or under none, as a quota.Stream
+// does. Settle finds the drawn units in Outcome.Used and in Outcome.Cost. ChargeUsed therefore
+// charges the units that were drawn and any that the handler also reported with ReportUsage. Units
+// that were reserved or taken in advance but not drawn are refunded when the handler returns or
+// panics, and in Done.
 //
-// Draw draws nothing and returns an error if the context has ended, if the request was settled,
-// if n is negative, or if the limiters around the handler have rules with Settle, but none of that
-// unit. If the store fails, OnError says whether the handler gets the n units; Settle then charges
-// them. Without a rule that has Settle, Draw returns n, because nothing limits the unit, or an error if
-// the request was charged under a rule that has the unit and no Settle.
+// Draw draws nothing and returns an error if the context is done, if the request was already
+// settled, if n is negative, or if the Limiters around the handler have rules with Settle but none
+// with that unit. If the store fails, OnError decides whether the handler gets the n units; Settle
+// then charges them. If no rule has Settle, Draw returns n, because nothing limits the unit. It
+// returns an error instead if the request was charged under a rule that has the unit but no
+// Settle.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	if n < 0 {
-		return 0, fmt.Errorf("weir: Draw of %d %s", n, unit)
+		return 0, fmt.Errorf("weir: Draw: n is %d %s; want at least 0", n, unit)
 	}
 	settles, known, unsettled := false, false, (*rule)(nil)
 	drawn = n

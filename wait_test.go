@@ -370,7 +370,7 @@ func TestCostZero(t *testing.T) {
 	limit := algorithms.GCRA(1, time.Hour)
 	for _, cost := range []int64{0, -1} {
 		charge := quota.Charge{Rule: "jobs", Limit: limit, Cost: cost}
-		want := fmt.Sprintf(`quota: rule "jobs": a charge of cost %d spends nothing and is never limited: set its Cost`, cost)
+		want := fmt.Sprintf(`quota: rule "jobs": Cost is %d; want at least 1, because a charge that spends nothing is never limited`, cost)
 		d, allow := quota.Allow(t.Context(), store, charge)
 		if d != (quota.Decision{}) {
 			t.Errorf("Allow, cost %d: got %+v, want nothing allowed", cost, d)

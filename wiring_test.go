@@ -317,21 +317,21 @@ func TestNewIsStrict(t *testing.T) {
 		rule weir.Rule
 		want string // the error; "" means none
 	}{
-		"a burst of a window":             {weir.Rule{Limits: []weir.Limit{algorithms.FixedWindow(10, time.Minute).WithBurst(5)}}, `weir: rule "api": limit "1m": fixed-window has no burst`},
-		"a burst as large as the quota":   {weir.Rule{Limits: []weir.Limit{algorithms.SlidingLog(10, time.Minute).WithBurst(10)}}, `weir: rule "api": limit "1m": sliding-log has no burst`},
-		"a burst of a calendar":           {weir.Rule{Limits: []weir.Limit{algorithms.Calendar(10, algorithms.Day, nil).WithBurst(5)}}, `weir: rule "api": limit "day": calendar has no burst`},
-		"a burst of requests in flight":   {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute).WithBurst(5)}}, `weir: rule "api": limit "1m": in-flight has no burst`},
+		"a burst of a window":             {weir.Rule{Limits: []weir.Limit{algorithms.FixedWindow(10, time.Minute).WithBurst(5)}}, `weir: rule "api": limit "1m": burst is 5; want 0, because fixed-window has no burst`},
+		"a burst as large as the quota":   {weir.Rule{Limits: []weir.Limit{algorithms.SlidingLog(10, time.Minute).WithBurst(10)}}, `weir: rule "api": limit "1m": burst is 10; want 0, because sliding-log has no burst`},
+		"a burst of a calendar":           {weir.Rule{Limits: []weir.Limit{algorithms.Calendar(10, algorithms.Day, nil).WithBurst(5)}}, `weir: rule "api": limit "day": burst is 5; want 0, because calendar has no burst`},
+		"a burst of requests in flight":   {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute).WithBurst(5)}}, `weir: rule "api": limit "1m": burst is 5; want 0, because in-flight has no burst`},
 		"a burst of a bucket":             {weir.Rule{Limits: []weir.Limit{algorithms.LeakyBucket(5, 10, time.Minute)}}, ""},
 		"a limit that never refuses":      {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}}, `weir: rule "api": limit "1h" never refuses a request that limit "1m" admits: remove it or change its numbers`},
 		"the same limit twice":            {weir.Rule{Limits: []weir.Limit{minute, minute.Named("again")}}, `weir: rule "api": limit "1m" never refuses a request that limit "again" admits: remove it or change its numbers`},
 		"both limits can refuse":          {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(100, time.Hour)}}, ""},
 		"an override may raise one limit": {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, ForKey: noPolicy}, ""},
 		"a debt may exceed one limit":     {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Settle: settle}, ""},
-		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": the Settle changes nothing, because requests in flight give their units back`},
+		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves`},
 		"Settle beside them":              {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Hour), minute}, Settle: settle}, ""},
-		"strikes of a leaky bucket":       {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.LeakyBucket(5, 5, time.Minute))}, `weir: rule "api": penalty strikes: leaky-bucket cannot count strikes`},
-		"strikes in flight":               {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.InFlight(5, time.Minute))}, `weir: rule "api": penalty strikes: in-flight cannot count strikes`},
-		"a burst of strikes":              {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.AnchoredWindow(5, time.Minute).WithBurst(2))}, `weir: rule "api": penalty strikes: anchored-window has no burst`},
+		"strikes of a leaky bucket":       {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.LeakyBucket(5, 5, time.Minute))}, `weir: rule "api": penalty strikes: the algorithm is leaky-bucket; want one that can count strikes`},
+		"strikes in flight":               {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.InFlight(5, time.Minute))}, `weir: rule "api": penalty strikes: the algorithm is in-flight; want one that can count strikes`},
+		"a burst of strikes":              {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.AnchoredWindow(5, time.Minute).WithBurst(2))}, `weir: rule "api": penalty strikes: burst is 2; want 0, because anchored-window has no burst`},
 	} {
 		c.rule.Name, c.rule.Key = "api", weir.ByIP()
 		_, err := weir.New(memory(), weir.Options{Rules: []weir.Rule{c.rule}})

@@ -166,7 +166,7 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 	for _, b := range bodies {
 		l := weir.Limit{Name: b.Name, Quota: b.Quota, Burst: b.Burst}
 		if l.Quota < 1 {
-			return nil, refuse(http.StatusBadRequest, "quota %d is below 1; to refuse a key, set denied", l.Quota)
+			return nil, refuse(http.StatusBadRequest, "quota is %d; want at least 1, or denied to refuse the key", l.Quota)
 		}
 		if !(b.Period >= 0 && b.Period <= most) {
 			return nil, refuse(http.StatusBadRequest, "period is %v; want 0 to %.0f seconds", b.Period, math.Floor(most))

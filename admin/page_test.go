@@ -213,7 +213,7 @@ func TestTryLimits(t *testing.T) {
 		`"requests":7,"were_refused":2,"refused":4,"keys":3,"refused_keys":2,"top":[{"rule":"api","key":"alice","count":3,"error":0},{"rule":"api","key":"carol","count":1,"error":0}]}`)
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 3, "period": 60, "algorithm": "gcra"}, {"name": "1h", "quota": 5}]}`, 200, `"refused":1,`)
 	s.json("POST", "/try?rule=api", `{"limits": []}`, 400, `there are no limits to try`)
-	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 0}]}`, 400, `quota 0 is below 1`)
+	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 0}]}`, 400, `quota is 0; want at least 1`)
 	s.json("POST", "/try?rule=api", `{"limits": [{"quota": 1, "algorithm": "gccra"}]}`, 400, `unknown algorithm`)
 	s.json("POST", "/try", `{"limits": [{"quota": 1}]}`, 400, `the query has no rule`)
 	s.json("GET", "/try?rule=api", ``, 405, `/try accepts only POST`)
@@ -330,7 +330,7 @@ func TestForms(t *testing.T) {
 
 	// The page shows the error in a form, and offers no change that is impossible.
 	s.expect("", do("override", "alice", "seconds", "3600"), 400, `role="alert">`, "the form has no limits")
-	s.expect("", do("override", "alice", "quota", "0"), 400, "quota 0 is below 1")
+	s.expect("", do("override", "alice", "quota", "0"), 400, "quota is 0; want at least 1")
 	s.expect("", do("remove", "alice"), 404, "has no override of the key &#34;alice&#34;")
 	s.expect("", do("explode", "alice"), 400, "the form has an unknown action")
 	s.expect("", url.Values{"do": {"undo"}, "change": {"ABC"}}, 404, "this process knows no change &#34;ABC&#34;")

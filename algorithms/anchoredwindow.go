@@ -6,8 +6,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// AnchoredWindow allows n units in a window of one period. The first unit that a key spends starts
-// a window. After that window is over, the next unit starts another. In any interval of one
+// AnchoredWindow allows n units in each window of one period. The first unit that a key spends
+// starts a window. After that window is over, the next unit starts another. In any interval of one
 // period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit
 // of a window is refunded. That is about as much as FixedWindow admits, but the windows of
 // different keys expire at different times.

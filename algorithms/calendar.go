@@ -39,10 +39,10 @@ func (u Unit) String() string {
 // shortest window it overlaps. In a longer interval it may admit 3·n, for example in 24 hours
 // around a 23-hour day, or in 30 days around a February.
 //
-// The location may differ from user to user (Rule.Policy), but users must not be able to change
-// their location at will. A unit counts towards the day on which it was spent, so users who move
-// to another location get a full quota at the next midnight there. Moving once gains a user at
-// most one day's quota. Moving back and forth between two locations gains the quotas of both
+// Users may have different locations (see Policy in weir.Rule), but they must not be able to
+// change their location at will. A unit counts towards the day on which it was spent, so users who
+// move to another location get a full quota at the next midnight there. Moving once gains a user
+// at most one day's quota. Moving back and forth between two locations gains the quotas of both
 // locations each day, and following midnight around the world gains a new quota every hour. If
 // users choose their location, let changes take effect only rarely, or add a second limit without
 // a location.
@@ -67,7 +67,7 @@ func (c calendar) String() string { return "calendar" }
 
 func (c calendar) Validate(l *quota.Limit) error {
 	if c.unit < Day || c.unit > Month {
-		return fmt.Errorf("calendar has no %v", c.unit)
+		return fmt.Errorf("the unit of calendar is %v; want Day, Week or Month", c.unit)
 	}
 	return validateWindow(l)
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // LeakyBucket has room for capacity units and leaks them evenly, at a rate of leak units per
-// period. The parameter every is the period. The Quota of the limit is leak, and its Burst is
-// capacity.
+// period. The parameter every is the length of the period. The Quota of the limit is leak, and its
+// Burst is capacity.
 //
 // For a caller that does not wait, the bucket is a meter and admits what TokenBucket admits: a
 // charge that fits proceeds immediately. For a caller that waits (Within > 0), the bucket is a

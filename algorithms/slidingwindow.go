@@ -6,14 +6,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// SlidingWindow estimates how many units were spent in the last period. It adds to the units of
-// the current window a share of the units of the previous window. If the last period still covers
-// a quarter of the previous window, the share is a quarter. SlidingWindow allows a charge if the
-// estimate including the charge is at most n. The estimate is exact if the units of the previous
-// window were spent evenly. If not, SlidingWindow admits at most 2·n − 1 units in an interval of
-// one period, (t − period, t]. In a shorter interval it admits fewer: at most 1.5·n in half a
-// period, and 1.1·n in a tenth of a period. By comparison, FixedWindow may admit 2·n within two
-// microseconds.
+// SlidingWindow estimates how many units were spent in the last period. The estimate is the number
+// of units in the current window plus a share of those in the previous window. If the last period
+// still covers a quarter of the previous window, the share is a quarter. SlidingWindow allows a
+// charge if the estimate including the charge is at most n. The estimate is exact if the units of
+// the previous window were spent evenly. If not, SlidingWindow admits at most 2·n − 1 units in an
+// interval of one period, (t − period, t]. In a shorter interval it admits fewer: at most 1.5·n in
+// half a period, and 1.1·n in a tenth of a period. By comparison, FixedWindow may admit 2·n within
+// two microseconds.
 //
 // The method is described by Cloudflare in "How we built rate limiting capable of scaling to
 // millions of domains" (2017), but SlidingWindow does not round the estimate.

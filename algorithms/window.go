@@ -114,7 +114,7 @@ func validateWindow(l *quota.Limit) error {
 		return &uncountable{*l}
 	}
 	if int64(l.Period)/microsecond > quota.MaxTicks {
-		return fmt.Errorf("period %v exceeds 2^50 µs", l.Period)
+		return fmt.Errorf("period is %v; want at most 2^50 µs", l.Period)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (c Changes) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// String returns a text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
+// String returns text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
 // The text also says if counts are lost.
 func (c Change) String() string {
 	s := c.Rule + ": "

@@ -54,8 +54,8 @@ type Options struct {
 	FS fs.FS
 }
 
-// A File holds the rules of a file. If a reload finds an error in the file, the File keeps its
-// current rules. It is safe for concurrent use.
+// A File holds the rules that were loaded from a file. If a reload finds an error in the file, the
+// File keeps its current rules. It is safe for concurrent use.
 type File struct {
 	path  string
 	store weir.Store
@@ -80,8 +80,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file. The store counts the limits of the rules. If the file has errors, the
-// error that Open returns wraps at most 100 of them, each an [*Error].
+// Open loads a rules file. The limits of its rules are counted in store. If the file has errors,
+// the error that Open returns wraps at most 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -105,7 +105,7 @@ func (f *File) check() error {
 		return errors.New("config: the store is nil")
 	}
 	if len(f.o.Limiter.Rules) > 0 {
-		return errors.New("config: Options.Limiter has Rules; they belong in the file")
+		return errors.New("config: Options.Limiter.Rules is set; want nil, because the file has the rules")
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.o.Keys)) {
 		if err := checkName("Keys", name, f.o.Keys[name] == nil, builtinKeys); err != nil {
@@ -149,7 +149,7 @@ func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 
 // Admit returns a function that applies the named rules to requests, as Handler does: it calls
 // [weir.Limiter.Admit] with the rules in force. It is for package weirgrpc and for other servers
-// that are not an http.Handler. Admit panics when Handler does.
+// that are not an http.Handler. Admit panics in the same cases as Handler.
 func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
 	i := f.handler(names)
 	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
@@ -189,7 +189,7 @@ func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.L
 
 // ByIP returns the key function that the file calls ip. It finds the client's address with the
 // trusted-proxies and the proxy-header that are in force when the request arrives. ByIP is for
-// limits of a program that are not in the file.
+// limits that the program defines outside the file.
 func (f *File) ByIP() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
 }

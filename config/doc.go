@@ -60,8 +60,8 @@
 //   - key is ip, global, method, route, basic-auth-user, header:NAME, cookie:NAME, path:NAME,
 //     json:NAME (of bodies up to 64 KiB), or a name from Options.Keys. A list joins keys, and
 //     {first-of: […]} uses the first key that applies. {header: NAME} is the same as header:NAME.
-//   - no-key says what happens to requests without a key: skip (the default) does not apply the
-//     rule to them, share limits them all under one key, and refuse refuses them with status 400.
+//   - no-key says what happens to requests without a key. With skip (the default) the rule does
+//     not apply to them, with share they all share one key, and with refuse they get status 400.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The periods day,
@@ -73,8 +73,8 @@
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. The unit of
 //     content-length is content-bytes, unless the unit field says otherwise. Under content-length,
 //     a request whose body length is unknown is refused.
-//   - settle is reserved (the default), which charges the cost, or used, which charges what the
-//     handler reports or draws in the unit of the rule: see [weir.ChargeUsed].
+//   - settle says what a request is charged in the end: its cost (reserved, the default), or what
+//     the handler reports or draws in the unit of the rule (used, see [weir.ChargeUsed]).
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. Requests with
 //     other keys are charged but not refused, so 0% refuses no request. The default is 100%.
 //   - allow lists requests that the rule does not apply to, and deny lists requests that it
@@ -91,10 +91,10 @@
 //
 // # Errors
 //
-// A file is at most 4 MiB of UTF-8, without anchors, aliases and tags. It is loaded as a whole or
-// not at all. Each error in the file is an [Error] with a line and a column. A redundant limit,
-// which never refuses what another limit of its rule admits, is also an error. Package config
-// detects redundant limits in simple cases only.
+// A file must be UTF-8 text of at most 4 MiB, without anchors, aliases and tags. It is loaded as a
+// whole or not at all. Each error in the file is an [Error] with a line and a column. A redundant
+// limit, which never refuses what another limit of its rule admits, is also an error. Package
+// config detects redundant limits in simple cases only.
 //
 // # Reloads
 //

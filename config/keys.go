@@ -263,7 +263,7 @@ func (d *decoder) cost(n ast.Node, what string) cost {
 func checkName(field, name string, isNil bool, builtin []string) error {
 	switch {
 	case name == "" || strings.Contains(name, ":"):
-		return fmt.Errorf("config: Options.%s: the name %q is empty or has a colon", field, name)
+		return fmt.Errorf("config: Options.%s: the name is %q; want one without a colon", field, name)
 	case isNil:
 		return fmt.Errorf("config: Options.%s: %q is nil", field, name)
 	case slices.Contains(builtin, name):

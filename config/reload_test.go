@@ -343,7 +343,7 @@ func TestHandlerMistakes(t *testing.T) {
 		names []string
 		want  string
 	}{
-		{nil, `config: r.yaml: rules [] together: weir: there are no rules`},
+		{nil, `config: r.yaml: rules [] together: weir: Rules is empty`},
 		{[]string{"aa"}, `config: r.yaml has no rule "aa", which a handler needs; did you mean a?`},
 		{[]string{"a", "b"}, `config: r.yaml: rules "a" and "b" are charged together, but their headers differ`},
 		{[]string{"a", "a"}, `config: r.yaml: rules ["a" "a"] together: weir: two rules are named "a"`},
@@ -368,11 +368,11 @@ func TestOptionsMistakes(t *testing.T) {
 		want  string
 	}{
 		{nil, Options{}, "config: the store is nil"},
-		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{{}}}}, "config: Options.Limiter has Rules; they belong in the file"},
-		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is below 0"},
+		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{{}}}}, "config: Options.Limiter.Rules is set; want nil, because the file has the rules"},
+		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is -1ns; want at least 0"},
 		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: the name "ip" is built in`},
-		{store, Options{Keys: map[string]weir.KeyFunc{"g": weir.Global(), "ip": nil, "h": nil, "e:": nil, "f": nil, "": nil}}, `config: Options.Keys: the name "" is empty or has a colon`}, // the first in order
-		{store, Options{Keys: map[string]weir.KeyFunc{"a:b": weir.Global()}}, `config: Options.Keys: the name "a:b" is empty or has a colon`},
+		{store, Options{Keys: map[string]weir.KeyFunc{"g": weir.Global(), "ip": nil, "h": nil, "e:": nil, "f": nil, "": nil}}, `config: Options.Keys: the name is ""; want one without a colon`}, // the first in order
+		{store, Options{Keys: map[string]weir.KeyFunc{"a:b": weir.Global()}}, `config: Options.Keys: the name is "a:b"; want one without a colon`},
 		{store, Options{Keys: map[string]weir.KeyFunc{"user": nil}}, `config: Options.Keys: "user" is nil`},
 		{store, Options{Costs: map[string]func(*http.Request) int64{"content-length": func(*http.Request) int64 { return 1 }}}, `config: Options.Costs: the name "content-length" is built in`},
 	} {

@@ -52,13 +52,13 @@ func (d *source) duration(n ast.Node, what string) time.Duration {
 	v, ok := parseDuration(s)
 	switch {
 	case !ok && what == "period":
-		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d, or day, week, month of the calendar", what, s)
+		d.errorf(n, "%s is %q; want seconds, or a duration such as 60s, 1m or 1d, or day, week or month", what, s)
 	case !ok:
-		d.errorf(n, "%s %q is not a duration; write seconds, or 60s, 1m, 1d", what, s)
+		d.errorf(n, "%s is %q; want seconds, or a duration such as 60s, 1m or 1d", what, s)
 	case v <= 0:
 		d.errorf(n, "%s is %s; want more than 0", what, s)
 	case v < time.Microsecond, v%time.Microsecond != 0:
-		d.errorf(n, "%s %s is not in whole microseconds", what, s)
+		d.errorf(n, "%s is %s; want whole microseconds", what, s)
 	}
 	return v
 }

@@ -21,7 +21,7 @@ import (
 const quiet = 100 * time.Millisecond
 
 // Watch reloads the file when it or a file that it includes changes. It returns the error of ctx
-// when ctx ends. If the system cannot watch files, it returns an error at once. It leaves no
+// when ctx ends. If the system cannot watch files, it returns an error immediately. It leaves no
 // goroutines behind. If the file becomes invalid, the rules in force stay unchanged, and Watch
 // reads the file again after its next change. Watch logs each change and each error to the Logger
 // of Options.Limiter. It logs a warning for a change that loses counts, and for a rule that no

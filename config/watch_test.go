@@ -194,7 +194,7 @@ func TestWatchMistake(t *testing.T) {
 	w := watch(t, path)
 	must(t, os.WriteFile(path, []byte("limits: [{name: a, config: [{limit: 0, period: x}]}]"), 0o644))
 	w.wait("r.yaml:1:37: limit is 0")
-	w.wait("r.yaml:1:48: period \"x\"")
+	w.wait("r.yaml:1:48: period is \"x\"")
 	must(t, os.WriteFile(path+".log", []byte("noise"), 0o644))
 	must(t, os.Remove(path))
 	w.wait("rules not reloaded err=config: open")

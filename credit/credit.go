@@ -44,8 +44,11 @@ import (
 // again, unless they have expired. They are also lost if the key has had no granted units left
 // for an hour or more.
 func New(next quota.Store, o Options) *Store {
-	if next == nil || len(o.Rules) == 0 {
-		panic("credit: the store is nil, or there are no rules")
+	switch {
+	case next == nil:
+		panic("credit: the store is nil")
+	case len(o.Rules) == 0:
+		panic("credit: Rules is empty")
 	}
 	return &Store{next, slices.Clone(o.Rules)}
 }
@@ -68,9 +71,9 @@ type Store struct {
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
-		return fmt.Errorf("credit: cannot grant %d units; want 1 to 2^50", units)
+		return fmt.Errorf("credit: Grant: units is %d; want 1 to 2^50", units)
 	case d < 0 || d > forever:
-		return fmt.Errorf("credit: cannot grant units for %v; want 0 to 35 years", d)
+		return fmt.Errorf("credit: Grant: d is %v; want 0 to 35 years", d)
 	case d == 0:
 		d = forever
 	}
@@ -100,8 +103,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 }
 
 // Paid is the Decision.At of a charge that was paid with granted units. Because no limit has
-// spent units at that instant, refunding such a charge to a store other than one from New has no
-// effect.
+// spent units at that instant, refunding such a charge through a store that New did not return
+// has no effect.
 const Paid = 1
 
 // Unpaid returns the store that was passed to New. Calls to it spend no granted units. See

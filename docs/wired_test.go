@@ -186,7 +186,7 @@ func TestWiredWrong(t *testing.T) {
 		{"tiers", "a misspelt tier", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: tier}),
 			`the policy is zero, and the rule has no Limits`},
 		{"tiers", "a tier without a quota", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Policy: func(*http.Request) weir.Policy { return weir.Limited(algorithms.GCRA(0, time.Minute)) }}),
-			`quota 0 is below 1`},
+			`quota is 0; want at least 1`},
 		{"tiers", "an override that replaces nothing", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(1000, time.Hour)},
 			ForKey: func(string) weir.Policy { return weir.Limited(weir.Limit{Name: "dayly", Quota: 9}) }}),
 			`policy of ForKey ignored" rule=api`},
@@ -203,7 +203,7 @@ func TestWiredWrong(t *testing.T) {
 			store := memstore.New(memstore.Options{})
 			quota.Fallback(store, store, quota.FallbackOptions{})
 			return nil, nil
-		}, `both stores are the same`},
+		}, `secondary is primary; want another store`},
 
 		{"override", "Run is not called", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			live := overrides.NewLive(overrides.LiveOptions{Keeper: kept{}, Interval: 1, Logger: log})

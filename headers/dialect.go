@@ -29,15 +29,16 @@ const (
 	// item is the time until at least one more unit is available. The draft may still change.
 	IETF
 
-	// Draft07 sends RateLimit-Policy, and RateLimit: limit=100, remaining=50, reset=5.
+	// Draft07 sends RateLimit-Policy, and RateLimit with a value such as "limit=100, remaining=50,
+	// reset=5".
 	Draft07
 
 	// Draft06 sends RateLimit-Policy, RateLimit-Limit, RateLimit-Remaining, and
 	// RateLimit-Reset, which counts seconds from now.
 	Draft06
 
-	// GitHub sends the same fields as XRateLimit, and also X-RateLimit-Used, and
-	// X-RateLimit-Resource with the name of the rule.
+	// GitHub sends the fields of XRateLimit and, in addition, X-RateLimit-Used and
+	// X-RateLimit-Resource, which has the name of the rule.
 	GitHub
 
 	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names, and
@@ -55,17 +56,17 @@ const (
 	// None sends nothing but Retry-After.
 	None
 
-	// Exposed lists the fields of the other dialects in Access-Control-Expose-Headers, so that
-	// scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
+	// Exposed adds Access-Control-Expose-Headers, which lists the fields of the other dialects, so
+	// that scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
 	Exposed
 )
 
-// Validate returns an error if d has bits that are not among the constants, or combines
-// dialects that exclude each other.
+// Validate returns an error if d has bits that are not among the constants, or combines dialects
+// that cannot be combined.
 func (d Dialect) Validate() error {
 	switch {
 	case d >= Exposed<<1:
-		return fmt.Errorf("headers: dialect %#x is not one of the constants", uint16(d))
+		return fmt.Errorf("headers: dialect is %#x; want one of the constants", uint16(d))
 	case d&None != 0 && d&^Exposed != None:
 		return errors.New("headers: none cannot be combined with other dialects")
 	case bits.OnesCount16(uint16(d&(IETF|Draft07|Draft06))) > 1:

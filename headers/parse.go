@@ -32,9 +32,9 @@
 //
 // # Servers
 //
-// A server that uses package weir sets the field Headers of its Options to a [Dialect], or to
-// several: headers.IETF | headers.GitHub. A server that calls package quota itself writes the
-// fields with a [Writer].
+// A server that uses package weir sets the Headers field of its Options to one [Dialect], or to
+// several, such as headers.IETF | headers.GitHub. A server that calls package quota itself writes
+// the fields with a [Writer].
 //
 // # Vocabulary
 //
@@ -80,21 +80,21 @@ const (
 )
 
 // Parse returns the limits that the header fields of a response describe, and how long the
-// response asks the client to wait in Retry-After or retry-after-ms, or 0. The keys of h must be
-// canonical, as in headers that net/http has read. The argument now is when the response arrived,
-// on the reader's clock.
+// response asks the client to wait (in Retry-After or retry-after-ms), or 0 if it does not ask.
+// The keys of h must be canonical, as in headers that net/http has read. The argument now is when
+// the response arrived, on the reader's clock.
 //
 // A limit that the response describes in two dialects is returned twice. Limits of the IETF field
 // and of drafts 06 and 07 come first, each joined with its policy if there is one. The policy of
-// an IETF limit is found by name and partition key. The policy of a draft limit is found by the
-// quota of the limit.
+// an IETF limit is found by name and partition key. The policy of a limit of draft 06 or 07 is
+// found by the quota of the limit.
 //
-// Servers confuse time formats, so Parse accepts every format in each field. A number below 10^8
-// means seconds from now, a number from 10^8 means Unix seconds, and a number from 10^11 means
-// Unix milliseconds. A number may have decimals. The value of retry-after-ms is always relative to
-// now. A Unix time more than a year in the past means "never". Other formats are durations
-// ("6m0s"), RFC 3339 and the three HTTP date formats. Waits are capped at 24 hours, because the
-// server can then ask for more. Negative and malformed values are ignored.
+// Servers confuse time formats, so Parse accepts every format in each field. Numbers below 10^8
+// are seconds from now, numbers from 10^8 are Unix seconds, and numbers from 10^11 are Unix
+// milliseconds. A number may have decimals. The value of retry-after-ms is always relative to now.
+// A Unix time more than a year in the past means "never". Other formats are durations ("6m0s"),
+// RFC 3339 and the three HTTP date formats. Waits are capped at 24 hours, after which the server
+// can ask for more. Negative and malformed values are ignored.
 //
 // The clocks of server and reader may differ, so a time is measured from the Date of the response,
 // which is on the server's clock. Date has whole seconds, so a wait may be up to a second too
@@ -104,8 +104,8 @@ const (
 // In a response from a cache (Age > 0), Parse reads only Retry-After, because the limits may have
 // changed since the response was stored.
 //
-// If Retry-After is sent twice, the longer wait counts. If retry-after-ms differs from it by less
-// than a second, it is the same wait with higher precision.
+// If Retry-After is sent twice, the longer wait counts. If retry-after-ms differs from Retry-After
+// by less than a second, it is the same wait with higher precision.
 func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
 	r := reader{h: h, base: now}
 	if r.count("Age") > 0 {

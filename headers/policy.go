@@ -62,7 +62,7 @@ func (d Dialect) namedTriples(unit string) (named []triple) {
 	return named
 }
 
-// A Policy is a limit in the form that header fields describe.
+// A Policy is a limit as header fields describe it.
 type Policy struct {
 	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
 	Name string
@@ -95,7 +95,8 @@ type together struct {
 	value    []string
 }
 
-// Prepare prepares a policy for Write. Prepare each policy once, not for each response.
+// Prepare returns the policy in the form that Write needs. Call it once for each policy, not for
+// each response.
 func (w *Writer) Prepare(p Policy) *Prepared {
 	if p.Unit == "" {
 		p.Unit = Requests

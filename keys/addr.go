@@ -35,24 +35,24 @@ func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 // unknown. An AddrFunc must be safe for concurrent use.
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
-// ClientAddr returns an AddrFunc for the whole address from which [weir.ByIP] makes a key.
-// The AddrFunc returns ok false if the client has no address, as on a Unix socket.
+// ClientAddr returns an AddrFunc that returns the full client address from which [weir.ByIP] makes
+// a key. It returns ok false if the client has no address, as on a Unix socket.
 func ClientAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ClientAddr", addr.ForwardedFor, trusted).Addr
 }
 
-// ForwardedAddr returns an AddrFunc for the whole address from which [ByForwarded] makes a
-// key. The AddrFunc returns ok false if the client has no address, as on a Unix socket.
+// ForwardedAddr returns an AddrFunc that returns the full client address from which [ByForwarded]
+// makes a key. It returns ok false if the client has no address, as on a Unix socket.
 func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr limits each address that find returns or, like [ByIPPrefix], each network of a chosen
-// size. The rule does not apply to a request for which find returns no address.
+// ByAddr limits the addresses that find returns, grouped into networks of a chosen size: see
+// [ByIPPrefix]. The rule does not apply to a request for which find returns no address.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {
-		panic("keys: ByAddr: nil address function")
+		panic("keys: ByAddr: find is nil")
 	}
 	return func(r *http.Request) (string, bool) {
 		a, ok := find(r)

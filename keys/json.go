@@ -22,8 +22,8 @@ const unreadable = "unreadable"
 // differences, such as dots, plus signs or accents, write a KeyFunc that ignores them too.
 //
 // ByJSON reads at most the first max bytes of the body. The handler can still read the whole body,
-// including any read error. The rule is charged before the rest of the body arrives. A slow client
-// can delay its own request for as long as the server's ReadTimeout allows.
+// and gets the same read error, if there is one. The rule is charged before the rest of the body
+// arrives. A slow client can delay its own request for as long as the server's ReadTimeout allows.
 //
 // If ByJSON cannot read the value, the request is limited all the same: its key is "unreadable",
 // and all such requests share one quota. This happens if the body is longer than max, truncated,
@@ -47,9 +47,9 @@ func ByJSON(field string, max int64) weir.KeyFunc {
 	}
 	switch {
 	case slices.Contains(path, ""):
-		panic(fmt.Sprintf("keys: ByJSON: field %q has an empty name", field))
+		panic(fmt.Sprintf("keys: ByJSON: field is %q; want a name on each side of a dot", field))
 	case max < 1:
-		panic(fmt.Sprintf("keys: ByJSON: max is %d", max))
+		panic(fmt.Sprintf("keys: ByJSON: max is %d; want at least 1", max))
 	}
 	return func(r *http.Request) (string, bool) {
 		if r.ContentLength > max {

@@ -10,9 +10,9 @@
 // [ByBasicAuthUser] read values that clients can invent, so add a limit by address. [Hashed] keeps
 // secrets and names out of the store.
 //
-// Joined with the client's key by [weir.Join], [ByRoute] and [ByMethod] give a client a separate
-// quota for each route or method. [ByPathValue] uses a part of the path as the key, such as a
-// tenant.
+// [ByRoute] and [ByMethod] use the route or the method of a request as its key. To give each
+// client a separate quota for each route or method, combine them with the client's key by
+// [weir.Join]. [ByPathValue] uses a part of the path as the key, such as a tenant.
 //
 // [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP] for networks of other
 // sizes, for the Forwarded field, and for an address that you find yourself.
@@ -42,7 +42,7 @@ import (
 // the value, and the rule does not apply to a request without the cookie.
 func ByCookie(name string) weir.KeyFunc {
 	if name == "" {
-		panic("keys: ByCookie: empty name")
+		panic("keys: ByCookie: name is empty")
 	}
 	return func(r *http.Request) (string, bool) {
 		c, err := r.Cookie(name)
@@ -85,7 +85,7 @@ func ByMethod() weir.KeyFunc {
 // integer type. If it is absent or empty or has another type, the rule does not apply.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
-		panic("keys: ByContext: nil key")
+		panic("keys: ByContext: key is nil")
 	}
 	return func(r *http.Request) (string, bool) {
 		value := r.Context().Value(key)
@@ -115,10 +115,10 @@ func ByContext(key any) weir.KeyFunc {
 // false, so does the function that Hashed returns.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
-		panic("keys: Hashed: empty secret")
+		panic("keys: Hashed: secret is empty")
 	}
 	if key == nil {
-		panic("keys: Hashed: nil key")
+		panic("keys: Hashed: key is nil")
 	}
 	secret = slices.Clone(secret)
 	type hasher struct {

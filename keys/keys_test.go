@@ -121,23 +121,23 @@ func TestHashedConcurrently(t *testing.T) {
 func TestKeyMistakesPanic(t *testing.T) {
 	noKey := weir.KeyFunc(nil)
 	for want, f := range map[string]func(){
-		"keys: ByIPPrefix: ipv4 is 0, not 1 to 32 bits":                func() { keys.ByIPPrefix(0, 64) },
-		"keys: ByIPPrefix: ipv4 is 33, not 1 to 32 bits":               func() { keys.ByIPPrefix(33, 64) },
-		"keys: ByIPPrefix: ipv6 is 0, not 1 to 128 bits":               func() { keys.ByIPPrefix(32, 0) },
-		"keys: ByIPPrefix: ipv6 is 129, not 1 to 128 bits":             func() { keys.ByIPPrefix(32, 129) },
+		"keys: ByIPPrefix: ipv4 is 0; want 1 to 32 bits":               func() { keys.ByIPPrefix(0, 64) },
+		"keys: ByIPPrefix: ipv4 is 33; want 1 to 32 bits":              func() { keys.ByIPPrefix(33, 64) },
+		"keys: ByIPPrefix: ipv6 is 0; want 1 to 128 bits":              func() { keys.ByIPPrefix(32, 0) },
+		"keys: ByIPPrefix: ipv6 is 129; want 1 to 128 bits":            func() { keys.ByIPPrefix(32, 129) },
 		"weir: ByIP: trusted prefix of 10.0.0.1 has an invalid length": func() { weir.ByIP(netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 33)) },
-		"keys: ByAddr: ipv6 is 129, not 1 to 128 bits":                 func() { keys.ByAddr(nowhere, 32, 129) },
-		"keys: ByAddr: nil address function":                           func() { keys.ByAddr(nil, 32, 64) },
-		"weir: ByHeader: empty name":                                   func() { weir.ByHeader("") },
-		"keys: ByCookie: empty name":                                   func() { keys.ByCookie("") },
-		"keys: ByPathValue: empty name":                                func() { keys.ByPathValue("") },
-		"keys: ByContext: nil key":                                     func() { keys.ByContext(nil) },
-		"weir: Join: no keys":                                          func() { weir.Join() },
+		"keys: ByAddr: ipv6 is 129; want 1 to 128 bits":                func() { keys.ByAddr(nowhere, 32, 129) },
+		"keys: ByAddr: find is nil":                                    func() { keys.ByAddr(nil, 32, 64) },
+		"weir: ByHeader: name is empty":                                func() { weir.ByHeader("") },
+		"keys: ByCookie: name is empty":                                func() { keys.ByCookie("") },
+		"keys: ByPathValue: name is empty":                             func() { keys.ByPathValue("") },
+		"keys: ByContext: key is nil":                                  func() { keys.ByContext(nil) },
+		"weir: Join: keys is empty":                                    func() { weir.Join() },
 		"weir: Join: key 1 is nil":                                     func() { weir.Join(never, nil) },
-		"weir: FirstOf: no keys":                                       func() { weir.FirstOf() },
+		"weir: FirstOf: keys is empty":                                 func() { weir.FirstOf() },
 		"weir: FirstOf: key 0 is nil":                                  func() { weir.FirstOf(nil, never) },
-		"keys: Hashed: nil key":                                        func() { keys.Hashed([]byte("s"), noKey) },
-		"keys: Hashed: empty secret":                                   func() { keys.Hashed(nil, never) },
+		"keys: Hashed: key is nil":                                     func() { keys.Hashed([]byte("s"), noKey) },
+		"keys: Hashed: secret is empty":                                func() { keys.Hashed(nil, never) },
 	} {
 		func() {
 			defer func() {

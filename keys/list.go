@@ -11,7 +11,7 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A List is a set of keys, networks and key prefixes. [weir.When] turns its Has method into a
+// A List is a set of keys, networks and key prefixes. Pass its Has method to [weir.When] to make a
 // function for weir.Rule.ForKey. To list addresses, prefer an [AddrList].
 type List struct {
 	keys     map[string]bool
@@ -79,9 +79,9 @@ func (l *List) Has(key string) bool {
 	return ok && l.networks.hold(network)
 }
 
-// An AddrList is a set of addresses and networks. [weir.When] turns the function that its Match
-// method returns into a function for weir.Rule.Policy. The set is compared with the address that a
-// request comes from, not with the key of the rule.
+// An AddrList is a set of addresses and networks. Pass the function that its Match method returns
+// to [weir.When] to make a function for weir.Rule.Policy. The set is compared with the address
+// that a request comes from, not with the key of the rule.
 type AddrList struct{ networks networks }
 
 // NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and networks such
@@ -171,7 +171,7 @@ func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	}
 	if one, _, found := strings.Cut(s, "/"); found {
 		if _, ok := network(addr.Plain(one)); ok {
-			return p, false, fmt.Errorf("entry %q is no network: want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6", s)
+			return p, false, fmt.Errorf("entry %q is no network; want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6", s)
 		}
 	}
 	return p, false, nil

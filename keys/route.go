@@ -12,8 +12,8 @@ import (
 
 // ByPathValue limits each value of a wildcard in the route, as returned by
 // [http.Request.PathValue], which works with net/http and with chi. The value exists only after
-// the router has run. With chi, use r.With on the router that matches the route, and not r.Use.
-// Without a value, or if it is empty, the rule does not apply.
+// the router has run. With chi, use r.With on the router that matches the route, and not r.Use. If
+// the value is missing or empty, the rule does not apply.
 //
 // The key is the decoded value, so /users/alice and /users/alic%65 have the same key. The mux of
 // net/http decodes values itself. chi does not decode a value in which the client has escaped more
@@ -21,7 +21,7 @@ import (
 // value.
 func ByPathValue(name string) weir.KeyFunc {
 	if name == "" {
-		panic("keys: ByPathValue: empty name")
+		panic("keys: ByPathValue: name is empty")
 	}
 	return func(r *http.Request) (string, bool) { return nonempty(pathValue(r, name)) }
 }
@@ -52,8 +52,8 @@ func pathValue(r *http.Request, name string) string {
 // not include the method, and includes the host only with net/http. To tell GET from POST, join
 // ByRoute with [ByMethod].
 //
-// With chi, ByRoute works everywhere. In r.Use it looks up the route that will match, so the
-// request is routed twice. If no route matches a HEAD request, its key is the route of the GET
+// With chi, ByRoute works in every middleware. In r.Use it looks up the route that will match, so
+// the request is routed twice. If no route matches a HEAD request, its key is the route of the GET
 // request, because middleware.GetHead may follow. With net/http, ByRoute must wrap the handler of
 // a route, not the mux.
 //

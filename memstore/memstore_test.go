@@ -217,7 +217,7 @@ func TestFuture(t *testing.T) {
 
 func TestNewPanics(t *testing.T) {
 	defer func() {
-		const want = "memstore: MaxKeys is -1; want 0 or more"
+		const want = "memstore: MaxKeys is -1; want at least 0"
 		if got := recover(); got != want {
 			t.Errorf("got panic %v, want %q", got, want)
 		}

@@ -221,10 +221,10 @@ func TestSetMistakes(t *testing.T) {
 	}{
 		{"api", overrides.Entry{Key: "a"}, 0, "has no limits"},
 		{"", overrides.Entry{Key: "a", Denied: true}, 0, "no rule has the name"},
-		{"api", overrides.Entry{Key: "a", Denied: true}, -1, "below 0"},
+		{"api", overrides.Entry{Key: "a", Denied: true}, -1, "want at least 0"},
 		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{calendar}}, 0, "the algorithm calendar cannot be set"},
-		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Period: -1}}}, 0, "below 0"},
-		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Name: strings.Repeat("n", 5000)}}}, 0, "larger than 4096 bytes"},
+		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Period: -1}}}, 0, "want at least 0"},
+		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Name: strings.Repeat("n", 5000)}}}, 0, "bytes; want at most 4096"},
 	} {
 		if err := l.Set(t.Context(), tt.rule, tt.e, tt.d, ""); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v: got %v, want %q", tt.e, err, tt.want)

@@ -84,15 +84,15 @@ func TestNewMistakes(t *testing.T) {
 		entries entries
 		want    string
 	}{
-		{"no key", entries{{Limits: limits(1)}}, "an entry has an empty key"},
+		{"no key", entries{{Limits: limits(1)}}, "the key of an entry is empty"},
 		{"nothing", entries{{Key: "a"}}, `key "a" has no limits`},
-		{"two things", entries{{Key: "a", Limits: limits(1), Denied: true}}, "more than one of Limits, Unlimited and Denied"},
-		{"zero", entries{{Key: "a", Limits: limits(0)}}, "to refuse a key, set Denied"},
+		{"two things", entries{{Key: "a", Limits: limits(1), Denied: true}}, "more than one of Limits, Unlimited and Denied; want one"},
+		{"zero", entries{{Key: "a", Limits: limits(0)}}, "or Denied to refuse the key"},
 		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for the key "a"`},
 		{"twice the beginning", entries{{Key: "a*", Denied: true}, {Key: "b*", Denied: true}, {Key: "a*", Unlimited: true}}, `two entries for the key "a*"`},
 		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: storedkey.Of(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
-		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "longer than 128 bytes"},
-		{"many limits", entries{{Key: "a", Limits: make([]quota.Limit, 17)}}, "more than 16 limits"},
+		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "has a prefix of 129 bytes; want at most 128"},
+		{"many limits", entries{{Key: "a", Limits: make([]quota.Limit, 17)}}, "has 17 limits; want at most 16"},
 		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only an entry for the first part of joined keys may have them"},
 	} {
 		if _, err := overrides.New(tt.entries...); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "overrides: ") {

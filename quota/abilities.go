@@ -55,7 +55,7 @@ type Stepper interface {
 // the caller is willing to wait.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
-	// queue at its slot or at the instant at, whichever is later. The arguments now and at are in
+	// queue at its slot, but not before the instant given by the argument at. Both instants are in
 	// µs since 1970. The result next is the state with the charge in it, and wait is the time from
 	// now until the charge leaves the queue. If there is no room, ok is false, next is s, and wait
 	// is the time until there is room, or Never.
@@ -72,9 +72,9 @@ type Reserver interface {
 // A Canceler is an Algorithm that can refund the units of one reservation. Other
 // algorithms refund their newest units, which may belong to another caller.
 type Canceler interface {
-	// Cancel refunds n > 0 of the units that were spent at the instant at, or fewer if fewer of
-	// them still count. The instant at may be before or after now; both are in µs since 1970.
-	// Units that Cancel cannot identify stay spent.
+	// Cancel refunds units that were spent at one instant, given by the argument at: n > 0 units,
+	// or fewer if fewer of them still count. That instant may be before or after now; both are in
+	// µs since 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
@@ -82,8 +82,8 @@ type Canceler interface {
 // spend such units as if the Quota were larger. The limit then refuses charges until enough of the
 // units no longer count, as it does after its Quota was lowered.
 type Forcer interface {
-	// Force spends cost > 0 units at the instant at, in µs since 1970, even if they do not fit.
-	// The instant at is never before s.At.
+	// Force spends cost > 0 units even if they do not fit. It spends them at the instant given by
+	// the argument at, in µs since 1970, which is never before s.At.
 	Force(s State, l *Limit, at, cost int64) State
 }
 
@@ -126,9 +126,9 @@ type Batcher interface {
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
-// An Instant is a Store that makes decisions in memory without waiting. It only checks whether its
-// context is done, and neither changes nor keeps charges. The method Instant returns the store
-// itself, so that a store that merely embeds an Instant is not treated as one.
+// An Instant is a Store that makes decisions in memory without waiting. Its Take method only
+// checks whether ctx is done, and neither changes nor keeps charges. The method Instant returns
+// the store itself, so that a store that merely embeds an Instant is not treated as one.
 type Instant interface{ Instant() Store }
 
 // A Payer is a Store that pays with granted units for charges that limits refuse, such as the

@@ -27,24 +27,24 @@ type BreakerOptions struct {
 	Cooldown time.Duration
 
 	// OnChange is called after the breaker has opened, with the error that opened it, and after it
-	// has closed, with a nil error. It may be nil. It is not called after a failed probe. No lock
-	// is held while OnChange runs, in the goroutine of the request that caused the change. Calls
-	// that take longer than Cooldown may overlap.
+	// has closed, with a nil error. It may be nil. It is not called after a failed probe. OnChange
+	// runs without a lock in the goroutine of the request that caused the change. Calls that take
+	// longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
 
-	// Logger logs when the breaker has opened, with the error that opened it, and when it has
-	// closed; nil means slog.Default().
+	// Logger gets a line when the breaker opens, with the error that opened it, and another when
+	// it closes; nil means slog.Default().
 	Logger *slog.Logger
 }
 
 const moment = 25 * time.Millisecond // failures within a moment count once
 
-// Breaker returns a store that fails at once while next is down, so that requests do not wait for
-// next. A closed breaker calls next. After o.Failures consecutive failures it opens and returns
-// ErrOpen. After o.Cooldown it sends one request at a time to next as a probe, and returns ErrOpen
-// to all other requests. A probe that succeeds closes the breaker, and a probe that fails starts
-// another cooldown. If the breaker opens or closes while a call is in progress, the result of that
-// call does not count.
+// Breaker returns a store that fails immediately while next is down, so that requests do not wait
+// for next. A closed breaker calls next. After o.Failures consecutive failures it opens and
+// returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe, and returns
+// ErrOpen to all other requests. A probe that succeeds closes the breaker, and a probe that fails
+// starts another cooldown. If the breaker opens or closes while a call is in progress, the result
+// of that call does not count.
 //
 // An error does not count if it says nothing about the health of the store: if the caller has hung
 // up or its own deadline has passed, if the transaction is invalid, or if the error is
@@ -61,9 +61,9 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	case next == nil:
 		panic("quota: Breaker: the store is nil")
 	case o.Failures < 0:
-		panic(fmt.Sprintf("quota: Breaker: Failures is %d; want 0 or more", o.Failures))
+		panic(fmt.Sprintf("quota: Breaker: Failures is %d; want at least 0", o.Failures))
 	case o.Cooldown < 0:
-		panic(fmt.Sprintf("quota: Breaker: Cooldown is %v; want 0 or more", o.Cooldown))
+		panic(fmt.Sprintf("quota: Breaker: Cooldown is %v; want at least 0", o.Cooldown))
 	}
 	o.Failures = cmp.Or(o.Failures, 5)
 	o.Cooldown = cmp.Or(o.Cooldown, time.Second)
@@ -75,7 +75,7 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	return b
 }
 
-// A BreakerStore is the Store that Breaker returns.
+// A BreakerStore is a Store with a circuit breaker: see Breaker.
 type BreakerStore struct {
 	next    Store
 	o       BreakerOptions

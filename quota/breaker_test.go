@@ -414,17 +414,17 @@ func TestConstructorsRefuse(t *testing.T) {
 		f    func()
 	}{
 		{"quota: Breaker: the store is nil", func() { quota.Breaker(nil, quota.BreakerOptions{}) }},
-		{"quota: Breaker: Failures is -1; want 0 or more", func() { quota.Breaker(memory(), quota.BreakerOptions{Failures: -1}) }},
-		{"quota: Breaker: Cooldown is -1s; want 0 or more", func() { quota.Breaker(memory(), quota.BreakerOptions{Cooldown: -time.Second}) }},
+		{"quota: Breaker: Failures is -1; want at least 0", func() { quota.Breaker(memory(), quota.BreakerOptions{Failures: -1}) }},
+		{"quota: Breaker: Cooldown is -1s; want at least 0", func() { quota.Breaker(memory(), quota.BreakerOptions{Cooldown: -time.Second}) }},
 		{"quota: Hybrid: the store is nil", func() { quota.Hybrid(nil, quota.HybridOptions{}) }},
-		{"quota: Hybrid: MaxKeys is -1; want 0 or more", func() { quota.Hybrid(memory(), quota.HybridOptions{MaxKeys: -1}) }},
+		{"quota: Hybrid: MaxKeys is -1; want at least 0", func() { quota.Hybrid(memory(), quota.HybridOptions{MaxKeys: -1}) }},
 		{"quota: Coalesce: the store is nil", func() { quota.Coalesce(nil) }},
-		{"quota: Fallback: a store is nil", func() { quota.Fallback(nil, memory(), quota.FallbackOptions{}) }},
-		{"quota: Fallback: a store is nil", func() { quota.Fallback(memory(), nil, quota.FallbackOptions{}) }},
-		{"quota: Fallback: both stores are the same", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
+		{"quota: Fallback: primary is nil", func() { quota.Fallback(nil, memory(), quota.FallbackOptions{}) }},
+		{"quota: Fallback: secondary is nil", func() { quota.Fallback(memory(), nil, quota.FallbackOptions{}) }},
+		{"quota: Fallback: secondary is primary; want another store", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
 		{"quota: Share: the store is nil", func() { quota.Share(nil, 2) }},
 		{"quota: Share: replicas is 0; want at least 1", func() { quota.Share(memory(), 0) }},
-		{"quota: ShareFunc: the store or the function is nil", func() { quota.ShareFunc(memory(), nil) }},
+		{"quota: ShareFunc: change is nil", func() { quota.ShareFunc(memory(), nil) }},
 	} {
 		func() {
 			defer func() {

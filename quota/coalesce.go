@@ -53,7 +53,7 @@ const (
 	mostAtOnce = 1024
 )
 
-// A CoalescedStore is the Store that Coalesce returns.
+// A CoalescedStore is a Store that combines concurrent calls: see Coalesce.
 type CoalescedStore struct {
 	next    Store
 	batcher Batcher // nil if next is none
@@ -73,8 +73,8 @@ type lane struct {
 	_       [64]byte
 }
 
-// CoalesceStats contains the statistics of a CoalescedStore. They stay 0 if the next store is not
-// a Batcher.
+// CoalesceStats contains the statistics of a CoalescedStore. All fields stay 0 if the next store
+// is not a Batcher.
 type CoalesceStats struct {
 	Transactions int64 // transactions passed to Take
 	Calls        int64 // calls to the next store for these transactions

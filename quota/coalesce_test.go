@@ -273,11 +273,11 @@ func TestCoalesceErrors(t *testing.T) {
 			mode                     string
 			lone, good, bad, invalid string // a part of the error that each transaction gets; "" if it gets none
 		}{
-			{"", "", "", "", "no algorithm"},
-			{"some", "", "", "bad", "no algorithm"},
-			{"all", "bad", "bad", "bad", "no algorithm"},
-			{"panic", "on my own goroutine", "the store panicked: oh", "the store panicked: oh", "no algorithm"},
-			{"", "", "", "", "no algorithm"},
+			{"", "", "", "", "Algorithm is nil"},
+			{"some", "", "", "bad", "Algorithm is nil"},
+			{"all", "bad", "bad", "bad", "Algorithm is nil"},
+			{"panic", "on my own goroutine", "the store panicked: oh", "the store panicked: oh", "Algorithm is nil"},
+			{"", "", "", "", "Algorithm is nil"},
 		} {
 			mode = c.mode
 			release := behind.hang()

@@ -9,8 +9,8 @@ import (
 // Decide evaluates t; it is for code that implements a Store. It fills in the Result from the
 // state of each charge. If everything fits, Decide overwrites states with the states to be stored,
 // and returns true. Otherwise, and in ModePeek, it leaves states unchanged and returns false. The
-// transaction must be valid, and states must be as long as Charges. now is the store's clock in
-// microseconds since 1970.
+// transaction must be valid, and states must have one element for each charge. The argument now is
+// the time on the store's clock, in microseconds since 1970.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -277,9 +277,9 @@ type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970
 
-	// Log reports whether the state is a log. Other charges may change the log in the meantime, so
-	// a cancellation restores only At. It sets At to Before.At, or to the instant of the newest
-	// unit in the log if that is later.
+	// Log reports whether the algorithm keeps a log in its State. Other charges may change the log
+	// in the meantime, so a cancellation restores only At. It sets At to Before.At, or to the
+	// instant of the newest unit in the log if that is later.
 	Log bool
 }
 

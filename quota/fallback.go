@@ -17,8 +17,8 @@ import (
 // FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
 type FallbackOptions struct {
 	// OnChange is called after secondary has taken over, with the error of primary, and after
-	// primary has worked for a second without an error, with a nil error. It may be nil. No lock
-	// is held while OnChange runs, in the goroutine of the request that caused the change.
+	// primary has worked for a second without an error, with a nil error. It may be nil. OnChange
+	// runs without a lock in the goroutine of the request that caused the change.
 	OnChange func(active bool, err error)
 
 	// Logger gets a warning when secondary takes over, with the error of primary, and a line when
@@ -41,21 +41,24 @@ type FallbackOptions struct {
 // limits separately, so a period in which an outage begins or ends admits at most what the two
 // stores allow together: with Share, twice the limit.
 //
-// If only the answer of primary was lost, primary may have spent the units. The charge then counts
-// in both stores, or only in primary if secondary refuses it, so fewer units are admitted later,
-// never more. A refund, such as that of Reset, goes to the store that answers, or to both if only
-// the answer of primary was lost. If the units had been spent in the other store, that many units
-// may be admitted beyond the limit. ModeForget also goes to the store that answers.
+// If primary fails, it may still have spent the units, because perhaps only its answer was lost.
+// The charge then counts in both stores, or only in primary if secondary refuses it, so fewer
+// units are admitted later, never more. A refund, such as that of Reset, goes to the store that
+// answers, or to both if only the answer of primary was lost. If the units had been spent in the
+// other store, that many units may be admitted beyond the limit. ModeForget also goes to the store
+// that answers.
 //
 // Fallback logs when secondary takes over, with the Cause, and when primary has worked for a
 // second without an error: see FallbackOptions. FallbackStore.Stats counts the decisions that
 // secondary makes. Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
-	case primary == nil || secondary == nil:
-		panic("quota: Fallback: a store is nil")
+	case primary == nil:
+		panic("quota: Fallback: primary is nil")
+	case secondary == nil:
+		panic("quota: Fallback: secondary is nil")
 	case compare.Equal(primary, secondary):
-		panic("quota: Fallback: both stores are the same")
+		panic("quota: Fallback: secondary is primary; want another store")
 	}
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}
@@ -63,7 +66,7 @@ func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	return &FallbackStore{primary: primary, secondary: secondary, o: o, loud: sparse.Gate{Every: time.Minute}}
 }
 
-// A FallbackStore is the Store that Fallback returns.
+// A FallbackStore is a Store that uses a second Store when the first one fails: see Fallback.
 type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions
@@ -81,6 +84,11 @@ type FallbackStats struct {
 	// second without an error since.
 	Active bool
 
+	// Since is when primary failed first while Active has been true; it is zero unless Active.
+	// Last is when primary failed last; it is zero if primary has never failed. A single failure
+	// has one time: Last equals Since.
+	Since, Last time.Time
+
 	// Decided is how many transactions secondary has decided, by the Cause of the error from
 	// primary. It has an entry for every Cause that a store can return, even if the count is 0.
 	Decided map[string]int64
@@ -88,7 +96,14 @@ type FallbackStats struct {
 
 // Stats returns the statistics collected since Fallback returned f.
 func (f *FallbackStore) Stats() FallbackStats {
-	s := FallbackStats{f.began.Load() != 0, make(map[string]int64, storeCauses)}
+	began, last := f.began.Load(), f.last.Load()
+	s := FallbackStats{Active: began != 0, Decided: make(map[string]int64, storeCauses)}
+	if s.Active {
+		s.Since = time.Unix(0, began)
+	}
+	if last != 0 {
+		s.Last = time.Unix(0, last)
+	}
 	for i := range f.decided {
 		s.Decided[causes[i]] = f.decided[i].Load()
 	}

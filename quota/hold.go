@@ -19,7 +19,8 @@ import (
 // and holds the units of the concurrency limits until release is called. It is for work other than
 // HTTP requests, such as jobs, connections, and exclusive access across all processes that share
 // the store. Hold renews the units, so the work may last longer than the lease. If the process
-// dies, the units are released when their lease expires. Units of other limits stay spent.
+// dies, the units are released when their lease expires. Units spent under other limits stay
+// spent.
 //
 // If the charges do not fit, Hold waits in line, as described at TakeInLine, until the deadline of
 // ctx, and then returns a *LimitedError. If ctx has no deadline, Hold does not wait but returns
@@ -40,7 +41,7 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 		return nil, err
 	}
 	if !slices.ContainsFunc(charges, func(c Charge) bool { return c.Limit.InFlight() }) {
-		return nil, errors.New("quota: Hold has no charge of a concurrency limit, so it would hold nothing")
+		return nil, errors.New("quota: Hold: no charge is of a concurrency limit; want one, or Hold would hold nothing")
 	}
 	t := &Transaction{Charges: slices.Clone(charges)} // a LimitedError keeps them
 	if deadline, ok := ctx.Deadline(); ok {
@@ -61,8 +62,9 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // returns nil if t has spent no such units. The caller may change t afterwards. Keep calls the
 // store with ctx, which must never be cancelled or expire.
 //
-// If units cannot be renewed or released, Keep calls failed with a description, such as "units not
-// refunded", and the name of a rule. If failed is nil, Keep logs a warning to slog.Default().
+// If units cannot be renewed or released, Keep reports this by a call to failed, in which what
+// describes the problem, such as "units not refunded", and rule is the name of a rule. If failed
+// is nil, Keep logs a warning to slog.Default().
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond

@@ -131,9 +131,9 @@ func TestHoldErrors(t *testing.T) {
 		want  string
 	}{
 		{ctx, memory(), large, `quota: rule "jobs" has as many requests in flight as it may: limit 2 per 1m0s (in-flight)`},
-		{ctx, memory(), quota.Charge{Rule: "jobs", Limit: algorithms.GCRA(1, time.Second), Cost: 1}, "quota: Hold has no charge of a concurrency limit, so it would hold nothing"},
-		{ctx, memory(), quota.Charge{Rule: "jobs", Limit: algorithms.InFlight(1, time.Second)}, `quota: rule "jobs": a charge of cost 0 spends nothing and is never limited: set its Cost`},
-		{ctx, memory(), quota.Charge{Rule: "jobs", Limit: algorithms.InFlight(0, time.Second), Cost: 1}, `quota: rule "jobs": limit "1s": quota 0 is below 1`},
+		{ctx, memory(), quota.Charge{Rule: "jobs", Limit: algorithms.GCRA(1, time.Second), Cost: 1}, "quota: Hold: no charge is of a concurrency limit; want one, or Hold would hold nothing"},
+		{ctx, memory(), quota.Charge{Rule: "jobs", Limit: algorithms.InFlight(1, time.Second)}, `quota: rule "jobs": Cost is 0; want at least 1, because a charge that spends nothing is never limited`},
+		{ctx, memory(), quota.Charge{Rule: "jobs", Limit: algorithms.InFlight(0, time.Second), Cost: 1}, `quota: rule "jobs": limit "1s": quota is 0; want at least 1`},
 		{ctx, failing{errDown}, jobs(1, time.Second), errDown.Error()},
 		{over, memory(), jobs(1, time.Second), "context canceled"},
 	} {

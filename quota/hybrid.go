@@ -22,9 +22,9 @@ type HybridOptions struct {
 }
 
 // Hybrid returns a store that remembers the refusals of next. It refuses from memory what next
-// would refuse again, and otherwise calls next. For a client that exceeds its limit, next is then
-// called only when a charge may fit, and once every 10 s. Hybrid panics if next is nil or MaxKeys
-// is negative.
+// would refuse again, and otherwise calls next. While a client exceeds its limit, the store calls
+// next only when a charge of the client may fit, and otherwise once every 10 s. Hybrid panics if
+// next is nil or MaxKeys is negative.
 //
 // A charge is refused from memory only if next has refused a charge of the same key and cost under
 // the same limit, and only until the RetryAfter of that refusal has passed, measured from before
@@ -40,7 +40,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	case next == nil:
 		panic("quota: Hybrid: the store is nil")
 	case o.MaxKeys < 0:
-		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d; want 0 or more", o.MaxKeys))
+		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d; want at least 0", o.MaxKeys))
 	}
 	n := cmp.Or(o.MaxKeys, 1<<16)
 	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}
@@ -52,7 +52,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	return h
 }
 
-// A HybridStore is the Store that Hybrid returns.
+// A HybridStore is a Store that repeats refusals from memory: see Hybrid.
 type HybridStore struct {
 	next   Store
 	seed   maphash.Seed
@@ -66,7 +66,7 @@ func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 // CacheStats contains the statistics of a store that makes decisions from memory when it can, and
 // otherwise calls the next store. The hit rate is Hits / (Hits + Misses).
 type CacheStats struct {
-	Kind   string // "hybrid" or "lease": the label kind of metrics
+	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory
 	Misses int64  // transactions sent to the next store
 }

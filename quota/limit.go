@@ -119,21 +119,21 @@ func (l Limit) Validate() error {
 func (l *Limit) Fault() error {
 	switch {
 	case l.Algorithm == nil:
-		return errors.New("it has no algorithm")
+		return errors.New("Algorithm is nil")
 	case l.Quota < 1:
-		return fmt.Errorf("quota %d is below 1", l.Quota)
+		return fmt.Errorf("quota is %d; want at least 1", l.Quota)
 	case l.Period < time.Microsecond:
-		return fmt.Errorf("period %v is below a microsecond", l.Period)
+		return fmt.Errorf("period is %v; want at least 1µs", l.Period)
 	case l.Period%time.Microsecond != 0:
-		return fmt.Errorf("period %v is not in whole microseconds", l.Period)
+		return fmt.Errorf("period is %v; want whole microseconds", l.Period)
 	case l.Burst < 0:
-		return fmt.Errorf("burst %d is below 0", l.Burst)
+		return fmt.Errorf("burst is %d; want at least 0", l.Burst)
 	}
 	if !printable.Is(l.Name) {
 		return printable.Err
 	}
 	if name := l.Algorithm.Name(); name == "" || !printable.Is(name) {
-		return fmt.Errorf("its algorithm is named %q, which is empty or not printable ASCII", name)
+		return fmt.Errorf("the name of Algorithm is %q; want printable ASCII", name)
 	}
 	if v, ok := l.Algorithm.(Validator); ok {
 		return v.Validate(l)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"time"
 
@@ -17,32 +18,33 @@ import (
 // Mode of t must be ModeSpend.
 //
 // Nobody knows when units in flight will be released, so a store cannot reserve them for later.
-// Instead, the caller waits in the line of a limit and key that refuse it, and then calls the
+// Instead, the caller waits in a line for the limit and key that refuse it, and then calls the
 // store again. Until all of its charges fit at the same time, including those of rate limits, it
 // spends and holds nothing. The callers in a process are served in order of arrival: a later
 // caller that charges the same limit and key waits behind the earlier ones. Only the first caller
 // in a line calls the store. It does so when Keep releases units in this process, when a rate
-// limit has units, and otherwise every 5 to 15 ms, because another process may have released
-// units. A process therefore calls the store about 100 times a second for each limit and key with
-// a line, and at most 1000 times a second in all.
+// limit has enough units, and otherwise every 5 to 15 ms, because another process may have
+// released units. A process therefore calls the store about 100 times a second for each limit and
+// key with a line, and at most 1000 times a second in all.
 //
 // If a process offered the units it releases only to its own callers, it could keep them forever.
-// Units that were held for a time d are therefore released, with probability d/250 ms, without
-// notice to the process's own callers, and go to whichever process calls the store first. With an
-// Instant there is always notice, because no other process shares it.
+// Keep therefore sometimes releases units without notifying the callers in its own process, so
+// that the units go to whichever process calls the store first. The probability is d/250 ms for
+// units that were held for a time d, and 0 if the store is an Instant, because no other process
+// shares it.
 //
 // If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx is cancelled
 // first, nothing is spent and TakeInLine returns the error of ctx. If the deadline of ctx passes
-// before t.Within does, t is refused. An error from the store is returned immediately. Calls to
-// the store do not end with ctx, so TakeInLine may return one call later than ctx ends. A
-// transaction without a concurrency limit waits only behind callers that have one. It then
-// reserves a slot, which begins t.Wait after TakeInLine has returned.
+// first, t is refused. An error from the store is returned immediately. A call to the store does
+// not end with ctx, so TakeInLine may return only when the current call has ended. A transaction
+// without a concurrency limit waits only behind callers that have one. It then reserves a slot,
+// which begins t.Wait after TakeInLine has returned.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err
 	}
 	if t.Mode != ModeSpend {
-		return 0, errors.New("quota: TakeInLine needs ModeSpend, because the other modes do not wait")
+		return 0, fmt.Errorf("quota: TakeInLine: Mode is %d; want ModeSpend, because other modes do not wait", t.Mode)
 	}
 	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, ticket: line.Ticket()}
 	within := t.Within

@@ -75,9 +75,9 @@ type Algorithm interface {
 	Name() string
 
 	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
-	// It returns the new state; after a refusal, that is s unchanged. A cost of 0 is always
-	// allowed and spends nothing; its Decision describes s. A negative cost refunds the newest
-	// units, but no more than were spent.
+	// It returns the new state, or s unchanged if it refuses. A cost of 0 is always allowed and
+	// spends nothing; its Decision describes s. A negative cost refunds the newest units, but no
+	// more than were spent.
 	//
 	// If s.At is later than now, either units are reserved or the clock has stepped back. No
 	// charge fits before s.At. A charge therefore cannot overtake a reservation, and a clock that
@@ -179,9 +179,9 @@ const (
 	// fields of the Decision describe the key as it is.
 	ModePeek
 
-	// ModeAtMost spends the charges repeatedly, as many times as all of them fit now, but at most
-	// Transaction.Most times. Of a charge with Cost 1 it thus spends up to Most units. Granted is
-	// how many times it spent the charges. If they do not fit even once, they are refused as in
+	// ModeAtMost spends the charges repeatedly, as often as all of them fit now, up to
+	// Transaction.Most times. A charge with Cost 1 thus spends up to Most units. Granted is how
+	// many times it spent the charges. If they do not fit even once, they are refused as in
 	// ModeSpend. No Cost may be negative, and at least one Cost must be above 0.
 	ModeAtMost
 
@@ -191,8 +191,8 @@ const (
 	// at the rate of the new limit. Refunded units reduce the debt. No Cost may be negative.
 	// ModeForce does not spend units beyond these bounds: a window or a log holds at most 2^50
 	// units, and one charge spends at most 2^49 of them. The debt of a GCRA or a bucket is at most
-	// what drains in 2^50 µs, 35 years. If the Quota is above 3, the bound may be lower, but it is
-	// at least four times the capacity.
+	// what drains in 2^50 µs (35 years). If the Quota is above 3, the bound may be lower, but it
+	// is at least four times the capacity.
 	ModeForce
 
 	// ModeForget spends nothing and deletes the states of the charges, including all spent and
@@ -255,15 +255,15 @@ type Result struct {
 	Undo []Undo
 }
 
-// SetQuestion copies everything except the Result from one transaction to t, and reuses the memory
-// of t. A store needs such a copy if it keeps charges, or changes them before it passes them to
-// another store.
+// SetQuestion sets *t, except for its Result, to a copy of *from. It reuses the memory of t. A
+// store needs such a copy if it keeps charges, or changes them before it passes them to another
+// store.
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// SetResult copies from into r and reuses the memory of r.
+// SetResult sets *r to a copy of *from. It reuses the memory of r.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
 	r.At, r.Wait, r.Granted = from.At, from.Wait, from.Granted
@@ -280,7 +280,7 @@ func (r *Result) Allowed() bool {
 	return true
 }
 
-// RetryAfter is the wait until all charges fit, if nothing else is spent: the longest
+// RetryAfter returns the wait until all charges fit if nothing else is spent, which is the longest
 // RetryAfter of the decisions. It may be Never.
 func (r *Result) RetryAfter() time.Duration {
 	longest := time.Duration(0)
@@ -339,11 +339,11 @@ func (t *Transaction) validate() error {
 func (t *Transaction) validateMode() error {
 	switch {
 	case t.Mode > ModeForget:
-		return fmt.Errorf("quota: Mode %d is unknown", t.Mode)
+		return fmt.Errorf("quota: Mode is %d; want one of the constants", t.Mode)
 	case t.Mode != ModeSpend && t.Within > 0:
-		return fmt.Errorf("quota: Within is %v: only ModeSpend waits, the other modes need 0", t.Within)
+		return fmt.Errorf("quota: Within is %v; want 0, because only ModeSpend waits", t.Within)
 	case (t.Mode == ModeAtMost) != (t.Most > 0):
-		return fmt.Errorf("quota: Most is %d: ModeAtMost needs 1 or more, the other modes need 0", t.Most)
+		return fmt.Errorf("quota: Most is %d; want at least 1 in ModeAtMost, 0 in other modes", t.Most)
 	case t.Mode != ModeAtMost && t.Mode != ModeForce:
 		return nil
 	}
@@ -351,12 +351,12 @@ func (t *Transaction) validateMode() error {
 	for i := range t.Charges {
 		cost := t.Charges[i].Cost
 		if cost < 0 {
-			return fmt.Errorf("quota: rule %q: ModeAtMost and ModeForce cannot give units back: the cost is %d", t.Charges[i].Rule, cost)
+			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 0, because ModeAtMost and ModeForce cannot refund units", t.Charges[i].Rule, cost)
 		}
 		spends = spends || cost > 0
 	}
 	if !spends {
-		return errors.New("quota: ModeAtMost needs a charge with a Cost above 0")
+		return errors.New("quota: no charge has a Cost above 0; want one in ModeAtMost")
 	}
 	return nil
 }
@@ -404,9 +404,9 @@ var (
 	// weir.Options.OnError).
 	ErrBusy = errors.New("quota: the store is busy")
 
-	// ErrFull is the ErrBusy of a store that keeps its states in process memory and has no room
-	// for another one. Unlike other kinds of ErrBusy, ErrFull means that the store should be given
-	// more room: see MaxKeys in memstore.Options.
+	// ErrFull is an ErrBusy. A store that keeps its states in process memory returns it when it
+	// has no room for another state. Unlike other kinds of ErrBusy, ErrFull means that the store
+	// should be given more room: see MaxKeys in memstore.Options.
 	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
 
 	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
@@ -417,7 +417,7 @@ var (
 
 	// ErrLimit marks an invalid limit that a function returned for a request, so no constructor
 	// could detect it. The store has not failed.
-	ErrLimit = errors.New("a Policy or ForKey returned it")
+	ErrLimit = errors.New("Policy or ForKey returned an invalid limit")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of the
 	// store. The store was not called, and nothing was spent.

@@ -31,19 +31,23 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc returns a store that calls next with other limits. It passes a copy of the charges of
-// each valid transaction to change, which changes their limits. The function change may be called
-// from several goroutines at once, and must not keep the slice. The decisions are those of next,
-// and the charges of the transaction itself are not changed. ShareFunc panics if an argument is
-// nil.
+// ShareFunc returns a store that calls next with changed limits. For each valid transaction, it
+// passes a copy of the charges to the function change, which replaces their limits. That function
+// may be called from several goroutines at once, and must not keep the slice. The decisions are
+// those of next, and the charges of the transaction itself are not changed. ShareFunc panics if an
+// argument is nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
-	if next == nil || change == nil {
-		panic("quota: ShareFunc: the store or the function is nil")
+	switch {
+	case next == nil:
+		panic("quota: ShareFunc: the store is nil")
+	case change == nil:
+		panic("quota: ShareFunc: change is nil")
 	}
 	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
 }
 
-// A SharedStore is the Store that Share and ShareFunc return.
+// A SharedStore is a Store that changes limits before it calls the next Store: see Share and
+// ShareFunc.
 type SharedStore struct {
 	next   Store
 	change func([]Charge)

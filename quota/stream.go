@@ -64,7 +64,7 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	case s.err != nil:
 		return 0, s.err
 	case n < 0:
-		return 0, fmt.Errorf("quota: Draw of %d units", n)
+		return 0, fmt.Errorf("quota: Draw: n is %d; want at least 0", n)
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	}

@@ -32,7 +32,7 @@ func (e *LimitedError) Error() string {
 	return "quota: limited"
 }
 
-// RetryAfter is the wait until all charges fit, if nothing else is spent. It may be Never.
+// RetryAfter returns the wait until all charges fit, if nothing else is spent. It may be Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
 // Allow spends one charge if it fits now. Otherwise the RetryAfter of the Decision is the wait
@@ -75,7 +75,7 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
-			return fmt.Errorf("quota: rule %q: a charge of cost %d spends nothing and is never limited: set its Cost", c.Rule, c.Cost)
+			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 1, because a charge that spends nothing is never limited", c.Rule, c.Cost)
 		}
 	}
 	return nil
@@ -128,7 +128,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation is a reserved slot. Only one goroutine may use it at a time.
+// A Reservation is a slot that Reserve has reserved. Only one goroutine may use it at a time.
 type Reservation struct {
 	store Store
 	t     Transaction
@@ -149,8 +149,8 @@ func (r *Reservation) take(ctx context.Context) error {
 // Delay returns the time until the slot begins; 0 if it has begun.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
-// Wait returns when the slot begins. If ctx ends first, Wait cancels the slot and returns the
-// error of ctx.
+// Wait waits until the slot begins. If ctx ends first, Wait cancels the slot and returns the error
+// of ctx.
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
 	if d == 0 {
@@ -195,7 +195,7 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns the decisions that the store would make on charges now, and spends nothing: see
+// Peek returns the decisions that the store would now make on charges, and spends nothing: see
 // ModePeek.
 //
 // If a HybridStore refuses a charge from memory, its Remaining may be -1.

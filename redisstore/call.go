@@ -99,7 +99,7 @@ type value struct {
 func (s *Store) prepare(c *call, around []int64) error {
 	t := c.ts[0]
 	if len(t.Charges) > mostCharges {
-		return fmt.Errorf("redisstore: %d charges in one transaction: at most %d are allowed", len(t.Charges), mostCharges)
+		return fmt.Errorf("redisstore: the transaction has %d charges; want at most %d", len(t.Charges), mostCharges)
 	}
 	c.values = s.valuesOf(t)
 	var here [maxDirect]shaped

@@ -53,7 +53,7 @@ func TestTooManyCharges(t *testing.T) {
 	for i := range 10_001 {
 		tx.Charges = append(tx.Charges, quota.Charge{Key: fmt.Sprint(i), Limit: algorithms.GCRA(3, time.Hour), Cost: 1})
 	}
-	const want = "redisstore: 10001 charges in one transaction: at most 10000 are allowed"
+	const want = "redisstore: the transaction has 10001 charges; want at most 10000"
 	if err := store.Take(t.Context(), &tx); err == nil || err.Error() != want {
 		t.Errorf("got error %v, want %s", err, want)
 	}

@@ -5,9 +5,9 @@
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// If a region does not use its share of the rate, the other regions get it within a few seconds.
-// The page docs/regions.md in the repository compares this package with one distant store and
-// with [quota.Share].
+// If a region does not use its share of the rate, the other regions can use it within a few
+// seconds. The page docs/regions.md in the repository compares this package with a single distant
+// store and with [quota.Share].
 package regions
 
 import (
@@ -78,22 +78,26 @@ const whole = 10_000
 // is smaller than the number of regions, or the quota is smaller than ten times that number, the
 // regions together may therefore admit more than the limit.
 //
-// If central cannot be reached, or if Run is not running, a region has only a tenth of its even
-// share after the current interval ends. If the clock of central jumps, two regions may use the
-// same share for one interval.
+// If central cannot be reached, or if Run is not active, a region has only a tenth of its
+// even share after the current interval ends. If the clock of central jumps, two regions may use
+// the same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {
 	o.Every = cmp.Or(o.Every, 2*time.Second)
 	switch {
-	case local == nil || central == nil:
-		panic("regions: a store is nil")
+	case local == nil:
+		panic("regions: local is nil")
+	case central == nil:
+		panic("regions: central is nil")
 	case o.Regions < 1 || o.Regions > whole/100:
-		panic(fmt.Sprintf("regions: Regions is %d, not 1 to %d", o.Regions, whole/100))
-	case o.Budget == "" || o.Region == "":
-		panic("regions: Budget or Region is empty")
+		panic(fmt.Sprintf("regions: Regions is %d; want 1 to %d", o.Regions, whole/100))
+	case o.Budget == "":
+		panic("regions: Budget is empty")
+	case o.Region == "":
+		panic("regions: Region is empty")
 	case o.Every < time.Millisecond || o.Every%time.Millisecond != 0:
-		panic(fmt.Sprintf("regions: Every is %v, not whole milliseconds", o.Every))
+		panic(fmt.Sprintf("regions: Every is %v; want whole milliseconds, at least 1", o.Every))
 	}
 	s := &Store{central: central, o: o, start: time.Now()}
 	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {

@@ -112,13 +112,13 @@ func TestNew(t *testing.T) {
 	rdb := redis.NewClient(redisstore.ClientOptions(0, "127.0.0.1:1").Simple())
 	defer rdb.Close()
 	for want, o := range map[string]stack.Options{
-		"Replicas is 0: want the number":  {},
-		"Replicas is -1: want the number": {Replicas: -1},
-		"Hybrid.MaxKeys is -1":            {Replicas: 1, Hybrid: quota.HybridOptions{MaxKeys: -1}},
-		"Memory.MaxKeys is -1":            {Replicas: 1, Memory: memstore.Options{MaxKeys: -1}},
-		"Breaker.Failures is -1":          {Replicas: 1, Breaker: quota.BreakerOptions{Failures: -1}},
-		"Breaker.Cooldown is -1ns":        {Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: -1}},
-		`prefix "{" contains a brace`:     {Replicas: 1, Redis: redisstore.Options{Prefix: "{"}},
+		"Replicas is 0; want the number":            {},
+		"Replicas is -1; want the number":           {Replicas: -1},
+		"Hybrid.MaxKeys is -1":                      {Replicas: 1, Hybrid: quota.HybridOptions{MaxKeys: -1}},
+		"Memory.MaxKeys is -1":                      {Replicas: 1, Memory: memstore.Options{MaxKeys: -1}},
+		"Breaker.Failures is -1":                    {Replicas: 1, Breaker: quota.BreakerOptions{Failures: -1}},
+		"Breaker.Cooldown is -1ns":                  {Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: -1}},
+		`Prefix is "{"; want a text without braces`: {Replicas: 1, Redis: redisstore.Options{Prefix: "{"}},
 	} {
 		if _, err := stack.New(rdb, o); !weirtest.FailsWith(err, want) {
 			t.Errorf("%+v: got error %v, want %q", o, err, want)

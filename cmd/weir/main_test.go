@@ -60,7 +60,7 @@ func TestRun(t *testing.T) {
 		{"serve", 2, "", "-limits or -envoy-config is missing"},
 		{"serve -limits x -x", 2, "", "-x"},
 		{"serve x", 2, "", "no arguments"},
-		{"serve -limits x -upstream localhost", 2, "", "not a URL such as"},
+		{"serve -limits x -upstream localhost", 2, "", "want a URL such as"},
 		{"serve -limits x -admin-token short", 2, "", "has 5 bytes; want at least 16"},
 		{"serve -limits x -addr tls://:1", 2, "", "-addr tls://:1 needs -tls-cert and -tls-key"},
 		{"serve -limits x -tls-cert y", 2, "", "need each other"},

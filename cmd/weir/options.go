@@ -146,7 +146,7 @@ func (o *options) check() error {
 	}
 	if o.upstream != "" {
 		if u, err := url.Parse(o.upstream); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			invalid("-upstream %s is not a URL such as http://localhost:9000", o.upstream)
+			invalid("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
 		}
 	}
 	if n := len(o.adminToken); n > 0 && n < 16 {

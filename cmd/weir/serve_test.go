@@ -320,7 +320,7 @@ func TestServeFails(t *testing.T) {
 		{[]string{"-limits", writeFile(t, filepath.Join(t.TempDir(), "headers.yaml"), "limits:\n- {name: a, config: [{limit: 1, period: 1}]}\n- {name: b, headers: ietf, config: [{limit: 1, period: 1}]}")}, "their headers differ"},
 		{[]string{"-limits", path, "-tls-cert", path, "-tls-key", path}, "failed to find any PEM data"},
 		{[]string{"-limits", path, "-redis-addrs", "127.0.0.1:1", "-redis-tls", "-redis-tls-ca", path}, "has no certificate"},
-		{[]string{"-limits", path, "-redis-addrs", "127.0.0.1:1", "-redis-prefix", "{"}, "contains a brace"},
+		{[]string{"-limits", path, "-redis-addrs", "127.0.0.1:1", "-redis-prefix", "{"}, "want a text without braces"},
 	} {
 		var stderr bytes.Buffer
 		status := run(t.Context(), append([]string{"serve"}, tt.args...), nil, io.Discard, &stderr)

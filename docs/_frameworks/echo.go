@@ -9,7 +9,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Echo returns a middleware for echo. admit is Limiter.Admit, or what Admit of a config.File returns.
+// Echo returns a middleware for echo. admit is Limiter.Admit, or the result of config.File.Admit.
 func Echo(admit func(*http.Request) (*weir.Admission, error)) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) (err error) {
@@ -34,7 +34,7 @@ func Echo(admit func(*http.Request) (*weir.Admission, error)) echo.MiddlewareFun
 			defer func() { a.Done(o) }()
 			err = next(c)
 			var res *echo.Response
-			res, o.Status = echo.ResolveResponseStatus(c.Response(), err) // also of an error that echo will answer
+			res, o.Status = echo.ResolveResponseStatus(c.Response(), err) // the status that echo will send, even for an error
 			if res != nil {
 				o.Bytes = res.Size
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// Gin returns a middleware for gin. admit is Limiter.Admit, or what Admit of a config.File returns.
+// Gin returns a middleware for gin. admit is Limiter.Admit, or the result of config.File.Admit.
 func Gin(admit func(*http.Request) (*weir.Admission, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		r := c.Request

@@ -13,14 +13,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Gorilla returns a handler that echoes messages over gorilla/websocket. Each message is charged
-// under the keys of the request that has opened the connection.
+// Gorilla returns a handler that echoes messages over gorilla/websocket. It charges each message
+// under the keys of the request that opened the connection.
 func Gorilla(messages *weir.Limiter) http.HandlerFunc {
 	var upgrader websocket.Upgrader
 	return func(w http.ResponseWriter, r *http.Request) {
 		conn, err := upgrader.Upgrade(w, r, nil)
 		if err != nil {
-			return // Upgrade has answered
+			return // Upgrade has sent a response
 		}
 		defer conn.Close()
 		conn.SetReadLimit(64 << 10)
@@ -44,8 +44,8 @@ func Gorilla(messages *weir.Limiter) http.HandlerFunc {
 	}
 }
 
-// reason tells the client why the connection is closed, in less than the 123 bytes that a close frame
-// has room for.
+// reason returns the reason for closing the connection. It is shorter than 123 bytes, the most that
+// fits in a close frame.
 func reason(err error) string {
 	var refused *weir.RefusedError
 	if !errors.As(err, &refused) || refused.RetryAfter() == quota.Never {

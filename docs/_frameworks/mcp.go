@@ -13,10 +13,10 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// MCP returns an MCP server with a tool, which each user may call twice in an hour. All requests of
-// a user, also those of other methods, share a second quota.
+// MCP returns an MCP server with a tool that each user may call twice an hour. A second quota
+// covers all requests of a user, whatever their method.
 func MCP(store weir.Store, user weir.KeyFunc) (http.Handler, error) {
-	const max = 64 << 10 // how many bytes of a body are read
+	const max = 64 << 10 // the most bytes of a body that are read
 	limiter, err := weir.New(store, weir.Options{
 		OnLimited: jsonrpc.OnLimited(max),
 		Rules: []weir.Rule{

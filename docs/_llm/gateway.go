@@ -1,4 +1,4 @@
-// Package gateway limits the API of a language model. docs/llm.md explains it.
+// Package gateway limits the API of a language model. See docs/llm.md.
 package gateway
 
 import (
@@ -20,16 +20,16 @@ import (
 
 // A Tenant has the quotas of one customer.
 type Tenant struct {
-	Requests     int64 // a minute
-	Tokens       int64 // a minute
-	ModelTokens  int64 // a minute, of each model
-	MicroDollars int64 // a day
+	Requests     int64 // per minute
+	Tokens       int64 // per minute
+	ModelTokens  int64 // per minute and model
+	MicroDollars int64 // per day
 }
 
-// NewLimiter limits every tenant, whom your authentication has put into the field X-Tenant.
+// NewLimiter limits each tenant. Your authentication sets the header field X-Tenant.
 func NewLimiter(store weir.Store, t Tenant) (*weir.Limiter, error) {
 	tenant := weir.ByHeader("X-Tenant")
-	most := llm.MaxTokens(min(t.Tokens, t.ModelTokens, 4096)) // what an answer may have at most
+	most := llm.MaxTokens(min(t.Tokens, t.ModelTokens, 4096)) // the most that an answer may use
 	return weir.New(store, weir.Options{
 		Headers:   headers.OpenAI | headers.Anthropic,
 		OnLimited: http.HandlerFunc(refuse),
@@ -47,17 +47,17 @@ func NewLimiter(store weir.Store, t Tenant) (*weir.Limiter, error) {
 	})
 }
 
-// A price is in micro-dollars for a token, which is the same number as dollars for a million.
+// A price is in micro-dollars per token, which equals dollars per million tokens.
 type price struct{ input, output int64 }
 
 func priceOf(model string) price {
 	if p, ok := map[string]price{"gpt-5-mini": {1, 2}, "claude-haiku": {1, 5}}[model]; ok {
 		return p
 	}
-	return price{3, 15} // an unknown model costs what the dearest does
+	return price{3, 15} // assume the highest price for an unknown model
 }
 
-// NewGateway passes requests on to the API of a provider, and charges what its answers say.
+// NewGateway forwards requests to a provider's API, and charges the usage in its answers.
 func NewGateway(l *weir.Limiter, provider *url.URL) http.Handler {
 	return l.Handler(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(provider) },
@@ -69,7 +69,7 @@ func NewGateway(l *weir.Limiter, provider *url.URL) http.Handler {
 	})
 }
 
-// NewModel streams the answers of a model of your own, and stops when the tokens are used up.
+// NewModel streams the answers of your own model, and stops when the tokens are used up.
 func NewModel(l *weir.Limiter, generate func(r *http.Request) []string) http.Handler {
 	return l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -95,7 +95,7 @@ func NewModel(l *weir.Limiter, generate func(r *http.Request) []string) http.Han
 	}))
 }
 
-// refuse answers in the form that the SDKs of OpenAI and of Anthropic read.
+// refuse answers in the format that the OpenAI and Anthropic SDKs read.
 func refuse(w http.ResponseWriter, r *http.Request) {
 	status, kind := http.StatusTooManyRequests, "rate_limit_error"
 	switch a := weir.FromContext(r.Context()); {
@@ -104,7 +104,7 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 	case a.Refusal.Reason == weir.ReasonError:
 		status, kind = http.StatusServiceUnavailable, "overloaded_error"
 	case a.RetryAfter() == quota.Never || a.RetryAfter() > time.Minute:
-		w.Header().Set("X-Should-Retry", "false") // the SDKs would try again in seconds
+		w.Header().Set("X-Should-Retry", "false") // or the SDKs would retry within seconds
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -93,7 +93,7 @@ func parseCommon(line string) (*entry, Format, error) {
 	e := &entry{header: http.Header{}}
 	var err error
 	if e.at, err = time.Parse(layout, before[i+1:]); err != nil {
-		return nil, Common, fmt.Errorf("the time is %s, want one such as %s", quote(before[i+1:]), layout)
+		return nil, Common, fmt.Errorf("the time is %s; want one such as %s", quote(before[i+1:]), layout)
 	}
 	if err := e.who(strings.TrimSuffix(before[:i], " ")); err != nil {
 		return nil, Common, err
@@ -133,7 +133,7 @@ func (e *entry) who(s string) error {
 			peer, err = netip.ParseAddr(host)
 		}
 		if err != nil {
-			return fmt.Errorf("the client is %s, want an address", quote(virtual))
+			return fmt.Errorf("the client is %s; want an address", quote(virtual))
 		}
 		e.host = virtual
 	}
@@ -198,10 +198,10 @@ func parseCaddy(line string) (*entry, error) {
 	if r.RemoteIP == "" {
 		peer, err := netip.ParseAddrPort(r.RemoteAddr)
 		if e.peer = peer.Addr(); err != nil {
-			return nil, fmt.Errorf("the client is %s, want an address", quote(r.RemoteAddr))
+			return nil, fmt.Errorf("the client is %s; want an address", quote(r.RemoteAddr))
 		}
 	} else if e.peer, err = netip.ParseAddr(r.RemoteIP); err != nil && r.RemoteIP != "@" {
-		return nil, fmt.Errorf("the client is %s, want an address", quote(r.RemoteIP))
+		return nil, fmt.Errorf("the client is %s; want an address", quote(r.RemoteIP))
 	}
 	return e, e.valid()
 }
@@ -223,7 +223,7 @@ func instant(v any) (time.Time, error) {
 			}
 		}
 	}
-	return time.Time{}, fmt.Errorf("the time is %s, want a number of seconds since 1970 or a time such as %s", quote(fmt.Sprint(v)), time.RFC3339)
+	return time.Time{}, fmt.Errorf("the time is %s; want a number of seconds since 1970 or a time such as %s", quote(fmt.Sprint(v)), time.RFC3339)
 }
 
 // latest is the first instant that no log has, the year 2200, in µs since 1970.
@@ -232,7 +232,7 @@ const latest = 7_258_118_400_000_000
 // valid returns an error if no limit can be counted at the time of the entry.
 func (e *entry) valid() error {
 	if us := e.at.UnixMicro(); us <= 0 || us >= latest {
-		return fmt.Errorf("the time is %s, want one from 1970 to 2199", e.at.Format(time.RFC3339))
+		return fmt.Errorf("the time is %s; want one from 1970 to 2199", e.at.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -16,10 +16,10 @@ var Usual = Sizes{32, 64}
 // begins with name.
 func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	if ipv4 < 1 || ipv4 > 32 {
-		panic(fmt.Sprintf("%s: ipv4 is %d, not 1 to 32 bits", name, ipv4))
+		panic(fmt.Sprintf("%s: ipv4 is %d; want 1 to 32 bits", name, ipv4))
 	}
 	if ipv6 < 1 || ipv6 > 128 {
-		panic(fmt.Sprintf("%s: ipv6 is %d, not 1 to 128 bits", name, ipv6))
+		panic(fmt.Sprintf("%s: ipv6 is %d; want 1 to 128 bits", name, ipv6))
 	}
 	return Sizes{ipv4, ipv6}
 }

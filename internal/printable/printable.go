@@ -4,7 +4,7 @@ package printable
 import "errors"
 
 // Err is the error of a name that is not printable ASCII.
-var Err = errors.New("a header field can carry printable ASCII only")
+var Err = errors.New("want a name in printable ASCII, because header fields carry it")
 
 // Is reports whether a String of a structured field can hold s (RFC 9651, 3.3.3).
 //

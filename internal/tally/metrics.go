@@ -42,11 +42,11 @@ func histogram(name, otel, help string, bounds ...float64) Metric {
 // no such store.
 func (t *Tally) Metrics() []Metric {
 	return []Metric{
-		counter("weir_requests_total", "weir.requests", "{request}", "Requests, whether or not they could be decided.",
+		counter("weir_requests_total", "weir.requests", "{request}", "All requests.",
 			func(emit Emit) { emit(t.requests()) }),
 		counter("weir_refused_total", "weir.refused", "{request}", "Requests that each rule refused, by reason.",
 			t.readRefused, "rule", "reason", "mode"),
-		counter("weir_errors_total", "weir.errors", "{request}", "Requests that could not be decided, by cause, and whether they passed.",
+		counter("weir_errors_total", "weir.errors", "{request}", "Requests whose limits could not be checked, by the cause of the error.",
 			t.readErrors, "cause", "outcome"),
 		counter("weir_unlimited_total", "weir.unlimited", "{request}", "Requests that no rule charged or refused.",
 			func(emit Emit) { emit(t.unlimited.Load()) }),
@@ -77,7 +77,7 @@ func (t *Tally) Metrics() []Metric {
 			readStats(t.stores, func(s quota.BreakerStats, emit Emit) { emit(s.Refused) })),
 		gauge("weir_fallback_active", "weir.fallback.active", "{fallback}", "Number of fallbacks whose second store decides now.",
 			readStats(t.stores, func(s quota.FallbackStats, emit Emit) { emit(number(s.Active)) })),
-		counter("weir_fallback_decisions_total", "weir.fallback.decisions", "{decision}", "Decisions of the second stores of fallbacks, by why the first did not decide.",
+		counter("weir_fallback_decisions_total", "weir.fallback.decisions", "{decision}", "Decisions of the second stores of fallbacks, by the error of the first store.",
 			readStats(t.stores, func(s quota.FallbackStats, emit Emit) {
 				for cause, n := range s.Decided {
 					emit(n, cause)

@@ -21,7 +21,7 @@ func TestGate(t *testing.T) {
 	p.do(chromedp.Click(chromedp.CSS("#gate svg.gate")))
 	p.wait(`document.querySelector("#gate .why").textContent.startsWith("Your request ") && playground.scenes.gate.sent.length === 1`)
 	p.click("#gate .burst")
-	p.wait(`/^Of your 10 requests the fixed window admitted \d+, and GCRA \d+\.$/.test(document.querySelector("#gate .why").textContent)`)
+	p.wait(`/^Of your 10 requests the fixed window admitted \d+ \(the next fits in [\d.]+ s\), and GCRA \d+ \(in [\d.]+ s\)\.$/.test(document.querySelector("#gate .why").textContent)`)
 	eval[any](p, `{ const g = playground.scenes.gate; g.pause(); g.until(g.now + 25e6); g.fill(); g.move(); }`)
 	for i, l := range []limit{{Algorithm: "fixed-window", Quota: 10, Period: 10_000_000, Burst: 10}, {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 2}} {
 		dots := eval[[]told](p, fmt.Sprintf(`playground.scenes.gate.lanes[%d].dots.map((d) => ({ ...d, cost: 1 }))`, i))
@@ -41,18 +41,18 @@ func TestProse(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	lesson := func() string { return p.text("#edge [data-tell=lesson]") }
-	if got, want := lesson(), "Look at the edge at 10 s: 10 requests pass before it, and 10 after it, because the new window counts from 0. So 10 s hold 20, which is twice the limit of 10."; got != want {
+	if got, want := lesson(), "Look at the edge at 10 s: 10 requests pass before it, and 10 after it, because the new window counts from 0. So 10 s around the edge hold 20, twice the limit."; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	set := func(number, value string) {
 		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#edge [data-number=%s]"); e.value = %q; e.dispatchEvent(new Event("input")); }`, number, value))
 	}
 	set("quota", "6")
-	if got, want := lesson(), "Look at the edge at 10 s: 6 requests pass before it, and 6 after it, because the new window counts from 0. So 10 s hold 12, which is twice the limit of 6."; got != want {
+	if got, want := lesson(), "Look at the edge at 10 s: 6 requests pass before it, and 6 after it, because the new window counts from 0. So 10 s around the edge hold 12, twice the limit."; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	eval[any](p, `{ const s = playground.scenes.edge; s.requests = s.requests.filter((r) => r.t > 25e6); s.decide(); }`)
-	if got, want := lesson(), "Not now: the fullest 10 s hold "; !strings.HasPrefix(got, want) {
+	if got, want := lesson(), "Now the fullest 10 s hold "; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	// Pointing at a word lights its marks.
@@ -75,13 +75,13 @@ func TestTask(t *testing.T) {
 		t.Error("the task is done with 10 requests")
 	}
 	eval[any](p, `{ const s = playground.scenes.edge; s.go(11.5e6); for (let i = 0; i < 10; i++) s.add(10.1e6 + i * 1e5); }`)
-	p.wait(`document.querySelector("#edge .task.done output").textContent === "Done: 20 passed within 10 s. The next scene gets the same requests."`)
+	p.wait(`document.querySelector("#edge .task.done output").textContent === "20 passed within 10 s. The next scene gets the same requests."`)
 	dots := p.retold("log")
 	if len(dots) != 20 || peak(dots) != 10 {
 		t.Errorf("the log has %d requests, and at most %d in 10 s; want 20 and 10", len(dots), peak(dots))
 	}
-	eval[any](p, `playground.scenes.log.try(); playground.scenes.log.pause(); playground.scenes.log.go(1e9)`)
-	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("It cannot be done")`)
+	eval[any](p, `{ const s = playground.scenes.log; s.try(); s.pause(); s.add(9.5e6, 10); s.add(10.5e6, 2); s.go(12e6); }`)
+	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("You can't: that is the point. The fullest 10 s hold 10.")`)
 }
 
 // TestComesBack scrolls away from scenes and back to them. One that played then must play again, and
@@ -181,6 +181,50 @@ func TestSteady(t *testing.T) {
 		})()`)
 		if len(moved) > 0 {
 			t.Errorf("%d px: %d moves: %s", width, len(moved), strings.Join(moved[:min(20, len(moved))], "; "))
+		}
+	}
+}
+
+// TestTasks does the task of each scene as a reader can. It must not be ticked before, and then it
+// must be.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for id, try := range map[string]string{
+		"edge":     `s.try(); s.add(9.5e6, 10); s.add(10.5e6, 10); s.go(12e6)`,
+		"log":      `s.try(); s.add(9.5e6, 10); s.add(10.5e6, 10); s.go(12e6)`,
+		"weighted": `s.try(); s.add(9.5e6, 10); s.add(15e6, 10); s.go(17e6)`,
+		"bucket":   `type("burst", 10)`,
+		"gcra":     `type("burst", 2)`,
+		"waiting":  `type("burst", 10); type("within", 10)`,
+		"windows":  `type("1.zone", 0)`,
+		"whose":    `{ const e = s.find("[data-choice]"); e.value = "token"; e.dispatchEvent(new Event("change")); }`,
+		"several":  `type("1.quota", 12); type("1.period", 6)`,
+		"flights":  `type("quota", 6)`,
+		"retry":    `type("burst", 6)`,
+		"load":     `type("burst", 1)`,
+		"chat":     `for (let i = 0; i < 4; i++) s.find("form .primary").click()`,
+		"replicas": `s.find(".hybrid").click()`,
+		"outage": `for (const policy of ["memory", "open", "closed"]) {
+			const e = s.find(".policy");
+			e.value = policy;
+			e.dispatchEvent(new Event("change"));
+			if (!s.down) s.find("button.down").click();
+		}`,
+	} {
+		got := eval[struct {
+			Before, After bool
+			Text          string
+		}](p, fmt.Sprintf(`(() => {
+			const s = playground.scenes.%s, box = s.find(".task"), done = () => box.classList.contains("done");
+			const type = (name, value) => { const e = s.find("[data-number='" + name + "']"); e.value = value; e.dispatchEvent(new Event("input")); };
+			const before = done();
+			%s;
+			s.pause();
+			return { before, after: done(), text: box.querySelector("output").textContent };
+		})()`, id, try))
+		if got.Before || !got.After || strings.HasPrefix(got.Text, "Task:") {
+			t.Errorf("%s: %+v", id, got)
 		}
 	}
 }

@@ -211,12 +211,12 @@ func TestLessons(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for selector, want := range map[string]string{
-		"#gate .say":     "Within 10 s the fixed window let 20 through, and GCRA 11. Both limits say 10.",
-		"#edge .say":     "This window has counted 10 of 10. In the last 10 s, 20 passed: more than 10, because an edge lies in these 10 s.",
-		"#log .say":      "In the last 10 s, 10 passed; no 10 s hold more than 10. The log keeps 10 times now; a fixed window keeps 1 number.",
+		"#gate .say":     "Within 10 s the fixed window let 20 through, and GCRA 11. Both limits say 10; GCRA allows 2 at once, then one a second, so 10 + 2 − 1 is its most.",
+		"#edge .say":     "This window has counted 10 of 10. In the last 10 s, 20 passed: more than 10, because an edge lies between.",
+		"#log .say":      "The log keeps 10 times now. A fixed window keeps 1 number.",
 		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. In the last 10 s 15 passed: the estimate is too low.",
 		"#bucket .say":   "The bucket holds 2 of 5 tokens. If no request comes, it is full in 3.0 s.",
-		"#gcra .say":     "The TAT is 11.0 s; a request may move it to 13.0 s at most. So 2 requests fit now.",
+		"#gcra .say":     "The TAT lies 3.0 s ahead of now, and may lie 5 s ahead. So 2 requests fit now.",
 		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
 		"#several .say":  "The short limit has counted 1 of 3, and the long one 10 of 10.",
 	} {

@@ -14,7 +14,7 @@ import (
 
 // A Trial asks what every algorithm makes of the same requests. Period and Wait are in
 // seconds; a Burst of 0 means Quota. Times are in µs, in ascending order, and at each of them
-// Each requests come at once. The other fields are the answers to three questions.
+// Each requests come at once. The other fields are the answers to questions.
 type Trial struct {
 	Quota  int64   `json:"quota"`
 	Period int64   `json:"period"`
@@ -82,6 +82,10 @@ func Compare(trial []byte) []byte {
 // judge decides the requests of a trial.
 func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
 	v := Verdict{Algorithm: k.name, Title: k.title}
+	if k.name == "calendar" && set.Period != 24*60*60 {
+		v.Error = "counts whole days, so it suits a limit for 1 day"
+		return v
+	}
 	charge := quota.Charge{Rule: "api", Limit: k.limitOf(set), Cost: 1}
 	t := quota.Transaction{Charges: []quota.Charge{charge}}
 	if err := t.Validate(); err != nil {
@@ -103,6 +107,9 @@ func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
 		if n < each && t.Mode == quota.ModeAtMost {
 			v.Wait = max(v.Wait, t.Decisions[0].NextAfter.Microseconds())
 		}
+	}
+	if k.queue { // units that wait together leave one by one, a period / quota apart
+		v.Most = min(v.Most, set.Quota)
 	}
 	for _, state := range store.states {
 		v.Bytes = bytesOf(charge, len(state.Log))

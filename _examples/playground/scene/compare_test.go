@@ -2,6 +2,7 @@ package scene
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,10 +39,17 @@ func TestCompare(t *testing.T) {
 		{Quota: 10, Period: 10, Burst: 3, Times: attack()},
 		{Quota: 100, Period: 10, Times: attack(), Each: 10},
 		{Quota: 5000, Period: 3600, Times: attack(), Each: 700},
+		{Quota: 5000, Period: 86400, Times: attack(), Each: 700},
 	} {
 		for i, got := range compare(t, trial).Verdicts {
 			set := settings{Quota: trial.Quota, Period: trial.Period, Burst: trial.Burst}
 			k, state, admitted := &kinds[i], []quota.State{{}}, []int64{}
+			if k.name == "calendar" && trial.Period != 86400 {
+				if got.Error == "" {
+					t.Errorf("%+v: the calendar counts %d s", trial, trial.Period)
+				}
+				continue
+			}
 			refused := int64(0)
 			for _, at := range trial.Times {
 				for range max(1, trial.Each) {
@@ -65,7 +73,7 @@ func TestCompare(t *testing.T) {
 				most = max(most, n)
 			}
 			if k.queue && trial.Each > 1 {
-				most = got.Most // of units that wait together, the page counts the departure of the last
+				most = min(got.Most, trial.Quota) // units that wait together leave one by one
 			}
 			if got.Admitted != int64(len(admitted)) || got.Refused != refused || got.Most != most || got.Error != "" {
 				t.Errorf("%+v: got %+v, want %d admitted, %d refused, %d at most", trial, got, len(admitted), refused, most)
@@ -94,7 +102,7 @@ func TestCompareNumbers(t *testing.T) {
 	}
 }
 
-// TestAdvice checks the algorithm for answers to the three questions.
+// TestAdvice checks the algorithm for answers to the questions.
 func TestAdvice(t *testing.T) {
 	for _, test := range []struct {
 		trial Trial
@@ -112,6 +120,18 @@ func TestAdvice(t *testing.T) {
 		if got.Algorithm != test.want || got.Burst != test.burst || got.Why == "" || got.Go == "" || got.YAML == "" || got.Test == "" {
 			t.Errorf("%+v: got %+v", test.trial, got)
 		}
+	}
+}
+
+// TestConflict asks for answers that cannot hold together. The advice must say so.
+func TestConflict(t *testing.T) {
+	for _, back := range []string{"daily", "hourly"} {
+		if why := compare(t, Trial{Quota: 10, Period: 86400, Back: back, Exact: true}).Advice.Why; !strings.Contains(why, "cannot hold") {
+			t.Errorf("%s: %q", back, why)
+		}
+	}
+	if why := compare(t, Trial{Quota: 100, Period: 1, Burst: 200}).Advice.Why; !strings.Contains(why, "up to 299, more than 100") || !strings.Contains(why, "then one every 10 ms") {
+		t.Errorf("a burst above the quota: %q", why)
 	}
 }
 

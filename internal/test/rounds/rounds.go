@@ -16,7 +16,7 @@ func N(usual, long int) int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		panic(fmt.Sprintf("WEIR_LONG is %q, want a number of at least 1, or nothing", text))
+		panic(fmt.Sprintf("rounds: WEIR_LONG is %q; want a number of at least 1, or nothing", text))
 	}
 	return n * long
 }

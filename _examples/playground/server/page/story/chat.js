@@ -2,6 +2,7 @@
 
 import { Player } from "./player.js";
 import { span } from "./svg.js";
+import { tasks } from "./tasks.js";
 import { Ledger, look, second } from "./world.js";
 
 const limits = [{ algorithm: "token-bucket", quota: 1, period: 4 * second, burst: 3 }];
@@ -17,7 +18,7 @@ export class Chat extends Player {
   room; users; limited;
 
   constructor() {
-    super("chat");
+    super("chat", tasks.chat);
     for (const name of ["room", "users", "limited"]) this[name] = this.find("." + name);
     this.limited.onchange = () => {
       this.add("note", this.limited.checked ? "The limit is on." : "The limit is off.");
@@ -37,6 +38,7 @@ export class Chat extends Player {
     this.now = 0;
     this.next = 0;
     this.until(9 * second);
+    this.check();
   }
 
   // until plays the chat up to an instant.

@@ -1,6 +1,6 @@
 // A fixed window: a count per window, which is 0 again when the next window begins.
 
-import { gone, lit, say } from "./prose.js";
+import { lit, say } from "./prose.js";
 import { slots } from "./slots.js";
 import { box, bracket, label, span } from "./svg.js";
 import { attack } from "./traffic.js";
@@ -43,21 +43,13 @@ export const edge = {
   say(tape) {
     const { limits: [{ quota, period }], now } = tape, [{ remaining }] = tape.look();
     const recent = tape.passed.filter((d) => d.t > now - period).length;
-    return `This window has counted ${quota - remaining} of ${quota}. In the last ${period / second} s, ${recent} passed` + (recent > quota ? `: more than ${quota}, because an edge lies in these ${period / second} s.` : ".");
+    return `This window has counted ${quota - remaining} of ${quota}. In the last ${period / second} s, ${recent} passed` + (recent > quota ? `: more than ${quota}, because an edge lies between.` : ".");
   },
   tells: {
     lesson(tape) {
       const { limits: [{ quota, period }] } = tape, p = period / second, { n, before, after, edge } = crossing(tape);
-      if (n <= quota) return gone(say`the fullest ${p} s hold ${n} requests that passed, which the limit of ${quota} allows. Put requests on both sides of an edge.`);
-      return say`Look at ${lit(`the edge at ${edge / second} s`, ".box.open, .bracket")}: ${before} requests pass before it, and ${after} after it, because the new window counts from 0. So ${p} s hold ${n}, which is ${times(n / quota)} the limit of ${quota}.`;
-    },
-  },
-  task: {
-    done: (tape) => busiest(tape.past, tape.limits[0].period).n >= 2 * tape.limits[0].quota,
-    text(tape, won) {
-      const { quota, period } = tape.limits[0], { n } = busiest(tape.past, period);
-      if (won) return `Done: ${n} passed within ${period / second} s. The next scene gets the same requests.`;
-      return `Task: get ${2 * quota} requests through within ${period / second} s, although the limit is ${quota}.` + (tape.trying ? ` So far ${n}.` : "");
+      if (n <= quota) return say`Now the fullest ${p} s hold ${n} requests that passed. Put requests on both sides of an edge.`;
+      return say`Look at ${lit(`the edge at ${edge / second} s`, ".box.open, .bracket")}: ${before} requests pass before it, and ${after} after it, because the new window counts from 0. So ${p} s around the edge hold ${n}, ${times(n / quota)} the limit.`;
     },
   },
   why(d, { limits: [{ quota, period }] }) {

@@ -22,9 +22,9 @@ export const flights = {
   gauge: (tape, w, h) => slots(w, h, tape.limits[0].quota, running(tape), `${running(tape)} of ${tape.limits[0].quota}`, "in flight"),
   say: (tape) => `${plural(running(tape), "request runs", "requests run")} now, of at most ${tape.limits[0].quota}.`,
   tells: {
-    lesson({ dots, limits: [{ quota }] }) {
+    lesson({ dots }) {
       const no = dots.filter((d) => !d.allowed && !d.ends), slow = no.filter((d) => d.t >= 9e6 && d.t < 17e6).length;
-      return say`The requests of this scene come every 1.3 s. Those of 1 s hardly meet. From 9 to 17 s they are ${lit("slow", ".stayed")}, so they run at the same time: ${slow} of the ${no.length} refusals fall into these 8 s, though no more requests come. When ${quota} run, nobody knows when the first will end, so the refusal has no Retry-After.`;
+      return say`The requests come every 1.3 s. From 9 to 17 s they are ${lit("slow", ".stayed")}, so more of them run at once: ${slow} of the ${no.length} refusals fall into these 8 s. Nobody knows when the first will end, so a refusal cannot say when to come again.`;
     },
   },
   describe: (d) => d.ends ? "" : `Request ${d.n + 1}, at ${clock(d.t)}: ` + (d.allowed ? `passed; it runs until ${clock(d.t + d.lasts)}.` : "refused. As many as the limit allows were running."),

@@ -136,7 +136,7 @@ export class Gate extends Player {
       return;
     }
     for (let i = 0; i < n; i++) {
-      this.now += i ? 20e3 : 0;
+      this.now += i ? 100e3 : 0;
       this.take(true);
       this.sent.push(Math.round(this.now));
     }
@@ -144,7 +144,7 @@ export class Gate extends Player {
     const mine = this.lanes.map(({ dots }) => dots.slice(-n)), passed = mine.map((dots) => dots.filter((d) => d.allowed).length);
     const retry = this.lanes.map(({ dots }) => span(dots.at(-1).decisions[0].retryAfter));
     const one = (i) => passed[i] ? "passed" : `was refused: the next fits in ${retry[i]}`;
-    this.reply.textContent = n === 1 ? `Your request ${one(0)} (fixed window), and ${one(1)} (GCRA).` : `Of your ${n} requests the fixed window admitted ${passed[0]}, and GCRA ${passed[1]}.`;
+    this.reply.textContent = n === 1 ? `Your request ${one(0)} (fixed window), and ${one(1)} (GCRA).` : `Of your ${n} requests the fixed window admitted ${passed[0]} (the next fits in ${retry[0]}), and GCRA ${passed[1]} (in ${retry[1]}).`;
     this.fill();
     this.move();
     this.act();
@@ -179,7 +179,7 @@ export class Gate extends Player {
       bar.classList.toggle("closed", dots.at(-1)?.allowed === false && this.now - dots.at(-1).t < second);
     }
     const [{ worst: a }, { worst: b }] = this.lanes;
-    this.write(this.words, `Within ${period / second} s the fixed window let ${a.n} through, and GCRA ${b.n}. Both limits say ${quota}.`);
+    this.write(this.words, `Within ${period / second} s the fixed window let ${a.n} through, and GCRA ${b.n}. Both limits say ${quota}; GCRA allows 2 at once, then one a second, so ${quota} + 2 − 1 is its most.`);
   }
 
   // back draws what lies behind the marks: the windows or rods, the worst 10 s, and what comes.

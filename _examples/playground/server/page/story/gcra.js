@@ -1,13 +1,16 @@
 // GCRA, which makes the decisions of a token bucket from one instant.
 
-import { cost, size, traffic } from "./bucket.js";
+import { bucket, cost, size, traffic } from "./bucket.js";
 import { lit, say } from "./prose.js";
-import { box, clock, label, line, plural } from "./svg.js";
+import { box, clock, label, line, plural, span } from "./svg.js";
 
 const until = (d) => d.t + d.decisions[0].resetAfter; // the TAT after a request
 
+// bound returns the most that can pass in any 10 s.
+export const bound = (l) => size(l) + Math.ceil(10e6 / cost(l)) - 1;
+
 export const gcra = {
-  id: "gcra", name: "GCRA",
+  id: "gcra", name: "GCRA", gaugeName: "The same limit as a token bucket", gauge: bucket.gauge,
   length: 30, start: 8,
   limits: [{ algorithm: "gcra", quota: 1, period: 1, burst: 5 }],
   requests: traffic,
@@ -29,13 +32,12 @@ export const gcra = {
   }],
   say(tape) {
     const [l] = tape.limits, [{ resetAfter, remaining }] = tape.look();
-    const tat = resetAfter > 0 ? `The TAT is ${clock(tape.now + resetAfter)}` : "The TAT is past";
-    return `${tat}; a request may move it to ${clock(tape.now + size(l) * cost(l))} at most. So ${plural(remaining, "request fits", "requests fit")} now.`;
+    return `The TAT lies ${span(resetAfter)} ahead of now, and may lie ${size(l) * cost(l) / 1e6} s ahead. So ${plural(remaining, "request fits", "requests fit")} now.`;
   },
   tells: {
     lesson(tape) {
-      const [l] = tape.limits, every = cost(l) / 1e6, passed = tape.dots.filter((d) => d.allowed).length;
-      return say`Each request that passes uses up ${every} s: a ${lit("rod", ".rod")} is added to the row, behind the last rod or at now. The end of the row is the ${lit("TAT", ".tip")} (theoretical arrival time), the only number that GCRA keeps. A request whose rod would end after the ${lit("dashed mark", ".most")}, ${size(l) * every} s ahead of now, is refused. Of these ${tape.dots.length} requests ${passed} pass, and a token bucket would let the same ones through.`;
+      const [l] = tape.limits, every = cost(l) / 1e6;
+      return say`Each request that passes moves the ${lit("TAT", ".tip")} ${every} s later: a ${lit("rod", ".rod")} is the time of one token. The TAT may lie at most ${size(l) * every} s ahead of now, which is the ${lit("dashed mark", ".most")}: a request that would move it further is refused. The burst is how many pass at once; any 10 s hold at most ${size(l)} + ${Math.ceil(10 / every)} − 1 = ${bound(l)}.`;
     },
   },
   why: (d, { limits: [l] }) => d.allowed ? `It moved the TAT to ${clock(until(d))}.` : `Its rod would end at ${clock(until(d) + cost(l))}, but ${clock(d.t + size(l) * cost(l))} is the latest.`,

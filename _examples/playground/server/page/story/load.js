@@ -28,7 +28,8 @@ const curve = (tape, area, took, kind) => {
   for (const [d, us] of took) if (d.t <= tape.now) points.push([d.t, us]);
   return path(points.map(([t, v]) => [tape.x(t), area.y(Math.min(area.max, v / second))]), kind);
 };
-const worst = (took) => (Math.max(0, ...took.values()) / second).toFixed(1);
+const longest = (took) => Math.max(0, ...took.values()) / second;
+export const worst = (tape) => longest(latencies(tape)[1]);
 
 export const load = {
   id: "load", name: "a server under load",
@@ -47,7 +48,7 @@ export const load = {
   tells: {
     lesson(tape) {
       const [all, admitted] = latencies(tape), no = all.size - admitted.size;
-      return say`Without a limit (${lit("dashes", ".real")}) all ${all.size} requests are served, each late: up to ${worst(all)} s, and still late after the flood has ended. With it (${lit("line", ".estimate")}) ${admitted.size} are served, within ${worst(admitted)} s, and ${no} get a 429 at once.`;
+      return say`Without a limit (${lit("dashes", ".real")}) all ${all.size} requests are served, each late: up to ${longest(all).toFixed(1)} s, and still late after the flood has ended. With it (${lit("line", ".estimate")}) ${admitted.size} are served, within ${longest(admitted).toFixed(1)} s, and ${no} get a 429 at once.`;
     },
   },
   why: (d) => d.allowed ? "It is served." : "The server does not see it.",

@@ -4,7 +4,7 @@ import { attack } from "./traffic.js";
 import { bars, lanes } from "./lanes.js";
 import { lit, say } from "./prose.js";
 import { box, clock, label, plural } from "./svg.js";
-import { busiest, second } from "./world.js";
+import { second } from "./world.js";
 
 const ends = (tape) => (d) => d.t + tape.limits[0].period;
 const kept = (tape) => tape.passed.filter((d) => d.t > tape.now - tape.limits[0].period);
@@ -26,21 +26,13 @@ export const log = {
     return drawn;
   },
   say(tape) {
-    const { quota, period } = tape.limits[0], n = kept(tape).length;
-    return `In the last ${period / second} s, ${n} passed; no ${period / second} s hold more than ${quota}. The log keeps ${plural(n, "time")} now; a fixed window keeps 1 number.`;
+    const n = kept(tape).length;
+    return `The log keeps ${plural(n, "time")} now. A fixed window keeps 1 number.`;
   },
   tells: {
     lesson(tape) {
-      const { quota, period } = tape.limits[0], p = period / second, { n } = busiest(tape.dots, period), no = tape.dots.filter((d) => !d.allowed).length;
-      return say`${tape.changed ? "Whatever you send, a" : "These are the requests of the fixed window. A"} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. Here the fullest ${p} s hold ${n}, and ${plural(no, "request is", "requests are")} refused. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each key.`;
-    },
-  },
-  task: {
-    done: (tape) => tape.now >= tape.end,
-    text(tape, won) {
-      const { quota, period } = tape.limits[0], { n } = busiest(tape.past, period), p = period / second;
-      if (won) return `It cannot be done: the fullest ${p} s hold ${n}. A log is exact.`;
-      return `Task: get more than ${quota} through within ${p} s here.` + (tape.trying ? ` So far ${n}.` : " The same attack fails.");
+      const { quota, period } = tape.limits[0], p = period / second, no = tape.dots.filter((d) => !d.allowed).length;
+      return say`${tape.changed ? "Whatever you send, a" : "These are the requests of the fixed window. A"} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. ${plural(no, "request is", "requests are")} refused. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each client.`;
     },
   },
   why(d, { dots, limits: [{ quota, period }] }) {

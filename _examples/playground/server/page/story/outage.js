@@ -37,6 +37,7 @@ export class Outage extends Site {
   set(down) {
     this.down = down;
     weir.stop(down);
+    if (down) (this.tried ??= new Set()).add(this.policy);
     const button = this.find("button.down");
     button.textContent = down ? "Start Redis" : "Stop Redis";
     button.setAttribute("aria-pressed", down);
@@ -62,7 +63,7 @@ export class Outage extends Site {
   say() {
     const now = performance.now(), n = (s) => this.statuses.filter((x) => x.status === s && now - x.seen < recent).length;
     write(this.find("[data-tell]"), this.lesson(n(200)));
-    return `In the last 10 s: ${n(200)} passed, ${n(429)} were refused by the limit (429)` + (n(503) ? `, ${n(503)} because nobody could decide (503).` : ".");
+    return `In the last 10 s: ${n(200)} passed, ${n(429)} were refused by the limit (429)` + (n(503) ? `, ${n(503)} got 503 (service unavailable).` : ".");
   }
 
   lesson(passed) {

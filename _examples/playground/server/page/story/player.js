@@ -6,14 +6,20 @@ import { beat, inView } from "../beat.js";
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Player {
-  root; button; words; reply; shown; playing; stop;
+  root; button; words; reply; shown; playing; stop; task; box;
 
   // The element has a stage, and a button that plays and pauses. It may have texts with the classes
   // say and why, and a button that resets.
-  constructor(id) {
+  constructor(id, task) {
     this.root = document.getElementById(id);
     Object.assign(this, { button: this.find(".play"), words: this.find(".say"), reply: this.find(".why"), shown: inView(this.find(".stage")) });
     this.button.onclick = () => (this.playing ? this.pause() : this.play());
+    this.task = task;
+    if (task) {
+      this.box = /** @type {HTMLTemplateElement} */ (document.getElementById("bar")).content.querySelector(".task").cloneNode(true);
+      this.box.querySelector(".begin").remove();
+      this.find(".say, .why").before(this.box);
+    }
     if (this.find(".reset")) this.find(".reset").onclick = () => this.reset();
   }
 
@@ -29,7 +35,18 @@ export class Player {
   write(element, text) { if (element.textContent !== text) element.textContent = text; }
 
   // act goes on when the reader has done something, which only the clock shows.
-  act() { if (!this.playing) this.play(); }
+  act() {
+    this.check();
+    if (!this.playing) this.play();
+  }
+
+  // check ticks the task when it is done.
+  check() {
+    if (!this.task) return;
+    const done = this.task.done(this);
+    this.box.classList.toggle("done", done);
+    this.write(this.box.querySelector("output"), done ? this.task.won(this) : `Task: ${this.task.text(this)}`);
+  }
 
   play() {
     this.playing = true;

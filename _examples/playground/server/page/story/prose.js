@@ -22,9 +22,6 @@ export function lit(words, selector) {
   return e;
 }
 
-// gone returns a sentence that says that the lesson of a scene does not hold now.
-export const gone = (...parts) => [part("i", "gone", "Not now:"), " ", ...parts.flat()];
-
 function part(tag, kind, text) {
   const e = document.createElement(tag);
   e.className = kind;

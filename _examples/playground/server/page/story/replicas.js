@@ -3,6 +3,7 @@
 
 import { Player } from "./player.js";
 import { at, box, label, line, mark, patch, plural, span, svg } from "./svg.js";
+import { tasks } from "./tasks.js";
 import { weir } from "./world.js";
 
 const charge = JSON.stringify({ algorithm: "sliding-log", quota: 10, period: 10e6, burst: 10, key: "visitor", cost: 1 });
@@ -12,10 +13,10 @@ const seen = 1500; // a call is drawn paler after this time, in ms
 
 // A Site draws replicas, their latest requests and the store.
 export class Site extends Player {
-  picture; store; each; sent; passed; asked; turn; down; // what the methods share
+  picture; store; each; sent; passed; asked; turn; down; tried; // what the methods share
 
   constructor(id, name, store = "the store") {
-    super(id);
+    super(id, tasks[id]);
     this.store = store;
     this.picture = svg("svg", { class: "replicas", role: "img", "aria-label": name });
     this.find(".stage .frame").replaceChildren(this.picture);
@@ -26,6 +27,7 @@ export class Site extends Player {
     };
     new ResizeObserver(() => this.draw()).observe(this.picture);
     this.reset();
+    this.check();
   }
 
   // What a subclass defines: reset, take sends a request to replica i, send sends n and tells the
@@ -105,6 +107,6 @@ export class Replicas extends Site {
 
   say() {
     const never = this.sent - this.asked;
-    return `${this.sent} requests, ${this.passed} passed. The store was asked ${plural(this.asked, "time")}` + (never ? `; ${plural(never, "call was", "calls were")} not made.` : ".");
+    return `So far ${this.passed} of ${this.sent} requests passed. The store was asked ${plural(this.asked, "time")}` + (never ? `; ${plural(never, "call was", "calls were")} not made.` : ".");
   }
 }

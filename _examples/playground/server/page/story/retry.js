@@ -38,13 +38,13 @@ export const retry = {
   })),
   say(tape) {
     const [[a, b], [c, d]] = [0, 1].map((i) => counts(tape.past, i));
-    return `The client that waits has sent ${a + b} requests and done ${a} jobs; the one that hammers has sent ${c + d} and done ${c}.`;
+    return `The client that waits has sent ${a + b} requests, and the one that hammers ${c + d}.`;
   },
   tells: {
     lesson({ dots }) {
-      const [[a, b], [c, d]] = [0, 1].map((i) => counts(dots, i));
+      const [[, b], [c, d]] = [0, 1].map((i) => counts(dots, i));
       const end = (i) => dots.findLast((x) => x.who === i && x.allowed).t, late = end(1) - end(0);
-      return say`Both clients do ${jobs} jobs${late > 0 ? `, but the one that hammers is done ${(late / second).toFixed(1)} s later` : " in the same time"}. It sent ${c + d} requests, ${d} of them in vain; the one that waits sent ${a + b}, ${b} of them in vain.`;
+      return say`Both do ${jobs} jobs, and hammering gains nothing: it is done ${late > 0 ? `${(late / second).toFixed(1)} s later` : "at the same time"}, with ${d} of ${c + d} requests refused. The client that waits has ${b} refused: it sends the next job at once, and each refusal tells it how long to wait.`;
     },
   },
   why: (d) => d.allowed ? "A job is done." : d.who ? "This client does not read Retry-After." : "This client sleeps until then.",

@@ -3,7 +3,6 @@
 import { every } from "./traffic.js";
 import { say } from "./prose.js";
 import { box } from "./svg.js";
-import { second } from "./world.js";
 
 const row = (i, title, max) => ({
   title, height: 84, max, limit: i ? `${i}.quota` : "quota",
@@ -22,10 +21,10 @@ export const several = {
   requests: [1, 4, 8, 12, 16, 22].flatMap((t) => every(4, t, t + 1.6)),
   rows: [row(0, "the short limit", 6), row(1, "the long limit", 14)],
   tells: {
-    lesson({ dots, limits: [a, b] }) {
+    lesson({ dots }) {
       const count = (f) => dots.filter((d) => !d.allowed && f(d.decisions)).length;
       const short = count(([x, y]) => !x.allowed && y.allowed), long = count(([x, y]) => x.allowed && !y.allowed), both = count(([x, y]) => !x.allowed && !y.allowed);
-      return say`Here the short limit alone refuses ${short}, the long one alone ${long}, and both refuse ${both} of ${dots.length} requests. Nobody gets more than ${a.quota} guesses in ${a.period / second} s, nor more than ${b.quota} in ${b.period / second} s.`;
+      return say`Here the short limit alone refuses ${short}, the long one alone ${long}, and both refuse ${both} of ${dots.length} requests.`;
     },
   },
   say(tape) {

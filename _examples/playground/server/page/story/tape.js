@@ -10,6 +10,7 @@ import { copyPicture, settings } from "../png.js";
 import { link, linked } from "./link.js";
 import { Picture } from "./picture.js";
 import * as prose from "./prose.js";
+import { tasks } from "./tasks.js";
 import { clock, patch, plural, span, svg } from "./svg.js";
 import { look, replay, second } from "./world.js";
 
@@ -36,7 +37,6 @@ export class Tape {
   //   say(tape): a sentence about the present instant
   //   tells: for each element with data-tell, a function that returns its sentences
   //   why(dot, tape): a sentence that says why a request passed or was refused
-  //   task: {text(tape), done(tape)}
   // and a row has
   //   title, height and max: its axis goes from 0 to max
   //   place(dot, tape): the value at which a dot is drawn, or undefined
@@ -45,6 +45,7 @@ export class Tape {
   //   live(tape, row): what is drawn for the present instant
   constructor(scene) {
     this.scene = scene;
+    this.task = tasks[scene.id];
     this.unit = scene.unit ?? second;
     this.root = document.getElementById(scene.id);
     this.end = scene.length * this.unit;
@@ -70,7 +71,7 @@ export class Tape {
     frame.className = this.gauge ? "frame both" : "frame";
     frame.append(this.picture, this.scrub);
     if (this.gauge) frame.append(this.gauge);
-    if (!scene.task) bar.querySelector(".task").remove();
+    if (this.task.settings) bar.querySelector(".begin").remove();
     if (scene.fixed) for (const button of bar.querySelectorAll(".send, .ten")) button.remove();
     stage.replaceChildren(frame, bar);
     this.scrub.max = scene.length;
@@ -295,17 +296,17 @@ export class Tape {
     this.write(".play", this.playing ? "Pause" : this.now >= this.end ? "Play again" : "Play");
     this.write(".say", this.scene.say(this));
     for (const p of this.root.querySelectorAll("[data-tell]")) prose.write(p, this.scene.tells[p.dataset.tell](this));
-    if (this.scene.task) this.check();
+    this.check();
     this.drawing.roam(this.past.includes(this.chosen) ? this.chosen : this.past.at(-1), this.chosen);
     this.tell(this.chosen);
   }
 
   // check ticks the task of the scene when it is done.
   check() {
-    const task = this.find(".task"), { done, text } = this.scene.task, won = this.trying && done(this);
-    if (won && !task.classList.contains("done")) this.won?.(this);
-    task.classList.toggle("done", won);
-    this.write(".task output", text(this, won));
+    const box = this.find(".task"), { done, text, won, settings } = this.task, yes = Boolean((settings || this.trying) && done(this));
+    if (yes && !box.classList.contains("done")) this.won?.(this);
+    box.classList.toggle("done", yes);
+    this.write(".task output", yes ? won(this).replace(/^[a-z0-9]/, (c) => c.toUpperCase()) : `Task: ${text(this)}`);
     this.write(".begin", this.trying ? "Try again" : "Try it");
   }
 

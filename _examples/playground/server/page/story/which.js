@@ -1,4 +1,4 @@
-// The ending: the reader's own requests under every algorithm, three questions, and an answer
+// The ending: the reader's own requests under every algorithm, questions, and an answer
 // with code to paste.
 
 import { copy } from "../dom.js";

@@ -32,9 +32,9 @@ export const whose = {
   tells: {
     lesson({ dots, choice }) {
       const used = new Set(dots.map((d) => d.user)).size, [ana, anas] = counts(dots, 0), [ben, bens] = counts(dots, 1), [bot, bots] = counts(dots, 3);
-      const office = ana + ben < anas + bens ? say`The two in the office share a quota, and lose ${anas + bens - ana - ben} of ${anas + bens} requests.` : say`The two in the office each have a quota, and all ${anas + bens} requests pass.`;
+      const office = ana + ben < anas + bens ? say`The office shares a quota: Ana, who sends first, gets ${ana} of ${anas} through, and Ben ${ben} of ${bens}.` : say`Ana and Ben each have a quota, and all ${anas + bens} requests pass.`;
       const script = bot === bots ? say` The script gets all ${bots} through, because each of its addresses is a new key.` : say` The script gets ${bot} of ${bots} through.`;
-      return [...say`With ${keys[choice]} as the key there are ${plural(used, "key")}. `, ...office, ...script];
+      return [`With ${keys[choice]} as the key there are `, ...say`${plural(used, "key")}. `, ...office, ...script];
     },
   },
   why: (d) => `Its key is “${d.user}”.`,

@@ -36,13 +36,13 @@ export const windows = {
   clock: (t) => place(t), tick: (t) => t % 24 ? "12:00" : `day ${t / 24 + 1}`,
   say(tape) {
     const left = tape.look().map((d) => d.remaining);
-    return `It is ${place(tape.now)} UTC, and ${place(tape.now, tape.limits[1].zone)} in the time zone. Left: ${left[0]} in the fixed window, ${left[1]} on the calendar, ${left[2]} in the anchored window.`;
+    return `Left now: ${left[0]} in the fixed window, ${left[1]} on the calendar, ${left[2]} in the anchored window.`;
   },
   tells: {
     lesson({ dots, limits: [{ quota }, { zone }] }) {
-      const n = [0, 1, 2].map((i) => dots.filter((d) => d.decisions[i].allowed).length), split = dots.filter((d) => new Set(d.decisions.map((x) => x.allowed)).size > 1).length;
+      const split = dots.filter((d) => new Set(d.decisions.map((x) => x.allowed)).size > 1).length;
       const away = zone === 0 ? "at the same time as" : `${plural(Math.abs(zone), "hour")} ${zone > 0 ? "before" : "after"}`;
-      return say`The ${lit("day of the calendar", ".box")} begins ${away} the UTC day. Of these ${dots.length} requests the fixed window admits ${n[0]}, the calendar ${n[1]} and the anchored window ${n[2]}, and they disagree about ${split}. All of them can let ${2 * quota} or ${2 * quota - 1} through around an edge.`;
+      return say`The ${lit("day of the calendar", ".box")} begins ${away} the UTC day. The three windows disagree about ${split} of these ${dots.length} requests. Within 24 hours around an edge, the fixed window and the calendar can let ${2 * quota} through (two days' worth), the anchored window ${2 * quota - 1}.`;
     },
   },
   describe: (d) => `Request ${d.n + 1}, at ${place(d.t)} UTC: ${["fixed window", "calendar", "anchored window"].map((name, i) => `${name} ${d.decisions[i].allowed ? "passed" : "refused"}`).join(", ")}.`,
