@@ -14,8 +14,8 @@ import (
 )
 
 // A KeyFunc returns the key whose quota a request spends. Requests with the same key share a
-// quota. If ok is false, the rule does not apply to the request and does not limit it. A KeyFunc
-// must be safe for concurrent use. Package keys has more functions that return a KeyFunc.
+// quota. If ok is false, the rule does not apply to the request. A KeyFunc must be safe for
+// concurrent use. Package keys has more functions that return a KeyFunc.
 //
 // The key may be a substring of the request, so code that keeps the key must clone it. It may be
 // as long as net/http allows, but a Limiter keeps only its [quota.Charge.StoredKey]. The functions

@@ -88,7 +88,7 @@ func TestFindings(t *testing.T) {
 			want: []string{"The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
 		{name: "a fallback", limit: 1000, requests: 3, clients: 50, err: outage, fallback: true,
 			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14. The log has the error. Once the store works, this process uses it again by itself."},
-			strip: []string{"Fallback decides 150 so far", "Breaker open", "Counts in memory now"}},
+			strip: []string{"Fallback decides 150 so far, the last 1 s ago", "Breaker open", "Counts in memory now"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -156,7 +156,9 @@ func TestFindings(t *testing.T) {
 				}
 				if tt.fallback { // a second outage is told from the first
 					primary.err.Store(&outage)
-					spend(l, "again", 2)
+					spend(l, "again", 1)
+					time.Sleep(time.Second)
+					spend(l, "again", 1)
 					if found, _ := findings(t, h); !strings.Contains(found, "by cause: the store cannot be reached, or answers with an error: 2.") {
 						t.Errorf("in a second outage: got %s", found)
 					}
@@ -164,6 +166,48 @@ func TestFindings(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStripFallback: one decision of a fallback is a note, although no request has ended the state, and
+// the strip is red while a fallback goes on deciding.
+func TestStripFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		primary := &sick{Store: memstore.New(memstore.Options{})}
+		store := quota.Fallback(primary, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: quiet})
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1000)}, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when, note, class, found string) {
+			t.Helper()
+			list, strip := findings(t, h)
+			page := send(h, "GET", "/", "").Body.String()
+			if !strings.Contains(strip, note) || !strings.Contains(page, `<div`+class+`><dt>Fallback`) || !strings.HasPrefix(list, found) {
+				t.Errorf("%s: got the strip %s and %s, want %q, %q and %q", when, strip, list, note, class, found)
+			}
+		}
+		expect("all is well", "Fallback not in use Counts in the store", "", "Nothing.")
+		timeout := error(redisstore.ErrTimeout)
+		primary.err.Store(&timeout)
+		spend(l, "alice", 1)
+		expect("at once", "Fallback not in use 1 so far, the last 1 s ago Counts in the store", ` class="warn"`, "Nothing.")
+		time.Sleep(14 * time.Second)
+		expect("a timeout", "Fallback not in use 1 so far, the last 14 s ago", ` class="warn"`, "Nothing.")
+		for range 3 {
+			spend(l, "alice", 1)
+			time.Sleep(2 * time.Second)
+		}
+		expect("a state that goes on", "Fallback decides 4 so far, the last 2 s ago Counts in memory now", ` class="bad"`, "The store fails")
+		time.Sleep(20 * time.Second)
+		expect("no more requests", "Fallback not in use 4 so far, the last 22 s ago", ` class="warn"`, "Nothing.")
+		time.Sleep(time.Minute)
+		expect("it is forgotten", "Fallback not in use 4 so far Counts in the store", "", "Nothing.")
+	})
 }
 
 // A dated file knows when it was loaded.

@@ -22,9 +22,10 @@ type strip struct {
 	Minute   watch.Count // of all requests
 	Over     float64     // how many seconds Minute covers
 
-	Breakers, Open    int // how many there are, and how many are open
-	Fallbacks, Active int
-	Decided           int64 // by fallbacks, since they were made
+	Breakers, Open    int    // how many there are, and how many are open
+	Fallbacks, Active int    // how many there are, and how many have decided for more than a moment, and still do
+	Fallback          string // when fallbacks decided last, such as "14 s ago", if that was in the last minute
+	Decided           int64  // by fallbacks, since they were made
 	outage            []string
 
 	InMemory      bool   // the store is the memory of this process
@@ -149,7 +150,8 @@ func (h *Handler) strip() *strip {
 		s.Failing, s.Failure = failing(counts), failureText(s.Minute.Failed, cause, at)
 		s.Over = min(s.Over, max(1, s.Up))
 	}
-	decided := map[string]int64{}
+	decided, inUse, last := map[string]int64{}, false, time.Now().Add(-time.Minute)
+	began := last
 	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
 		switch store := store.(type) {
 		case interface{ Addrs() []string }:
@@ -162,8 +164,12 @@ func (h *Handler) strip() *strip {
 		case interface{ Stats() quota.FallbackStats }:
 			st := store.Stats()
 			s.Fallbacks++
-			if st.Active {
+			inUse = inUse || st.Active
+			if decides(st) {
 				s.Active++
+			}
+			if st.Last.After(last) {
+				last = st.Last
 			}
 			for cause, n := range st.Decided {
 				decided[cause] += n
@@ -171,8 +177,17 @@ func (h *Handler) strip() *strip {
 			}
 		}
 	}
-	s.outage = h.outage(decided, s.Active > 0)
+	if last != began {
+		s.Fallback = ago(last) + " ago"
+	}
+	s.outage = h.outage(decided, inUse)
 	return s
+}
+
+// decides reports whether a state goes on in which a fallback decides: its first store has failed for
+// a second or longer, and did so a moment ago. A single timeout is none, and no request ends it.
+func decides(s quota.FallbackStats) bool {
+	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
 }
 
 // outage returns what fallbacks have decided since the page was last shown while none did, by

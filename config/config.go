@@ -80,8 +80,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file. The store counts the limits of the rules. If the file has errors, the
-// error that Open returns wraps at most 100 of them, each an [*Error].
+// Open loads a rules file. The limits of its rules are counted in store. If the file has errors,
+// the error that Open returns wraps at most 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {

@@ -171,7 +171,7 @@ func parseNetwork(s string) (p netip.Prefix, ok bool, err error) {
 	}
 	if one, _, found := strings.Cut(s, "/"); found {
 		if _, ok := network(addr.Plain(one)); ok {
-			return p, false, fmt.Errorf("entry %q is no network: want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6", s)
+			return p, false, fmt.Errorf("entry %q is no network; want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6", s)
 		}
 	}
 	return p, false, nil

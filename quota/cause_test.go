@@ -84,14 +84,26 @@ func TestFallbackStats(t *testing.T) {
 			want[c.name] = int64(i + 1)
 			check(true)
 		}
+		began := time.Now()
+		if s := store.Stats(); !s.Since.Equal(began) || !s.Last.Equal(began) {
+			t.Errorf("got since %v and last %v, want %v", s.Since, s.Last, began)
+		}
+		time.Sleep(time.Second / 2)
 		ask(errDown, quota.ErrFull) // nobody decides
 		check(true)
+		failed := time.Now()
+		if s := store.Stats(); !s.Since.Equal(began) || !s.Last.Equal(failed) {
+			t.Errorf("got since %v and last %v, want %v and %v", s.Since, s.Last, began, failed)
+		}
 		ask(nil, nil)
 		check(true) // primary has not yet decided for a second
 		time.Sleep(time.Second)
 		check(true)
 		ask(nil, nil)
 		check(false)
+		if s := store.Stats(); !s.Since.IsZero() || !s.Last.Equal(failed) {
+			t.Errorf("got since %v and last %v, want zero and %v", s.Since, s.Last, failed)
+		}
 	})
 }
 

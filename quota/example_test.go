@@ -83,12 +83,13 @@ func ExampleFallbackStore() {
 		d, err := quota.Allow(context.Background(), store, quota.Charge{Rule: "mail", Key: "ada", Limit: algorithms.GCRA(2, time.Hour), Cost: 1})
 		fmt.Println(d.Allowed, err)
 	}
-	fmt.Printf("%+v\n", store.Stats())
+	stats := store.Stats()
+	fmt.Println(stats.Active, stats.Decided)
 	// Output:
 	// level=WARN msg="quota: primary store failed" err="connection refused" cause=error effect="the secondary decides"
 	// true <nil>
 	// true <nil>
-	// {Active:true Decided:map[busy:0 error:2 full:0 open:0 timeout:0 unusable:0]}
+	// true map[busy:0 error:2 full:0 open:0 timeout:0 unusable:0]
 }
 
 func ExampleLimit_Capacity() {

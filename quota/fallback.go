@@ -84,6 +84,11 @@ type FallbackStats struct {
 	// second without an error since.
 	Active bool
 
+	// Since is when primary failed first while Active has been true; it is zero unless Active.
+	// Last is when primary failed last; it is zero if primary has never failed. A single failure
+	// has one time: Last equals Since.
+	Since, Last time.Time
+
 	// Decided is how many transactions secondary has decided, by the Cause of the error from
 	// primary. It has an entry for every Cause that a store can return, even if the count is 0.
 	Decided map[string]int64
@@ -91,7 +96,14 @@ type FallbackStats struct {
 
 // Stats returns the statistics collected since Fallback returned f.
 func (f *FallbackStore) Stats() FallbackStats {
-	s := FallbackStats{f.began.Load() != 0, make(map[string]int64, storeCauses)}
+	began, last := f.began.Load(), f.last.Load()
+	s := FallbackStats{Active: began != 0, Decided: make(map[string]int64, storeCauses)}
+	if s.Active {
+		s.Since = time.Unix(0, began)
+	}
+	if last != 0 {
+		s.Last = time.Unix(0, last)
+	}
 	for i := range f.decided {
 		s.Decided[causes[i]] = f.decided[i].Load()
 	}

@@ -18,7 +18,7 @@ import (
 // Mode of t must be ModeSpend.
 //
 // Nobody knows when units in flight will be released, so a store cannot reserve them for later.
-// Instead, the caller waits in the line of a limit and key that refuse it, and then calls the
+// Instead, the caller waits in a line for the limit and key that refuse it, and then calls the
 // store again. Until all of its charges fit at the same time, including those of rate limits, it
 // spends and holds nothing. The callers in a process are served in order of arrival: a later
 // caller that charges the same limit and key waits behind the earlier ones. Only the first caller

@@ -241,7 +241,7 @@ var All = []struct {
 	{"deny of a number", one("  key: user\n  deny: [alice, 7]\n", ""), true,
 		"4:17: deny is 7; want a string"},
 	{"deny of an impossible network", one("  key: user\n  deny:\n  - alice\n  - 10.0.0.0/33\n", ""), false,
-		`6:5: deny: entry "10.0.0.0/33" is no network: want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6`},
+		`6:5: deny: entry "10.0.0.0/33" is no network; want a length of at most 32 for IPv4, as in 10.0.0.0/8, or 128 for IPv6`},
 	{"deny of an address with a port", one("  deny: [\"192.0.2.7:443\", 192.0.2.07]\n", ""), false,
 		`3:10: deny: entry "192.0.2.7:443" has a port, brackets, a zone, spaces or leading zeros: list 192.0.2.7
 3:27: deny: entry "192.0.2.07" has a port, brackets, a zone, spaces or leading zeros: list 192.0.2.7`},
