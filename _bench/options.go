@@ -164,11 +164,11 @@ var variants = []variant{
 	{name: "`NoFromContext`", change: func(o *weir.Options, _ weir.Limit) { o.NoFromContext = true }},
 	{name: "`Observe`", change: func(o *weir.Options, _ weir.Limit) { o.Observe = func(weir.Event) {} }},
 	{name: "`Observe`, refused", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.Observe = func(weir.Event) {} }},
-	{name: "`MaxWait`, nobody waits", why: "the general path; a place among those that wait is taken and left", change: func(o *weir.Options, _ weir.Limit) { o.MaxWait = time.Second }},
+	{name: "`MaxWait`, nobody waits", why: "the general path; a place in the queue is taken and released", change: func(o *weir.Options, _ weir.Limit) { o.MaxWait = time.Second }},
 	{name: "`FreePreflight`, another request", change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].Cost = weir.FreePreflight(nil) }},
 	{name: "`FreePreflight`, a preflight", why: "reads nine fields of the request", request: preflight, change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].Cost = weir.FreePreflight(nil) }},
 	{name: "`headers.Exposed`", change: func(o *weir.Options, _ weir.Limit) { o.Headers = headers.Exposed }},
-	{name: "`OnLimited`, refused", why: "the handler gets the decision in a copy of the request, as a request that is allowed", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.OnLimited = http.HandlerFunc(weir.Refuse) }},
+	{name: "`OnLimited`, refused", why: "the handler gets the decision in a copy of the request, as for an allowed request", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.OnLimited = http.HandlerFunc(weir.Refuse) }},
 
 	{name: "`headers.IETF`", change: dialect(headers.IETF)},
 	{name: "`headers.Draft07`", change: dialect(headers.Draft07)},
@@ -178,24 +178,24 @@ var variants = []variant{
 	{name: "`headers.Anthropic`", change: dialect(headers.Anthropic)},
 	{name: "`headers.Twitter`", change: dialect(headers.Twitter)},
 	{name: "`headers.None`", change: dialect(headers.None)},
-	{name: "`headers.IETF`, refused", why: "the texts of the fields; an allowed request keeps them in the copy of its decision", refused: true, change: dialect(headers.IETF)},
+	{name: "`headers.IETF`, refused", why: "the field values; for an allowed request they are kept in the copy of its decision", refused: true, change: dialect(headers.IETF)},
 
-	{name: "`Policy`, one limit", why: "the request is copied for a context that does not end when the client hangs up, and the limit is looked up by its value", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(l) })},
+	{name: "`Policy`, one limit", why: "the request is copied, with a context that is not cancelled when the client hangs up, and the limit is looked up by its value", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(l) })},
 	{name: "`Policy`, two limits", why: "the same, and two states", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(periods(l, 2)...) })},
 	{name: "`ForKey`, another key", why: "the general path; the table is read for each request", change: overridden("198.51.100.7")},
 	{name: "`ForKey`, the key", why: "the same, and the prepared limits of the key are looked up", change: overridden(client)},
 	{name: "lists of `Allowed` and `Denied`, another key", why: "the general path; each list parses the address in the key, once", change: rule(func(r *weir.Rule, _ weir.Limit) {
 		r.ForKey = weir.When(must(keys.NewList("198.51.100.7")).Has, weir.Allowed(), weir.When(must(keys.NewList("198.51.100.8")).Has, weir.Denied()))
 	})},
-	{name: "`Denied`, the key", why: "allocates what few requests need, such as the reason of a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(keys.NewList(client)).Has, weir.Denied()) })},
-	{name: "`Denied` networks, another address", why: "the general path; the request is copied, and the address of the client is found and parsed again", change: rule(func(r *weir.Rule, _ weir.Limit) {
+	{name: "`Denied`, the key", why: "allocates data that few requests need, such as the reason for a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(keys.NewList(client)).Has, weir.Denied()) })},
+	{name: "`Denied` networks, another address", why: "the general path; the request is copied, and the client's address is found and parsed again", change: rule(func(r *weir.Rule, _ weir.Limit) {
 		r.Policy = weir.When(must(keys.NewAddrList("198.51.100.0/24")).Match(keys.ClientAddr()), weir.Denied())
 	})},
 	{name: "`Cost`", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Cost = func(*http.Request) int64 { return 2 } })},
-	{name: "`Settle`, the cost stays", why: "the ResponseWriter is wrapped, and the decision is kept until the handler has returned, so its memory serves no other request", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.RefundErrors })},
+	{name: "`Settle`, the cost stays", why: "the ResponseWriter is wrapped, and the decision is kept until the handler returns, so its memory is not reused", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.RefundErrors })},
 	{name: "`Settle`, a refund", why: "the same, and a second call of the store", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.ChargeOnly(http.StatusTeapot) })},
-	{name: "`Enforce: weir.Percent(0)`", why: "keeps the charges in shadow apart, in memory of their own", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Enforce = weir.Percent(0) })},
-	{name: "`Penalty`", why: "the general path; the store looks up a second limit, the ban, which is decided by slower code than GCRA", change: penalty(10)},
+	{name: "`Enforce: weir.Percent(0)`", why: "keeps the charges in shadow in separate memory", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Enforce = weir.Percent(0) })},
+	{name: "`Penalty`", why: "the general path; the store looks up a second limit, the ban, whose code is slower than GCRA", change: penalty(10)},
 	{name: "`Penalty`, a strike", why: "a second call of the store, which counts the strike", refused: true, change: penalty(1 << 24)},
 	{name: "`Penalty`, banned", why: "as `Denied`", refused: true, change: penalty(1)},
 	{name: "`RetryJitter`, refused", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.RetryJitter = time.Second })},
@@ -204,26 +204,26 @@ var variants = []variant{
 	{name: "three limits", why: "three states", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits = periods(l, 3) })},
 	{name: "three rules", why: "three keys and three states", change: manyRules(3)},
 	{name: "twenty rules", why: "twenty keys and twenty states", change: manyRules(20)},
-	{name: "two Limiters, one in the other", why: "two decisions; the inner Limiter shows the fields of both", wrap: func(l *weir.Limiter, o weir.Options) http.Handler {
+	{name: "two Limiters, one in the other", why: "two decisions; the inner Limiter writes the fields of both", wrap: func(l *weir.Limiter, o weir.Options) http.Handler {
 		o.Rules[0].Name = "inner"
 		return l.Handler(must(weir.New(memstore.New(memstore.Options{}), o)).Handler(ok))
 	}},
-	{name: "`Transport`", why: "a second limit, the pause; the response is read for a pause, and its memory serves no other request", wrap: sends},
+	{name: "`Transport`", why: "a second limit, the pause; the response is checked for a pause, and the memory is not reused", wrap: sends},
 
 	{name: "key behind two trusted proxies", why: "parses three addresses, and compares each with the trusted prefixes", change: byKey(weir.ByIP(netip.MustParsePrefix(client+"/32"), netip.MustParsePrefix("10.0.0.0/8"))),
 		request: field("X-Forwarded-For", "203.0.113.9, 198.51.100.7, 10.0.0.2")},
-	{name: "key of 129 bytes, hashed", why: "SHA-256 of three blocks, and a new text", change: byKey(weir.ByHeader("X-Key")), request: field("X-Key", strings.Repeat("k", 129))},
-	{name: "`keys.Hashed`", why: "HMAC-SHA256: four blocks, and a new text", change: byKey(keys.Hashed([]byte("secret"), weir.ByHeader("X-Key"))), request: field("X-Key", "k-1234567890")},
+	{name: "key of 129 bytes, hashed", why: "SHA-256 of three blocks, and a new string", change: byKey(weir.ByHeader("X-Key")), request: field("X-Key", strings.Repeat("k", 129))},
+	{name: "`keys.Hashed`", why: "HMAC-SHA256 of four blocks, and a new string", change: byKey(keys.Hashed([]byte("secret"), weir.ByHeader("X-Key"))), request: field("X-Key", "k-1234567890")},
 	{name: "`keys.ByJSON`, 70 bytes", why: "reads the body, checks that it is JSON, and keeps it for the handler", change: byKey(keys.ByJSON("email", 4096)), request: login()},
-	{name: "`Join` of two keys", why: "a new text", change: byKey(weir.Join(weir.ByIP(), keys.ByMethod()))},
-	{name: "`FirstOf`, the second key", why: "a new text", change: byKey(weir.FirstOf(weir.ByHeader("X-Key"), weir.ByIP()))},
+	{name: "`Join` of two keys", why: "a new string", change: byKey(weir.Join(weir.ByIP(), keys.ByMethod()))},
+	{name: "`FirstOf`, the second key", why: "a new string", change: byKey(weir.FirstOf(weir.ByHeader("X-Key"), weir.ByIP()))},
 }
 
 // optionsTable measures what a request costs with each option.
 func optionsTable(o options) ([]*table, error) {
 	rounds := o.pick(400, 1)
 	t := &table{title: "Options", place: "options", header: []string{"option", "ns", "× plain", "allocations", "bytes", "why"},
-		note: fmt.Sprintf("Measured on %s, %d rounds in turns: the least ns of a request, the ratio of the leasts (and the median of the ratios in each round, which includes garbage collections), allocations and bytes.", time.Now().Format("2 January 2006"), rounds)}
+		note: fmt.Sprintf("Measured on %s, %d alternating rounds. The columns show the minimum time of a request, its ratio to the plain minimum (and the median of each round's ratio, which includes garbage collections), allocations and bytes.", time.Now().Format("2 January 2006"), rounds)}
 	type contender struct {
 		http.Handler
 		r    *http.Request

@@ -24,7 +24,7 @@ import (
 func production(o options) (tables []*table, err error) {
 	rdb, stop := startRedis()
 	defer stop()
-	where := "The server had processor 0 and the clients processor 1"
+	where := "The server ran on processor 0 and the clients on processor 1"
 	server := regexp.MustCompile(`process_id:(\d+)`).FindStringSubmatch(rdb.Info(ctx, "server").Val())
 	if len(server) != 2 || bind(server[1], "0") != nil || bind(fmt.Sprint(os.Getpid()), "1") != nil {
 		where = "Server and clients were not bound to processors"
@@ -32,7 +32,7 @@ func production(o options) (tables []*table, err error) {
 	defer bind(fmt.Sprint(os.Getpid()), "0-1023")
 	rounds, d := o.pick(60, 1), time.Duration(o.pick(150, 50))*time.Millisecond
 	t := &table{title: "CPU of a check in a busy Redis", place: "production",
-		note: fmt.Sprintf("Measured on %s, %d rounds of %d ms in turns: CPU of the server for a check in µs, the median (and the least); how busy that kept its processor; and the median of the ratios to redis_rate in each round. %s.", time.Now().Format("2 January 2006"), rounds, d.Milliseconds(), where)}
+		note: fmt.Sprintf("Measured on %s, %d alternating rounds of %d ms: the server's CPU time per check in µs, as the median (and the minimum); the load of its processor; and the median of each round's ratio to redis_rate. %s.", time.Now().Format("2 January 2006"), rounds, d.Milliseconds(), where)}
 	contenders := []shared{sharedContenders[0], sharedContenders[3], windows[5]}
 	asks, calls, replays := make([]func() check, len(contenders)), make([][]any, len(contenders)), make([]func() check, len(contenders))
 	for i, c := range contenders {

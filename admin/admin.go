@@ -23,50 +23,50 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// Options are the options of New. Only Limiters must be set.
+// Options are the options for New. Only Limiters is required.
 type Options struct {
-	// Limiters returns the limiters in force. It is called for each request. For a file
-	// of rules, set it to config.File.Limiters.
+	// Limiters returns the current limiters. It is called for each request. For a rules file, set
+	// it to config.File.Limiters.
 	Limiters func() []*weir.Limiter
 
-	// Policy returns the policy of a key under a rule with a weir.Rule.Policy, which needs a
-	// request. The zero Policy means the Limits of the rule. If Policy returns an error, the
-	// answer is 503. If Policy is nil, the limits of a rule without Limits are unknown.
+	// Policy returns the policy of a key. The Handler calls it instead of weir.Rule.Policy, which
+	// needs a request. The zero Policy means the Limits of the rule. If Policy returns an error,
+	// the response is 503. If Policy is nil, the limits of a rule without Limits are unknown.
 	Policy func(ctx context.Context, rule, key string) (weir.Policy, error)
 
-	// Overrides are the overrides that /overrides lists and /override changes. The rules must
-	// use the same overrides: see overrides.Live.Of and config.Options. If Overrides is nil,
-	// /overrides and /override answer 404.
+	// Overrides are the overrides that /overrides lists and /override changes. The rules must use
+	// the same overrides; see overrides.Live.Of and config.Options. If Overrides is nil,
+	// /overrides and /override return 404.
 	Overrides *overrides.Live
 
-	// File is the file of rules, such as a *config.File. /rules and the page show its
-	// version and its reloads. nil means that the rules are not in a file.
+	// File is the rules file, such as a *config.File. /rules and the page show its version and
+	// its reloads. nil means that the rules are not in a file.
 	File watch.File
 
-	// Top, Bans and Traffic record what the limiters decide: call their Observe methods in
-	// weir.Options.Observe of each limiter. Without Top, /top and /refusals answer 404, and the
-	// page names no offenders. Without Traffic, /try answers 404, and the page counts no
-	// requests. Without Bans, /bans lists networks only.
+	// Top, Bans and Traffic record the decisions of the limiters. Call their Observe methods from
+	// the weir.Options.Observe function of each limiter. Without Top, /top and /refusals return
+	// 404, and the page does not list the most refused keys. Without Traffic, /try returns 404,
+	// and the page shows no request counts. Without Bans, /bans lists only networks.
 	Top     *watch.Top
 	Bans    *watch.Bans
 	Traffic *watch.Traffic
 
-	// Stores are the stores whose breakers and fallbacks the page shows, besides those of the
-	// store that New gets: the stores that New of package weirprom gets. A store of package
-	// stack stands for all that it is made of.
+	// Stores are additional stores whose breakers and fallbacks the page shows. Pass the same
+	// stores as to weirprom.New. The store passed to New is always included, and a store of
+	// package stack includes its component stores.
 	Stores []weir.Store
 
-	// Who returns the name of the operator from the context of a request. The
-	// authentication in front of the Handler must have put the name there. The log line of
-	// each change has the name. If Who is nil, the name is empty.
+	// Who returns the operator's name from the context of a request, where the authentication
+	// middleware must have put it. The name is logged with each change. If Who is nil, the name
+	// is empty.
 	Who func(ctx context.Context) string
 
-	// Logger gets the errors of the store, and a line for each change with the operator, the
-	// rule, the key and the body. nil means slog.Default().
+	// Logger logs store errors and, for each change, the operator, rule, key and body. nil means
+	// slog.Default().
 	Logger *slog.Logger
 }
 
-// A Handler serves the page and the JSON that the package comment describes. It is safe for
+// A Handler serves the page and the JSON API that the package comment describes. It is safe for
 // concurrent use.
 type Handler struct {
 	store   weir.Store
@@ -81,9 +81,10 @@ type Handler struct {
 	before map[string]int64 // see outage
 }
 
-// New returns a Handler for limiters that all count in store. Pass the very Store that the
-// limiters have, not another Store of the same Redis: a Store such as [quota.Hybrid] remembers
-// refusals and must learn of changes. New returns an error if store or o.Limiters is nil.
+// New returns a Handler for limiters that all use store. Pass the same Store value that the
+// limiters have, not another Store for the same Redis server, because a Store such as
+// [quota.Hybrid] remembers refusals and must notice the changes. New returns an error if store or
+// o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
 	case store == nil:
@@ -114,8 +115,8 @@ type target struct {
 	overridden bool   // the change was one of an override
 }
 
-// ServeHTTP serves the page at / and the paths that the package comment lists. It does not
-// serve /rate_limit: mount RateLimit there.
+// ServeHTTP serves the page at / and the paths that the package comment lists. It does not serve
+// /rate_limit; register RateLimit for that path.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/":

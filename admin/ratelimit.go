@@ -12,25 +12,26 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// RateLimit answers with the caller's own quota, in the format of GitHub's
-// [GET /rate_limit], and spends nothing of it:
+// RateLimit responds with the caller's own quota, in the format of GitHub's [GET /rate_limit],
+// without spending any of it:
 //
 //	{"resources": {"api": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}},
 //	 "rate": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}}
 //
-// RateLimit is for all clients, so ServeHTTP does not serve it. The resources are the rules
-// that apply to this request. A rule that counts by route or method shows the quota of the
-// route and method of this request. If a rule has several limits, its resource is the limit
-// with the smallest share left, as in header fields. The field reset is the Unix time in seconds
-// at which the quota is full again. The field rate is the first resource, in the order of the
-// limiters. It is missing if there is no resource.
+// RateLimit is meant for clients, so it is separate from ServeHTTP, which only operators may
+// reach. There is one resource for each rule that applies to the request. If a rule counts by
+// route or method, the resource shows the quota for the route and method of this request. If a
+// rule has several limits, the resource shows the limit with the smallest fraction of its quota
+// left, as the header fields do. The field reset is the Unix time in seconds at which the quota
+// will be full again. The field rate is a copy of the first resource, in the order of the
+// limiters. It is omitted if there are no resources.
 //
-// Rules that are in shadow for the caller are not shown. If the caller is banned, remaining
-// is 0 and reset is the end of the ban or later. If a rule denies the caller, RateLimit
-// answers with the refusal of that rule.
+// Rules that are in shadow mode for the caller are not shown. If the caller is banned, remaining
+// is 0, and reset is the end of the ban or later. If a rule denies the caller, RateLimit responds
+// with the refusal of that rule.
 //
-// A request to RateLimit costs one call of the store for each limiter, and one call for each
-// rule with a penalty. If that is too much, limit these requests by a separate rule.
+// A request to RateLimit makes one store call per limiter, and one per rule with a penalty. If
+// that is too much load, limit these requests with a separate rule.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {

@@ -103,8 +103,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 }
 
 // Paid is the Decision.At of a charge that was paid with granted units. Because no limit has
-// spent units at that instant, refunding such a charge to a store other than one from New has no
-// effect.
+// spent units at that instant, refunding such a charge through a store that New did not return
+// has no effect.
 const Paid = 1
 
 // Unpaid returns the store that was passed to New. Calls to it spend no granted units. See

@@ -68,8 +68,9 @@ func Cost(max int64) func(*http.Request) int64 {
 
 // OnLimited returns a handler for Options.OnLimited. It responds to a refused request with status
 // 200 and a JSON-RPC error that has the id of the request, the code CodeLimited and a readable
-// message. The data of the error contains the reason for the refusal and, if waiting helps,
-// retryAfter in whole seconds, as in Retry-After. A batch gets one error per request.
+// message. The data member of the error contains the reason for the refusal. If waiting helps, it
+// also contains retryAfter, with the same number of seconds as the Retry-After header field. A
+// batch gets one error per request.
 //
 // The handler calls weir.Refuse instead for notifications, which have no id, for batches of more
 // than 100 requests, for bodies that are longer than max bytes or not JSON-RPC, and for requests

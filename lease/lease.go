@@ -5,8 +5,8 @@
 //	defer leases.Close(ctx) // returns the unused units
 //	limit := weir.Middleware(leases, "all", weir.Global(), algorithms.GCRA(10_000, time.Second))
 //
-// Use this package if a single key, such as that of weir.Global(), gets too many requests for one
-// Redis call each.
+// Use this package if a single key, such as that of weir.Global(), gets more requests than Redis
+// can handle with one call each.
 //
 // # What it costs
 //
@@ -84,10 +84,10 @@ type Options struct {
 // The limit is never exceeded. The units of a lease have already been spent in next, and the
 // Leaser determines how long they can be used. Leased units of a window can be used until the
 // window ends. Under GCRA, TokenBucket and LeakyBucket, they can be used until they have drained
-// in next. The Store takes the current time to be the At of the last decision of next plus the
-// time since that call began. The clock of next is never ahead of this time, so the Store never
-// uses units after they have expired. If units are refunded or forgotten while they are leased
-// (by a negative cost, Reset or ModeForget), the same number may be admitted once more.
+// in next. To get the current time, the Store adds the time since its last call to next began to
+// the At that this call returned. The clock of next is never ahead of this time, so the Store
+// never uses units after they have expired. If units are refunded or forgotten while they are
+// leased (by a negative cost, Reset or ModeForget), the same number may be admitted once more.
 //
 // If units are unused when a lease expires, the Store returns them with one more call to next. If
 // Leaser.Drains reports true, they drain within another TTL instead. Until then, other processes
@@ -95,10 +95,10 @@ type Options struct {
 // their window ends. For each process, key and cost, that is at most Fraction of the units that
 // remained.
 //
-// A lease covers all charges of a transaction together, with the same costs and limits. A call
-// always goes to next if its Mode is not ModeSpend, if Within is set, if a cost is 0 or less, if
-// a key is longer than 128 bytes, or if an algorithm is not a Leaser, such as SlidingLog. A call
-// that arrives while a lease is being fetched waits for that fetch, which takes less time than a
+// A lease belongs to a whole list of charges, including their costs and limits. A call always
+// goes to next if its Mode is not ModeSpend, if Within is set, if a cost is 0 or less, if a key
+// is longer than 128 bytes, or if an algorithm is not a Leaser, such as SlidingLog. A call that
+// arrives while a lease is being fetched waits for that fetch, which takes less time than a
 // separate call. If the fetch fails, the waiting call returns the same error.
 //
 // When a decision comes from memory, Allowed is exact. Remaining is the value from the last call
@@ -136,7 +136,7 @@ func New(next quota.Store, o Options) *Store {
 	return l
 }
 
-// A Store serves leases. See New.
+// A Store admits requests from leases. See New.
 type Store struct {
 	next   quota.Store
 	o      Options

@@ -31,8 +31,8 @@
 //		})))
 //	}
 //
-// A request first reserves the most tokens that its response may use. When the response is
-// complete, only the tokens that it used are charged.
+// A request first reserves the maximum number of tokens that its response may use. When the
+// response is complete, only the tokens that it used are charged.
 //
 // # APIs
 //
@@ -80,8 +80,8 @@ func (u Usage) Total() (sum int64) {
 // The usage is reported when a response is complete, that is, after its JSON object or its last
 // event. If a response never completes, because the connection breaks or the caller closes the
 // body, nothing is reported, and weir.ChargeUsed charges the Cost of the request. For a response
-// with status 400 or above, zero Usage is reported. If a complete response contains no usage, or
-// a count that is negative or above math.MaxInt64, nothing is reported. If the request was a
+// with status 400 or above, a zero Usage is reported. If a complete response contains no usage,
+// or a count that is negative or above math.MaxInt64, nothing is reported. If the request was a
 // POST, the Transport then logs a warning, once. Fractional counts are rounded up. Chat
 // Completions streams contain the usage only if the request has "stream_options":
 // {"include_usage": true}.
@@ -167,12 +167,13 @@ func readerOf(h http.Header) reader {
 // maxBody is how many bytes of a request MaxTokens reads at most.
 const maxBody = 1 << 20
 
-// MaxTokens returns a function for Rule.Cost that returns the maximum number of output tokens of
-// a request. The rule reserves that many until Settle knows how many were used. The number is the
+// MaxTokens returns a Rule.Cost function that charges the maximum number of output tokens of a
+// request. The rule reserves that many until Settle knows how many were used. The number is the
 // largest of the fields max_tokens, max_completion_tokens and max_output_tokens in the JSON body,
 // multiplied by the field n, the number of completions. If the body has none of the first three
-// fields, is longer than 1 MiB, or cannot be read (see keys.ByJSON), the cost is most. The cost
-// is never above most. A request without a body costs 1. MaxTokens panics if most is below 1.
+// fields, is longer than 1 MiB, or cannot be read (see keys.ByJSON), the cost is the argument
+// most. A larger cost is also reduced to most. A request without a body costs 1. MaxTokens panics
+// if most is below 1.
 //
 // The argument most should not exceed the Capacity of any limit of the rule, because a request
 // that costs more is never admitted.

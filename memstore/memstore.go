@@ -75,9 +75,9 @@ const (
 
 // New returns an empty store. It panics if MaxKeys is negative.
 //
-// Create stores before the server starts, not in a handler, because a new store has counted
-// nothing yet. If handlers create ten stores within a minute, New logs a warning to
-// [slog.Default], once per process.
+// Create stores before the server starts, not in a handler, because a new store starts with empty
+// counts. If handlers create ten stores within a minute, New logs a warning to [slog.Default],
+// once per process.
 func New(o Options) *Store {
 	if handler, purposely := remade.Callers(); handler && !purposely && handlerMade.Again("", time.Now()) {
 		slog.Warn("memstore: stores made again and again by a handler", "effect", "each has counted nothing yet", "fix", "make one before the server starts")
@@ -102,7 +102,7 @@ var handlerMade remade.Count
 // Take implements quota.Store. It can return ctx.Err(), quota.ErrFull, or an error from
 // Transaction.Validate. If Take returns an error, it has spent nothing. It returns quota.ErrFull
 // if a new state is needed but every state that it could replace has refused a charge. This
-// happens only if more than nine tenths of MaxKeys states have refused a charge, or if a
+// happens only if more than nine tenths of the MaxKeys states have refused a charge, or if a
 // transaction needs more states than a small store can hold.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {

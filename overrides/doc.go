@@ -1,4 +1,4 @@
-// Package overrides gives single keys their own limits.
+// Package overrides gives individual keys their own limits.
 //
 //	table, err := overrides.New(
 //		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},
@@ -15,12 +15,13 @@
 //
 // # Tables
 //
-// A [Table] is fixed. [Live] is a table that changes while the program runs, in all processes
-// that share a Redis. Package admin has an HTTP API that changes it. In a file of package
-// config, the field overrides of a rule is such a table.
+// A [Table] never changes. [Live] is a table that can change while the program runs, in all
+// processes that share a Redis server. Package admin provides an HTTP API to change it. In a
+// rules file of package config, the overrides field of a rule defines a Table.
 //
 // # Which entry applies
 //
-// The entry for exactly the key applies, and otherwise the entry with the longest matching
-// prefix. Units that a key has spent still count if its limits change: see [weir.Rule.ForKey].
+// If an entry matches the key exactly, it applies; otherwise, the entry with the longest matching
+// prefix applies. When the limits of a key change, the units that it has spent still count; see
+// [weir.Rule.ForKey].
 package overrides

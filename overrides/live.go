@@ -20,63 +20,63 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An InvalidError is the error of Set if its arguments are invalid.
+// An InvalidError is returned by Set if its arguments are invalid.
 type InvalidError struct{ Text string }
 
 func (e *InvalidError) Error() string { return "overrides: " + e.Text }
 
 func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
 
-// MaxLive is the largest number of overrides that Set keeps.
+// MaxLive is the maximum number of overrides in a Live table.
 const MaxLive = 10_000
 
-// ErrFull is returned by Set if there are MaxLive other overrides that have not expired.
+// ErrFull is returned by Set if there are already MaxLive other overrides that have not expired.
 var ErrFull = errors.New("overrides: there are too many overrides")
 
 var errUnread = errors.New("overrides: the table was not read yet")
 
-// A Keeper keeps the overrides of Live for several processes. It is safe for concurrent use.
-// A *redisstore.Store is a Keeper.
+// A Keeper stores the overrides of a Live table, so that several processes can share them. It
+// must be safe for concurrent use. *redisstore.Store implements Keeper.
 type Keeper interface {
-	// LoadOverrides returns the texts of all overrides by name, and the version of the
-	// newest change. If version is equal to newest, kept is nil. A name may hold any
-	// bytes. Each text begins with a number and a space. The number is the time at which
-	// the override expires, in µs since 1970 on the clock of the Keeper, or 0 if it never
-	// expires. now is the current time on that clock.
+	// LoadOverrides returns the text of each override by name, and the version of the newest
+	// change. If the argument version equals newest, kept is nil. A name can contain any bytes.
+	// Each text begins with a number and a space. The number is the expiry time of the override
+	// in µs since 1970 on the Keeper's clock, or 0 if it never expires. The result now is the
+	// current time on that clock.
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
-	// SaveOverride keeps the text of an override for the duration d, or without end if d is
-	// 0. It replaces an override of the same name. An empty text removes the override. If
-	// the Keeper already has `most` other overrides that have not expired, SaveOverride
-	// returns full.
+	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0.
+	// It replaces any override with the same name. An empty text removes the override. If the
+	// Keeper already has `most` other overrides that have not expired, SaveOverride stores
+	// nothing and returns full as true.
 	SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error)
 }
 
-// LiveOptions are the options of NewLive. The zero value is ready to use.
+// LiveOptions are the options for NewLive. The zero value is ready to use.
 type LiveOptions struct {
-	// Keeper shares the overrides with other processes; nil keeps them in this process.
+	// Keeper shares the overrides with other processes; nil keeps them in this process only.
 	Keeper Keeper
 
-	// Interval is how often Run queries the Keeper for changes; 0 means 500 ms.
+	// Interval is the time between queries of the Keeper by Run; 0 means 500 ms.
 	Interval time.Duration
 
-	// Logger gets a warning when the Keeper fails, a line when it is back, and a warning if a
-	// request comes before the table was read; nil means slog.Default().
+	// Logger logs when the Keeper fails, when it recovers, and when a request arrives before the
+	// table has been read; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Live is a table that changes while the program runs. It is safe for concurrent use.
+// Live is a table that can change while the program runs. It is safe for concurrent use.
 //
-// Requests are checked against a copy of the table in memory. Run copies changes of other
-// processes into it, within Interval and one call of the Keeper. If the Keeper fails, the
-// copy stays in force, its overrides expire when they should, and Err returns the error.
+// Requests are checked against a copy of the table in memory. Run copies changes by other
+// processes into it, which takes at most LiveOptions.Interval plus one call to the Keeper. If the
+// Keeper fails, the copy remains in effect, its overrides still expire on time, and Err returns
+// the error.
 //
-// Until the table was read for the first time, Live knows no override: a denied key or network
-// is served, and every key has the limits of its rule. Live does not refuse requests then,
-// because an outage of the Keeper would otherwise stop every process that starts. Ready reports
-// false, and the Logger gets a warning when the Keeper fails, and one when a request comes. A
-// process for which a denied network must not be served waits for Ready before it takes
-// requests.
+// Until the table has been read for the first time, Live knows no overrides. Denied keys and
+// networks are then served, and every key has the limits of its rule. Live does not refuse
+// requests, because otherwise a process could not start while the Keeper is down. Instead, Ready
+// reports false, and a warning is logged when the Keeper fails and when a request arrives. If
+// denied networks must never be served, wait until Ready reports true before you accept requests.
 type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
@@ -91,7 +91,7 @@ type Live struct {
 	err     error
 }
 
-// An Override is an Entry of a Live table.
+// An Override is an Entry in a Live table.
 type Override struct {
 	Rule string // the name of a rule
 	Entry
@@ -99,8 +99,8 @@ type Override struct {
 	Note string    // why the override was set
 }
 
-// NewLive returns a table without overrides. Run loads the overrides that the Keeper has. To
-// have them in force before the first request, call Refresh.
+// NewLive returns a table without overrides. Run loads the overrides from the Keeper. To load
+// them before the first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
 	alone := o.Keeper == nil
 	if alone {
@@ -112,8 +112,8 @@ func NewLive(o LiveOptions) *Live {
 	return l
 }
 
-// Ready reports whether the table was read, by Run, Refresh, Set or Remove. Without a Keeper it
-// is true from the start. Once true, it stays true.
+// Ready reports whether the table has been read, by Run, Refresh, Set or Remove. Without a
+// Keeper, it is true from the start. Once true, it stays true.
 func (l *Live) Ready() bool { return l.ready.Load() }
 
 // noneInForce is the effect of overrides that were never read.
@@ -126,9 +126,9 @@ func (l *Live) unread(rule string) {
 	}
 }
 
-// Of returns a function for weir.Rule.ForKey of a rule. The function returns the policy that
-// Live has for a key. For any other key it calls file, for example the method ForKey of a
-// Table; a nil file stands for an empty table.
+// Of returns a function to use as the weir.Rule.ForKey of the rule. If Live has an override for a
+// key, the function returns its policy. For any other key it calls file, which can be the ForKey
+// method of a Table. If file is nil, there are no other overrides.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,15 +154,15 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 	}
 }
 
-// OverridesKeys reports whether Of was called for a rule.
+// OverridesKeys reports whether Of was called for the rule.
 func (l *Live) OverridesKeys(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.rules[rule] != nil
 }
 
-// Run refreshes the table until ctx ends, and returns the error of ctx. It starts no
-// goroutine: call it with go.
+// Run refreshes the table until ctx is done, and then returns ctx.Err(). It blocks, so call it in
+// its own goroutine.
 func (l *Live) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.o.Interval)
 	defer tick.Stop()
@@ -176,7 +176,7 @@ func (l *Live) Run(ctx context.Context) error {
 	}
 }
 
-// Refresh queries the Keeper for changes and puts them in force.
+// Refresh queries the Keeper for changes and applies them.
 func (l *Live) Refresh(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,11 +254,11 @@ func (l *Live) build() {
 	}
 }
 
-// Set keeps an override for d, or for ever if d is 0, and puts it in force in this process.
-// In other processes, Run puts it in force. Set replaces an override of the same rule and
-// key. The Algorithm of a limit may be nil, or any of package algorithms except Calendar. If
-// the arguments are invalid, the error is an *InvalidError; ErrFull says that there are
-// MaxLive overrides already.
+// Set stores an override for the duration d, or permanently if d is 0, and applies it in this
+// process. In other processes, Run applies it. Set replaces any override for the same rule and
+// key. The Algorithm of a limit may be nil, or any algorithm in package algorithms except
+// Calendar. If the arguments are invalid, Set returns an *InvalidError. If there are already
+// MaxLive other overrides, it returns ErrFull.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
 		return invalid("the duration is %v; want at least 0", d)
@@ -277,8 +277,8 @@ func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, n
 	return l.Refresh(ctx)
 }
 
-// Remove removes the override of a rule and key. found is false if this process knew no
-// such override.
+// Remove removes the override for a rule and key. found is false if this process knew no such
+// override.
 func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err error) {
 	_, found = l.Get(rule, key)
 	if _, err := l.o.Keeper.SaveOverride(ctx, nameOf(rule, key), "", 0, 0); err != nil {
@@ -287,7 +287,7 @@ func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err er
 	return found, l.Refresh(ctx)
 }
 
-// Get returns the override that was set for exactly this key of a rule. An override for
+// Get returns the override that was set for exactly this rule and key. An override for
 // "tenant-a/*" is returned only if key is "tenant-a/*".
 func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	for _, o := range l.All() {
@@ -298,15 +298,15 @@ func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	return o, false
 }
 
-// All returns the overrides that have not expired, in the order of rules and keys.
+// All returns the overrides that have not expired, sorted by rule and key.
 func (l *Live) All() []Override {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !unexpired(o.End) })
 }
 
-// Err returns the error of the last Refresh, or an error if there was none. While Err is not
-// nil, the table may be out of date.
+// Err returns the error of the last Refresh, or a non-nil error if there has been no Refresh yet.
+// While Err is not nil, the table may be out of date.
 func (l *Live) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,21 +18,22 @@ func (n *networks) hold(a netip.Addr) bool {
 	return a.IsValid() && n.Hold(netip.PrefixFrom(a, a.BitLen()), unexpired)
 }
 
-// Network returns the network that a key such as "192.0.2.0/24" names. ok is false if the
-// key is no network. It is also false for "192.0.2.1/24", which has bits after its prefix,
-// and for networks of IPv4-mapped IPv6 addresses.
+// Network parses a key such as "192.0.2.0/24" as a network. ok is false if the key is not a
+// network. It is also false for "192.0.2.1/24", which has non-zero bits after its prefix, and for
+// networks of IPv4-mapped IPv6 addresses.
 func Network(key string) (p netip.Prefix, ok bool) {
 	p, err := netip.ParsePrefix(key)
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
 }
 
-// DenyFrom returns a function that reports whether the address of a request lies in a network
-// that is denied under a rule. It is for weir.Rule.Policy:
+// DenyFrom returns a function that reports whether the client address of a request is in a
+// network that is denied under the rule. Use it in weir.Rule.Policy:
 //
 //	Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
 //
-// A network such as "192.0.2.0/24" is denied if it is the key of an override with Denied. find
-// returns the address of a request; use keys.ClientAddr with the proxies that the rule trusts.
+// To deny a network, set an override whose Key is the network, such as "192.0.2.0/24", and whose
+// Denied is true. The function find returns the client address of a request; use keys.ClientAddr
+// with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +56,7 @@ func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, boo
 	}
 }
 
-// DeniesNetworks reports whether DenyFrom was called for a rule.
+// DeniesNetworks reports whether DenyFrom was called for the rule.
 func (l *Live) DeniesNetworks(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,22 +14,22 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An Entry gives a key, or all keys with the same prefix, their own limits. It has
-// either Limits, or Unlimited, or Denied. An Entry with Nested may have none of these three.
+// An Entry gives a key, or all keys with the same prefix, their own limits. Exactly one of
+// Limits, Unlimited and Denied must be set. In an Entry with Nested, all three may be unset.
 type Entry struct {
-	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends
-	// with an asterisk stands for all keys with that prefix: "tenant-a/*". For NewJoined,
-	// Key is compared with the first part of keys.
+	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends with
+	// an asterisk, such as "tenant-a/*", matches all keys with that prefix. In NewJoined, Key is
+	// matched against the first part of a joined key.
 	Key string
 
-	// Limits replace those of the rule: see weir.Rule.ForKey for what a limit may leave
-	// out.
+	// Limits replace those of the rule. See weir.Rule.ForKey for the fields that a limit can
+	// omit.
 	Limits []weir.Limit
 
-	Unlimited bool // the rule limits the key in nothing
+	Unlimited bool // the rule does not limit the key
 	Denied    bool // the rule refuses every request of the key
 
-	// Nested are entries for the second part of joined keys, for NewJoined only.
+	// Nested are entries for the second part of a joined key. Only NewJoined uses them.
 	Nested []Entry
 }
 
@@ -81,8 +81,9 @@ func (e *Entry) policy() weir.Policy {
 	return weir.Limited(slices.Clone(e.Limits)...)
 }
 
-// A Table finds the entry of a key: the entry for exactly that key, or else the one with the
-// longest matching prefix. A Table never changes, so it is safe for concurrent use.
+// A Table finds the entry for a key. An exact match takes precedence over prefixes, and the
+// longest matching prefix over shorter ones. A Table never changes, so it is safe for concurrent
+// use.
 type Table struct {
 	exact   map[string]*node // by stored key
 	starts  []start          // sorted
@@ -107,15 +108,15 @@ type start struct {
 
 type span struct{ from, to int }
 
-// New returns a table whose entries are compared with whole keys. It returns an error if
-// two entries have the same key, or if an entry is invalid. errors.Unwrap of the error returns
-// the reason, which names the entry.
+// New returns a table whose entries are matched against whole keys. It returns an error if two
+// entries have the same key, or if an entry is invalid. The error wraps an error that names the
+// entry and says what is wrong.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
-// NewJoined returns a table for keys of [weir.Join]. An Entry is compared with the first part
-// of a key, and its Nested entries with the second part. If no entry of Nested matches, the
-// Entry itself decides. If that Entry has no limits, the Entry with the
-// next-longest matching prefix applies.
+// NewJoined returns a table for keys from [weir.Join]. An Entry is matched against the first part
+// of a key, and its Nested entries against the second part. If none of its Nested entries match,
+// the Entry itself applies. If that Entry has no limits, the Entry with the next-longest matching
+// prefix applies.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
 func twice(key string) error {
@@ -191,11 +192,11 @@ func (t *Table) finish() error {
 	return nil
 }
 
-// Len returns the number of entries, without nested ones.
+// Len returns the number of entries, not counting nested ones.
 func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
-// ForKey returns the policy of a key, for weir.Rule.ForKey. It is zero for a key that no entry
-// matches.
+// ForKey returns the policy for a key, for use as weir.Rule.ForKey. It returns the zero Policy if
+// no entry matches the key.
 func (t *Table) ForKey(key string) weir.Policy {
 	if !t.joined && !t.mayHave(key) { // for most keys, two lookups show that there is no entry
 		return weir.Policy{}

@@ -51,16 +51,17 @@ import (
 // In queue and cancel, the argument now is the clock time and may be earlier than the state's At.
 // The function queue finds the first free place in the queue at or after the instant turn. It
 // returns the wait in µs, whether there is room, and the four numbers of the next state. The
-// function cancel refunds n of the units that were spent at the instant of. It returns the four
-// numbers of the next state, or nothing if no units were spent at that instant. The function
-// force returns the four numbers of the next state and its C, or nothing if it spends nothing.
+// argument of is an instant at which units were spent, and cancel refunds n of these units. It
+// returns the four numbers of the next state, or nothing if no units were spent at that instant.
+// The function force returns the four numbers of the next state and its C, or nothing if it
+// spends nothing.
 type Scripted interface {
 	Lua() string
 }
 
 // Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
 // cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
-// since 1970. The first is before the argument at, and the last is well after it. The Lua
+// since 1970. The first start time is earlier than at, and the last is well after it. The Lua
 // functions receive these edges after burst, as packed doubles for struct.unpack, with a 0
 // between the results of two calls to Edges. If the Lua needs another window, it calls
 // error(string.format('WEIR edges %.0f ', instant)). The store then runs the script again and

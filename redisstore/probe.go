@@ -22,9 +22,9 @@ const probeTimeout = 5 * time.Second
 var probeLua string
 
 // Probe checks whether the store can work with Redis, before the first request arrives. It
-// connects, calls each command that the store and its overrides need, and lets Redis decide a few
-// charges under the algorithm of each limit. It compares these decisions with those that Go
-// makes. In a cluster, Probe checks each master. Its charges use keys under the store's prefix
+// connects, calls each command that the store and its overrides need, and evaluates a few charges
+// in Redis under the algorithm of each limit. It compares the decisions with those of the Go
+// code. In a cluster, Probe checks each master. Its charges use keys under the store's prefix
 // that nothing else uses, and Probe deletes these keys.
 //
 // Probe returns nil if every check passes. An error that wraps quota.ErrUnusable means that Redis

@@ -39,8 +39,9 @@
 //
 // Take returns [ErrTimeout] if Redis and the network take longer than Options.Timeout. The error
 // wraps [quota.ErrBusy] if requests arrive faster than Redis can handle them, and
-// [quota.ErrUnusable] if Redis is misconfigured or not supported. [Store.Probe] detects such a
-// Redis before the first request arrives, and [Store.Warnings] lists unsuitable client settings.
+// [quota.ErrUnusable] if Redis is misconfigured or not supported. [Store.Probe] detects such
+// problems before the first request arrives, and [Store.Warnings] lists unsuitable client
+// settings.
 //
 // # Algorithms
 //
@@ -106,23 +107,23 @@ const (
 
 // ErrTimeout is the error that Take returns or wraps if Redis does not answer in time. The
 // transaction may still have spent its units. If a connection attempt has just failed, the error
-// also wraps the error of that attempt. If Redis answers other calls in time, or if this process
-// is overloaded, Redis is not considered down, and the error also wraps quota.ErrBusy. ErrTimeout
-// has a Timeout method that returns true. It differs from context.DeadlineExceeded, which means
-// that the caller's own deadline has passed.
+// also wraps the error of that attempt. If Redis still answers other calls in time, or if this
+// process is overloaded, the error also wraps quota.ErrBusy, because Redis is not considered
+// down. ErrTimeout has a Timeout method that returns true. It differs from
+// context.DeadlineExceeded, which means that the caller's own deadline has passed.
 var ErrTimeout = queue.ErrTimeout
 
 // Store is a quota.Store. It is safe for concurrent use.
 //
 // Redis stores at most two values for each rule and key, one for logs and one for all other
-// states. For rule "api" and key "192.0.2.1", their names in Redis are:
+// states. For rule "api" and key "192.0.2.1", these values are stored under the following names:
 //
 //	weir:api:log:{.192.0.2.1}
 //	weir:api:{.192.0.2.1}
 //
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
 // one slot, while different keys are spread over all nodes. A transaction with keys in different
-// slots is still all-or-nothing, but its slots are charged at different instants. Such a
+// slots is still all-or-nothing, but its keys are charged at different instants. Such a
 // transaction never waits, whatever its Within, and in ModeAtMost Take returns
 // errors.ErrUnsupported. While two such transactions compete for the last unit of a key, other
 // requests may be refused and a unit may be lost, but no limit is exceeded.

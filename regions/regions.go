@@ -5,9 +5,9 @@
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// If a region does not use its share of the rate, the other regions get it within a few seconds.
-// The page docs/regions.md in the repository compares this package with one distant store and
-// with [quota.Share].
+// If a region does not use its share of the rate, the other regions can use it within a few
+// seconds. The page docs/regions.md in the repository compares this package with a single distant
+// store and with [quota.Share].
 package regions
 
 import (
@@ -78,9 +78,9 @@ const whole = 10_000
 // is smaller than the number of regions, or the quota is smaller than ten times that number, the
 // regions together may therefore admit more than the limit.
 //
-// If central cannot be reached, or if Run is not running, a region has only a tenth of its even
-// share after the current interval ends. If the clock of central jumps, two regions may use the
-// same share for one interval.
+// If central cannot be reached, or if Run is not active, a region has only a tenth of its
+// even share after the current interval ends. If the clock of central jumps, two regions may use
+// the same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {

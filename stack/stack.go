@@ -37,15 +37,16 @@
 // # Outages
 //
 // While Redis is down, each process enforces its share of every limit, which is the limit divided
-// by Options.Replicas. For rules that must never admit too much, [Store.WithoutFallback] returns
-// an error instead. [Store.Undivided] enforces the whole limit in each process. The store logs
-// when an outage begins and when it ends.
+// by Options.Replicas. For rules that must never exceed their limits, [Store.WithoutFallback]
+// returns a store whose Take fails during an outage. The store that [Store.Undivided] returns
+// enforces the whole limit in each process. The store logs when an outage begins and when it
+// ends.
 //
 // # Start
 //
 // [New] succeeds even while Redis is down, and then checks in the background whether Redis is
-// usable. For a health check, [Store.Err] returns the result. [Store.Probe] runs a check
-// immediately.
+// usable. [Store.Err] returns the result, so you can use it in a health check. [Store.Probe] runs
+// a check immediately.
 package stack
 
 import (
@@ -67,19 +68,19 @@ type Options struct {
 	// Replicas is the number of processes that share Redis, at least 1. While Redis is down, each
 	// process enforces its share of each limit in memory. If Replicas is too small, the processes
 	// together admit more than the limit during an outage. For example, 8 processes with Replicas
-	// set to 4 admit twice the limit. If Replicas is too large, they admit less. If the number of
-	// processes varies, use the largest. There is no default, because 1 would be too small as
-	// soon as a second process runs.
+	// set to 4 admit twice the limit. If Replicas is too large, they admit less than the limit.
+	// If the number of processes varies, use the largest. There is no default, because 1 would be
+	// too small as soon as a second process runs.
 	Replicas int
 
-	// Redis sets the prefix of the key names in Redis, and the timeout of a decision.
+	// Redis configures the Redis store, such as its key prefix and its timeout.
 	Redis redisstore.Options
 
 	// Memory configures the in-memory store that takes over while Redis is down.
 	Memory memstore.Options
 
-	// Hybrid sets how many refusals each process remembers. Further requests for those keys are
-	// refused without a call to Redis.
+	// Hybrid sets how many refusals each process remembers. Remembered refusals save calls to
+	// Redis while a key exceeds its limit.
 	Hybrid quota.HybridOptions
 
 	// Breaker configures the circuit breaker. If its Logger is nil, the Logger below is used.

@@ -6,10 +6,9 @@
 //
 // # How it tests
 //
-// A store uses its own clock, which a test cannot set. The suite therefore replays every
-// transaction on its own copy of the state, at the time that the store returned in
-// [quota.Result.At], and compares every field of the two results. A store that is off by one
-// microsecond fails.
+// A store uses its own clock, which a test cannot set. The suite therefore repeats every
+// transaction on its own copy of the state, at the time in [quota.Result.At]. It compares every
+// field of the two results. A store that is off by one microsecond fails.
 //
 // [Run] covers the algorithms in package algorithms; use [Limits] to test other algorithms. The
 // store need not be empty, because every run uses new keys. The tests sleep for less than a

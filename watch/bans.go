@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Bans remembers the bans by which limiters of this process refused requests, for n keys at
-// most. If more keys are banned, Bans forgets the ban that expires first.
+// Bans remembers bans under which limiters of this process have refused requests. If more keys
+// are banned than NewBans allows, Bans forgets the ban that expires first.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
@@ -24,10 +24,10 @@ type Bans struct {
 type Banned struct {
 	Rule  string
 	Key   string    // as quota.Charge.StoredKey returns it
-	Until time.Time // when the key may pass again, according to its last refusal
+	Until time.Time // when the ban expires, according to the last refusal
 }
 
-// NewBans returns Bans of n keys. It panics if n is below 1.
+// NewBans returns a Bans that remembers at most n keys. It panics if n is below 1.
 func NewBans(n int) *Bans {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewBans: n is %d; want at least 1", n))
@@ -35,7 +35,8 @@ func NewBans(n int) *Bans {
 	return &Bans{n: n, known: map[ruleKey]*Banned{}}
 }
 
-// Observe records a ban that refused a request. It ignores other events and rules in shadow.
+// If a ban refused the request of e, Observe records the ban. It ignores other events and rules
+// in shadow mode.
 func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return
@@ -65,8 +66,8 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not expired. The ban that expires last comes first. A ban that an
-// operator has lifted is still among them.
+// Keys returns the bans that have not expired, starting with the one that expires last. It
+// includes bans that an operator has lifted.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()
 	b.mu.Lock()

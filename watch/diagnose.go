@@ -17,24 +17,23 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Codes of the problems that Diagnose finds. DIAGNOSTICS.md says what each means and
-// how to fix it.
+// Codes of the problems that Diagnose finds. The file DIAGNOSTICS.md explains each code and how
+// to fix the problem.
 const (
-	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the peer
+	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the proxy
 	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
 	ChargedTwice   = "WEIR003" // one request is charged twice under a rule
 	EmptyKey       = "WEIR004" // a key is empty
 	ClockFar       = "WEIR005" // the clocks of the store and of this process differ
-	SlowClient     = "WEIR006" // a Redis client has settings that work against the store
-	FailOpen       = "WEIR007" // requests cannot be decided: they pass without a limit, or are refused
+	SlowClient     = "WEIR006" // a Redis client has unsuitable settings
+	FailOpen       = "WEIR007" // requests cannot be decided, so they are allowed without a limit or refused
 	Unlimited      = "WEIR008" // no rule limits any request
 )
 
-// Diagnose finds probable errors in a configuration. It checks the rules and the stores
-// when it is called, and returns a function for weir.Options.Observe that checks requests.
-// An error is logged as a warning with its code. Each code is logged at most once a minute.
-// A nil logger means slog.Default(). A store is checked if it has a method
-// Warnings() []string, as a redisstore.Store has.
+// Diagnose detects likely configuration errors. When called, it checks the rules and the stores,
+// and it returns a function for weir.Options.Observe that checks requests. Each error is logged
+// as a warning with its code, at most once a minute per code. A nil logger means slog.Default().
+// A store is checked if it has a method Warnings() []string, as redisstore.Store does.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()

@@ -2,19 +2,19 @@ package watch
 
 import "github.com/seed83679106/weir"
 
-// A File is a file of rules that is loaded again when it changes, such as a *config.File.
-// Packages admin, weirprom and weirotel show what it returns.
+// A File is a rules file that is reloaded when it changes, such as a *config.File. Packages
+// admin, weirprom and weirotel report what its methods return.
 type File interface {
-	// Version returns a name of the content that is in force.
+	// Version returns a string that identifies the current content.
 	Version() string
 
-	// Reloads returns how often the file was loaded again, and how often that failed.
+	// Reloads returns how many reloads succeeded and how many failed.
 	Reloads() (loaded, failed int64)
 
-	// Err returns the error of the last reload, so that the rules in force are not those of
-	// the file, or nil.
+	// Err returns the error of the last reload, or nil if it succeeded. While Err is not nil, the
+	// current rules are older than the file.
 	Err() error
 
-	// Rules returns the rules in force.
+	// Rules returns the current rules.
 	Rules() []weir.Rule
 }

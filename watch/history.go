@@ -8,24 +8,24 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// HistoryEvery is the length of an interval of Traffic.History.
+// HistoryEvery is the length of each interval that Traffic.History returns.
 const HistoryEvery = 5 * time.Second
 
 const historySlots = 180 // 15 minutes
 
-// A Count is what became of requests in an interval, or in several of them.
+// A Count counts requests by outcome, in one or more intervals.
 type Count struct {
 	Allowed int64 // requests that were allowed
-	Refused int64 // requests that were refused by a limit, a ban, a deny list, or for want of a key
-	Shadow  int64 // requests that a rule in shadow would have refused
-	Near    int64 // allowed requests that left less than a fifth of a limit; only of a rule
+	Refused int64 // requests that were refused by a limit, a ban, a deny list, or for lack of a key
+	Shadow  int64 // requests that a rule in shadow mode would have refused
+	Near    int64 // allowed requests that left less than a fifth of a limit; 0 for the rule ""
 
-	// Requests that could not be decided, and how many of these OnError allowed; only of all
-	// rules together.
+	// Failed counts requests that could not be decided, and Passed those of them that OnError
+	// allowed. Both are 0 in the history of a single rule.
 	Failed, Passed int64
 }
 
-// Add adds what o has counted.
+// Add adds the counts of o to c.
 func (c *Count) Add(o Count) {
 	c.Allowed += o.Allowed
 	c.Refused += o.Refused
@@ -117,11 +117,11 @@ func isNear(l *quota.Limit, d *quota.Decision) bool {
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
-// History returns what became of the requests under a rule in the last 15 minutes: in 180
-// intervals of HistoryEvery, the earliest first. The last interval has not ended: it began `since` ago. A
-// request counts as allowed if no rule refused it, and as refused under each rule that refused
-// it. The rule "" stands for all requests, each counted once. An interval in which there was no
-// request has a zero Count.
+// History returns the outcomes of the requests under a rule in the last 15 minutes, as 180
+// intervals of length HistoryEvery, oldest first. The last interval is the current one, which
+// began `since` ago. A request counts as allowed if no rule refused it, and as refused under each
+// rule that refused it. The rule "" stands for all rules together, and counts each request once.
+// An interval without requests has a zero Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,8 +142,8 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	return counts, since
 }
 
-// Failure returns the cause of the last request that could not be decided, as quota.Cause names
-// it, and when that was. If there was none, the cause is empty.
+// Failure returns the cause, as named by quota.Cause, and the time of the last request that could
+// not be decided. If there was no such request, the cause is empty.
 func (t *Traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,13 +11,14 @@ import (
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most
-// perSecond lines a second. If lines are left out, the next line has the number of these
-// lines as unlogged. A line has the rule, the reason (such as "limit", "ban", "deny" or
-// "error"), the limit if a limit refused, retry_after if waiting helps, and err if the request
-// could not be decided. A nil logger means slog.Default(). A perSecond below 1 means 1.
+// perSecond lines a second. If lines are dropped, the next line contains their number as the
+// attribute unlogged. A line contains the rule, the reason (such as "limit", "ban", "deny" or
+// "error"), the limit if a limit refused the request, retry_after if waiting helps, and err if
+// the request could not be decided. A nil logger means slog.Default(). A perSecond below 1 means
+// 1.
 //
-// Keys may be personal data. The function key returns the form in which a key is logged. If
-// key is nil, no key is logged.
+// Because keys may be personal data, Log writes what the function key returns for a key. If key
+// is nil, keys are not logged.
 func Log(logger *slog.Logger, perSecond int, key func(rule, key string) string) func(weir.Event) {
 	if logger == nil {
 		logger = slog.Default()

@@ -7,20 +7,20 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A Line is a refusal, or several refusals of one key in the 10 s after the first of them.
+// A Line describes one refusal, or several refusals of a key within 10 s.
 type Line struct {
 	At         time.Time // of the first refusal, to the second
-	Last       time.Time // of the last, to the second
-	Count      int64     // how many refusals there were
+	Last       time.Time // of the last refusal, to the second
+	Count      int64     // the number of refusals
 	Rule, Key  string    // Key is as quota.Charge.StoredKey returns it
 	Reason     weir.Reason
-	Limit      string        // the limit that refused, if a limit did
-	RetryAfter time.Duration // of the first refusal: see weir.Refusal
-	Route      string        // the method and the pattern of the first request, or its path without a query
-	Shadow     bool          // the rule is in shadow, so the requests passed
+	Limit      string        // the limit that refused the request, if any
+	RetryAfter time.Duration // of the first refusal; see weir.Refusal
+	Route      string        // the pattern of the first request, or its method and path without the query
+	Shadow     bool          // the rule is in shadow mode, so the requests were allowed
 
-	// LeftOut is how many refusals before this one have no line, because a flood has at most 4
-	// new lines a second.
+	// LeftOut is the number of refusals between the previous Line and this one that have no Line,
+	// because at most 4 Lines are added per second.
 	LeftOut int64
 }
 
@@ -99,8 +99,8 @@ func cut(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-// Recent returns the last refusals, n at most, the newest first. In a flood only some refusals
-// have a line: see Line.LeftOut. Find knows every key that was refused often.
+// Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some
+// of them have no Line (see Line.LeftOut). Find knows every key that was refused often.
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package watch shows operators what limiters do.
+// Package watch shows operators what limiters are doing.
 //
 //	top, logRefusals := watch.NewTop(100), watch.Log(nil, 10, nil)
 //	limiter, err := weir.New(store, weir.Options{Rules: rules, Observe: func(e weir.Event) {
@@ -6,14 +6,14 @@
 //		logRefusals(e)
 //	}})
 //
-// Each function is for Observe of [weir.Options], which may call several.
+// As here, the Observe function of [weir.Options] can call several of the functions below.
 //
 // # Functions
 //
-// [Top] finds the keys that are refused most, and remembers refusals. [Bans] lists the keys
-// that are banned. [Traffic] counts requests, and tries other limits on recent ones. [Log]
-// logs refusals at a bounded rate. [Diagnose] finds probable errors in a configuration. They
-// know only what this process has seen. Package admin shows what they know.
+// [Top] finds the keys that are refused most, and remembers refusals. [Bans] lists banned keys.
+// [Traffic] counts requests, and tries other limits on recent ones. [Log] logs refusals at a
+// bounded rate. [Diagnose] detects likely configuration errors. All of them know only what this
+// process has seen. Package admin displays the results.
 package watch
 
 import (
@@ -29,15 +29,14 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Top finds the keys that were refused most in the last hour, and remembers the last
-// refusals: see Recent. It remembers n keys, in about 600 bytes each and 300 bytes for each of n
-// refusals.
+// A Top finds the keys that were refused most in the last hour, and remembers the latest refusals
+// (see Recent). The argument of NewTop sets how many keys and how many refusals it remembers. A
+// key takes about 600 bytes, and a refusal about 300.
 //
-// The algorithm is Space-Saving, of Metwally, Agrawal and El Abbadi, "Efficient Computation of
-// Frequent and Top-k Elements in Data Streams" (2005), with counts that expire. A key is
-// forgotten only if it had no more than 1/n of the refusals of an hour. A client that makes up
-// keys must therefore be refused n times in an hour for each refusal of a key that it wants
-// forgotten.
+// The algorithm is Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of
+// Frequent and Top-k Elements in Data Streams", 2005), with counts that expire. A key is
+// forgotten only if it accounts for at most 1/n of the refusals in an hour. To displace a key, a
+// client that makes up keys must therefore be refused n times as often as that key.
 type Top struct {
 	n      int
 	mu     sync.Mutex
@@ -79,23 +78,23 @@ func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at 
 func (c *counts) Push(x any)        { *c = append(*c, x.(*counted)) }
 func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
 
-// A Refused is a key that was refused under a rule: at most Count times, and at least
-// Count − Error times.
+// A Refused describes a key that was refused under a rule at most Count times, and at least Count
+// − Error times.
 type Refused struct {
 	Rule         string
 	Key          string // as quota.Charge.StoredKey returns it; "" also stands for requests without a key
 	Count, Error int64
 
-	Shadow bool        // the rule is in shadow, so the requests passed
+	Shadow bool        // the rule is in shadow mode, so the requests were allowed
 	Reason weir.Reason // of the last refusal
-	Last   time.Time   // when the last refusal was, to the second
+	Last   time.Time   // the time of the last refusal, to the second
 }
 
 // AtLeast returns Count − Error.
 func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 
-// NewTop returns a Top of n keys. It panics if n is below 1. Counting a refusal takes time in
-// proportion to the logarithm of n and, once a minute, in proportion to n.
+// NewTop returns a Top that remembers n keys. It panics if n is below 1. Counting a refusal takes
+// O(log n) time and, once a minute, O(n) time.
 func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
@@ -104,7 +103,7 @@ func NewTop(n int) *Top {
 }
 
 // Observe counts a refused request once for each rule that refused it. Requests that a rule in
-// shadow would have refused are counted separately. Errors are not counted.
+// shadow mode would have refused are counted separately. Errors are not counted.
 func (t *Top) Observe(e weir.Event) {
 	by := e.Refusal.Reason
 	if e.Err != nil || e.Transaction == nil || by == 0 && e.Shadow {
@@ -217,8 +216,8 @@ func (t *Top) now() {
 }
 
 // Find returns how often a key was refused under a rule in the last hour. ok is false if the Top
-// remembers no refusal of the key. If only a rule in shadow would have refused it, Find returns
-// that.
+// remembers no refusal of the key. If the key was refused only in shadow mode, Find returns those
+// refusals.
 func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,11 +230,11 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	return r, false
 }
 
-// Keys returns the keys that were refused in the last d, which is rounded up to whole minutes
-// and is an hour at most. The newest of these minutes has not ended: after 12:00:10, the last 5
-// minutes are those since 11:56:00, if the Top began at a whole minute. Keys also returns how long
-// that is. The key that was certainly refused most often comes first: made-up keys, whose Count is
-// nearly all Error, come last.
+// Keys returns the keys that were refused within the last d. It rounds d up to whole minutes, at
+// most 60. The current, incomplete minute is one of them. If the Top was created on a whole
+// minute, the last 5 minutes at 12:00:10 are therefore those since 11:56:00. The result over is
+// the duration that the counts cover. The keys are sorted by AtLeast, largest first. Made-up keys
+// come last, because their Count is almost all Error.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	keys, over = t.keys(n)

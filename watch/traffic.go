@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Traffic remembers the last requests of this process, so that other limits can be tried on
-// them, and counts those of the last 15 minutes. A request takes 64 bytes, and a rule about 4 KiB.
-// Observe takes a lock and allocates nothing, except for the first request of a rule.
+// Traffic remembers the latest requests of this process, so that other limits can be tried on
+// them. It also counts the requests of the last 15 minutes. Each request takes 64 bytes, and each
+// rule about 4 KiB. Observe takes a lock, and allocates only for the first request under a rule.
 type Traffic struct {
 	mu        sync.Mutex
 	clock     clock // its slots are those of History
@@ -49,7 +49,7 @@ const (
 	maxRules = 1000 // requests under further rules are not recorded
 )
 
-// NewTraffic returns a Traffic that remembers the last n requests, or fewer if keys are longer
+// NewTraffic returns a Traffic that remembers the latest n requests, or fewer if keys are longer
 // than 32 bytes on average. A request that is charged under two rules counts twice. NewTraffic
 // panics if n is below 1.
 func NewTraffic(n int) *Traffic {
@@ -60,8 +60,8 @@ func NewTraffic(n int) *Traffic {
 }
 
 // Observe records a request under each rule that charges it 1 unit or more, even if a limit
-// refused the request. Try does not see requests that are refused by a deny list, or by a ban
-// that the process knows of, because no limit decides these requests. History does.
+// refused the request. Requests that are refused by a deny list, or by a ban that the process
+// knows of, count in History but not in Try, because no limit is evaluated for them.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Transaction == nil {
 		return
@@ -127,23 +127,24 @@ func (t *Traffic) rule(name string) int {
 	return i
 }
 
-// A Trial is what limits would have done to recent requests.
+// A Trial is the result of trying limits on recent requests.
 type Trial struct {
 	From, To time.Time // the times of the first and the last request
 
 	Requests    int
 	WereRefused int // requests that were refused when they were recorded
-	Refused     int // requests that the tried limits refuse
+	Refused     int // requests that the tried limits would have refused
 	Keys        int // number of different keys
-	RefusedKeys int // number of different keys with a request that the tried limits refuse
+	RefusedKeys int // number of different keys with at least one such request
 
-	Top []Refused // the keys that the tried limits refuse most, ten at most
+	Top []Refused // at most ten keys, those that the tried limits would have refused most
 }
 
-// Try returns how many of the recorded requests of a rule the limits would have refused. Each
-// key begins with its whole quota, so the result says little if a period is longer than the
-// recorded time. Real clients might have sent other requests after a refusal. Try returns an
-// error if there are no limits, if a limit is invalid, or if a limit counts requests in flight.
+// Try returns how many of the recorded requests under a rule the given limits would have refused.
+// Each key starts with its full quota, so the result is of little use if a limit's Period is
+// longer than the recorded time. After a refusal, real clients might have sent different
+// requests. Try returns an error if there are no limits, if a limit is invalid, or if one is a
+// concurrency limit.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: limits is empty")

@@ -16,18 +16,19 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// UnaryClient limits outgoing unary calls as Limiter.Transport limits requests: a call that does not fit
-// waits for up to MaxWait, and otherwise fails with ResourceExhausted, RetryInfo, and a
-// *weir.RefusedError that errors.As finds. The keys of a call are paused if the server asks for
-// that, by ResourceExhausted or Unavailable with RetryInfo, or by metadata about limits. After
-// ResourceExhausted the call is sent again under the conditions for a request after a 429.
-// weir.ByHeader("Host") is the endpoint of the connection. Inner interceptors report for a rule with
-// Settle by weir.ReportUsage, with the context that they get. o.Base is not used. UnaryClient returns
-// the error of Transport.
+// UnaryClient limits outgoing unary calls in the same way as Limiter.Transport limits requests. A
+// call that exceeds a limit waits if it can be sent within MaxWait. Otherwise, it fails with
+// ResourceExhausted and RetryInfo; the error wraps a *weir.RefusedError. The keys of the call are
+// paused if the server sends rate-limit metadata, or a RetryInfo with the code ResourceExhausted
+// or Unavailable. After ResourceExhausted, a call is retried under the same conditions as an HTTP
+// request after a 429. The key function weir.ByHeader("Host") returns the endpoint of the
+// connection. For a rule with Settle, inner interceptors can call weir.ReportUsage with the
+// context that they receive. UnaryClient ignores o.Base. It returns the same errors as
+// Limiter.Transport.
 //
-// The text of an error names no rule and no cause, because a handler that returns the error sends
-// the text to its own client: see errors.As and errors.Is for the cause. Calls that the
-// retry policy of a service config sends again, and those of inner interceptors, are not charged.
+// The error text contains neither the rule nor the cause, because a handler that returns the
+// error would send the text to its own client. Use errors.As and errors.Is to find the cause.
+// Retries by the retry policy of a service config, or by inner interceptors, are not charged.
 func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -45,8 +46,9 @@ func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInte
 	}, err
 }
 
-// StreamClient limits outgoing streams as UnaryClient limits unary calls. What a stream has in
-// flight is released when the stream ends. A stream that has begun pauses no keys.
+// StreamClient limits outgoing streams in the same way as UnaryClient limits unary calls. If a
+// rule has a concurrency limit, a stream counts as in flight until it ends. After a stream has
+// started, nothing that the server sends pauses keys.
 func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

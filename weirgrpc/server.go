@@ -19,21 +19,25 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// An Admit decides a request: it is Limiter.Admit, or what Admit of a config.File returns.
+// An Admit allows or refuses a request. Use Limiter.Admit, or the function that config.File.Admit
+// returns.
 type Admit = func(*http.Request) (*weir.Admission, error)
 
-// UnaryServer limits unary calls. The header fields about limits are header metadata and, of a
-// refused call, trailers. A refused call ends with the code for the status that HTTP clients get: ResourceExhausted for 429 and
-// Unavailable for 503 and undecided calls, which clients may send again, PermissionDenied for a
-// denied key, and InvalidArgument without a key. If a wait helps, the status has
-// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has a wait of up to a minute for the
-// retry policies of gRPC clients, which do not retry after a longer one. errors.As finds the *weir.RefusedError in the error that outer interceptors see.
+// UnaryServer limits unary calls. It sends the rate-limit fields as header metadata or, for a
+// refused call, as trailers. The status code of a refused call matches the HTTP status:
+// ResourceExhausted for 429, Unavailable for 503 and for calls that could not be decided,
+// PermissionDenied for a denied key, and InvalidArgument for a missing key. If waiting helps, the
+// status includes a google.rpc.RetryInfo. For the retry policies of gRPC clients, the trailer
+// grpc-retry-pushback-ms contains a wait of up to a minute; if the wait is longer, the trailer
+// tells clients not to retry. The error that outer interceptors see wraps a *weir.RefusedError.
 // UnaryServer panics if calls is nil.
 //
-// Streams need StreamServer. If the program never calls StreamServer, although a service has methods
-// with streams, a warning goes to [slog.Default] at the first unary call of that service, and likewise
-// the other way round: once in a process. A program that makes both and installs one gets no
-// warning, because a grpc.Server does not say which interceptors it has.
+// Use StreamServer as well if a service has streaming methods. If the program never calls
+// StreamServer, a warning is logged to [slog.Default] at the first unary call to such a service.
+// Likewise, a warning is logged at the first stream of a service with unary methods if the
+// program never calls UnaryServer. Only one such warning is logged per process. If a program
+// creates both interceptors but installs only one, there is no warning, because a grpc.Server
+// does not report which interceptors it has.
 func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	mustBeSet(calls)
 	madeUnary.Store(true)
@@ -53,14 +57,15 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer limits streams as UnaryServer limits unary calls. A stream holds what it has in
-// flight until its handler returns.
+// StreamServer limits streams in the same way as UnaryServer limits unary calls. If a rule has a
+// concurrency limit, a stream counts as in flight until its handler returns.
 //
-// If messages is not nil, it also decides about each message that the client sends. With MaxWait,
-// RecvMsg waits for the turn of the message, which slows the client down. Once a message is
-// refused, RecvMsg returns only that error, with which the handler should end the stream. A message
-// is over when the handler asks for the next one or returns. Until then the context of the stream
-// has the decision about the message, inside that about the stream.
+// If messages is not nil, it is called for each message that the client sends, and can refuse
+// that message. With MaxWait, RecvMsg waits until the message is allowed, which slows the client
+// down. After a message is refused, every call to RecvMsg returns that error, and the handler
+// should return it to end the stream. A message is done when the handler calls RecvMsg again or
+// returns. Until then, the context of the stream carries the decision on the message, and still
+// carries the decision on the stream.
 func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
 	madeStream.Store(true)

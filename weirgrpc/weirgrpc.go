@@ -1,4 +1,4 @@
-// Package weirgrpc limits gRPC calls by the rules of package weir.
+// Package weirgrpc limits gRPC calls with the rules of package weir.
 //
 //	package main
 //
@@ -36,17 +36,17 @@
 //
 // # What rules see
 //
-// Rules see a call as the request that it is on the wire: a POST of /package.Service/Method,
-// with the metadata as header fields, the authority as Host, the address of the peer as
-// RemoteAddr, and the state of TLS. Keys and rules that work for HTTP therefore work for gRPC.
-// The route of a call, for keys.ByRoute, is its path. [Message] returns the message, because
-// the body cannot be read: with keys.ByJSON all calls share a quota, which is logged once, and
-// a cost by ContentLength, which is −1, refuses them.
+// Rules see a call as an HTTP request: a POST to /package.Service/Method, with the metadata as
+// header fields, the authority as Host, the peer address as RemoteAddr, and the TLS state. Keys
+// and rules that work for HTTP therefore work for gRPC. For keys.ByRoute, the route of a call is
+// its path. The body cannot be read, but [Message] returns the message. With keys.ByJSON, all
+// calls share one quota, and a warning is logged once. A Cost based on ContentLength, which is
+// −1, refuses every call.
 //
 // # Handlers
 //
-// A handler has the decision in its context, for weir.FromContext and weir.ReportUsage. A rule
-// with Settle gets the HTTP status for the code of the call, as google.rpc.Code lists them, so
+// The context of a handler carries the decision, so weir.FromContext and weir.ReportUsage work.
+// Settle receives the HTTP status that google.rpc.Code lists for the status code of the call, so
 // weir.RefundErrors and weir.ChargeOnly work.
 //
 // # Clients
@@ -78,8 +78,9 @@ import (
 
 type messageKey struct{}
 
-// Message returns the message of a request that a rule gets: of a unary call, or of a message of a
-// stream. Of a stream itself it is nil. It must not be changed.
+// Message returns the gRPC message that belongs to a request in a rule. This is the message of a
+// unary call or a single message in a stream. For the request that opens a stream, it is nil. Do
+// not modify the message.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
 // An unreadable is the body of each call of a method, because gRPC reads it.

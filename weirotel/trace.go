@@ -16,25 +16,25 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Trace returns a store that records each call of next as a span, if the caller's context has a
-// span that is sampled. Other calls pay only for a lookup in their context. Pass the store to
-// weir.New. Trace stands around all other stores: next is the store of package stack, for example.
+// Trace returns a store that records each call to next as a span if the caller's context has a
+// sampled span. Other calls cost only a context lookup. Pass the returned store to weir.New.
+// Trace should wrap all other stores; next is, for example, a store from package stack.
 //
 //	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules})
 //
-// A span says what was decided, which rule and limit decided it, and whether the store failed or
-// a second store was asked. No attribute has a key. The page docs/metrics.md in the repository
-// lists the names of spans and their attributes. A rule in shadow has a separate span: the
-// request passes even if the outcome of that span is refused. A request that is refused without a
-// call of the store has no span.
+// A span records the decision, the rule and limit that determined it, and whether the store
+// failed or a fallback store was used. Attributes never contain keys. The page docs/metrics.md in
+// the repository lists all span names and attributes. A rule in shadow mode has a separate span,
+// whose outcome does not affect the request. If a request is refused without a call to the store,
+// there is no span.
 //
-// The context of next has the span. The spans of a Redis client that is traced are therefore
-// below it. If several requests share a call, as behind quota.Coalesce and in the queue of
-// redisstore, the call has the span of one of them as its parent, and the spans of the others
-// have a link to that span.
+// The context that next receives carries the span, so the spans of a traced Redis client become
+// its children. Several requests can share a call, as with quota.Coalesce and in the queue of
+// redisstore. The call then has the span of one request as its parent, and the spans of the other
+// requests have a link to that span.
 //
-// If the tracer panics, next decides all the same, and the error handler of OpenTelemetry gets
-// the panic, at most once a second. Trace panics if tracer or next is nil.
+// A panic in the tracer does not affect the decision. It is reported to the OpenTelemetry error
+// handler, at most once a second. Trace panics if tracer or next is nil.
 func Trace(tracer trace.Tracer, next weir.Store) weir.Store {
 	switch {
 	case tracer == nil:

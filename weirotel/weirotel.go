@@ -1,4 +1,4 @@
-// Package weirotel reports metrics and traces of limiters to OpenTelemetry.
+// Package weirotel reports limiter metrics and traces to OpenTelemetry.
 //
 //	package main
 //
@@ -33,16 +33,16 @@
 //
 // # Metrics
 //
-// The metrics are those of package weirprom, named as is usual in OpenTelemetry:
-// weir.decisions for weir_decisions_total. [New] takes the stores that count decisions
-// themselves, and [ObserveFile] a file of rules.
+// The metrics are those of package weirprom with OpenTelemetry names, such as weir.decisions for
+// weir_decisions_total. If you pass stores to [New], it also reports their own metrics.
+// [ObserveFile] reports reloads of a rules file.
 //
 // # Traces
 //
-// [Trace] records the calls of a store as spans: pass the store that it returns to weir.New.
+// [Trace] returns a store that records calls to another store as spans. Pass it to weir.New.
 //
-// docs/metrics.md in the repository lists all metrics, spans and attributes. The package
-// imports only the API of OpenTelemetry. Your program chooses the SDK and the exporter.
+// The page docs/metrics.md in the repository lists all metrics, spans and attributes. This
+// package imports only the OpenTelemetry API. Your program chooses the SDK and the exporter.
 package weirotel
 
 import (
@@ -57,12 +57,13 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// New returns a function for Observe of weir.Options that counts events with instruments
-// of the meter. Several Limiters may share that function. The metrics include those of each
-// store in stores whose method Stats returns quota.CacheStats, quota.BreakerStats or
-// quota.FallbackStats, as the stores of Hybrid, lease.New, Breaker and Fallback do, and of each
-// such store in a stack, which has a method Stores() []weir.Store. Other stores are ignored.
-// New returns the errors of the meter.
+// New returns a function for weir.Options.Observe that counts events with instruments of the
+// meter. Several Limiters can share that function. The instruments also report the metrics of
+// stores. A store has metrics if its Stats method returns quota.CacheStats, quota.BreakerStats or
+// quota.FallbackStats, as with stores from quota.Hybrid, lease.New, quota.Breaker and
+// quota.Fallback. If a store has a method Stores() []weir.Store, like that of package stack, the
+// metrics of its component stores are reported. New ignores all other stores. It returns any
+// error from the meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	counts := tally.New(stores...)
 	histograms, err := register(meter, counts.Metrics())
@@ -82,8 +83,8 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 	}, nil
 }
 
-// ObserveFile makes the meter report the version of the rules in force, and count reloads. It
-// returns the errors of the meter.
+// ObserveFile reports the version of the current rules and the number of reloads through the
+// meter. It returns any error from the meter.
 func ObserveFile(meter metric.Meter, file watch.File) error {
 	_, err := register(meter, tally.FileMetrics(file))
 	return err

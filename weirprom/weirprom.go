@@ -1,4 +1,4 @@
-// Package weirprom exports metrics of limiters to Prometheus.
+// Package weirprom exports limiter metrics to Prometheus.
 //
 //	package main
 //
@@ -33,11 +33,12 @@
 //
 // # Metrics
 //
-// There are decisions, units and refusals by rule and limit, errors, waiting times, decisions
-// that stores make from memory ([New] takes these stores), and reloads of a file of rules
-// ([NewFile]). The labels name rules and limits, and never a key. docs/metrics.md in the
-// repository lists all of them. The directory of this package has dashboard.json, which shows
-// all metrics in Grafana, and rules.yaml, with recording rules and alerts.
+// A Collector counts decisions, units and refusals by rule and limit, errors, and waiting times.
+// If you pass stores to [New], it also exports the number of decisions that they make from
+// memory. [NewFile] exports the number of reloads of a rules file. Labels contain the names of
+// rules and limits, but never a key. The page docs/metrics.md in the repository lists all
+// metrics. The directory of this package contains a Grafana dashboard, dashboard.json, and
+// recording rules and alerts, rules.yaml.
 package weirprom
 
 import (
@@ -48,21 +49,22 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// A Collector counts events, and is a prometheus.Collector of the counts. One Collector
-// may observe several Limiters.
+// A Collector counts limiter events and exports the counts as a prometheus.Collector. One
+// Collector can observe several Limiters.
 //
-// It counts at most 1,000 limits separately, because Rule.Policy may return any number of
-// different limits. All other limits are counted together, with rule="" and limit="other".
+// It counts at most 1,000 limits separately, because Rule.Policy can return any number of
+// different limits. All further limits are counted together, with rule="" and limit="other".
 type Collector struct {
 	collector
 	tally      *tally.Tally
 	histograms []*tally.Histogram
 }
 
-// New returns a Collector. It also exports the metrics of each store in stores whose method
-// Stats returns quota.CacheStats, quota.BreakerStats or quota.FallbackStats, as the stores of
-// Hybrid, lease.New, Breaker and Fallback do, and of each such store in a stack, which has a
-// method Stores() []weir.Store. It ignores other stores.
+// New returns a Collector that also exports the metrics of stores. A store has metrics if its
+// Stats method returns quota.CacheStats, quota.BreakerStats or quota.FallbackStats, as with
+// stores from quota.Hybrid, lease.New, quota.Breaker and quota.Fallback. If a store has a method
+// Stores() []weir.Store, like that of package stack, the metrics of its component stores are
+// exported. New ignores all other stores.
 func New(stores ...weir.Store) *Collector {
 	c := &Collector{tally: tally.New(stores...)}
 	c.collector = newCollector(c.tally.Metrics())
@@ -74,8 +76,8 @@ func New(stores ...weir.Store) *Collector {
 	return c
 }
 
-// Observe counts e. Set it as Observe of weir.Options. If it has seen the limits of e before, it
-// allocates nothing.
+// Observe counts e. Set weir.Options.Observe to this method. If the Collector has seen the limits
+// of e before, Observe does not allocate.
 func (c *Collector) Observe(e weir.Event) {
 	for i, d := range c.tally.Observe(&e) {
 		if d > 0 {
@@ -84,8 +86,8 @@ func (c *Collector) Observe(e weir.Event) {
 	}
 }
 
-// NewFile returns a Collector that exports the version of the rules in force, and counts
-// reloads. To register a second file, give its metrics another label by
+// NewFile returns a Collector that exports the version of the current rules and the number of
+// reloads. To register a second file, add a label to its metrics with
 // prometheus.WrapCollectorWith.
 func NewFile(file watch.File) prometheus.Collector {
 	c := newCollector(tally.FileMetrics(file))
