@@ -44,7 +44,7 @@ func TestForKeyReplaces(t *testing.T) {
 		{"by period", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200, Period: time.Minute}}, "1m gcra 200/1m0s burst 0", ""},
 		{"by name", []weir.Limit{minute, day}, []weir.Limit{{Name: "day", Quota: 9}, {Name: "1m", Quota: 3}}, "day calendar 9/24h0m0s burst 0; 1m gcra 3/1m0s burst 0", ""},
 		{"one of its own", []weir.Limit{minute, day}, []weir.Limit{algorithms.GCRA(7, time.Hour)}, "1h gcra 7/1h0m0s burst 0", ""},
-		{"of two none is meant", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200}}, "", "Algorithm is nil"},
+		{"of two none is meant", []weir.Limit{minute, day}, []weir.Limit{{Quota: 200}}, "", "the Algorithm is nil"},
 		{"twice the same", []weir.Limit{minute}, []weir.Limit{{Name: "1m", Quota: 2}, {Quota: 3, Period: time.Minute}}, "", `two limits are named "1m"`},
 		{"a quota of 0", []weir.Limit{minute}, []weir.Limit{{}}, "", "quota is 0; want at least 1"},
 		{"below nothing", []weir.Limit{minute}, []weir.Limit{{Quota: -1}}, "", "quota is -1; want at least 1"},
@@ -127,7 +127,7 @@ func TestForKeyOfTiers(t *testing.T) {
 	const (
 		free   = `"api";q=2;w=3600000`
 		pro    = `"api/1000h";q=4;w=3600000, "api/pace";q=50;w=3600`
-		ignore = `msg="weir: policy of ForKey ignored" rule=api err="weir: rule \"api\": Policy or ForKey returned an invalid limit: limit`
+		ignore = `msg="weir: policy of ForKey ignored" rule=api err="weir: rule \"api\": a Policy or ForKey returned an invalid limit: limit`
 	)
 	type step struct {
 		own    weir.Policy
@@ -155,11 +155,11 @@ func TestForKeyOfTiers(t *testing.T) {
 			{weir.Limited(algorithms.FixedWindow(3, h)), "none", 200, `"api";q=3;w=3600000`, ""},
 		}},
 		{"fits no limit", []step{
-			{weir.Limited(weir.Limit{Quota: 9}), "pro", 200, pro, ignore + ` \"\": Algorithm is nil, and the limit replaces none of the limits \"1000h\", \"pace\""`},
+			{weir.Limited(weir.Limit{Quota: 9}), "pro", 200, pro, ignore + ` \"\": the Algorithm is nil, and the limit replaces none of the limits \"1000h\", \"pace\""`},
 			{weir.Limited(weir.Limit{Quota: -9}), "free", 200, free, ignore + ` \"1000h\": quota is -9; want at least 1"`},
-			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": Algorithm is nil"`},
+			{weir.Limited(weir.Limit{Quota: 9}), "none", 200, "", ignore + ` \"\": the Algorithm is nil"`},
 		}},
-		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", `Policy or ForKey returned an invalid limit: limit \"\": Algorithm is nil`}}},
+		{"an invalid tier", []step{{weir.Limited(weir.Limit{Quota: 9}), "odd", 503, "", `a Policy or ForKey returned an invalid limit: limit \"\": the Algorithm is nil`}}},
 		{"unlimited, denied", []step{{weir.Unlimited(), "free", 200, "", ""}, {weir.Denied(), "free", 429, "", ""}, {weir.Denied(), "none", 429, "", ""}}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -441,7 +441,7 @@ func TestPolicyOf(t *testing.T) {
 			t.Errorf("%s: the rule alone: got %v, %v, want %v, %v", rule.Name, p, also, of, err)
 		}
 	}
-	if _, err := (weir.Rule{Name: "api"}).PolicyOf(""); !failsWith(err, `rule "api": Key is nil`) || !failsWith(weir.Rule{Name: "api"}.Validate(), `rule "api": Key is nil`) {
+	if _, err := (weir.Rule{Name: "api"}).PolicyOf(""); !failsWith(err, `rule "api": the Key is nil`) || !failsWith(weir.Rule{Name: "api"}.Validate(), `rule "api": the Key is nil`) {
 		t.Errorf("a rule without a key: got %v", err)
 	}
 }

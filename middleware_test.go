@@ -495,21 +495,21 @@ func TestNewRefuses(t *testing.T) {
 	}{
 		{"store is nil", nil, weir.Options{Rules: rule(limit)}},
 		{"Rules is empty", store, weir.Options{}},
-		{`rule "": Name is empty`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
+		{`rule "": the Name is empty`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
 		{`rule "a\nb": want a name in printable ASCII`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},
-		{`rule "api": Key is nil`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
-		{`rule "api": Limits is empty`, store, weir.Options{Rules: rule()}},
+		{`rule "api": the Key is nil`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{limit}}}}},
+		{`rule "api": the list of Limits is empty`, store, weir.Options{Rules: rule()}},
 		{`the unit is "Tokens"; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Unit: "Tokens"}}}},
 		{`rule "api": the status is 200; want 400 to 599`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Status: 200}}}},
-		{`rule "api": RetryJitter is -1ns; want 0`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
-		{`rule "api": Enforce is -1%; want 0% to 100%`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(-1)}}}},
-		{`rule "api": Enforce is 101%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(101)}}}},
-		{`rule "api": Enforce is NaN%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(math.NaN())}}}},
+		{`rule "api": the RetryJitter is -1ns; want 0`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, RetryJitter: -1}}}},
+		{`rule "api": the Enforce is -1%; want 0% to 100%`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(-1)}}}},
+		{`rule "api": the Enforce is 101%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(101)}}}},
+		{`rule "api": the Enforce is NaN%; want`, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: key, Limits: []weir.Limit{limit}, Enforce: weir.Percent(math.NaN())}}}},
 		{`two rules are named "api"`, store, weir.Options{Rules: append(rule(limit), rule(limit)...)}},
 		{`two limits are named "1s"`, store, weir.Options{Rules: rule(limit, algorithms.FixedWindow(9, time.Second))}},
 		{`two limits are named "x"`, store, weir.Options{Rules: rule(limit.Named("x"), algorithms.GCRA(9, time.Minute).Named("x"))}},
 		{`limit "é": want a name in printable ASCII`, store, weir.Options{Rules: rule(limit.Named("é"))}},
-		{"Algorithm is nil", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
+		{"the Algorithm is nil", store, weir.Options{Rules: rule(weir.Limit{Quota: 1, Period: time.Second})}},
 		{"quota is 0; want at least 1", store, weir.Options{Rules: rule(algorithms.GCRA(0, time.Second))}},
 		{"quota is -1; want at least 1", store, weir.Options{Rules: rule(algorithms.SlidingLog(-1, time.Second))}},
 		{"period is 0s; want at least", store, weir.Options{Rules: rule(algorithms.GCRA(1, 0))}},
@@ -528,7 +528,7 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 	defer func() {
-		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api": Limits is empty`) {
+		if err, ok := recover().(error); !ok || !strings.Contains(err.Error(), `rule "api": the list of Limits is empty`) {
 			t.Errorf("Middleware panics with %v, want what New says", err)
 		}
 	}()

@@ -186,7 +186,7 @@ func TestPenaltyRefuses(t *testing.T) {
 		{func(p *weir.Penalty) { p.Duration = -time.Second }, "Duration is -1s; want"},
 		{func(p *weir.Penalty) { p.Duration = time.Microsecond + 1 }, "Duration is 1.001µs; want"},
 		{func(p *weir.Penalty) { p.MaxDuration = time.Second }, "MaxDuration is 1s; want whole microseconds, at least Duration, 1m0s"},
-		{func(p *weir.Penalty) { p.Strikes = weir.Limit{} }, "Algorithm is nil"},
+		{func(p *weir.Penalty) { p.Strikes = weir.Limit{} }, "the Algorithm is nil"},
 		{func(p *weir.Penalty) { p.Strikes.Quota = 0 }, "quota is 0"},
 		{func(p *weir.Penalty) { p.MaxDuration = math.MaxInt64 / 1000 * 1000 }, "the longest ban is 2562047h47m16.854775s; want at most"},
 	} {

@@ -44,7 +44,7 @@ func TestPolicyNeverFailsOpen(t *testing.T) {
 		{nil, 0, nil, 503, "", false, "the policy is zero, and the rule has no Limits"},
 		{nil, 0, passes, 200, "", false, "the policy is zero, and the rule has no Limits"},
 		{nil, 1, nil, 200, "", true, "the policy is zero, and the rule has no Limits"},
-		{[]weir.Limit{{}}, 0, nil, 503, "", false, "Algorithm is nil"},
+		{[]weir.Limit{{}}, 0, nil, 503, "", false, "the Algorithm is nil"},
 		{[]weir.Limit{algorithms.GCRA(1, math.MaxInt64/1000*1000)}, 0, nil, 503, "", false, "no common divisor"},
 		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 0, passes, 200, "", false, "quota is 0; want at least 1"},
 		{[]weir.Limit{algorithms.GCRA(0, time.Hour)}, 1, nil, 200, "", true, "quota is 0; want at least 1"},

@@ -27,21 +27,21 @@ func (r *Rule) fault(err error) error { return fmt.Errorf("weir: rule %q: %w", r
 func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	switch {
 	case r.Name == "":
-		return nil, errors.New("Name is empty")
+		return nil, errors.New("the Name is empty")
 	case !printable.Is(r.Name):
 		return nil, printable.Err
 	case r.Key == nil:
-		return nil, errors.New("Key is nil")
+		return nil, errors.New("the Key is nil")
 	case len(r.Limits) == 0 && r.Policy == nil:
-		return nil, errors.New("Limits is empty; want one, or a Policy")
+		return nil, errors.New("the list of Limits is empty; want one, or a Policy")
 	case !(r.Enforce.shadow >= 0 && r.Enforce.shadow <= 100):
-		return nil, fmt.Errorf("Enforce is %v; want 0%% to 100%%", r.Enforce)
+		return nil, fmt.Errorf("the Enforce is %v; want 0%% to 100%%", r.Enforce)
 	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
 		return nil, fmt.Errorf("the status is %d; want 400 to 599", r.Status)
 	case r.NoKey > NoKeyRefuse:
-		return nil, fmt.Errorf("NoKey is %d; want NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
+		return nil, fmt.Errorf("the NoKey is %d; want NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
 	case r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond:
-		return nil, fmt.Errorf("RetryJitter is %v; want 0 to 2^50 µs", r.RetryJitter)
+		return nil, fmt.Errorf("the RetryJitter is %v; want 0 to 2^50 µs", r.RetryJitter)
 	}
 	if r.Unit == "" {
 		r.Unit = headers.Requests
@@ -111,7 +111,7 @@ func (r *rule) checkLimits() error {
 		}
 	}
 	if !settles {
-		return errors.New("Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves")
+		return errors.New("the Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves")
 	}
 	return nil
 }

@@ -327,7 +327,7 @@ func TestNewIsStrict(t *testing.T) {
 		"both limits can refuse":          {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(100, time.Hour)}}, ""},
 		"an override may raise one limit": {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, ForKey: noPolicy}, ""},
 		"a debt may exceed one limit":     {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Settle: settle}, ""},
-		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves`},
+		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": the Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves`},
 		"Settle beside them":              {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Hour), minute}, Settle: settle}, ""},
 		"strikes of a leaky bucket":       {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.LeakyBucket(5, 5, time.Minute))}, `weir: rule "api": penalty strikes: the algorithm is leaky-bucket; want one that can count strikes`},
 		"strikes in flight":               {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.InFlight(5, time.Minute))}, `weir: rule "api": penalty strikes: the algorithm is in-flight; want one that can count strikes`},

@@ -273,11 +273,11 @@ func TestCoalesceErrors(t *testing.T) {
 			mode                     string
 			lone, good, bad, invalid string // a part of the error that each transaction gets; "" if it gets none
 		}{
-			{"", "", "", "", "Algorithm is nil"},
-			{"some", "", "", "bad", "Algorithm is nil"},
-			{"all", "bad", "bad", "bad", "Algorithm is nil"},
-			{"panic", "on my own goroutine", "the store panicked: oh", "the store panicked: oh", "Algorithm is nil"},
-			{"", "", "", "", "Algorithm is nil"},
+			{"", "", "", "", "the Algorithm is nil"},
+			{"some", "", "", "bad", "the Algorithm is nil"},
+			{"all", "bad", "bad", "bad", "the Algorithm is nil"},
+			{"panic", "on my own goroutine", "the store panicked: oh", "the store panicked: oh", "the Algorithm is nil"},
+			{"", "", "", "", "the Algorithm is nil"},
 		} {
 			mode = c.mode
 			release := behind.hang()

@@ -119,7 +119,7 @@ func (l Limit) Validate() error {
 func (l *Limit) Fault() error {
 	switch {
 	case l.Algorithm == nil:
-		return errors.New("Algorithm is nil")
+		return errors.New("the Algorithm is nil")
 	case l.Quota < 1:
 		return fmt.Errorf("quota is %d; want at least 1", l.Quota)
 	case l.Period < time.Microsecond:

@@ -417,7 +417,7 @@ var (
 
 	// ErrLimit marks an invalid limit that a function returned for a request, so no constructor
 	// could detect it. The store has not failed.
-	ErrLimit = errors.New("Policy or ForKey returned an invalid limit")
+	ErrLimit = errors.New("a Policy or ForKey returned an invalid limit")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of the
 	// store. The store was not called, and nothing was spent.

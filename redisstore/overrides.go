@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,8 +75,10 @@ func (s *Store) run(ctx context.Context, lua string, args ...any) (queue.Cmd, er
 	ctx = queue.WithBudget(ctx, overridesTimeout)
 	key := s.overridesKey()
 	cmd := queue.NewCmd(ctx, append(append([]any{"eval", s.scripts.adapt(lua), 1, key}, args...), "")...)
-	err := s.process(ctx, key, []queue.Cmd{cmd})
-	return cmd, cmp.Or(err, cmd.Err())
+	if err := s.process(ctx, key, []queue.Cmd{cmd}); err != nil {
+		return cmd, err // the queue may still use cmd
+	}
+	return cmd, cmd.Err()
 }
 
 // overridesError explains an error of a script for overrides. If waiting does not help, it wraps

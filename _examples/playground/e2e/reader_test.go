@@ -89,7 +89,13 @@ func TestTask(t *testing.T) {
 func TestComesBack(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
-	scroll := func(id string) { eval[any](p, fmt.Sprintf(`document.getElementById(%q).scrollIntoView()`, id)) }
+	scroll := func(id string) { // and lets the browser notice it, which it does with a frame
+		eval[any](p, fmt.Sprintf(`(async () => {
+			document.getElementById(%q).scrollIntoView();
+			const frame = () => new Promise((next) => requestAnimationFrame(next));
+			for (let i = 0; i < 3; i++) await frame();
+		})()`, id))
+	}
 	for _, id := range []string{"bucket", "chat", "replicas", "outage"} {
 		scene := "playground.scenes." + id
 		for _, playing := range []bool{true, false} {
