@@ -164,7 +164,7 @@ func checkRedis(ctx context.Context, o *redisOptions) error {
 	return nil
 }
 
-// checkFile returns the errors in a file, and what it has that is not applied. It loads the file as
+// checkFile returns the errors in a file, and what in it is not applied or does not work with serve. It loads the file as
 // serve does.
 func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) {
 	if asEnvoy {
@@ -174,8 +174,14 @@ func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) 
 		}
 		return c.Warnings, nil
 	}
-	_, _, err = openRules(path, memstore.New(memstore.Options{}), config.Options{})
-	return nil, err
+	rules, _, err := openRules(path, memstore.New(memstore.Options{}), config.Options{})
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range misfits(rules) {
+		warnings = append(warnings, fmt.Sprintf("%s: %s", path, m))
+	}
+	return warnings, nil
 }
 
 // version returns the version of this program, its commit if the commit is known, and the

@@ -85,6 +85,7 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 	defer signal.Stop(hup)
 	if g.rules != nil {
 		background.Go(func() { watch(ctx, g.rules, hup, logger) })
+		background.Go(func() { warnMisfits(ctx, g.rules, o, logger) })
 	}
 	if s.envoy != nil {
 		background.Go(func() { s.envoy.Watch(ctx) })

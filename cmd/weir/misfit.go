@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir/config"
+)
+
+// A misfit is a part of a file that does not work with weir serve, although package config can
+// read it: requests lack what it needs. With forwardAuth it works if -upstream is set.
+type misfit struct {
+	rule        string // empty for a part of the whole file
+	part        string // such as "json:user"
+	effect, fix string
+	forwardAuth bool
+}
+
+const (
+	noBodies    = "because proxies send no bodies to /auth"
+	noRoutes    = "because weir serve has no routes"
+	anotherKey  = "use another key, such as ip or header:NAME"
+	needsBodies = "set -upstream, so that weir serve forwards the requests itself, or "
+)
+
+// misfits returns the misfits of the rules in force.
+func misfits(rules *config.File) (found []misfit) {
+	if len(rules.TrustedProxies()) == 0 {
+		found = append(found, misfit{part: "trusted-proxies", effect: "every request to /auth is refused with 400, because the file trusts no proxy",
+			fix: "list the addresses of your proxies in trusted-proxies, or set -upstream", forwardAuth: true})
+	}
+	for _, r := range rules.Rules() {
+		for _, part := range rules.Reads(r.Name) {
+			m := misfit{rule: r.Name, part: part}
+			switch name, _, _ := strings.Cut(part, ":"); name {
+			case "json":
+				m.effect, m.fix, m.forwardAuth = "all requests share the value unreadable, "+noBodies, needsBodies+anotherKey, true
+			case "content-length":
+				m.effect, m.fix, m.forwardAuth = "every request costs 0, "+noBodies, needsBodies+"omit the cost", true
+			case "route":
+				m.effect, m.fix = "all requests share the value unmatched, "+noRoutes, anotherKey
+			case "path":
+				m.effect, m.fix = "no request has the value, "+noRoutes, anotherKey
+			default:
+				continue
+			}
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// String returns the warning that weir check prints.
+func (m misfit) String() string {
+	with, of := "weir serve", ""
+	if m.forwardAuth {
+		with = "forward auth (without -upstream)"
+	}
+	if m.rule != "" {
+		of = fmt.Sprintf(" of rule %q", m.rule)
+	}
+	return fmt.Sprintf("warning: with %s, %s%s: %s; %s", with, m.part, of, m.effect, m.fix)
+}
+
+func (m misfit) log(logger *slog.Logger) {
+	if m.rule == "" {
+		logger.Warn("weir: file of limits lacks a part", "part", m.part, "effect", m.effect, "fix", m.fix)
+		return
+	}
+	logger.Warn("weir: rule reads what requests lack", "rule", m.rule, "part", m.part, "effect", m.effect, "fix", m.fix)
+}
+
+// warnMisfits logs the misfits of the rules in force, and again those of each reload, until ctx
+// ends.
+func warnMisfits(ctx context.Context, rules *config.File, o *options, logger *slog.Logger) {
+	for seen := ""; ; {
+		if now := rules.Version(); now != seen {
+			seen = now
+			for _, m := range misfits(rules) {
+				if o.upstream == "" || !m.forwardAuth {
+					m.log(logger)
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+	}
+}
