@@ -404,3 +404,25 @@ func TestHidden(t *testing.T) {
 	eval[any](p, `delete document.hidden`)
 	p.wait(fmt.Sprintf("playground.frame.decided > %d", before))
 }
+
+// TestBoxes: a number that is out of range becomes the nearest that is in range when the reader
+// leaves the box, not what the box held after its first digit.
+func TestBoxes(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	for typed, want := range map[string]int{"1000": 6, "10": 6, "4": 4, "0": 1} {
+		got := eval[[]int](p, fmt.Sprintf(`(() => {
+			const s = playground.scenes.windows, e = s.find("[data-number=quota]"), typed = %q;
+			s.reset();
+			for (let i = 1; i <= typed.length; i++) {
+				e.value = typed.slice(0, i);
+				e.dispatchEvent(new Event("input"));
+			}
+			e.dispatchEvent(new Event("change"));
+			return [Number(e.value), s.limits[0].quota];
+		})()`, typed))
+		if got[0] != want || got[1] != want {
+			t.Errorf("after %s the box has %d and the limit is %d, want %d", typed, got[0], got[1], want)
+		}
+	}
+}

@@ -91,8 +91,14 @@ export class Tape {
     on(".photo", () => copyPicture(this.find(".photo"), frame, "svg", this.find("h2").textContent, [...this.root.querySelectorAll(".words > .rule")].map(settings).join(" "), link(this)));
     on(".begin", () => this.try());
     for (const input of this.root.querySelectorAll("[data-number]")) {
-      input.oninput = () => { if (input.value && input.checkValidity()) this.set(input.dataset.number, Number(input.value)); };
-      input.onchange = () => this.fill();
+      input.oninput = () => {
+        if (input.value && input.checkValidity()) this.set(input.dataset.number, Number(input.value));
+        else if (input.validity.rangeOverflow) input.reportValidity(); // the browser names the maximum
+      };
+      input.onchange = () => { // a number out of range becomes the nearest that is in range
+        if (input.value && !input.checkValidity()) this.choose(input, Number(input.value));
+        this.fill();
+      };
     }
     const choice = this.find("[data-choice]");
     if (choice) choice.onchange = () => {
