@@ -2,9 +2,11 @@ package keys
 
 import (
 	"cmp"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/seed83679106/weir"
@@ -58,12 +60,26 @@ func pathValue(r *http.Request, name string) string {
 // a route, not the mux.
 //
 // Requests that match no route are limited too: they share the key "unmatched". If ByRoute wraps a
-// net/http mux, all requests have that key.
+// net/http mux, all requests have that key. If none of its first 200 requests has a route, the
+// function that ByRoute returns logs one warning to [slog.Default].
 func ByRoute() weir.KeyFunc {
+	var unmatched atomic.Int32 // requests, until one has a route; then firstRequests or a little more
 	return func(r *http.Request) (string, bool) {
-		return cmp.Or(route(r), "unmatched"), true
+		found := route(r)
+		switch {
+		case unmatched.Load() >= firstRequests:
+		case found != "":
+			unmatched.Store(firstRequests)
+		case unmatched.Add(1) == firstRequests:
+			slog.Warn("keys: route missing in each of the first 200 requests", "function", "keys.ByRoute", "effect", "they share the key unmatched",
+				"likely", "ByRoute is used around a mux of net/http, which finds the route only later", "fix", "put the limiter around the handler of each route")
+		}
+		return cmp.Or(found, "unmatched"), true
 	}
 }
+
+// firstRequests is how many requests without a route ByRoute sees before it warns.
+const firstRequests = 200
 
 func route(r *http.Request) string {
 	pattern := r.Pattern

@@ -1,6 +1,8 @@
 package keys_test
 
 import (
+	"bytes"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -264,4 +266,40 @@ func FuzzByRoute(f *testing.F) {
 			t.Errorf("%s %q %q: got %q on the way", method, path, raw, s.keys)
 		}
 	})
+}
+
+// TestByRouteMissing: ByRoute warns once if none of its first 200 requests has a route, as around a
+// mux of net/http, also if it is joined with another key. It does not warn if one request has one.
+func TestByRouteMissing(t *testing.T) {
+	defer slog.SetDefault(slog.Default())
+	request, routed := httptest.NewRequest("GET", "/users/ann", nil), httptest.NewRequest("GET", "/users/ann", nil)
+	routed.Pattern = "GET /users/{id}"
+	for _, tt := range []struct {
+		key      weir.KeyFunc
+		routed   int // the number of the request that has a route
+		requests int
+		want     int // warnings
+	}{
+		{keys.ByRoute(), 0, 199, 0},
+		{keys.ByRoute(), 0, 200, 1},
+		{weir.Join(weir.ByIP(), keys.ByRoute()), 0, 1000, 1},
+		{keys.ByRoute(), 1, 1000, 0},
+		{keys.ByRoute(), 200, 1000, 0},
+		{keys.ByRoute(), 201, 1000, 1},
+	} {
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		for i := 1; i <= tt.requests; i++ {
+			r := request
+			if i == tt.routed {
+				r = routed
+			}
+			if _, ok := tt.key(r); !ok {
+				t.Fatal("got no key")
+			}
+		}
+		if n := strings.Count(log.String(), "route missing in each of the first 200 requests"); n != tt.want {
+			t.Errorf("%d requests, of which number %d has a route: got %d warnings, want %d:\n%s", tt.requests, tt.routed, n, tt.want, &log)
+		}
+	}
 }

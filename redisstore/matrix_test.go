@@ -184,12 +184,12 @@ func (c trouble) checkLog(t *testing.T, stack quota.Store, tx *quota.Transaction
 		if err := stack.Take(t.Context(), tx); err != nil {
 			return err
 		}
-		if !strings.Contains(log.String(), "the primary store decides again") {
+		if !strings.Contains(log.String(), "quota: primary store decides again") {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	if got := strings.Count(log.String(), "the primary store fails"); got != 1 || !strings.Contains(log.String(), c.sees) && !strings.Contains(log.String(), redisstore.ErrTimeout.Error()) {
+	if got := strings.Count(log.String(), "quota: primary store failed") + strings.Count(log.String(), "quota: primary store unusable"); got != 1 || !strings.Contains(log.String(), c.sees) && !strings.Contains(log.String(), redisstore.ErrTimeout.Error()) {
 		t.Errorf("got %d lines, want one that names %q:\n%s", got, c.sees, log.String())
 	}
 	t.Logf("the log says\n%s", log.String())

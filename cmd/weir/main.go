@@ -9,8 +9,8 @@
 //	weir try -access-log log limits.yaml  # what the limits would have refused
 //	weir version
 //
-// docs/serve.md in the repository names a sample configuration for each proxy, and lists the
-// flags of weir serve. Each of these flags can also be set by an environment variable:
+// docs/serve.md in the repository names a sample configuration for each proxy, and docs/flags.md
+// lists the flags of weir serve. Each of these flags can also be set by an environment variable:
 // -redis-addrs by WEIR_REDIS_ADDRS.
 package main
 

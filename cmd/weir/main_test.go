@@ -284,9 +284,9 @@ func TestRedisFlags(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the tables of flags into docs/serve.md")
+var update = flag.Bool("update", false, "write the tables of flags into docs/flags.md")
 
-// flagTables are the tables of docs/serve.md, each with its flags in the order of the page. The
+// flagTables are the tables of docs/flags.md, each with its flags in the order of the page. The
 // last table gets the flags of the Redis client that the other tables lack.
 var flagTables = []struct{ title, flags string }{
 	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
@@ -330,10 +330,10 @@ func flagRows(t *testing.T) string {
 	return text + "\n"
 }
 
-// TestDocumented: the tables in docs/serve.md have all flags, with their defaults and help
+// TestDocumented: the tables in docs/flags.md have all flags, with their defaults and help
 // texts.
 func TestDocumented(t *testing.T) {
-	const path, begin, end = "../../docs/serve.md", "<!-- flags -->\n", "<!-- end -->\n"
+	const path, begin, end = "../../docs/flags.md", "<!-- flags -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -354,7 +354,7 @@ func TestDocumented(t *testing.T) {
 }
 
 // TestSamples: the sample files of limits can be loaded. The samples for proxies name the default
-// addresses and the paths of weir serve.
+// addresses and the paths of weir serve. docs/serve.md shows the nginx.conf that TestBehindProxy runs.
 func TestSamples(t *testing.T) {
 	if err := config.Check("limits.yaml", config.Options{}); err != nil {
 		t.Error(err)
@@ -379,6 +379,10 @@ func TestSamples(t *testing.T) {
 	}
 	if _, err := checkFile("envoy-limits.yaml", true, false); err != nil {
 		t.Error(err)
+	}
+	page, _ := os.ReadFile("../../docs/serve.md")
+	if sample, _ := os.ReadFile("nginx.conf"); !strings.Contains(string(page), "\n```nginx\n"+string(sample)+"```\n") {
+		t.Error("docs/serve.md does not show nginx.conf as it is")
 	}
 	dockerfile, _ := os.ReadFile("Dockerfile")
 	var o options

@@ -67,7 +67,7 @@ const (
 )
 
 // flags returns the flags that set o. The environment variables and the tables in
-// docs/serve.md are made from these flags.
+// docs/flags.md are made from these flags.
 func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("weir serve", flag.ContinueOnError)
 	fs.StringVar(&o.limits, "limits", "", "`file` of the limits, read again when it changes and on SIGHUP")
