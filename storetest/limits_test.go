@@ -32,7 +32,7 @@ func (cooldown) Validate(l *quota.Limit) error {
 
 func (cooldown) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	period := l.Period.Microseconds()
-	if cost < 0 { // give back: the key is free from now on, or from At if that is later
+	if cost < 0 { // refund: the key is available from now on, or from At if that is later
 		s.At = max(now, s.At) - period
 	}
 	left := s.A * max(0, s.At+period-now) // µs until the next request; A is 0 for a key never seen, else 1

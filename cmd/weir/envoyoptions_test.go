@@ -95,7 +95,7 @@ func TestEnvoyClientCertificate(t *testing.T) {
 			pool.AddCert(root)
 		}
 	}
-	serve := []string{"-envoy-config", path, "-envoy-rls", "tls://127.0.0.1:0", "-tls-cert", file("server.crt"), "-tls-key", file("server.key"), "-envoy-client-ca"}
+	serve := []string{"-auth-addr", "127.0.0.1:0", "-envoy-config", path, "-envoy-rls", "tls://127.0.0.1:0", "-tls-cert", file("server.crt"), "-tls-key", file("server.key"), "-envoy-client-ca"}
 	refused := codes.Unavailable.String()
 	for _, tt := range []struct {
 		flags []string
