@@ -12,9 +12,6 @@ func String[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
-// Number adds a number to a hash.
-func Number(h, n uint64) uint64 { return scramble(h ^ n) }
-
 // scramble spreads the change of any bit over all bits. One multiplication would hardly
 // spread the upper bits of a word, which hold the last letters of a name.
 func scramble(h uint64) uint64 {
