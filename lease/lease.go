@@ -11,8 +11,8 @@
 // # What it costs
 //
 // Limits are never exceeded. However, other processes cannot use the units of a lease until it
-// expires, after Options.TTL (100 ms by default), and Remaining may be out of date for as long. For
-// keys with little traffic, or keys near their limit, every request still calls Redis.
+// expires (after 100 ms by default), and Remaining may be out of date. Every request for a key with
+// little traffic, or for a key near its limit, still causes a call to Redis.
 //
 // # Vocabulary
 //
@@ -69,31 +69,32 @@ type Options struct {
 	MaxKeys int
 }
 
-// New returns a Store that leases units for busy keys from the store next. When it calls next for a
-// busy key, it may take more units than the call needs. It then allows later calls from memory
-// until these units are used up or the lease expires.
+// New returns a Store that leases units for busy keys from the store next. When the Store calls
+// next for a busy key, it may take more units than the call needs. It then allows later calls from
+// memory until these units are used up or the lease expires.
 //
 // A lease has units for as many calls as the key had during the previous TTL, but never more than
 // the given Fraction of the remaining units. If that is not enough for two calls, there is no lease
 // and each call goes to next. A key near its limit therefore has no leases, and its last units go
 // to whichever process calls first. Every refusal comes from next. Under GCRA, TokenBucket and
-// LeakyBucket, a lease has at most the units that drain in one TTL. With a TTL of 100 ms, limits of
+// LeakyBucket, a lease never has more units than drain in one TTL. With a TTL of 100 ms, limits of
 // fewer than 20 units per second therefore have no leases.
 //
 // The limit is never exceeded, because the units of a lease have already been spent in next, and
-// the Store uses them only while they still count there. However, if leased units are refunded or
-// forgotten (by a negative cost, Reset or ModeForget), up to that many extra units may be admitted.
+// the Store uses them only while they still count against the limit in next. However, if leased
+// units are refunded or forgotten (by a negative cost, Reset or ModeForget), up to that many extra
+// units may be admitted.
 //
 // When a lease expires, the Store returns unused units with one more call to next. If Leaser.Drains
 // reports true, this call is not needed, because the units become available again within another
 // TTL. If the process dies or the call fails, the unused units stay unavailable until their window
-// ends. For each process, key and cost, that is at most Fraction of the units that remained.
+// ends. For each process, key and cost, at most Fraction of the remaining units is affected.
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. A
-// call always goes to next if its Mode is not ModeSpend, if Within is set, if a cost is 0 or less,
-// if a key is longer than 128 bytes, or if an algorithm is not a Leaser, such as SlidingLog. A call
-// that arrives while the Store is fetching a lease waits for it. If the fetch fails, the waiting
-// call returns the same error.
+// call always goes to next if its Mode is not ModeSpend, Within is set, a cost is 0 or less, a key
+// is longer than 128 bytes, or an algorithm is not a Leaser (such as SlidingLog). A call that
+// arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
+// waiting call returns the same error.
 //
 // In a decision from memory, Allowed is exact. The other fields are based on the last call to next,
 // which was at most one TTL ago, and on the units that this Store has used since.
@@ -129,7 +130,7 @@ func New(next quota.Store, o Options) *Store {
 	return l
 }
 
-// A Store allows requests from leases. See New.
+// A Store is a quota.Store that allows requests from leases. See New.
 type Store struct {
 	next   quota.Store
 	o      Options
@@ -212,7 +213,7 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 
 // Close returns the unused units of all leases to next. It waits for calls that are taking or
 // returning leased units. Later calls to Take go to next. If ctx is done first, Close returns
-// ctx.Err(). Otherwise, it returns the errors of failed calls to next, whose units stay
+// ctx.Err(). Otherwise, it returns any errors from next. Units that could not be returned stay
 // unavailable.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))

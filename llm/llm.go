@@ -80,10 +80,10 @@ func (u Usage) Total() (sum int64) {
 // The usage is reported after the last byte of a JSON response or the last event of a stream. For a
 // response with status 400 or above, a zero Usage is reported. Nothing is reported if the response
 // breaks off, if the caller closes the body early, or if the response contains no usage or a count
-// that is negative or above math.MaxInt64. weir.ChargeUsed then charges the Cost of the request. If
-// a complete response to a POST request contains no valid usage, the Transport logs a warning, but
-// only once. Fractional counts are rounded up. A Chat Completions stream contains the usage only if
-// the request has "stream_options": {"include_usage": true}.
+// that is negative or above math.MaxInt64. In these cases, weir.ChargeUsed charges the Cost of the
+// request. If a complete response to a POST request contains no valid usage, the Transport logs a
+// warning, but only once. Fractional counts are rounded up. A Chat Completions stream contains the
+// usage only if the request has "stream_options": {"include_usage": true}.
 //
 // A Transport buffers less than a kilobyte of each response. It removes Accept-Encoding from
 // requests, because it cannot read compressed responses. An http.Transport then requests gzip and
@@ -168,13 +168,13 @@ const maxBody = 1 << 20
 
 // MaxTokens returns a function for Rule.Cost that returns the maximum number of output tokens of a
 // request. The function multiplies the largest of the JSON fields max_tokens, max_completion_tokens
-// and max_output_tokens by the field n, the number of completions. A cost above most is reduced to
-// most. The cost is also most if the body has none of the first three fields, is longer than 1 MiB,
+// and max_output_tokens by the field n, the number of completions. The argument most is the maximum
+// cost. It is also the cost if the body has none of the first three fields, is longer than 1 MiB,
 // or cannot be read (see keys.ByJSON). A request without a body costs 1. MaxTokens panics if most
 // is below 1.
 //
-// The argument most should not exceed the Capacity of any limit of the rule, because a limit never
-// allows a cost above its capacity.
+// It should not exceed the Capacity of any limit of the rule, because a limit never allows a cost
+// above its capacity.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {
 		panic("llm: MaxTokens: most is " + strconv.FormatInt(most, 10) + "; want at least 1")

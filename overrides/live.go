@@ -75,9 +75,9 @@ type LiveOptions struct {
 // error.
 //
 // Until the table has been read for the first time, no overrides are in effect: denied keys and
-// networks are served, and every key has the limits of its rule. Until then, Ready reports false,
-// and a warning is logged when the Keeper fails and when a request arrives. If denied keys must
-// never be served, wait until Ready reports true before accepting requests.
+// networks are served, and every key has the limits of its rule. During this time, Ready reports
+// false, and a warning is logged when the Keeper fails and when a request arrives. If denied keys
+// must never be served, wait until Ready reports true before accepting requests.
 type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
@@ -256,10 +256,10 @@ func (l *Live) build() {
 }
 
 // Set stores an override for the duration d, or permanently if d is 0. The override takes effect
-// immediately in this process, and in other processes through Run. It replaces any override for the
-// same rule and key. The Algorithm of a limit may be nil, or any algorithm in package algorithms
-// except Calendar. Set returns an *InvalidError if the arguments are invalid, and ErrFull if there
-// are already MaxLive other overrides.
+// immediately in this process; in other processes, Run applies it. Set replaces any override for
+// the same rule and key. The Algorithm of a limit may be nil, or any algorithm in package
+// algorithms except Calendar. Set returns an *InvalidError if the arguments are invalid, and
+// ErrFull if there are already MaxLive other overrides.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
 		return invalid("the duration is %v; want at least 0", d)

@@ -20,7 +20,7 @@ func (n *networks) hold(a netip.Addr) bool {
 
 // Network parses a key such as "192.0.2.0/24" as a network. If the key is not a network, ok is
 // false. For example, "192.0.2.1/24" is not a network, because it has non-zero bits after its
-// prefix. Nor are networks of IPv4-mapped IPv6 addresses supported.
+// prefix. Networks of IPv4-mapped IPv6 addresses are not accepted either.
 func Network(key string) (p netip.Prefix, ok bool) {
 	p, err := netip.ParsePrefix(key)
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()

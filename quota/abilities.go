@@ -130,7 +130,7 @@ type Batcher interface {
 // Instant.
 type Instant interface{ Instant() Store }
 
-// A Payer is a Store, such as that of package credit, that uses granted units to pay for charges
-// that a limit refuses. Unpaid returns the underlying store, which does not use granted units. A
-// weir.Limiter calls it for strikes, bans and rules in shadow mode.
+// A Payer is a Store that pays for refused charges with granted units, such as a credit.Store.
+// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls it
+// for strikes, bans and rules in shadow mode.
 type Payer interface{ Unpaid() Store }

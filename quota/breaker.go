@@ -46,7 +46,7 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // The result of a call that was in progress when the breaker opened or closed is ignored.
 //
 // The breaker ignores errors that say nothing about the health of next: ErrBusy,
-// errors.ErrUnsupported, and the errors of invalid transactions and of contexts that are done. If a
+// errors.ErrUnsupported, and any error if the transaction is invalid or the context is done. If a
 // probe returns such an error, the next call becomes the probe. The breaker sets no deadline, so if
 // next never answers a probe, the breaker stays open.
 //

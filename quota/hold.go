@@ -16,10 +16,11 @@ import (
 )
 
 // Hold spends charges and holds the units of concurrency limits (algorithms.InFlight) until release
-// is called. At least one charge must be under such a limit. Use Hold for jobs, connections, and
-// exclusive access across all processes that share the store. Hold keeps renewing the units, so the
-// work may take longer than the lease, which is the Period of the limit. If the process dies, the
-// units are released when their lease expires. Units spent under other limits stay spent.
+// is called. At least one of the charges must have a concurrency limit. Use Hold for jobs,
+// connections, and exclusive access across all processes that share the store. Hold keeps renewing
+// the units, so the work may take longer than the lease, which is the Period of the limit. If the
+// process dies, the units are released when their lease expires. Units spent under other limits
+// stay spent.
 //
 // If the charges do not fit, Hold waits until ctx's deadline (see TakeInLine), and then returns a
 // *LimitedError. If ctx has no deadline, Hold returns the *LimitedError immediately. If ctx is
@@ -28,7 +29,7 @@ import (
 //
 // The first call to release returns the units to the store, and later calls do nothing. If units
 // cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
-// the store is down for longer than half of the lease, the units may expire while they are still in
+// the store is down for longer than half the lease, the units may expire while they are still in
 // use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
 // unchanged. In that case, units may have been spent, and those of a concurrency limit count until
 // their lease expires.

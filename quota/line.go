@@ -19,9 +19,9 @@ import (
 //
 // In each process, the callers that wait for the same limit and key form a queue, in order of
 // arrival. Only the first caller in a queue calls the store: when Keep releases units in the same
-// process, when a rate limit has enough units, and otherwise every 5 to 15 ms. All queues of a
-// process together make at most 1,000 calls per second. A caller that waits spends nothing until
-// all of its charges fit at the same time. The page docs/inflight.md in the repository explains how
+// process, when a rate limit has enough units, and otherwise every 5 to 15 ms. All queues in a
+// process together make at most 1,000 calls per second. A waiting caller spends nothing until all
+// of its charges fit at the same time. The page docs/inflight.md in the repository explains how
 // processes share the units.
 //
 // If t does not fit within t.Within or by ctx's deadline, or if waiting cannot help, t is refused.

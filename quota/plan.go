@@ -13,8 +13,8 @@ import (
 )
 
 // Plan returns precomputed data for the i-th charge, such as a hash of its names, that depends only
-// on the rule and the limit. Call Plan only after Validate has returned nil, and do not change the
-// rules or the limits of the charges in between.
+// on the rule and the limit. Call Plan only if Validate has returned nil and the rules and limits
+// of the charges have not changed since.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {

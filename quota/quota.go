@@ -1,5 +1,5 @@
-// Package quota limits the rate and the concurrency of work of any kind. Package weir uses it to
-// limit HTTP requests.
+// Package quota limits the rate and concurrency of any kind of work. Package weir uses it to limit
+// HTTP requests.
 //
 //	package main
 //
@@ -27,7 +27,7 @@
 // # Functions for callers
 //
 // [Allow] spends the units of a charge if they are available now, and [AllowAtMost] spends as many
-// as are available. [Wait] waits until they are available, and [Reserve] reserves them without
+// as are available. [Wait] waits until the units are available, and [Reserve] reserves them without
 // waiting. Use [Hold] for concurrency limits, and [NewStream] for work whose cost is not known in
 // advance. [Peek] checks charges without spending anything. [Refund] and [Reset] refund units.
 //
@@ -36,8 +36,8 @@
 // A store evaluates all charges of a transaction at the same time, and spends either all of them or
 // none. Decisions are exact to the microsecond: unless other units are spent in the meantime, a
 // refused charge is allowed as soon as its RetryAfter has passed, and not before. A refusal is
-// reported in the Decision, not as an error. If there is an error, there is no decision, but units
-// may have been spent.
+// reported in the Decision, not as an error. If a call fails, no decision is made, but units may
+// have been spent.
 //
 // # Stores around stores
 //
@@ -132,8 +132,8 @@ type Charge struct {
 // StoredKey.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
-// A Decision is a store's answer to one Charge. Its durations start at Result.At and are whole
-// microseconds.
+// A Decision is a store's answer to one Charge. Its durations are whole microseconds, counted from
+// Result.At.
 type Decision struct {
 	// Allowed reports whether the charge fits. If the transaction was refused, Allowed may be true
 	// for some charges, although none was spent.

@@ -24,10 +24,10 @@ import (
 //	}
 //
 // Across all processes that share the store, the Streams for a key together draw at most what its
-// limits allow. To save calls to the store, a Stream takes units in advance: at most as many as it
-// has drawn so far, and at most an eighth of the remaining units. If the process dies, unused units
-// stay spent until they expire. With an algorithm that is not a lease.Leaser, such as SlidingLog, a
-// Stream takes nothing in advance.
+// limits allow. To save calls to the store, a Stream takes units in advance, but never more than it
+// has drawn so far, and never more than an eighth of the remaining units. If the process dies,
+// unused units stay spent until they expire. With an algorithm that is not a lease.Leaser, such as
+// SlidingLog, a Stream takes nothing in advance.
 //
 // A Stream is safe for concurrent use. While one call to Draw is waiting for the store, other calls
 // to Draw block.

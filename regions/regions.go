@@ -50,25 +50,24 @@ type Options struct {
 // whole is how many parts a budget has.
 const whole = 10_000
 
-// New returns a Store that enforces the region's share of each limit in the store local. While Run
-// is active, it claims that share in the store central.
+// New returns a Store that divides each limit among the regions, and enforces this region's share
+// in the store local. Run claims that share in the store central.
 //
 // Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate is
-// divided by demand. In each interval of length Every, the region claims the share of the rate that
-// it needs for the next interval, based on its recent demand. Each region always keeps at least a
-// tenth of an even share. If a region stops using its share, other regions can claim it after one
-// or two intervals. Any rate that no region needs is divided evenly. Limits of other algorithms,
-// including LeakyBucket, are always divided evenly, as by quota.Share.
+// divided according to demand. In each interval of length Every, the region claims the share of the
+// rate that it needs for the next interval, based on its recent demand. Each region always keeps at
+// least a tenth of an even share. If a region stops using its share, other regions can claim it
+// after one or two intervals. Any rate that no region needs is divided evenly. Limits of other
+// algorithms, including LeakyBucket, are always divided evenly, as by quota.Share.
 //
 // Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
-// any period of length d. This holds even while shares change, as docs/regions.md explains. A new
-// process assumes the smallest share for the time before it started.
+// any period of length d. This holds even while shares change: see docs/regions.md.
 //
-// This bound requires that local answers within a sixteenth of Every. A request that waits
-// (Transaction.Within) gets a slot at the current rate, even if the region loses that rate before
-// the slot begins. Shares are rounded down, but are at least 1. If the burst is smaller than the
-// number of regions, or the quota is smaller than ten times that number, the regions together may
-// therefore admit more than the limit.
+// This bound holds only if the store local answers within a sixteenth of Every. A request that
+// waits (Transaction.Within) gets a slot at the current rate, even if the region loses that rate
+// before the slot begins. Shares are rounded down, but are at least 1. If the burst is smaller than
+// the number of regions, or the quota is smaller than ten times that number, the regions together
+// may therefore admit more than the limit.
 //
 // If central fails or Run is not active, the region keeps its share until the current interval
 // ends, and then has a tenth of an even share. If the clock of central jumps, two regions may use

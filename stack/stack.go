@@ -29,7 +29,7 @@
 //
 // # Layers
 //
-// The store consists of these layers, whose decorators come from package quota:
+// The store has these layers, most of which come from package quota:
 //
 //	Fallback ─▶ Hybrid ─▶ Breaker ─▶ Coalesce ─▶ redisstore
 //	    └─────▶ Share ─▶ memstore                  while Redis is down
@@ -164,7 +164,7 @@ func (s *Store) Undivided() quota.Store { return s.undivided }
 func (s *Store) Redis() *redisstore.Store { return s.redis }
 
 // Stores returns the stores inside s that have metrics or keep overrides. If you pass s to
-// weirprom.New or weirotel.New, their metrics are exported.
+// weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
 	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}
 }
