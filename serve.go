@@ -114,12 +114,13 @@ func (l *Limiter) tells(v *verdict) bool {
 // up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that do
 // not use http.Handler, such as gRPC servers and workers. It can also limit parts of a request. For
 // example, a separate Limiter can charge each WebSocket message under the keys of the request that
-// opened the WebSocket.
+// opened the connection.
 //
-// If Admit returns a nil error, the request was admitted, possibly by OnError because no decision
-// was possible. If the request was refused, the error is a *RefusedError, whose Admission holds the
-// Refusal and can write the header fields. Its Reason is ReasonError if no decision was possible.
-// If r's context ends while the request waits, Admit returns the context's error.
+// If the error is nil, the request was admitted, either by the rules or, if no decision was
+// possible, by OnError. If the request was refused, the error is a *RefusedError, whose Admission
+// contains the Refusal. Call the Admission's WriteHeaders method to set the header fields. The
+// Refusal's Reason is ReasonError if no decision was possible. If r's context ends while the
+// request waits, Admit returns the context's error.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	s := newStay(l, r)
 	v := s.v

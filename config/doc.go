@@ -92,9 +92,9 @@
 // # Errors
 //
 // A file must be UTF-8 text of at most 4 MiB, without YAML anchors, aliases or tags. If it contains
-// an error, none of it is loaded. Each error is reported as an [Error] with a line and a column. A
-// redundant limit is also an error: it never refuses a request that another limit of its rule
-// admits. Only simple cases of redundancy are detected.
+// an error, none of it is loaded. Each error is reported as an [Error] with a line and a column. It
+// is also an error if a limit is redundant: if it never refuses a request that another limit of its
+// rule admits. Only simple cases of redundancy are detected.
 //
 // # Reloads
 //
@@ -102,6 +102,6 @@
 // preserves a count if its key and names stay the same. You can therefore change a limit's numbers,
 // and add limits to a rule or remove them. A limit without a name is named after its period
 // ([weir.Limit.StoredName]), so give it a name if its period may change. A [Change] says whether a
-// reload loses the counts of a rule or limit. A reload cannot detect a change to the secret of
-// [keys.Hashed], although such a change turns every key into a new one.
+// reload loses the counts of a rule or limit. If the secret of [keys.Hashed] changes, every key
+// becomes a new one, and a reload cannot detect this.
 package config

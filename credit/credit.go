@@ -5,9 +5,9 @@
 //	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
 //	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
-// When the rule's limits refuse a request with that key, granted units pay for it, until they are
-// used up or expire. They are kept in the store, so all processes that share the store see a grant
-// within a second.
+// When the rule's limits refuse a request with such a key, granted units pay for it, until they are
+// used up or expire. Granted units are kept in the store, so all processes that share the store see
+// a grant within a second.
 package credit
 
 import (
@@ -36,10 +36,10 @@ import (
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is what
-// remains under the limit that refused the charge. If the rule's Settle refunds such a charge, the
-// units are granted again, unless they have expired. They are also lost if the key has had no
-// granted units for an hour or more.
+// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
+// number of units left under the limit that refused the charge. If the rule's Settle refunds such a
+// charge, the units are granted again, unless they have expired. The refund is also lost if the key
+// has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:

@@ -25,9 +25,9 @@ type List struct {
 // with the prefix "tenant-a/". Any other entry matches only an equal key.
 //
 // Entries are compared with the rule's whole key. With weir.ByIP, the key of an IPv6 client is a
-// /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. It does
-// match with ByIPPrefix(32, 128). The keys of Join, FirstOf and Global are never addresses. To list
-// clients by address, whatever their keys are, use an [AddrList].
+// /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. With
+// ByIPPrefix(32, 128), it does match. The keys of Join, FirstOf and Global are never addresses. To
+// list clients by address, whatever their keys are, use an [AddrList].
 //
 // NewList returns an error for an entry that would match every key or none. Examples are "*", "", a
 // malformed network, and an address with a port, a zone or spaces. To obtain the reason, which
