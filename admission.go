@@ -35,8 +35,8 @@ func (a *Admission) WriteHeaders(h http.Header) {
 }
 
 // Context returns the context of the request passed to Admit, extended with the decision.
-// FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision there. It returns nil
-// for an Admission from FromContext.
+// FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this context. It
+// returns nil for an Admission from FromContext.
 func (a *Admission) Context() context.Context {
 	if a.stay == nil {
 		return nil
@@ -54,8 +54,8 @@ func (a *Admission) RetryAfter() time.Duration {
 }
 
 // A RefusedError is the error for a refused request. Limiter.Admit returns it, as does the
-// RoundTripper returned by Limiter.Transport. Use errors.As to obtain it, or a *quota.LimitedError
-// with the same charges.
+// RoundTripper returned by Limiter.Transport. Use errors.As to find it in a chain of errors. A
+// *quota.LimitedError with the same charges can be found in the same way.
 type RefusedError struct {
 	Admission *Admission
 }

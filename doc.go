@@ -42,7 +42,7 @@
 //
 // # Stores
 //
-// Package memstore keeps counts in process memory. Package redisstore keeps them in Redis, where
+// Package memstore keeps counts in process memory. Package redisstore keeps counts in Redis, where
 // all processes share them. In production, use package stack, which falls back to memory while
 // Redis is down. If a store without such a fallback fails, Options.OnError decides what happens to
 // requests. By default, requests are allowed during an outage.

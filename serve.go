@@ -179,13 +179,13 @@ func (s *stay) begin() {
 }
 
 // Done completes an admitted request. It charges the request's final cost under each rule with a
-// Settle function, and releases its units in flight. The Outcome may be zero. Done sets its Request
-// and Cost, and also Used and Reported if ReportUsage or Draw was called. If Took is 0, Done sets
-// it to the time since Admit. If Status is 0, Done sets it to 500 if Panicked is true, and to 200
-// otherwise. If the request's context is done, Done sets HungUp. Only the first call to Done has an
-// effect. It calls the store if there are units to refund, charge or release. If Done is never
-// called, the reserved cost stays spent, and a warning is logged when the Admission is
-// garbage-collected.
+// Settle function, and releases its units in flight. The Outcome may be zero. Done sets o.Request
+// and o.Cost, and also o.Used and o.Reported if ReportUsage or Draw was called. If o.Took is 0,
+// Done sets it to the time since Admit. If o.Status is 0, Done sets it to 500 if o.Panicked is
+// true, and to 200 otherwise. If the request's context is done, Done sets o.HungUp. Only the first
+// call to Done has an effect. It calls the store if there are units to refund, charge or release.
+// If Done is never called, the reserved cost stays spent, and a warning is logged when the
+// Admission is garbage-collected.
 //
 // Done does nothing for an Admission from FromContext or from a RefusedError.
 func (a *Admission) Done(o Outcome) {

@@ -15,13 +15,13 @@ import (
 // requests cannot overspend. Rule.Cost should therefore return the most that a request may cost.
 //
 // If the final cost is lower, the difference is refunded, except for units that have already
-// expired. If it is higher, the difference is charged even if it exceeds the limit. The key is then
-// in debt, and requests are refused until the debt has drained or its window has ended (see
-// quota.ModeForce). To avoid debt, Settle must not return more than Cost. Settle is called once for
-// each request that reserved units under the rule, after the handler has returned or panicked. If
-// HungUp is true, Settle should return Cost or Used, so that clients cannot avoid paying by hanging
-// up. The response is complete only after the final cost has been charged, which takes a round trip
-// to the store. If the store fails, the reserved units stay spent.
+// expired. If the final cost is higher, the difference is charged even if it exceeds the limit. The
+// key is then in debt, and requests are refused until the debt has drained or its window has ended
+// (see quota.ModeForce). To avoid debt, Settle must not return more than Cost. Settle is called
+// once for each request that reserved units under the rule, after the handler has returned or
+// panicked. If HungUp is true, Settle should return Cost or Used, so that clients cannot avoid
+// paying by hanging up. The response is complete only after the final cost has been charged, which
+// takes a round trip to the store. If the store fails, the reserved units stay spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request

@@ -83,16 +83,16 @@ func (o *TransportOptions) complete() error {
 // refunds the reserved units.
 //
 // Response header fields may also say how many units of another kind remain, such as tokens. Until
-// they are reset, but at most for MaxPause, a request that costs more than the remaining units
-// waits or is refused. This applies only to requests from this process. Each request that is sent
-// reduces the remaining units by its cost.
+// these units are reset, but at most for MaxPause, a request that costs more than the remaining
+// units waits or is refused. Other processes are not affected. Each request that is sent reduces
+// the remaining units by its cost.
 //
 // Use a key that distinguishes hosts, such as ByHeader("Host"). If several hosts share a key, as
 // with Global, a pause requested by one host stops the requests to all of them.
 //
 // After a 429, the request is sent and charged again when the pause is over. The pause must be no
-// longer than MaxPause and must end before MaxWait has elapsed. The request must have no body, or a
-// GetBody function.
+// longer than MaxPause and must end before MaxWait has elapsed. In addition, the request must have
+// no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
 // the windows begin. Set Buffer as well, because some requests take longer than others to reach the
@@ -104,8 +104,8 @@ func (o *TransportOptions) complete() error {
 // If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
 // store still fails, OnError decides what happens to the request. If the store's response is lost,
-// the request may be charged twice. Every store error is logged and observed. Transport ignores the
-// Limiter's OnError and those of its options that concern responses.
+// the request may be charged twice. Every store error is logged and observed. Transport does not
+// use the Limiter's OnError or its options for responses.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -126,8 +126,8 @@
 // the logs show hashed keys.
 //
 // A change is rejected with 400 if its key looks like an address but requests from that address
-// have a different key, for example because the rule counts networks. The response contains the key
-// that those requests have.
+// have a different key, for example because the rule counts networks. The response names the key to
+// use instead.
 //
 // # What to expect
 //

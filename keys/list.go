@@ -22,7 +22,7 @@ type List struct {
 
 // NewList returns a list of the given entries. An address such as "192.0.2.7" or a network such as
 // "10.0.0.0/8" matches keys that equal it or lie within it. The entry "tenant-a/*" matches all keys
-// with the prefix "tenant-a/". Any other entry matches only an equal key.
+// with the prefix "tenant-a/". Any other entry matches only that exact key.
 //
 // Entries are compared with the rule's whole key. With weir.ByIP, the key of an IPv6 client is a
 // /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. With
