@@ -201,9 +201,9 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// For each charge, Reset refunds all units that the key has spent under the limit. It ignores the
-// Cost. Slots that are already reserved keep their times, and new callers get later slots. To
-// refund only some units, call Take with a negative Cost.
+// Reset refunds all units that the key of each charge has spent under the charge's limit. It
+// ignores the Cost. Slots that are already reserved keep their times, and new callers get later
+// slots. To refund only some units, call Take with a negative Cost.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {
