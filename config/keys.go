@@ -221,7 +221,6 @@ func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Pref
 	return prefixes
 }
 
-
 // proxyHeader reads which header field of the trusted proxies names the client, and reports
 // whether it is Forwarded.
 func (d *decoder) proxyHeader(n ast.Node, what string) bool {
