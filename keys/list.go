@@ -142,10 +142,7 @@ func network(s string) (netip.Prefix, bool) {
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p.Masked(), true
+	return addr.Unmap(p).Masked(), true
 }
 
 // parseNetwork reads an entry of a list. If the entry does not look like an address or a

@@ -173,8 +173,8 @@ const maxBody = 1 << 20
 // or cannot be read (see keys.ByJSON). A request without a body costs 1. MaxTokens panics if most
 // is below 1.
 //
-// It should not exceed the Capacity of any limit of the rule, because a limit never allows a cost
-// above its capacity.
+// The argument most should not exceed the Capacity of any limit of the rule, because a limit never
+// allows a cost above its capacity.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {
 		panic("llm: MaxTokens: most is " + strconv.FormatInt(most, 10) + "; want at least 1")

@@ -128,8 +128,8 @@ func (l *Live) unread(rule string) {
 }
 
 // Of returns a function to use as the rule's weir.Rule.ForKey. If the table has an override for a
-// key, that function returns the override's policy. Otherwise, it calls file, which may be nil or,
-// for example, the ForKey method of a Table.
+// key, that function returns the override's policy. Otherwise, it calls file, for example the
+// ForKey method of a Table. The argument file may be nil.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,7 +306,7 @@ func (l *Live) All() []Override {
 	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !unexpired(o.End) })
 }
 
-// Err returns the error from the last Refresh. If there has been no Refresh yet, the error is not
+// Err returns the error from the last Refresh. If the table has not been read yet, the error is not
 // nil. While Err returns an error, the table may be out of date.
 func (l *Live) Err() error {
 	l.mu.Lock()

@@ -63,8 +63,9 @@ type Queuer interface {
 }
 
 // A Reserver is an Algorithm with a separate method for reservations, because Take would discard
-// data that a cancellation needs. Reserve makes the same decision as Take for the future instant
-// at, but keeps that data. The argument now is the instant at which the reservation is made.
+// data that a cancellation needs. The arguments now and at are when the reservation is made and the
+// later instant for which it is made. Reserve makes the same decision as Take would at the later
+// instant, but keeps the data for a cancellation.
 type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
@@ -101,8 +102,8 @@ type Metered interface {
 type Concurrent interface{ InFlight() }
 
 // A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l never
-// refuses a unit that other allows when both are charged together for the same key. It must return
-// false if it is not certain. weir.New and package config reject redundant limits.
+// refuses a unit that other allows when both are charged together for the same key. If it cannot
+// tell, it must return false. Redundant limits are rejected by weir.New and package config.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }
@@ -131,6 +132,6 @@ type Batcher interface {
 type Instant interface{ Instant() Store }
 
 // A Payer is a Store that pays for refused charges with granted units, such as a credit.Store.
-// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls it
-// for strikes, bans and rules in shadow mode.
+// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls that
+// store for strikes, bans and rules in shadow mode.
 type Payer interface{ Unpaid() Store }

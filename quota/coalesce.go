@@ -15,11 +15,11 @@ import (
 )
 
 // Coalesce returns a store that combines concurrent calls for the same key into shared calls to
-// next. If no other call is in progress, a call goes to next immediately. Calls that arrive in the
-// meantime wait, and are sent together when that call returns. Coalesce never delays a call just to
-// collect more of them. Each caller gets the same decision as if the calls had been made one by
-// one, in order of arrival. A caller gets an error only if its own transaction or the whole shared
-// call fails.
+// next. If no other call for the key is in progress, a call goes to next immediately. Calls that
+// arrive in the meantime wait, and are sent together when that call returns. Coalesce never delays
+// a call just to collect more of them. Each caller gets the same decision as if the calls had been
+// made one by one, in order of arrival. A caller gets an error only if its own transaction or the
+// whole shared call fails.
 //
 // A call therefore takes at most twice as long as a call to next, unless more than 1,024 calls are
 // waiting ahead of it. If a caller's context is done while the caller waits, Take returns

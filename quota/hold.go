@@ -57,8 +57,8 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 	return Keep(context.WithoutCancel(ctx), store, t, nil), nil
 }
 
-// Until release is called, Keep holds the units that an allowed transaction has spent under
-// concurrency limits. It is for code that calls Store.Take itself, and renews the units as Hold
+// Keep holds the units that an allowed transaction has spent under concurrency limits, until
+// release is called. It is for code that calls Store.Take itself, and renews the units as Hold
 // does. If t has spent no such units, Keep returns nil. The caller may modify t after Keep has
 // returned. Keep passes ctx to the store, so ctx must never be cancelled or expire.
 //

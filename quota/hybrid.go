@@ -20,8 +20,8 @@ type HybridOptions struct {
 	MaxKeys int
 }
 
-// Hybrid returns a store that calls next and caches its refusals. If next would refuse a charge
-// again, the store refuses it without calling next. Hybrid panics if next is nil or MaxKeys is
+// Hybrid returns a store that calls next and caches its refusals. While next would still refuse a
+// charge, the store refuses it without calling next. Hybrid panics if next is nil or MaxKeys is
 // negative.
 //
 // A charge is refused from the cache only if next has refused the same cost for the same key and

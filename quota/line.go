@@ -18,18 +18,18 @@ import (
 // be ModeSpend.
 //
 // In each process, the callers that wait for the same limit and key form a queue, in order of
-// arrival. Only the first caller in a queue calls the store: when Keep releases units in the same
-// process, when a rate limit has enough units, and otherwise every 5 to 15 ms. All queues in a
-// process together make at most 1,000 calls per second. A waiting caller spends nothing until all
-// of its charges fit at the same time. The page docs/inflight.md in the repository explains how
+// arrival. Only the first caller in a queue calls the store. It does so when Keep releases units in
+// the same process, when a rate limit has enough units, and otherwise every 5 to 15 ms. All queues
+// in a process together make at most 1,000 calls per second. A waiting caller spends nothing until
+// all of its charges fit at the same time. The page docs/inflight.md in the repository explains how
 // processes share the units.
 //
-// If t does not fit within t.Within or by ctx's deadline, or if waiting cannot help, t is refused.
-// If ctx is cancelled first, TakeInLine spends nothing and returns ctx.Err(). Errors from the store
-// are returned immediately. TakeInLine does not interrupt its calls to the store, so it may return
-// some time after ctx is done. A transaction without a concurrency limit waits only for callers
-// ahead of it in the queue. It then reserves a slot, which begins t.Wait after TakeInLine has
-// returned.
+// If t still does not fit when t.Within or ctx's deadline has passed, or if waiting cannot help, t
+// is refused. If ctx is cancelled first, TakeInLine spends nothing and returns ctx.Err(). Errors
+// from the store are returned immediately. TakeInLine does not interrupt its calls to the store, so
+// it may return some time after ctx is done. A transaction without a concurrency limit waits only
+// for callers ahead of it in the queue. It then reserves a slot, which begins t.Wait after
+// TakeInLine has returned.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err

@@ -41,7 +41,7 @@
 //
 // # Stores around stores
 //
-// [Hybrid] caches refusals in memory. [Breaker] is a circuit breaker, that returns an error
+// [Hybrid] caches refusals in memory. [Breaker] is a circuit breaker: it returns an error
 // immediately while a store is down. [Fallback] calls a second store if the first one fails.
 // [Share] divides limits among replicas. [Coalesce] combines concurrent calls for the same key.
 // Package stack combines these stores in the right order.
@@ -159,7 +159,7 @@ type Decision struct {
 
 	// At is the time at which the units of the charge are spent, in µs since 1970, on the clock of
 	// the server that keeps the key's state. If the charge waits, At is the end of the wait. In a
-	// store of package lease, At is when the lease took the units.
+	// lease.Store, At is when the lease took the units.
 	At int64
 }
 

@@ -30,7 +30,7 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc is like Share, but the function change determines the limits. For each valid
+// ShareFunc is like Share, but calls the function change to determine the limits. For each valid
 // transaction, ShareFunc calls change with a copy of the charges, in which change may replace the
 // limits. The function must be safe for concurrent use and must not retain the slice. The Result
 // comes from next, and the caller's charges are not modified. ShareFunc panics if an argument is

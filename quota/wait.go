@@ -81,10 +81,10 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. If the wait would be longer than within, or would end after ctx's deadline, Wait spends
-// nothing and immediately returns a *LimitedError. Callers with the same key get slots in order of
-// arrival, across all processes that share the store. For concurrency limits, use Hold instead,
-// because Wait neither waits for their units nor releases them.
+// then. If the wait would be longer than the argument within, or would end after ctx's deadline,
+// Wait spends nothing and immediately returns a *LimitedError. Callers with the same key get slots
+// in order of arrival, across all processes that share the store. For concurrency limits, use Hold
+// instead, because Wait neither waits for their units nor releases them.
 //
 // If ctx is done before the slot begins, Wait cancels the reservation and returns ctx.Err(). It
 // does not interrupt its call to the store, because only the store's answer says what to refund. If
@@ -201,9 +201,9 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// For each charge, Reset refunds all units that the key has spent under the limit. It ignores the
-// Cost. Slots that are already reserved keep their times, and new callers get later slots. To
-// refund only some units, call Take with a negative Cost.
+// Reset refunds all units that the key of each charge has spent under the charge's limit. It
+// ignores the Cost. Slots that are already reserved keep their times, and new callers get later
+// slots. To refund only some units, call Take with a negative Cost.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

@@ -60,8 +60,9 @@ type Scripted interface {
 // cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
 // since 1970. The first start time is earlier than at, and the last is well after it. The Lua
 // functions receive these edges as packed doubles for struct.unpack, with a 0 between the results
-// of two calls to Edges. If the Lua needs another window, it calls error(string.format('WEIR edges
-// %.0f ', instant)). The store then adds the edges around that instant and runs the script again.
+// of two calls to Edges. If the Lua code needs another window, it calls error(string.format('WEIR
+// edges %.0f ', instant)). The store then adds the edges around that instant and runs the script
+// again.
 type Edged interface {
 	Edges(at int64) []int64
 }
@@ -76,8 +77,8 @@ type Additive interface {
 }
 
 // A Logged is a Scripted algorithm that keeps a log as its state. Redis stores all logs of a rule
-// and key in one value. The Lua of a Logged defines the following functions, where c is the table
-// that general.lua creates for a charge:
+// and key in one value. The Lua code of a Logged defines the following functions, where c is the
+// table that general.lua creates for a charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1

@@ -36,7 +36,7 @@
 //
 // # Errors
 //
-// Take returns [ErrTimeout] if Redis does not answer within Options.Timeout. The error wraps
+// Take returns [ErrTimeout] if Redis does not answer within Options.Timeout. Its errors wrap
 // [quota.ErrBusy] if requests arrive faster than Redis can handle them, and [quota.ErrUnusable] if
 // Redis is misconfigured or not supported. [Store.Probe] detects such misconfiguration before the
 // first request arrives, and [Store.Warnings] lists unsuitable client settings.

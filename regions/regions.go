@@ -51,7 +51,7 @@ type Options struct {
 const whole = 10_000
 
 // New returns a Store that divides each limit among the regions, and enforces this region's share
-// in the store local. Run claims that share in the store central.
+// in local. Run claims that share in central.
 //
 // Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate is
 // divided according to demand. In each interval of length Every, the region claims the share of the
@@ -63,9 +63,9 @@ const whole = 10_000
 // Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
 // any period of length d. This holds even while shares change: see docs/regions.md.
 //
-// This bound holds only if the store local answers within a sixteenth of Every. A request that
-// waits (Transaction.Within) gets a slot at the current rate, even if the region loses that rate
-// before the slot begins. Shares are rounded down, but are at least 1. If the burst is smaller than
+// This bound holds only if calls to local take at most a sixteenth of Every. A request that waits
+// (Transaction.Within) gets a slot at the current rate, even if the region loses that rate before
+// the slot begins. Shares are rounded down, but are at least one unit. If the burst is smaller than
 // the number of regions, or the quota is smaller than ten times that number, the regions together
 // may therefore admit more than the limit.
 //

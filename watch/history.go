@@ -120,8 +120,8 @@ func isNear(l *quota.Limit, d *quota.Decision) bool {
 // History counts the requests under a rule in the last 15 minutes by outcome. There is one Count
 // for each of 180 intervals of length HistoryEvery, oldest first. The last interval is the current
 // one, which began `since` ago. A request counts as allowed if no rule refused it, and as refused
-// under each rule that refused it. If rule is "", all requests are counted, each of them once. An
-// interval without requests has a zero Count.
+// under each rule that refused it. If rule is "", every request is counted once. An interval
+// without requests has a zero Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

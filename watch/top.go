@@ -36,7 +36,7 @@ import (
 // A Top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
 // Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A Top that remembers
 // n keys forgets a key only if that key has at most 1/n of the refusals in an hour. To displace a
-// key, a client that makes up keys must therefore be refused n times as often.
+// key, a client that makes up keys must therefore be refused n times as often as that key.
 type Top struct {
 	n      int
 	mu     sync.Mutex
