@@ -12,10 +12,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Admission is the decision of a Limiter on a request: see Limiter.Admit and FromContext.
+// An Admission is a Limiter's decision on a request. Limiter.Admit and FromContext return it.
 type Admission struct {
-	// Transaction has the charges of the request and their Decisions. After a deny, or a ban that
-	// the process knows of, it has no Charges. After an error its Decisions are meaningless.
+	// Transaction holds the request's charges and the Decisions on them. It has no Charges if the
+	// request was denied or if this process knew that its key was banned. If Refusal.Reason is
+	// ReasonError, its Decisions are meaningless.
 	quota.Transaction
 
 	// Refusal says why the request was refused. It is zero if the request was admitted.
@@ -24,17 +25,17 @@ type Admission struct {
 	stay *stay // nil unless Admit has returned the Admission
 }
 
-// WriteHeaders sets the header fields that describe the limits, in the Dialect of the Limiter.
-// After a refusal it also sets Retry-After. For an Admission from FromContext it sets nothing,
-// because the fields are already set.
+// WriteHeaders sets the rate-limit header fields in the Limiter's Dialect. If the request was
+// refused, it also sets Retry-After. It does nothing for an Admission from FromContext, because the
+// fields are already set.
 func (a *Admission) WriteHeaders(h http.Header) {
 	if s := a.stay; s != nil {
 		s.l.writeHeaders(h, s.v, false)
 	}
 }
 
-// Context returns the context of the request that was passed to Admit, with the decision added for
-// FromContext, ReportUsage, Refuse and other Limiters. It returns nil for an Admission from
+// Context returns the request context that was passed to Admit, with the decision added for
+// FromContext, ReportUsage, Draw, Refuse and other Limiters. It returns nil for an Admission from
 // FromContext.
 func (a *Admission) Context() context.Context {
 	if a.stay == nil {
@@ -43,7 +44,7 @@ func (a *Admission) Context() context.Context {
 	return a.stay.v
 }
 
-// Allowed reports whether the request was admitted. If so, its charges were spent.
+// Allowed reports whether the request was admitted and its charges were spent.
 func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transaction.Allowed() }
 
 // RetryAfter returns the wait until the request would be admitted, if nothing else is spent. It
@@ -52,9 +53,9 @@ func (a *Admission) RetryAfter() time.Duration {
 	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
 }
 
-// A RefusedError is the error for a request that Limiter.Admit has refused, or that
-// Limiter.Transport has not sent because a rule refused it. Use errors.As to find it, or a
-// *quota.LimitedError with the same charges.
+// A RefusedError is returned for a request that Limiter.Admit refused, or that Limiter.Transport
+// did not send because a rule refused it. Use errors.As to obtain it, or a *quota.LimitedError with
+// the same charges.
 type RefusedError struct {
 	Admission *Admission
 }
@@ -84,10 +85,10 @@ func (e *RefusedError) Unwrap() error {
 func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
 
 // FromContext returns the decision on the request whose context is ctx, or nil if no Limiter has
-// charged or refused the request. If there are several decisions, it returns that of the innermost
-// Limiter. With Options.NoFromContext it returns nil. The Admission must not be modified. A
-// handler can use it to serve less if Remaining is low, and OnLimited can read Refusal to find out
-// why the request was refused.
+// charged or refused the request. If several Limiters have, it returns the decision of the
+// innermost one. It returns nil if Options.NoFromContext is set. The Admission must not be
+// modified. A handler can use it to serve less when few units remain. OnLimited can read its
+// Refusal to learn why the request was refused.
 func FromContext(ctx context.Context) *Admission {
 	if v := verdictOf(ctx); v != nil {
 		return v.admission()
@@ -115,28 +116,29 @@ func (v *verdict) admission() *Admission {
 	return t
 }
 
-// An Event is one decision, or one failure to make a decision.
+// An Event describes one decision, or one failed attempt to make a decision.
 type Event struct {
 	Request *http.Request
 
-	// Transaction has the charges and the decisions on them. It is never nil and must not be
-	// modified. After Observe has returned, other requests reuse the Transaction, so copy what you
-	// keep. After an error its Decisions are meaningless. After a deny, or a ban that the process
-	// knows of, the store was not called, and the Transaction has no Charges.
+	// Transaction holds the charges and the decisions on them. It is never nil and must not be
+	// modified. It is reused after Observe returns, so copy what you keep. If Err is not nil, its
+	// Decisions are meaningless. If the request was denied, or if this process knew that its key
+	// was banned, the store was not called and the Transaction has no Charges.
 	Transaction *quota.Transaction
 
-	// Refusal says why the request was refused, by which rule, and for how long. It is zero if the
+	// Refusal says why, by which rule, and for how long the request was refused. It is zero if the
 	// request was not refused. If Shadow is true, it says why the request would have been refused.
 	Refusal Refusal
 
 	// Key is the key that was refused, or "" if no key was refused. It may contain personal data.
 	Key string
 
-	// Err is the error of the store or of a Policy, or nil. Cause returns its class.
+	// Err is the store's error or the error in a Policy, or nil if there was none. Cause returns
+	// its class.
 	Err error
 
-	// Passed reports whether a request was allowed, or sent by Transport, although no decision was
-	// possible. It is false if Err is nil or Shadow is true.
+	// Passed reports whether the request was allowed, or sent by Transport, although no decision
+	// was possible. It is false if Err is nil or Shadow is true.
 	Passed bool
 
 	// Took is how long the call to the store took. It is 0 for a memstore.Store, because reading
@@ -150,26 +152,27 @@ type Event struct {
 	BanBegan bool
 }
 
-// A Refusal says why a request was refused. If it is zero, the request was not refused.
+// A Refusal says why a request was refused. The zero Refusal means that the request was not
+// refused.
 //
-// Handlers find the Refusal in the Admission, logs and metrics find it in the Event, and callers
-// of a Transport find it in the RefusedError. A Refusal contains no key.
+// A Refusal is part of an Admission, an Event and, through its Admission, a RefusedError. It
+// contains no key.
 type Refusal struct {
 	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
-	// refuses the request as well.
+	// also refuses the request.
 	Reason Reason
 
-	// Rule is the name of the rule that refused the request for that Reason. If there are several,
+	// Rule is the name of the rule that refused the request for that Reason. If several rules did,
 	// it is the one with the longest wait.
 	Rule string
 
-	// RetryAfter is the wait until the request would be admitted, if nothing else is spent. It is
-	// the longest wait for any limit or ban that refuses the request. The Retry-After field also
-	// includes the jitter of the rule. If the process refuses the request because it remembers a
-	// ban, it does not call the store. The waits for the limits then come from the store's last
-	// decision on a banned request with the same keys, unless that request cost more. After a
-	// deny, and for ReasonNoKey, RetryAfter is quota.Never. After an error it is 0, which means
-	// unknown, or one second if the store is busy.
+	// RetryAfter is how long to wait until the request would be admitted, provided that nothing
+	// else is spent. It is the longest wait imposed by any limit or ban that refuses the request.
+	// The Retry-After field also includes the rule's jitter. If the process already knows of a ban,
+	// it does not call the store. The waits for the limits then come from the store's last decision
+	// on a banned request with the same keys, unless that request cost more. RetryAfter is
+	// quota.Never for ReasonDeny and ReasonNoKey. For ReasonError it is one second if the store is
+	// busy, and otherwise 0, which means that the wait is unknown.
 	RetryAfter time.Duration
 }
 
@@ -196,17 +199,19 @@ func (r Reason) String() string {
 
 var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"}
 
-// Refuse is the default OnLimited handler. It answers with the Status of the rule that refuses,
-// usually 429. The body contains problem details, or text or HTML if the client prefers that.
-// After a ban or a deny, the problem type is abnormal-usage-detected. After a refusal by a limit,
-// it is quota-exceeded, or temporary-reduced-capacity if the Status is 503. A request that lacks a
-// required key (NoKeyRefuse) gets 400 with problem type about:blank, whatever the Status is,
-// because waiting does not help. If no decision was possible and Options.OnError does not allow
-// the request, it gets 503 with temporary-reduced-capacity.
+// Refuse is the default OnLimited handler. It responds with the Status of the rule that refused the
+// request, which is 429 by default. The response body contains JSON problem details (RFC 9457), or
+// text or HTML if the client prefers it. If the key is banned or denied, the problem type is
+// abnormal-usage-detected. If a limit refused the request, the type is quota-exceeded, or
+// temporary-reduced-capacity if the Status is 503. If a rule with NoKeyRefuse refused the request,
+// the response is 400 with type about:blank, whatever the rule's Status. If no decision was
+// possible and Options.OnError refused the request, the response is 503 with type
+// temporary-reduced-capacity.
 //
-// Clients of gRPC, gRPC-Web and Connect, which Refuse recognizes by their Content-Type, get the
-// corresponding code of their protocol: resource_exhausted, with google.rpc.RetryInfo if waiting
-// helps; permission_denied after a deny; invalid_argument without a key; and unavailable for 503.
+// Refuse recognizes gRPC, gRPC-Web and Connect clients by their Content-Type and sends them the
+// corresponding error code. It is permission_denied after a deny, invalid_argument without a key,
+// unavailable for 503, and otherwise resource_exhausted. The latter comes with google.rpc.RetryInfo
+// if waiting helps.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		refusal, violated := v.problem()

@@ -179,9 +179,9 @@ func (p *penalties) begin(ctx context.Context, store Store, key string) (time.Du
 	return t.Decisions[0].NextAfter, nil
 }
 
-// Ban bans a key of a rule for the duration d, rounded down to whole microseconds. It is for
-// operators. The rule must have a Penalty. If the key is already banned for longer, Ban changes
-// nothing.
+// Ban bans a key under a rule for the duration d, rounded down to whole microseconds. It is
+// intended for operators. The rule must have a Penalty. If the key is already banned for longer,
+// Ban has no effect.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	b, p, err := l.bansOf(rule)
 	if err != nil {
@@ -200,8 +200,8 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 	return nil
 }
 
-// Unban lifts the ban of a key of a rule, and forgets the key's strikes and earlier bans. The rule
-// must have a Penalty. In other processes the ban may stay in force for up to 10 seconds.
+// Unban lifts a key's ban under a rule and clears the key's strikes and earlier bans. The rule must
+// have a Penalty. Other processes may enforce the ban for up to 10 more seconds.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	b, p, err := l.bansOf(rule)
 	if err != nil {
@@ -216,14 +216,14 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	return nil
 }
 
-// Banned returns how much longer a key of a rule is banned. It returns 0 if the key is not banned,
-// or if no rule with that name has a Penalty.
+// Banned returns how much longer a key is banned under a rule. It returns 0 if the key is not
+// banned, or if no rule with that name has a Penalty.
 func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, error) {
 	o, err := l.Offenses(ctx, rule, key)
 	return o.Banned, err
 }
 
-// Offenses returns the offenses of a key of a rule, or the error of the store. They are zero if no
+// Offenses returns a key's Offenses under a rule, or the store's error. The Offenses are zero if no
 // rule with that name has a Penalty.
 func (l *Limiter) Offenses(ctx context.Context, rule, key string) (o Offenses, err error) {
 	_, p, err := l.bansOf(rule)

@@ -1,4 +1,4 @@
-// Package weir limits how many requests each client may make.
+// Package weir provides rate limiting for HTTP servers and clients.
 //
 //	package main
 //
@@ -22,43 +22,45 @@
 //
 //	func search(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "found") }
 //
-// Each client address may send 100 requests a minute. Every response has header fields that say
-// how many requests are left. A request that exceeds the limit gets status 429 with a Retry-After
-// field.
+// This server accepts 100 requests a minute from each client address. The header fields of each
+// response tell the client how many requests it has left. A client that exceeds the limit receives
+// status 429 with a Retry-After field.
 //
 // # Incoming requests
 //
-// [Middleware] applies one rule. [New] takes several rules and all other [Options], and returns an
-// error where Middleware panics. The rules are charged together, so a request that one of them
-// refuses spends nothing under the others. [Limiter.Handler] is the middleware, and [FromContext]
-// tells a handler how much is left. [Limiter.Admit] is for servers that are not an http.Handler.
+// [Middleware] applies one rule. [New] accepts several rules and other [Options], and returns an
+// error instead of panicking. All rules are charged together, so a request refused by one rule
+// spends nothing under the others. [Limiter.Handler] is the middleware. Handlers can call
+// [FromContext] to find out how many requests are left. Servers that do not use http.Handler call
+// [Limiter.Admit].
 //
-// A [Rule] has a [KeyFunc], which says which requests share a quota: [ByIP], [ByHeader], [Global],
-// [Join] and [FirstOf] return one, and package keys has more. The Policy and ForKey functions of a
-// Rule give some requests or keys other limits. The Cost function says how many units a request
-// costs, and the Settle function corrects the charge afterwards to what the request has used.
+// The [KeyFunc] of a [Rule] determines which requests share a quota. [ByIP], [ByHeader], [Global],
+// [Join] and [FirstOf] return a KeyFunc, and package keys provides more. A Rule's Policy and ForKey
+// functions set different limits for some requests or keys. Its Cost function returns the number of
+// units that a request costs, and its Settle function adjusts the cost after the request has been
+// served.
 //
 // # Stores
 //
-// Package memstore counts in the memory of this process. Package redisstore counts in Redis, where
-// all processes share the counts. For production use, package stack adds a fallback: it counts in
-// memory while Redis is down. If a store fails without such a fallback, Options.OnError decides
-// what happens to requests. By default it allows them during an outage.
+// Package memstore keeps counts in process memory. Package redisstore keeps them in Redis, where
+// all processes share them. In production, use package stack, which falls back to memory while
+// Redis is down. If a store fails and has no such fallback, Options.OnError decides what happens to
+// requests. By default, they are allowed during an outage.
 //
 // # Outgoing requests
 //
-// [Limiter.Transport] is an http.RoundTripper. It sends a request when the limits allow it, and
-// pauses when a server asks it to.
+// [Limiter.Transport] returns an http.RoundTripper that keeps outgoing requests within the limits
+// and pauses when a server asks it to.
 //
 // # Vocabulary
 //
-//   - A rule limits the requests that have the same key. Its name is part of stored keys.
-//   - A key is the text under which a store counts, such as an address or an account.
-//   - A policy says whether a rule limits a request, allows it without a limit, or denies it.
-//   - A penalty bans a key that was refused too often. A banned key is refused even if its limits
-//     have units left.
-//   - A rule in shadow is charged but refuses nothing.
+//   - A rule limits requests that have the same key. The rule's name is part of every stored key.
+//   - A key is the string under which a store counts, such as a client address or an account name.
+//   - A policy decides whether a rule limits a request, allows it without a limit, or denies it.
+//   - A penalty bans a key that is refused too often. A banned key is refused even if it has units
+//     left.
+//   - A rule in shadow mode is charged but never refuses a request.
 //
-// Package quota defines limit, unit, charge, transaction and state, and package headers
-// defines dialect.
+// Package quota defines the terms limit, unit, charge, transaction and state. Package headers
+// defines the term dialect.
 package weir

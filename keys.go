@@ -13,60 +13,58 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// A KeyFunc returns the key whose quota a request spends. Requests with the same key share a
-// quota. If ok is false, the rule does not apply to the request. A KeyFunc must be safe for
-// concurrent use. Package keys has more functions that return a KeyFunc.
+// A KeyFunc returns the key whose quota a request spends. Requests with the same key share a quota.
+// If ok is false, the request has no key, and Rule.NoKey decides what happens to it. A KeyFunc must
+// be safe for concurrent use. Package keys provides more KeyFuncs.
 //
-// The key may be a substring of the request, so code that keeps the key must clone it. It may be
-// as long as net/http allows, but a Limiter keeps only its [quota.Charge.StoredKey]. The functions
-// that return a KeyFunc panic if their arguments are invalid.
+// The key may be a substring of a request header, so clone it if you keep it. It may be as long as
+// net/http allows, but a Limiter keeps only its [quota.Charge.StoredKey], which is at most 128
+// bytes long. Functions that return a KeyFunc panic if their arguments are invalid.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
-// ByIP limits each client address. An IPv4 address has its own quota; an IPv6 address shares one
-// with its /64, which usually belongs to one client. Keys look like "192.0.2.1" and
-// "2001:db8:1:2::/64". An IPv4-mapped address counts as its IPv4 address. So does an address in
-// 64:ff9b::/96 that contains a public IPv4 address, because it belongs to a client behind NAT64
-// (RFC 6052). Zones are dropped. The rule always applies.
+// ByIP uses the client's IP address as the key. Each IPv4 address has its own quota. All IPv6
+// addresses in a /64 share one, because they usually belong to the same client. Keys look like
+// "192.0.2.1" and "2001:db8:1:2::/64". IPv4-mapped IPv6 addresses count as IPv4 addresses. So do
+// NAT64 addresses (RFC 6052) in 64:ff9b::/96 that contain a public IPv4 address. Zones are ignored.
+// Every request has a key.
 //
-// The address of a client is:
+// The client's address is:
 //
-//   - the peer address in r.RemoteAddr, if it is not in a trusted prefix. The peer's headers are
-//     not read, so it cannot choose its key;
-//   - otherwise the rightmost address in X-Forwarded-For that is not in a trusted prefix, because
-//     each proxy appends the address of its caller. The client may have invented the entries to
-//     the left of that address.
+//   - the peer address in r.RemoteAddr, if it is not in a trusted prefix. The headers that the peer
+//     sends are ignored, so it cannot choose its key;
+//   - otherwise the rightmost address in X-Forwarded-For that is not in a trusted prefix. Each
+//     proxy appends its caller's address, so the client may have forged the entries to the left.
 //
-// Trust only the prefixes of your own proxies. If a trusted prefix contains clients, or a proxy
-// forwards X-Forwarded-For unchanged, clients can choose their keys. Behind an untrusted proxy,
-// all clients share the key of the proxy. To detect such a proxy, ByIP examines the first 1,024
-// requests that come from untrusted peers. If a peer with a private address sends X-Forwarded-For
-// or Forwarded, or if more than half of these requests have one of the two fields, ByIP logs a
-// warning to [slog.Default], once per process. The warning contains no addresses.
+// Trust only the prefixes of your own proxies. If a trusted prefix contains clients, or if a proxy
+// forwards X-Forwarded-For unchanged, clients can choose their keys. Clients behind an untrusted
+// proxy all share the proxy's key. To detect such a proxy, ByIP examines the first 1,024 requests
+// from untrusted peers. It logs a warning to [slog.Default] if a peer with a private address sends
+// X-Forwarded-For or Forwarded, or if more than half of the requests contain one of these fields.
+// The warning is logged once per process and contains no addresses.
 //
-// A request whose client address is unclear is limited too. If an entry is not an address, the
-// search ends, and the key is the trusted hop that sent the entry. If all hops are trusted, the
-// key is the leftmost one. Peers without an IP address, as on a Unix socket, share the key
-// "unknown". The zero [netip.Prefix] in trusted makes these peers trusted.
+// Requests whose client address cannot be determined are still limited. If an entry is not an IP
+// address, the key is the address of the trusted proxy that sent the entry. If all addresses are
+// trusted, the key is the leftmost one. Peers without an IP address, such as those on a Unix
+// socket, share the key "unknown". To trust such peers, include the zero [netip.Prefix] in trusted.
 //
-// ByIP panics if a prefix is invalid, unless it is the zero prefix, or if a prefix contains all
-// addresses. If a chi middleware has already found the address, use weirchi.ClientIP. For other
-// network sizes and for the Forwarded field, see package keys.
+// ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
+// addresses. If a chi middleware has already determined the client's address, use weirchi.ClientIP.
+// Package keys supports other network sizes and the Forwarded field.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// ByHeader limits each value of a header field. If the field has several values, the first one
-// counts. "Host" is the host of the request in a normalized form: lower case, without a port, and
-// without trailing dots. An IPv6 address keeps its brackets.
+// ByHeader uses the value of a header field as the key. If the field has several values, the first
+// one is used. For "Host", the key is the request's host name in lower case, without the port and
+// trailing dots. IPv6 addresses keep their brackets.
 //
-// If the field is missing or empty, the rule does not apply: a client that omits the field
-// is not limited by the rule. To limit such requests too, give them another key with
-// [FirstOf].
+// A request has no key if the field is missing or empty, so by default clients can evade the rule
+// by omitting the field. To limit such requests too, give them another key with [FirstOf].
 //
-// A client that can choose its key freely can choose a fresh quota each time, or spend the quota
-// of another client. Use ByHeader for values that were already verified, or that only a proxy can
-// set. For secrets, use keys.Hashed.
+// If clients can choose the value freely, they can obtain a fresh quota for each request or spend
+// another client's quota. Use ByHeader only for values that have been verified or that only a proxy
+// can set. For secrets, use keys.Hashed.
 func ByHeader(name string) KeyFunc {
 	if name == "" {
 		panic("weir: ByHeader: name is empty")
@@ -82,7 +80,7 @@ func ByHeader(name string) KeyFunc {
 	}
 }
 
-// Global limits all requests together: they share the empty key.
+// Global limits all requests together by giving them the same key, the empty string.
 func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
@@ -91,10 +89,10 @@ func isGlobal(key KeyFunc) bool {
 	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(global).Pointer()
 }
 
-// Join limits each combination of keys. The rule applies only if every function returns a key. The
-// keys are joined as netstrings, such as "9:192.0.2.1,3:GET,", so that different combinations
-// never result in the same key, whatever values a client sends. See
-// https://cr.yp.to/proto/netstrings.txt.
+// Join combines several keys into one. A request has a key only if every function returns one. The
+// keys are encoded as netstrings (https://cr.yp.to/proto/netstrings.txt), such as
+// "9:192.0.2.1,3:GET,". Different combinations therefore never produce the same key, whatever
+// values a client sends.
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checked("Join", keys)
 	return func(r *http.Request) (string, bool) {
@@ -121,13 +119,12 @@ func Join(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// FirstOf limits requests by the key of the first function that returns one. If no function
-// returns a key, the rule does not apply. The key begins with the position of the function that
-// returned it, "0:" and so on, so that an API key that looks like an address does not spend the
-// quota of that address.
+// FirstOf uses the key from the first function that returns one. If no function does, the request
+// has no key. Each key is prefixed with the position of its function, such as "0:", so an API key
+// that looks like an IP address does not spend that address's quota.
 //
-// If clients can omit or invent the first keys, end with a key that they can neither omit
-// nor invent:
+// If clients can omit or forge the first keys, let the last key be one that they cannot omit or
+// forge:
 //
 //	weir.FirstOf(keys.ByContext(userKey{}), weir.ByIP())
 func FirstOf(keys ...KeyFunc) KeyFunc {
@@ -158,13 +155,13 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 	return slices.Clone(keys)
 }
 
-// FreePreflight returns a function for Rule.Cost under which CORS preflights cost 0, because
-// browsers send them on their own. The cost of other requests is the result of cost, or 1 if cost
-// is nil. Only requests in the form that browsers send are free: OPTIONS requests that have Origin
-// and Access-Control-Request-Method, and have no body, Authorization, Proxy-Authorization, Cookie,
-// Expect or Upgrade. A deny or a ban also refuses free preflights. By default preflights are
-// charged, because any client can send an unlimited number of them. CORS middleware in front of
-// the Limiter answers preflights before they are charged.
+// FreePreflight returns a Rule.Cost function that makes CORS preflight requests free. For other
+// requests, it returns cost(r), or 1 if cost is nil. A preflight is free only if it looks like one
+// sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, and without
+// a body, Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Even a free preflight is
+// refused if its key is denied or banned. By default, preflights are charged, because clients can
+// send any number of them. CORS middleware in front of the Limiter answers preflights before they
+// are charged.
 func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
 	return func(r *http.Request) int64 {
 		switch {

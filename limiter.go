@@ -15,8 +15,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Limiter applies rules to requests. It is safe for concurrent use and cannot be
-// changed.
+// A Limiter applies rules to requests. It is immutable and safe for concurrent use.
 type Limiter struct {
 	store   Store
 	unpaid  Store // the store for what granted units must not pay for: strikes, bans and shadow

@@ -12,77 +12,75 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Options are the options of New. All fields except Rules may be zero.
+// Options configure a Limiter. All fields except Rules may be zero.
 type Options struct {
-	// Rules are charged together: a request that one rule refuses spends nothing under the
-	// others.
+	// Rules are charged together: a request refused by one rule spends nothing under the others.
 	Rules []Rule
 
-	// Headers selects the response header fields that inform clients about limits; zero means
-	// headers.XRateLimit. With headers.Exposed, scripts from another origin may read them.
+	// Headers selects the rate-limit fields that responses contain; zero means headers.XRateLimit.
+	// With headers.Exposed, scripts from other origins can read the fields.
 	Headers headers.Dialect
 
-	// OnLimited answers a request that was refused; nil means Refuse. The header fields are set
-	// before OnLimited is called, and FromContext returns the decision. Its Refusal says why the
-	// request was refused. If OnError returned an error, the Reason is ReasonError.
+	// OnLimited answers refused requests; nil means Refuse. The header fields are set before
+	// OnLimited is called. FromContext returns the decision, whose Refusal says why the request was
+	// refused. If OnError returned an error, the Reason is ReasonError.
 	OnLimited http.Handler
 
-	// OnError decides what happens to a request whose limits could not be checked because of err:
-	// the store failed, or a Policy had an invalid limit. If OnError returns nil, the request is
-	// allowed without a limit. If it returns an error, the request is refused; the text of the
-	// error is never sent to clients. The nil OnError allows requests while the store is down (it
-	// fails open). It returns err if err is ErrBusy, because a client could otherwise remove its
-	// own limit by flooding the store. It also returns err if err is ErrUnusable or concerns an
-	// invalid limit, because such an error does not go away by itself. FailClosed refuses all
-	// these requests.
+	// OnError decides what happens to a request whose limits could not be checked, because the
+	// store failed or a Policy had an invalid limit. If OnError returns nil, the request is allowed
+	// without a limit. If it returns an error, the request is refused; the text of the error is
+	// never sent to clients. A nil OnError allows requests while the store is down (it fails open).
+	// It refuses requests if err is ErrBusy, because clients could otherwise remove their limits by
+	// flooding the store. It also refuses them if err is ErrUnusable or concerns an invalid limit,
+	// because such errors do not go away on their own. FailClosed refuses all of these requests.
 	OnError func(r *http.Request, err error) error
 
-	// MaxWait is how long a request may wait until it fits, instead of being refused; 0 means that
-	// no request waits. A request that would have to wait longer is refused immediately. No lock
-	// is held during the wait. If the context of the request ends, its units are refunded. The
-	// status is then 503 if the deadline of the context has passed, and otherwise 499, which
-	// appears only in logs, because the client has hung up. All processes that share the store
-	// share the queue of a key. When several rules are charged together, a request that waits in
-	// the queue of one key also takes a place in the queues of the other rules' keys, and delays
-	// the requests behind it there. Put limits that many clients share in a separate Limiter.
+	// MaxWait is the longest time that a request may wait for the limits to admit it; 0 means that
+	// no request waits. A request that would have to wait longer is refused immediately. If the
+	// context of a waiting request ends, its units are refunded. The status is then 503 if the
+	// context's deadline has passed, and otherwise 499, which appears only in logs because the
+	// client has hung up. All processes that share the store share each key's queue. If there are
+	// several rules, a request that waits for one of them also takes a place in the queues of the
+	// other rules' keys, and delays the requests behind it there. Put limits that many clients
+	// share in a separate Limiter.
 	//
-	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
-	// line for the limit and key that refuse it, and takes no place in other queues: see
-	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time,
-	// and is refused if that does not happen within MaxWait.
+	// A request under a concurrency limit (algorithms.InFlight) waits in a queue of its process for
+	// the limit and key that refuse it, and takes no place in other queues: see quota.TakeInLine.
+	// It spends and holds nothing until all limits admit it at the same time. If that does not
+	// happen within MaxWait, it is refused.
 	MaxWait time.Duration
 
-	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. A request
-	// takes its place before the store is called, so requests whose call is in progress count too.
-	// When all places are taken, a request that does not fit is refused without waiting.
+	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. Requests
+	// whose call to the store is in progress count too. When this number is reached, a request that
+	// exceeds a limit is refused without waiting.
 	MaxWaiting int
 
-	// Logger gets store errors and invalid limits as warnings, with the name of the rule and the
-	// Cause, at most one line a second; nil means slog.Default(). ErrUnusable is logged as an
-	// error. The message says what failed, for example "weir: units not refunded". If OnError
-	// allowed the request, the message is "weir: request not decided" with passed=true. These
-	// lines have their own rate limit, so that other errors do not hide them. The lines contain no
-	// keys; watch.Log can log keys. A client that hangs up is not an error.
+	// Logger receives a warning with the rule's name and the Cause when the store fails or a limit
+	// is invalid; nil means slog.Default(). At most one line a second is logged. ErrUnusable is
+	// logged as an error. The message says what failed, for example "weir: units not refunded". If
+	// OnError allowed the request, the message is "weir: request not decided" with passed=true.
+	// These lines have their own rate limit, so that other errors do not hide them. No line
+	// contains a key; watch.Log can log keys. A client that hangs up is not an error.
 	Logger *slog.Logger
 
-	// Observe is called with each decision and each error, before the request is served or
-	// answered; nil observes nothing. The Transaction of a request that no rule charges or refuses
-	// has no Charges. Observe must be safe for concurrent use.
+	// Observe, if not nil, is called with each decision and each error, before the request is
+	// served or answered. If no rule charges or refuses the request, its Transaction has no
+	// Charges. Observe must be safe for concurrent use.
 	Observe func(Event)
 
 	// NoFromContext passes the original request to the handler, instead of a copy whose context
-	// has the decision. FromContext then returns nil in handlers, and the Limiter takes two thirds
-	// of the time and usually allocates nothing. The header fields of an inner Limiter then
-	// replace those of this Limiter, instead of adding to them. NoFromContext is ignored inside
+	// holds the decision. The Limiter then takes only two thirds of the time and usually allocates
+	// nothing, but FromContext returns nil in handlers. The header fields of an inner Limiter then
+	// replace this Limiter's fields instead of adding to them. NoFromContext is ignored inside
 	// another Limiter, and if a rule has Settle.
 	NoFromContext bool
 }
 
-// New returns a Limiter, or an error that says what is wrong with the arguments. It validates all
-// Limits, so that afterwards only Policy and ForKey can return an invalid limit. Create Limiters
-// before the server starts, not in a handler. If ten Limiters are created for the same rule within
-// a minute, the Logger gets a warning. The Logger also gets a warning if another Limiter over the
-// same store has a rule with the same name but other limits.
+// New returns a Limiter, or an error that says which argument is invalid and why. It validates all
+// Limits, so only Policy and ForKey can later return an invalid limit. Create Limiters before the
+// server starts, not in a handler. New logs a warning if ten Limiters are created for the same rule
+// within a minute. It also logs a warning if another Limiter over the same store has a rule with
+// the same name but different limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -171,7 +169,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Rules returns the rules as the Limiter applies them, with the stored name of every limit.
+// Rules returns the rules that the Limiter applies. Every limit in them has its stored name.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
@@ -182,8 +180,8 @@ func (l *Limiter) Rules() []Rule {
 	return rules
 }
 
-// Middleware returns a middleware that applies one rule with any number of limits. It panics if
-// New would return an error.
+// Middleware returns middleware that applies a rule with one or more limits. It panics if New would
+// return an error.
 //
 //	r.Use(weir.Middleware(store, "api", weir.ByIP(), algorithms.GCRA(100, time.Minute)))
 func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(http.Handler) http.Handler {
@@ -194,8 +192,9 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 	return l.Handler
 }
 
-// Handler limits the requests to next. It wraps the ResponseWriter only if a rule has Settle. The
-// wrapper still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController.
+// Handler returns an http.Handler that applies the rules and calls next for each admitted request.
+// It wraps the ResponseWriter only if a rule has a Settle function. The wrapper still supports
+// http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
@@ -203,11 +202,11 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 // FailClosed is an OnError function that refuses every request whose limits could not be checked.
 func FailClosed(_ *http.Request, err error) error { return err }
 
-// PolicyOf returns the policy of a key under a rule: the policy from ForKey or else Limits. Each
-// limit has its stored name. PolicyOf does not call Rule.Policy, which needs a request. If the
-// rule has no Limits, PolicyOf therefore returns the zero Policy for a key that has no policy, or
-// whose limits would replace limits of the request. It returns an error if there is no such rule,
-// or if a limit of the key is invalid.
+// PolicyOf returns a key's policy under a rule: the one from ForKey or, if there is none, the
+// rule's Limits. Each limit has its stored name. PolicyOf does not call Rule.Policy, which needs a
+// request. For a rule without Limits, it therefore returns the zero Policy unless ForKey returns
+// Unlimited, Denied or Allowed. It returns an error if there is no such rule, or if one of the
+// key's limits is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 	for _, r := range l.rules {
 		if r.Name == rule {

@@ -84,8 +84,8 @@ func (r *rule) buffered(d time.Duration) (*rule, error) {
 	return b, nil
 }
 
-// Validate returns the error that New would return for the rule alone, or nil. errors.Unwrap
-// returns the underlying reason, which does not name the rule.
+// Validate returns the error that New would return for a Limiter with only this rule. The result of
+// [errors.Unwrap] on that error does not include the rule's name.
 func (r Rule) Validate() error {
 	_, err := newRule(r, defaultWriter)
 	return err
@@ -172,7 +172,8 @@ func (p *Penalty) validate() error {
 	return nil
 }
 
-// PolicyOf returns the policy of a key, as Limiter.PolicyOf does, or the error of Validate.
+// PolicyOf returns a key's policy as Limiter.PolicyOf does. If Validate returns an error, PolicyOf
+// returns it.
 func (r Rule) PolicyOf(key string) (Policy, error) {
 	rule, err := newRule(r, defaultWriter)
 	if err != nil {

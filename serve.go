@@ -110,16 +110,16 @@ func (l *Limiter) tells(v *verdict) bool {
 	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
 }
 
-// Admit applies the rules to a request exactly as Handler does: it charges the rules, and waits
-// for up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that
-// are not an http.Handler, such as gRPC servers and workers. It is also for parts of a request,
-// such as the messages of a WebSocket, which a separate Limiter charges under the keys of the
-// request that opened the WebSocket.
+// Admit applies the rules to a request exactly as Handler does: it charges the rules and waits for
+// up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that do
+// not use http.Handler, such as gRPC servers and workers. It can also limit parts of a request. For
+// example, a separate Limiter can charge each WebSocket message under the keys of the request that
+// opened the WebSocket.
 //
-// If err is nil, the request was admitted, perhaps by OnError after an error. If the request was
-// refused, err is a *RefusedError, whose Admission has the Refusal and the header fields. The
-// Reason is ReasonError if no decision was possible. If the context of r ended while the request
-// waited, err is the error of that context.
+// If Admit returns a nil error, the request was admitted, possibly by OnError because no decision
+// was possible. If the request was refused, the error is a *RefusedError, whose Admission holds the
+// Refusal and can write the header fields. Its Reason is ReasonError if no decision was possible.
+// If r's context ends while the request waits, Admit returns the context's error.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	s := newStay(l, r)
 	v := s.v
@@ -177,13 +177,14 @@ func (s *stay) begin() {
 	s.watch = runtime.AddCleanup(s, dropped, struct{}{})
 }
 
-// Done ends an admitted request: each rule with Settle charges its final cost, and units in flight
-// are released. The Outcome may be zero. Done sets its Request and Cost, and also Used and
-// Reported if ReportUsage or Draw was called. If Took is 0, Done sets it to the time since Admit.
-// If Status is 0, Done sets it to 500 if Panicked is true, and otherwise to 200. If the context of
-// the request is done, Done also sets HungUp. Only the first call has an effect. It takes a round
-// trip if there is something to refund or to charge. If Done is never called, the reserved cost
-// stays spent, and a line is logged when the Admission is garbage collected.
+// Done completes an admitted request. It charges the request's final cost under each rule with a
+// Settle function, and releases its units in flight. The Outcome may be zero. Done sets its Request
+// and Cost, and also Used and Reported if ReportUsage or Draw was called. If Took is 0, Done sets
+// it to the time since Admit. If Status is 0, Done sets it to 500 if Panicked is true, and to 200
+// otherwise. If the request's context is done, Done sets HungUp. Only the first call to Done has an
+// effect. It calls the store if there are units to refund, charge or release. If Done is never
+// called, the reserved cost stays spent, and a warning is logged when the Admission is
+// garbage-collected.
 //
 // Done does nothing for an Admission from FromContext or from a RefusedError.
 func (a *Admission) Done(o Outcome) {

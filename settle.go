@@ -10,45 +10,46 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Outcome describes a served request to Rule.Settle, which returns the final cost of the
-// request. Until then the result of Rule.Cost stays reserved, so concurrent requests cannot
-// overspend in the meantime. Rule.Cost should return the most that a request may cost.
+// An Outcome describes a served request to Rule.Settle, which returns the request's final cost.
+// While the request is being served, the cost returned by Rule.Cost stays reserved, so concurrent
+// requests cannot overspend. Rule.Cost should therefore return the most that a request may cost.
 //
-// If the final cost is lower, the difference is refunded, except for units that no longer count,
-// such as those of a window that is over. If the final cost is higher, the difference is charged
-// even if it does not fit. The key is then in debt, and later requests are refused until the debt
-// has drained or its window is over (see quota.ModeForce). To leave no debt, Settle must return at
-// most Cost. Settle is called once for each request that has reserved units under the rule, after
-// the handler has returned or panicked. If HungUp is true, Settle should return Cost or Used.
-// Otherwise a client could avoid paying by hanging up. The response is complete only after the
-// store has answered, which takes a round trip. If the store fails, Cost stays spent.
+// If the final cost is lower, the difference is refunded, except for units that have already
+// expired. If it is higher, the difference is charged even if it exceeds the limit. The key is then
+// in debt, and requests are refused until the debt has drained or its window has ended (see
+// quota.ModeForce). A Settle function that never returns more than Cost causes no debt. Settle is
+// called once for each request that reserved units under the rule, after the handler has returned
+// or panicked. If HungUp is true, it should return Cost or Used, because clients could otherwise
+// avoid paying by hanging up. The response is complete only after the final cost has been charged,
+// which takes a round trip to the store. If the store fails, Cost stays spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
 
-	// Cost is how many units Rule.Cost and Draw have reserved for the request.
+	// Cost is the number of units that Rule.Cost and Draw have reserved for the request.
 	Cost int64
 
-	// Status is the status of the response. If the handler wrote none, Status is 500 if the
-	// handler panicked, 101 if it took over the connection (Hijack), as for a WebSocket, and
-	// otherwise 200. A connection that was taken over may outlive the handler, but the request is
-	// settled when the handler returns. For a request sent through Limiter.Transport, it is the
-	// status of the response, or 0 if there was none.
+	// Status is the status code of the response. If the handler did not write one, Status is 500 if
+	// the handler panicked, 101 if it hijacked the connection, as for a WebSocket, and 200
+	// otherwise. A hijacked connection may outlive the handler, but the request is settled when the
+	// handler returns. For a request sent through Limiter.Transport, Status is 0 if there was no
+	// response.
 	Status int
 
 	// Header holds the response header.
 	Header http.Header
 
-	// Bytes is how many body bytes were written through the ResponseWriter. It is 0 for a request
-	// sent through Limiter.Transport. For Limiter.Admit, it is what the caller passes to Done.
+	// Bytes is the number of body bytes written through the ResponseWriter. It is 0 for a request
+	// sent through Limiter.Transport. For Limiter.Admit, it is the value that the caller passed to
+	// Done.
 	Bytes int64
 
-	// Used is the number of units, in the rule's Unit, that ReportUsage has reported and Draw has
-	// drawn.
+	// Used is the number of units, in the rule's Unit, that the handler reported with ReportUsage
+	// or drew with Draw.
 	Used int64
 
-	// Reported reports whether ReportUsage was called with the rule's Unit, or Draw has drawn
-	// some. If Reported is false, Used is 0 although the request may have used units.
+	// Reported reports whether ReportUsage or Draw was called with the rule's Unit. If Reported is
+	// false, Used is 0, but the request may still have used units.
 	Reported bool
 
 	// Panicked reports whether the handler panicked.
@@ -61,17 +62,17 @@ type Outcome struct {
 	//   - a read of the body failed, or had not returned when the handler returned
 	//   - the response could not be written
 	//
-	// If the handler took over the connection, HungUp reports only whether the handler panicked.
+	// If the handler hijacked the connection, HungUp reports only whether the handler panicked.
 	HungUp bool
 
 	// Took is how long the handler took.
 	Took time.Duration
 }
 
-// ChargeOnly returns a Settle function that charges a request only if its response has one of the
-// given statuses: ChargeOnly(401) counts failed logins. A request is also charged if its handler
-// panicked or its client hung up. ChargeOnly panics if it gets no status, because it would then
-// charge almost nothing.
+// ChargeOnly returns a Settle function that charges only requests whose response has one of the
+// given status codes. ChargeOnly(401), for example, counts failed logins. A request is also charged
+// if its handler panics or its client hangs up. ChargeOnly panics if it is called without a status
+// code.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	if len(statuses) == 0 {
 		panic("weir: ChargeOnly: statuses is empty")
@@ -89,11 +90,10 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	}
 }
 
-// RefundErrors is a Settle function that refunds the cost of a request if the handler answers with
-// a 5xx status or panics. If the client hung up, the request is charged. Otherwise a client could
-// avoid paying by hanging up, because most handlers then fail (a proxy answers 502). Do not use
-// RefundErrors if clients can send requests that make the handler fail, because these requests
-// would cost nothing.
+// RefundErrors is a Settle function that refunds a request's cost if the handler responds with a
+// 5xx status or panics. If the client hangs up, the request is still charged. Most handlers fail in
+// that case, so clients could otherwise avoid paying by hanging up. Do not use RefundErrors if
+// clients can make the handler fail on purpose, because such requests would be free.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
 		return 0
@@ -101,14 +101,12 @@ func RefundErrors(o Outcome) int64 {
 	return o.Cost
 }
 
-// ChargeUsed is a Settle function that charges what the request has used: the units that its
-// handler has passed to ReportUsage or drawn with Draw. If there were no such calls, the request
-// is charged its Cost, because its usage is unknown: the handler may have panicked, or the client
-// may have hung up, before the handler could report. A handler that has used nothing should report
-// 0.
+// ChargeUsed is a Settle function that charges the units that the handler reported with ReportUsage
+// or drew with Draw. If the handler called neither function, its usage is unknown, and the request
+// is charged its full Cost. A handler that used nothing should therefore report 0.
 //
-// If a client hangs up, it pays for what was reported until then, so report units as they are
-// used, or in a deferred call.
+// If a client hangs up, usage reported by that point is charged. Report usage as it occurs or in a
+// deferred call.
 func ChargeUsed(o Outcome) int64 {
 	if !o.Reported {
 		return o.Cost

@@ -6,18 +6,18 @@ import (
 	"github.com/seed83679106/weir/internal/mix"
 )
 
-// An Enforcement is the share of a rule's keys for which the rule is enforced. The zero
-// Enforcement is Percent(100). Enforcements are comparable.
+// An Enforcement is the percentage of keys for which a rule is enforced. The zero Enforcement is
+// Percent(100). Enforcements are comparable.
 type Enforcement struct{ shadow float64 } // percent of the keys in shadow
 
-// Percent returns an Enforcement for p percent of the keys of a rule, 0 to 100. New returns an
-// error for a rule with any other p.
+// Percent returns an Enforcement for p percent of a rule's keys, from 0 to 100. New returns an
+// error if p is outside this range.
 func Percent(p float64) Enforcement { return Enforcement{100 - p} }
 
-// Percent returns the percentage of the keys, 0 to 100.
+// Percent returns the percentage of keys, from 0 to 100.
 func (e Enforcement) Percent() float64 { return 100 - e.shadow }
 
-// String returns a text such as "10%", with at most four significant digits.
+// String returns the percentage with at most four significant digits, such as "10%".
 func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
 
 // shadows is the rider of rules in shadow. It has the store decide their charges in a call of

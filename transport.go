@@ -11,34 +11,34 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// TransportOptions are the options of Limiter.Transport. All fields may be zero.
+// TransportOptions configure Limiter.Transport. All fields may be zero.
 type TransportOptions struct {
 	// Base sends the requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// OnError is like Options.OnError, and has the same default. With MaxWait, it is called only
-	// if the store has failed until MaxWait was over. If OnError returns an error, the request is
-	// not sent, and RoundTrip returns the error.
+	// OnError is like Options.OnError and has the same default. If MaxWait is set, OnError is
+	// called only if the store keeps failing until MaxWait has elapsed. If OnError returns an
+	// error, the request is not sent and RoundTrip returns that error.
 	OnError func(r *http.Request, err error) error
 
 	// Buffer is added to every period, because some requests take longer than others to reach the
 	// server. If these delays differ by at most Buffer, the server never receives more requests in
-	// a period than the limit allows. Buffer is a whole number of microseconds.
+	// a period than the limit allows. Buffer must be a whole number of microseconds.
 	Buffer time.Duration
 
-	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute. Few
-	// servers ask for more. Without this bound, one faulty response could stop all processes for a
-	// day. After MaxPause, requests are sent again, and their responses can renew the pause.
-	// GitHub has windows of an hour and punishes requests that come too early. For such a server,
-	// set MaxPause to the length of its window. A line is logged when MaxPause first shortens a
-	// pause, and when it first shortens the time until remaining units are reset.
+	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute.
+	// Without this bound, one faulty response could stop all processes for a day. After MaxPause,
+	// requests are sent again, and their responses can renew the pause. If the server has a long
+	// window and punishes requests that come too early, as GitHub does, set MaxPause to the length
+	// of the window. A warning is logged when MaxPause first shortens a pause, and when it first
+	// shortens the time until remaining units are reset.
 	MaxPause time.Duration
 
-	// RetryBudget bounds how many requests are sent again after a 429. It is a share of all
-	// requests sent, at most 1; 10 more retries are allowed initially. When the budget is used up,
-	// RoundTrip returns the 429. 0 means no bound: retries are charged again, so the rules still
-	// bound the total number of requests, but retries then take the place of new requests. Each
-	// Transport has its own budget.
+	// RetryBudget is the maximum number of retries after a 429, as a share of all requests sent,
+	// from 0 to 1. Ten more retries are allowed initially. When the budget is used up, RoundTrip
+	// returns the 429. 0 means no bound: retries are charged again, so the rules still bound the
+	// total number of requests, but retries can displace new requests. Each Transport has its own
+	// budget.
 	RetryBudget float64
 }
 
@@ -64,50 +64,47 @@ func (o *TransportOptions) complete() error {
 	return nil
 }
 
-// Transport returns a RoundTripper that limits requests sent through o.Base. It returns an error
-// if an option is invalid or makes a limit invalid. The RoundTripper applies the rules of l, for
-// example by host (ByHeader("Host")), by API key or by path. A request that does not fit waits for
-// up to MaxWait. If it would have to wait longer, it is refused with a *RefusedError, which
-// errors.As finds in the error from http.Client. If the context of the request ends during the
-// wait, its units are refunded.
+// Transport returns a RoundTripper that applies l's rules to requests and sends them through
+// o.Base. It returns an error if an option is invalid or makes a limit invalid. A request that
+// exceeds a limit waits for up to MaxWait. If it would have to wait longer, RoundTrip returns a
+// *RefusedError, which errors.As finds in the error from http.Client. If the request's context ends
+// during the wait, its units are refunded.
 //
-// Transport follows the server's instructions. A response pauses the keys of the request if it is
-// a 429 or 503 with Retry-After, or if its header fields say, in any Dialect, that no units
-// remain. The pause lasts as long as the response says, but at most MaxPause. It is kept in the
-// store, so it applies to all processes that share the store. New requests queue behind the pause.
-// Requests that already wait check for a pause before they are sent, and take a later slot if
-// there is one. Unpause ends a pause early. After a pause, limits such as SlidingLog admit a whole
-// quota at once.
+// A response pauses the request's keys if it is a 429 or 503 with Retry-After, or if its header
+// fields say, in any Dialect, that no units remain. The pause lasts as long as the response says,
+// but at most MaxPause. It is kept in the store, so it applies to all processes that share the
+// store. New requests queue behind the pause. A request that is already waiting checks for a pause
+// before it is sent, and if there is one, takes a later slot. Unpause ends a pause early. After a
+// pause, limits such as SlidingLog admit a whole quota at once.
 //
-// A rule with Settle charges the final cost of a request when the response body is closed, or when
-// the request fails without a response. If the body is never closed, the reserved units stay spent
-// and the units in flight stay held. A 429 counts as reported usage of 0, so ChargeUsed refunds
-// the reserved units.
+// A rule with a Settle function charges a request's final cost when the response body is closed, or
+// when the request fails without a response. If the body is never closed, the reserved units stay
+// spent and the units in flight stay held. A 429 counts as a reported usage of 0, so ChargeUsed
+// refunds the reserved units.
 //
-// The header fields of a response may say how many units other than requests remain, such as
-// tokens. A request from this process that costs more than that waits or is refused until the
-// units are reset, but at most for MaxPause. Each request that is sent reduces the remaining units
-// by its cost.
+// Response header fields may also say how many units of another kind remain, such as tokens. Until
+// these units are reset, but at most for MaxPause, a request from this process that costs more than
+// remains must wait or is refused. Each request sent reduces the remaining units by its cost.
 //
-// Use a key that distinguishes hosts. If several hosts share a key, as with Global, a pause
-// requested by one host stops the requests to all of them.
+// Use a key that distinguishes hosts, such as ByHeader("Host"). If several hosts share a key, as
+// with Global, a pause requested by one host stops the requests to all of them.
 //
-// After a 429 the request is sent and charged again when the pause is over. This requires that the
-// pause is at most MaxPause and ends before MaxWait is over, and that the request has no body or
-// has GetBody.
+// After a 429, the request is sent and charged again when the pause is over. This happens only if
+// the pause is no longer than MaxPause and ends before MaxWait has elapsed, and if the request has
+// no body or has a GetBody function.
 //
-// Some requests take longer than others to reach the server. Set Buffer to the largest difference.
-// If the server counts in windows, use SlidingLog, which stays within the limit wherever the
-// windows begin.
+// If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
+// the windows begin. Set Buffer as well, because some requests take longer than others to reach the
+// server.
 //
-// Every request also checks for pauses of its keys, and a lease.Store cannot do that from memory.
-// If the store is a lease.Store, every request therefore calls the store behind it.
+// Every request checks whether its keys are paused, which a lease.Store cannot do in memory. With a
+// lease.Store, every request therefore calls the underlying store.
 //
-// With MaxWait a request also waits for the store. While the store is busy or down, the request
-// calls it again, at first after 100 ms and later every 2 s, until MaxWait is over. If there is
-// still no answer, OnError decides what happens to the request. If an answer from the store was
-// lost, the request may be charged twice. Every store error is logged and observed. The options of
-// l that concern responses, and its OnError, apply only to handlers.
+// If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
+// call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
+// store still fails, OnError decides what happens to the request. If a response from the store is
+// lost, the request may be charged twice. Every store error is logged and observed. The Limiter's
+// OnError and the options that concern responses apply only to handlers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

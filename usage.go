@@ -10,13 +10,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ReportUsage tells the Limiters around a handler how many units of one kind the request has used,
-// such as the tokens of an answer. In Outcome.Used, a rule's Settle function finds the sum of all
-// calls with the rule's Unit; the unit of a rule without Unit is "requests". If there are rules
-// with Settle but none has that unit, the Logger gets a warning. If no rule has Settle, the Logger
-// gets a warning only if a rule has that unit. If used is negative, it counts as 0. ReportUsage
-// may be called from several goroutines. If the request was already settled, nothing is charged,
-// and the Logger gets a warning.
+// ReportUsage adds to the units that a request has used, such as the tokens of an LLM response.
+// Each rule's Settle function finds the total for the rule's Unit in Outcome.Used. A rule without a
+// Unit counts the unit "requests". If some rules have a Settle function but none of them has the
+// given unit, a warning is logged. If no rule has a Settle function, a warning is logged only if a
+// rule has the unit. If the request was already settled, nothing is charged and a warning is
+// logged. A negative number of units counts as 0. ReportUsage is safe for concurrent use.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
 	var unsettled *rule
@@ -43,24 +42,22 @@ func ReportUsage(ctx context.Context, unit string, used int64) {
 // nothingCharged is the effect of usage that is logged. Only the first such usage is.
 const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
 
-// Draw draws up to n units for a request while it is served, and returns how many of them the
-// handler may use. A handler that streams an answer draws units before it sends, and stops when it
-// gets fewer than it needs. If drawn is less than n, no more units are available now. If none was
-// available, drawn is 0, and err is a *LimitedError whose RetryAfter is the wait until one is.
+// Draw takes up to n more units for a request that is being served, and returns how many of them
+// the handler may use. A handler that streams a response calls Draw before it sends each part, and
+// stops when it gets fewer units than it needs. If drawn is less than n, no further units are
+// currently available. If drawn is 0 because no units were available, err is a *quota.LimitedError
+// whose RetryAfter is the wait until the next unit.
 //
-// Draw applies to the rules that have Settle and this Unit. It first uses the units that Rule.Cost
-// has reserved, and then spends more under all of these rules or under none, as a quota.Stream
-// does. Settle finds the drawn units in Outcome.Used and in Outcome.Cost. ChargeUsed therefore
-// charges the units that were drawn and any that the handler also reported with ReportUsage. Units
-// that were reserved or taken in advance but not drawn are refunded when the handler returns or
-// panics, and in Done.
+// Draw applies to rules that have a Settle function and the given unit. It uses the units reserved
+// by Rule.Cost first. Any further units are charged to all of these rules or to none of them, as
+// with a quota.Stream. Outcome.Used includes the drawn units, so ChargeUsed charges them together
+// with the units passed to ReportUsage. Units that were taken in advance but not drawn are refunded
+// when the handler returns or panics, or when Done is called.
 //
-// Draw draws nothing and returns an error if the context is done, if the request was already
-// settled, if n is negative, or if the Limiters around the handler have rules with Settle but none
-// with that unit. If the store fails, OnError decides whether the handler gets the n units; Settle
-// then charges them. If no rule has Settle, Draw returns n, because nothing limits the unit. It
-// returns an error instead if the request was charged under a rule that has the unit but no
-// Settle.
+// Draw returns 0 and an error if the context is done, if the request was already settled, or if n
+// is negative. It also returns an error if some rule has the unit or a Settle function, but no rule
+// has both. If no rule has either, Draw returns n, because nothing limits the unit. If the store
+// fails, OnError decides whether the handler may use the n units. If so, Settle charges them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

@@ -30,8 +30,8 @@ type Options struct {
 	Limiters func() []*weir.Limiter
 
 	// Policy returns the policy of a key. The Handler calls it instead of weir.Rule.Policy, which
-	// needs a request. The zero Policy means the Limits of the rule. If Policy returns an error,
-	// the response is 503. If Policy is nil, the limits of a rule without Limits are unknown.
+	// needs a request. The zero Policy means the rule's Limits. If Policy returns an error, the
+	// response is 503. If Policy is nil, the limits of a rule without Limits are unknown.
 	Policy func(ctx context.Context, rule, key string) (weir.Policy, error)
 
 	// Overrides are the overrides that /overrides lists and /override changes. The rules must use
@@ -56,9 +56,8 @@ type Options struct {
 	// package stack includes its component stores.
 	Stores []weir.Store
 
-	// Who returns the operator's name from the context of a request, where the authentication
-	// middleware must have put it. The name is logged with each change. If Who is nil, the name
-	// is empty.
+	// Who returns the operator's name from a request's context, where the authentication middleware
+	// must have stored it. The name is logged with each change. If Who is nil, the name is empty.
 	Who func(ctx context.Context) string
 
 	// Logger logs store errors and, for each change, the operator, rule, key and body. nil means
@@ -66,7 +65,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Handler serves the page and the JSON API that the package comment describes. It is safe for
+// A Handler serves the web page and the JSON API described in the package comment. It is safe for
 // concurrent use.
 type Handler struct {
 	store   weir.Store
@@ -81,10 +80,9 @@ type Handler struct {
 	before map[string]int64 // see outage
 }
 
-// New returns a Handler for limiters that all use store. Pass the same Store value that the
-// limiters have, not another Store for the same Redis server, because a Store such as
-// [quota.Hybrid] remembers refusals and must notice the changes. New returns an error if store or
-// o.Limiters is nil.
+// New returns a Handler for limiters that all use store. Pass the same Store value as to the
+// limiters, not another Store for the same Redis server. A Store such as [quota.Hybrid] remembers
+// refusals, so changes must go through it. New returns an error if store or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
 	case store == nil:
@@ -115,7 +113,7 @@ type target struct {
 	overridden bool   // the change was one of an override
 }
 
-// ServeHTTP serves the page at / and the paths that the package comment lists. It does not serve
+// ServeHTTP serves the page at / and the API paths listed in the package comment. It does not serve
 // /rate_limit; register RateLimit for that path.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {

@@ -1,5 +1,5 @@
-// Package admin provides HTTP handlers through which operators inspect and change the quota of
-// keys, and clients see their own quota.
+// Package admin provides a web page and an HTTP API for operators who inspect and change quotas,
+// and a handler that shows clients their own quota.
 //
 //	package main
 //
@@ -33,17 +33,18 @@
 //	}
 //
 // A [Handler] does not authenticate its callers, so anyone who can reach it can lift any limit.
-// Mount it on an address that only operators can reach, as here, or behind authentication:
+// Serve it on an address that only operators can reach, as above, or put authentication in front of
+// it:
 //
 //	mux.Handle("/admin/", requireOperator(http.StripPrefix("/admin", operators)))
 //
 // # The page and the API
 //
-// The path / of a Handler is a web page. It shows what the rules are doing now, which keys are
-// refused, and why. It also has forms for the changes below. It works without JavaScript; with
-// JavaScript, it reloads every 5 s. The other paths return JSON, and describe errors as problem
-// details (RFC 9457). The rule name R and the key K are query parameters, because a key can
-// contain any characters or be empty:
+// At the path /, a Handler serves a web page that shows the current state of the rules, and which
+// keys are refused and why. The page also has forms for the changes listed below. It works without
+// JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with errors as
+// problem details (RFC 9457). The rule name R and the key K are query parameters, because a key can
+// be empty or contain any character:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -66,83 +67,83 @@
 //	GET  /changes                    the last 200 changes made through this process
 //	POST /undo?change=C              undoes the change C
 //
-// The response to a change contains the state of K after the change, and its Weir-Change header
-// field contains the id of the change. If K is a network, or if /override was called for a K that
-// ends with an asterisk, the response lists the overrides of R instead. Durations are in seconds:
+// The response to a change contains the new state of K, and its Weir-Change header field contains
+// the ID of the change. If K is a network, or if an override is set for a K that ends with an
+// asterisk, the response lists all overrides of R instead. Durations are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// If a list or an override of the rule allows or denies the key, "listed" is "allow" or "deny".
-// If the key has an override, "overridden" is true. If K is an address, and a request from this
-// address has a different key under the rule, "looked_up" is that key.
+// If one of the rule's lists or overrides allows or denies the key, "listed" is "allow" or "deny".
+// If the key has an override, "overridden" is true. If K is an address and requests from that
+// address have a different key under the rule, "looked_up" is that key.
 //
-// In an explanation, "refused" is null if the answer depends on something that the Handler cannot
-// know. "unknown" then names it, for example the limits that Policy would choose, or whether K is
-// a key of the rule at all. "past" describes earlier refusals and bans.
+// In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
+// that case, "unknown" says what it would have to know, such as the limits that Policy would
+// choose, or whether any request has the key K. The field "past" describes earlier refusals and
+// bans.
 //
-// /undo restores the state of the key before the change. It does not spend units again that would
-// be available by now anyway, and it does not restore bans and overrides that would have expired.
-// If an override has been changed again since, /undo leaves it as it is and returns 409. When a
-// ban is undone, earlier strikes and bans are not restored.
+// /undo restores the state that the key had before the change. It does not restore spent units,
+// bans and overrides that would have expired by now. If an override has since been changed again,
+// /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
+// strikes and bans.
 //
-// Each change is logged with its operator (Options.Who), rule, key and body, even if the change
+// Each attempted change is logged with its operator (Options.Who), rule, key and body, even if it
 // fails. A request that is rejected because of its method, origin, rule or key is not logged.
 //
 // # What it needs
 //
-// /top and /refusals need the Top field of [Options], /bans needs Bans, and /try needs Traffic.
-// The page uses all three. These fields contain only what this process has seen, so query each
-// replica. The page marks the numbers that cover only this process. /bans cannot list bans that
-// only the store knows. /try replays recent requests, starting with full quotas; see
+// /top and /refusals require Options.Top, /bans requires Options.Bans, and /try requires
+// Options.Traffic. The page uses all three. They record only what happens in this process, so query
+// each replica. The page marks the numbers that cover only this process. /bans does not list bans
+// that only the store knows of. /try replays recent requests, starting with full quotas; see
 // [watch.Traffic.Try].
 //
-// To ban networks, set Options.Overrides, and build the Policy of the rule with [weir.When] and
-// [overrides.Live.DenyFrom]. Package config does this for the rules in a file. The rule needs no
-// Penalty. A network ban takes effect in all replicas within a second. The bits of a network
-// after its prefix must be 0: 192.0.2.0/24, not 192.0.2.7/24. To ban a single address, use
-// 192.0.2.7/32.
+// To ban networks, set Options.Overrides, and build the rule's Policy with [weir.When] and
+// [overrides.Live.DenyFrom]. Package config does this for rules in a file. The rule needs no
+// Penalty. A network ban takes effect in all replicas within a second. The host bits of a network
+// must be 0: 192.0.2.0/24, not 192.0.2.7/24. To ban a single address, use 192.0.2.7/32.
 //
 // # Overrides
 //
-// In the body of an override, set exactly one of "limits", "unlimited" and "denied". An override
-// without "seconds" does not expire. A key that ends with an asterisk matches all keys with that
-// prefix. A limit can have a name, a period in seconds, a burst and an algorithm. Anything that
-// is left out is taken from the limit that it replaces; see [weir.Rule]. The units that a key has
-// spent still count. An override that would have no effect is rejected with 409. To support
-// overrides, a rule needs the ForKey function of [overrides.Live.Of] and, for networks, a Policy
-// with [overrides.Live.DenyFrom].
+// The body of an override must contain exactly one of "limits", "unlimited" and "denied". An
+// override without "seconds" does not expire. A key that ends with an asterisk matches all keys
+// with that prefix. A limit can have a name, a period in seconds, a burst and an algorithm.
+// Anything left out is taken from the limit that it replaces; see [weir.Rule]. Units that the key
+// has already spent still count. An override that would have no effect is rejected with 409. A rule
+// supports overrides if its ForKey function comes from [overrides.Live.Of]. Overrides for networks
+// also require [overrides.Live.DenyFrom] in the rule's Policy.
 //
 // # Keys
 //
-// A key is what the KeyFunc of the rule returns for a request, such as "192.0.2.1" or
-// "2001:db8:1:2::/64". Rules with different KeyFuncs have different keys for the same client. A
-// key that was never seen has its full quota. A key longer than 128 bytes is shown as its digest
-// ([quota.Charge.StoredKey]). A query accepts either the key or the digest.
+// A key is the string that the rule's KeyFunc returns for a request, such as "192.0.2.1" or
+// "2001:db8:1:2::/64". The same client has different keys under rules with different KeyFuncs. A
+// key that has never been used has its full quota. A key longer than 128 bytes is shown as its
+// digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest.
 //
-// If a KeyFunc hashes keys other than addresses, a query needs the hashed key, as the KeyFunc
-// returns it. /top and the logs show hashed keys.
+// If a KeyFunc hashes keys that are not addresses, queries must contain the hashed key. /top and
+// the logs show hashed keys.
 //
-// A change is rejected with 400 if its key looks like an address, but requests from that address
-// have a different key, for example because the rule counts networks. The response names that
-// key.
+// A change is rejected with 400 if its key looks like an address but requests from that address
+// have a different key, for example because the rule counts networks. The response contains the key
+// that those requests have.
 //
 // # What to expect
 //
 // If a rule has no Limits because its Policy chooses them for each request, set Options.Policy so
-// that the Handler knows them. Otherwise, "limits" is null, and /reset and /grant return 409.
-// Bans still work. An override is stored without being checked against the limits that it
-// replaces, and the response says so in "unchecked".
+// that the Handler can look them up. Otherwise, "limits" is null, and /reset and /grant return 409.
+// Bans still work. Overrides are stored without being checked against the limits that they replace,
+// and the response says so in "unchecked".
 //
-// A change takes effect immediately in this process, and in every process that calls the store
-// for each decision. An override takes effect in other processes within a second. A process that
-// remembers bans, or refusals as [quota.Hybrid] does, notices changes by other processes within
-// 10 seconds.
+// A change takes effect immediately in this process and in every process that calls the store for
+// each decision. An override takes effect in other processes within a second. Other processes may
+// remember a ban, or with [quota.Hybrid] a refusal, for up to 10 seconds.
 //
-// If the store fails, the response is 503 without the error, which is logged. The change may or
-// may not have been made. Repeat the request, unless it is a grant, which could then count twice.
+// If the store fails, the response is 503, and the error is logged but not sent to the caller. The
+// change may or may not have been made. Repeat the request, unless it is a grant, which could then
+// count twice.
 //
-// Cross-origin changes are rejected ([http.CrossOriginProtection]), so that another website
-// cannot change anything through an operator's browser.
+// Cross-origin changes are rejected by [http.CrossOriginProtection], so other websites cannot make
+// changes through an operator's browser.
 package admin

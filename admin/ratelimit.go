@@ -18,20 +18,20 @@ import (
 //	{"resources": {"api": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}},
 //	 "rate": {"limit": 100, "used": 97, "remaining": 3, "reset": 1795221649}}
 //
-// RateLimit is meant for clients, so it is separate from ServeHTTP, which only operators may
-// reach. There is one resource for each rule that applies to the request. If a rule counts by
-// route or method, the resource shows the quota for the route and method of this request. If a
-// rule has several limits, the resource shows the limit with the smallest fraction of its quota
-// left, as the header fields do. The field reset is the Unix time in seconds at which the quota
-// will be full again. The field rate is a copy of the first resource, in the order of the
-// limiters. It is omitted if there are no resources.
+// RateLimit is meant for clients, whereas only operators should be able to reach ServeHTTP. The
+// response contains a resource for each rule that applies to the request. If a rule's key contains
+// the route or method, the resource shows the quota for the route and method of this request. If a
+// rule has several limits, the resource shows the one with the smallest fraction of its quota left,
+// as the header fields do. The field reset is the Unix time in seconds at which the quota will be
+// full again. The field rate is a copy of the first resource, and is omitted if there are no
+// resources.
 //
-// Rules that are in shadow mode for the caller are not shown. If the caller is banned, remaining
-// is 0, and reset is the end of the ban or later. If a rule denies the caller, RateLimit responds
-// with the refusal of that rule.
+// Rules in shadow mode for the caller are omitted. If the caller is banned, remaining is 0, and
+// reset is no earlier than the end of the ban. If a rule denies the caller, RateLimit responds with
+// that rule's refusal.
 //
-// A request to RateLimit makes one store call per limiter, and one per rule with a penalty. If
-// that is too much load, limit these requests with a separate rule.
+// RateLimit calls the store once for each limiter and once for each rule with a penalty. If this
+// load is too high, limit requests to RateLimit with a separate rule.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {

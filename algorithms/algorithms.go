@@ -1,28 +1,28 @@
-// Package algorithms implements the arithmetic of rate limits.
+// Package algorithms implements rate-limiting algorithms.
 //
 //	limit := algorithms.GCRA(100, time.Minute).WithBurst(20) // 100 a minute, at most 20 at once
 //
-// Each function returns a [quota.Limit], which may be changed.
+// Each function returns a [quota.Limit], which the caller may modify.
 //
 // # Which algorithm
 //
-// [GCRA], [TokenBucket] and [LeakyBucket] share the arithmetic of a meter: each unit adds to a
-// debt, which drains at a constant rate. They suit most limits.
+// [GCRA], [TokenBucket] and [LeakyBucket] are meters: each unit spent raises a level, which drains
+// at a constant rate. They suit most limits.
 //
-// [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in a window, and differ in
-// when the window begins. They suit quotas that customers buy, such as a number of requests per
-// month.
+// [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in the current window, and
+// differ in when a window begins. They suit quotas that customers buy, such as a number of requests
+// per month.
 //
-// [SlidingWindow] and [SlidingLog] limit the units spent in the last period: SlidingWindow
+// [SlidingWindow] and [SlidingLog] limit the units spent in the last period. SlidingWindow
 // estimates their number, and SlidingLog counts them exactly. SlidingLog suits small limits that
-// must hold in every period, such as a limit on login attempts.
+// must never be exceeded, such as a limit on login attempts.
 //
-// [InFlight] limits how many requests run at once.
+// [InFlight] limits the number of concurrent requests.
 //
 // # Rounding
 //
-// The arithmetic uses integers only. Results are rounded so that fewer units are admitted, never
-// more.
+// The arithmetic uses integers only. Results are rounded so that a limit never admits more units
+// than it should.
 package algorithms
 
 import (

@@ -7,13 +7,11 @@ import (
 )
 
 // AnchoredWindow allows n units in each window of one period. The first unit that a key spends
-// starts a window. After that window is over, the next unit starts another. In any interval of one
-// period, (t − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit
-// of a window is refunded. That is about as much as FixedWindow admits, but the windows of
-// different keys expire at different times.
+// starts its window. After the window has ended, the next unit starts a new one. In any interval (t
+// − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit of a window
+// is refunded. FixedWindow admits about as many, but its windows end at the same time for all keys.
 //
-// In a State, A holds the number of units spent in the window, and B holds the start of the
-// window.
+// In its State, A is the number of units spent in the window, and B is the start of the window.
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }

@@ -30,22 +30,20 @@ func (u Unit) String() string {
 	return fmt.Sprintf("Unit(%d)", int(u))
 }
 
-// Calendar allows n units in each calendar day, week or month of a time zone. A nil location means
-// UTC. A day begins at the first instant at which clocks in the zone show its date, and may last
-// 23 or 25 hours. The limit is named after the unit. Its Period is 24 hours, 7 days or 30 days,
-// and is only for display.
+// Calendar allows n units in each calendar day, week or month in a time zone. A nil location means
+// UTC. A day begins when clocks in the zone first show its date, and may last 23 or 25 hours. The
+// limit is named after the unit. Its Period of 24 hours, 7 days or 30 days is only for display.
 //
-// Like FixedWindow, Calendar admits at most 2·n units in an interval that is no longer than the
-// shortest window it overlaps. In a longer interval it may admit 3·n, for example in 24 hours
-// around a 23-hour day, or in 30 days around a February.
+// Like FixedWindow, Calendar admits at most 2·n units in an interval that is no longer than any
+// window it overlaps. In a longer interval it may admit 3·n, for example in 24 hours that include a
+// 23-hour day, or in 30 days that include a whole February.
 //
-// Users may have different locations (see Policy in weir.Rule), but they must not be able to
-// change their location at will. A unit counts towards the day on which it was spent, so users who
-// move to another location get a full quota at the next midnight there. Moving once gains a user
-// at most one day's quota. Moving back and forth between two locations gains the quotas of both
-// locations each day, and following midnight around the world gains a new quota every hour. If
-// users choose their location, let changes take effect only rarely, or add a second limit without
-// a location.
+// Users may have different locations (see Policy in weir.Rule), but must not be able to change
+// their location at will. A user who moves to another location gets a full quota at the next
+// midnight there. A single move gains a user at most one day's quota. But a user who alternates
+// between two locations gets two quotas a day, and one who follows midnight around the world gets a
+// new quota every hour. If users choose their location, restrict how often a change takes effect,
+// or add a second limit that does not depend on the location.
 func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
 	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {

@@ -8,7 +8,7 @@ import (
 
 // FixedWindow allows n units in each window of one period. Windows are aligned to the Unix epoch,
 // so one-hour windows begin on the hour in UTC. In any interval of one period, FixedWindow admits
-// at most 2·n units: one quota at the end of a window and another at the start of the next.
+// at most 2·n units: n at the end of one window and n at the start of the next.
 func FixedWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: fixedWindow{}, Quota: n, Period: period}
 }

@@ -6,19 +6,18 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// InFlight allows n concurrent requests for each key. A weir.Limiter releases the units of a
-// request when its handler returns. If the process dies, the units are released when their lease
-// expires. The Limiter renews the units after half of the lease, so a request may last longer than
-// the lease. A lease of one minute suits most services, because it outlasts a short failure of the
-// store and yet frees the units of a killed process after a minute.
+// InFlight allows n concurrent requests for each key. A weir.Limiter releases a request's units
+// when its handler returns. If the process dies, the units are released when their lease expires.
+// The Limiter renews the lease when half of it has elapsed, so a request may run longer than its
+// lease. A lease of one minute suits most services: it outlasts a short store outage, but frees a
+// killed process's units after a minute.
 //
-// InFlight counts as SlidingLog does, with lease as the period. Nobody knows when a request will
-// end, so the RetryAfter of a refused charge is quota.Never, and its NextAfter is 0. Stores
-// therefore reserve no units for later, and clients get no Retry-After. Instead, a request waits
-// for units in its own process: see MaxWait in weir.Options. If the store's clock has stepped
-// back, RetryAfter and NextAfter may be the time until the clock catches up. ResetAfter is the
-// time until the newest lease expires. For work without a Limiter, quota.Hold renews and releases
-// the units.
+// InFlight counts units as SlidingLog does, with lease as the period. Because nobody knows when a
+// request will end, the RetryAfter of a refused charge is quota.Never, its NextAfter is 0, and
+// clients receive no Retry-After field. A request can still wait for units in its own process: see
+// MaxWait in weir.Options. If the store's clock has stepped back, RetryAfter and NextAfter may be
+// the time until the clock catches up. ResetAfter is the time until the newest lease expires.
+// Without a Limiter, use quota.Hold to renew and release the units.
 func InFlight(n int64, lease time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }

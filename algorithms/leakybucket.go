@@ -6,19 +6,17 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// LeakyBucket has room for capacity units and leaks them evenly, at a rate of leak units per
-// period. The parameter every is the length of the period. The Quota of the limit is leak, and its
-// Burst is capacity.
+// LeakyBucket implements a bucket that holds up to capacity units and leaks at a constant rate of
+// leak units per period. The parameter every is the length of the period. The limit's Quota is
+// leak, and its Burst is capacity.
 //
-// For a caller that does not wait, the bucket is a meter and admits what TokenBucket admits: a
-// charge that fits proceeds immediately. For a caller that waits (Within > 0), the bucket is a
-// queue: if there is room for a charge and the bucket holds v units, the charge proceeds after
-// v·every/leak. Charges of one unit then proceed at intervals of every/leak. A charge that does
-// not wait never overtakes a charge that waits.
+// For callers that do not wait, the bucket is a meter that admits the same charges as TokenBucket.
+// For callers that wait (Within > 0), it is a queue: if the bucket holds v units and there is room
+// for a charge, the charge proceeds after v·every/leak. Charges of one unit then proceed at
+// intervals of every/leak. A charge that does not wait never overtakes one that does.
 //
-// In any interval of one period, (t − every, t], LeakyBucket admits at most
-// capacity + leak − 1 units. If all callers wait and charge one unit each, LeakyBucket
-// admits at most leak units, whatever the capacity.
+// In any interval (t − every, t], LeakyBucket admits at most capacity + leak − 1 units. If all
+// callers wait and charge one unit each, it admits at most leak units, whatever the capacity.
 func LeakyBucket(capacity, leak int64, every time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: leakyBucket{"leaky-bucket"}, Quota: leak, Period: every, Burst: capacity}
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// SlidingLog remembers when each unit was spent, and allows n units in any interval of one period,
-// without approximation. The log takes 16 to 32 bytes of memory for each charge in the last
-// period. If a key is charged under limits with the same name but different periods, the log keeps
-// the charges of the longest period until the key has spent nothing for that long.
+// SlidingLog records when each unit was spent, and never allows more than n units in any interval
+// of one period. The log takes 16 to 32 bytes of memory for each charge in the last period. If a
+// key is charged under limits with the same name but different periods, the log keeps charges for
+// the longest of these periods, until the key has spent nothing for that long.
 //
-// In a State, Log holds the log, and A counts the units that were spent before its first entry.
+// In its State, Log is the log, and A is the number of units spent before its first entry.
 func SlidingLog(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingLog{}, Quota: n, Period: period}
 }

@@ -6,20 +6,19 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// SlidingWindow estimates how many units were spent in the last period. The estimate is the number
-// of units in the current window plus a share of those in the previous window. If the last period
-// still covers a quarter of the previous window, the share is a quarter. SlidingWindow allows a
-// charge if the estimate including the charge is at most n. The estimate is exact if the units of
-// the previous window were spent evenly. If not, SlidingWindow admits at most 2·n − 1 units in an
-// interval of one period, (t − period, t]. In a shorter interval it admits fewer: at most 1.5·n in
-// half a period, and 1.1·n in a tenth of a period. By comparison, FixedWindow may admit 2·n within
-// two microseconds.
+// SlidingWindow estimates how many units were spent in the last period, and allows a charge if the
+// estimate plus the charge is at most n. The estimate is the number of units spent in the current
+// window plus a share of those spent in the previous one. If the last period still covers a quarter
+// of the previous window, that share is a quarter. The estimate is exact if the previous window's
+// units were spent evenly. If they were not, SlidingWindow may admit up to 2·n − 1 units in an
+// interval (t − period, t]. It admits at most 1.5·n in half a period, and 1.1·n in a tenth of a
+// period. By comparison, FixedWindow may admit 2·n units within two microseconds.
 //
-// The method is described by Cloudflare in "How we built rate limiting capable of scaling to
-// millions of domains" (2017), but SlidingWindow does not round the estimate.
+// Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
+// domains" (2017). Unlike Cloudflare's implementation, SlidingWindow does not round the estimate.
 //
-// In a State, A holds the units of the window that contains At, and B those of the previous
-// window.
+// In its State, A is the number of units spent in the window that contains At, and B is the number
+// spent in the previous window.
 func SlidingWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingWindow{}, Quota: n, Period: period}
 }

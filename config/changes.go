@@ -12,11 +12,11 @@ import (
 	"github.com/seed83679106/weir/headers"
 )
 
-// Changes are the differences that a reload made, in the order of the file. Removed
-// rules come last.
+// Changes lists the differences that a reload made, in the order of the file. Removed rules come
+// last.
 type Changes []Change
 
-// A Change is one difference between the rules before and after a reload.
+// A Change describes one difference between the rules before and after a reload.
 type Change struct {
 	Rule string // the name of the rule
 
@@ -26,15 +26,14 @@ type Change struct {
 	// another, which starts counting at 0, is added.
 	What string
 
-	// From is the text of the part before the reload, or empty if the part was added. To is its
-	// text after the reload, or empty if the part was removed.
+	// From is the part's text before the reload, or empty if the part was added. To is its text
+	// after the reload, or empty if the part was removed.
 	From, To string
 
 	// Lost reports whether units spent before the reload no longer count. Counts are lost if a
-	// rule, a limit or a penalty is removed, if a rule or a limit is renamed, if a limit or the
-	// strikes of a penalty get another algorithm, or if the key of a rule changes. Lost is false
-	// for overrides, although the counts of a key start at 0 if its override changes the name or
-	// the algorithm of a limit.
+	// rule, limit or penalty is removed, if a rule or limit is renamed, if the algorithm of a limit
+	// or of a penalty's strikes changes, or if a rule's key changes. Lost is false for overrides,
+	// although a key's counts start at 0 if its override changes the name or algorithm of a limit.
 	Lost bool
 }
 
@@ -47,8 +46,8 @@ func (c Changes) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// String returns text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m".
-// The text also says if counts are lost.
+// String returns text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". If
+// counts are lost, the text says so.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {

@@ -19,18 +19,18 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. A
-// larger file is not loaded. MaxSize limits the time and memory that the parser uses.
+// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. It
+// bounds the time and memory that parsing takes.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
 var schema string
 
-// Schema returns a JSON schema (draft 2020-12) that describes the structure of a file, for use in
-// editors. It does not include the names of the functions in Options.
+// Schema returns a JSON schema (draft 2020-12) for rules files, which editors can use. It does not
+// include the names in Options.Keys and Options.Costs.
 func Schema() string { return schema }
 
-// Options are the options of Open. The zero value is ready to use.
+// Options are options for Open. The zero value is ready to use.
 type Options struct {
 	// Keys maps names, as used in files, to key functions. A name must not contain a colon or be
 	// the name of a built-in key.
@@ -40,22 +40,22 @@ type Options struct {
 	Costs map[string]func(r *http.Request) int64
 
 	// Overrides are limits for individual keys that can change while the program runs, for example
-	// through package admin. They take precedence over the overrides in the file, and reloads do
-	// not affect them. nil means none.
+	// through package admin. They take precedence over the overrides in the file and are not
+	// affected by reloads. nil means none.
 	Overrides *overrides.Live
 
-	// Limiter has the options that are not in a file, such as OnLimited, OnError and Observe. Its
+	// Limiter holds the options that are not in a file, such as OnLimited, OnError and Observe. Its
 	// Rules must be empty. Its Headers are the default for a file that sets no headers. Watch logs
 	// to its Logger.
 	Limiter weir.Options
 
-	// FS is the file system that contains the file, such as an [embed.FS]; nil means the file
-	// system of the operating system.
+	// FS is the file system that contains the file, such as an [embed.FS]; nil means the operating
+	// system's file system.
 	FS fs.FS
 }
 
-// A File holds the rules that were loaded from a file. If a reload finds an error in the file, the
-// File keeps its current rules. It is safe for concurrent use.
+// A File holds the rules loaded from a file. If a reload finds an error, the File keeps its current
+// rules. It is safe for concurrent use.
 type File struct {
 	path  string
 	store weir.Store
@@ -80,8 +80,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file. The limits of its rules are counted in store. If the file has errors,
-// the error that Open returns wraps at most 100 of them, each an [*Error].
+// Open loads a rules file, whose limits are counted in store. If the file contains errors, Open
+// returns an error that wraps up to 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -123,13 +123,13 @@ func (f *File) check() error {
 	return err
 }
 
-// Handler returns a middleware that charges the named rules together, all or nothing. The rules
-// that are in force when a request arrives apply to it; a later reload does not affect it.
+// Handler returns middleware that charges the named rules together: a request refused by one rule
+// spends nothing under the others. Each request is limited by the rules in force when it arrives,
+// even if the file is reloaded meanwhile.
 //
 // Handler panics if the file lacks one of the rules, or if the rules cannot be charged together.
-// Routes are built when a program starts, and a program must not serve a route without limits
-// because its rule is missing. After a call to Handler, a reload that would remove one of these
-// rules fails.
+// Otherwise a program with a misspelled rule name would serve a route without limits. After a call
+// to Handler, a reload that would remove one of these rules fails.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	i := f.handler(names)
 	return func(next http.Handler) http.Handler {
@@ -139,17 +139,16 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	}
 }
 
-// HandlerOfAll returns a middleware that charges all rules of the file together. It uses the rules
-// that are in force when a request arrives, so a reload may add and remove rules. All rules must
-// have the same headers: HandlerOfAll panics if they differ, and a later reload in which they
-// differ fails.
+// HandlerOfAll returns middleware that charges all rules in the file together. It uses the rules in
+// force when a request arrives, so a reload may add and remove rules. All rules must have the same
+// headers. If they differ, HandlerOfAll panics, and a later reload fails.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
 
-// Admit returns a function that applies the named rules to requests, as Handler does: it calls
-// [weir.Limiter.Admit] with the rules in force. It is for package weirgrpc and for other servers
-// that are not an http.Handler. Admit panics in the same cases as Handler.
+// Admit returns a function that applies the named rules to requests with [weir.Limiter.Admit]. The
+// function uses the rules in force when it is called. It is for package weirgrpc and other servers
+// that do not use http.Handler. Admit panics in the same cases as Handler.
 func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
 	i := f.handler(names)
 	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
@@ -179,35 +178,35 @@ func (f *File) handler(names []string) int {
 	return len(next.limiters) - 1
 }
 
-// Limiters returns the Limiters that the file's handlers currently use, for example to pass them
-// to package admin. A reload replaces them.
+// Limiters returns the Limiters that the file's handlers currently use, for example for package
+// admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the trusted-proxies of the file, for programs that also trust other
-// header fields from these proxies.
+// TrustedProxies returns the proxies listed under trusted-proxies in the file. Programs that trust
+// other header fields from these proxies can use it.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// ByIP returns the key function that the file calls ip. It finds the client's address with the
-// trusted-proxies and the proxy-header that are in force when the request arrives. ByIP is for
-// limits that the program defines outside the file.
+// ByIP returns the key function that the file calls ip. It uses the trusted-proxies and
+// proxy-header settings in force when the request arrives. Use it for limits that the program
+// defines outside the file.
 func (f *File) ByIP() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
 }
 
-// Version returns the version of the rules in force: the first 12 hexadecimal digits of
-// the SHA-256 of the file and of the files that it includes. Replicas that have loaded
-// the same files have the same version.
+// Version returns the version of the rules in force: the first 12 hexadecimal digits of a SHA-256
+// hash of the file and the files that it includes. Replicas that have loaded the same files have
+// the same version.
 func (f *File) Version() string { return f.current.Load().digest[:12] }
 
-// Loaded returns when the rules in force were loaded, by Open or by a reload.
+// Loaded returns the time at which the rules in force were loaded by Open or a reload.
 func (f *File) Loaded() time.Time { return f.current.Load().at }
 
-// Reloads returns how often a changed file has been loaded since Open, and how often a reload has
-// failed and left the rules unchanged.
+// Reloads returns how many times a changed file has been loaded since Open, and how many reloads
+// have failed.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
 
-// Err returns the error of the last reload, or nil if the reload succeeded or there was none.
-// While Err is not nil, the rules in force may differ from the file.
+// Err returns the last reload's error, or nil if that reload succeeded or there was no reload.
+// While Err returns an error, the rules in force may differ from the file.
 func (f *File) Err() error {
 	if err := f.failed.Load(); err != nil {
 		return *err
@@ -215,8 +214,8 @@ func (f *File) Err() error {
 	return nil
 }
 
-// Unused returns the names of the rules that no handler uses. They limit no request,
-// unless the program takes them from Rules.
+// Unused returns the names of rules that no handler uses. Such a rule limits no requests unless the
+// program obtains it from Rules.
 func (f *File) Unused() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,16 +227,16 @@ func (f *File) Unused() (names []string) {
 	return names
 }
 
-// Check loads a file without using its rules, and returns the error that Open would return. Use
-// it, for example, before a file is deployed. Which errors it finds depends on Keys, Costs, FS and
-// Limiter of o. Check never calls the functions in Keys and Costs.
+// Check loads a file without applying its rules, and returns the error that Open would return. Use
+// it, for example, before you deploy a file. Pass the same Keys, Costs, FS and Limiter as to Open,
+// because the errors depend on them. Check never calls the functions in Keys and Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
 	return err
 }
 
-// Rules returns the rules of the file, in the order of the file. They are for a Limiter that
-// reloads do not affect, such as one for [weir.Limiter.Transport].
+// Rules returns the file's rules in order. Use it to build a Limiter that is not affected by
+// reloads, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
 	var rules []weir.Rule
 	for _, r := range f.current.Load().rules {
@@ -247,10 +246,10 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
-// Reads returns the parts of a request that the key and the cost of a rule read, in the syntax of
-// the file: "ip", "header:X-Tenant", "content-length" and so on. It includes those in a list or in
-// first-of. It is for programs that have only a part of each request, such as its line in a log.
-// If there is no such rule, Reads returns nil.
+// Reads returns the parts of a request that a rule's key and cost read, such as "ip",
+// "header:X-Tenant" and "content-length", in the syntax of the file. It includes the parts that
+// lists and first-of read. It is for programs that have only part of each request, such as a log
+// line. If there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {
@@ -263,9 +262,9 @@ func (f *File) Reads(rule string) []string {
 	return sources
 }
 
-// Reload reads the file again and returns what changed. After an error the rules are unchanged.
-// Call Reload when an operator asks for a reload, for example with a signal. Watch reloads the
-// file automatically.
+// Reload reads the file again and returns what changed. If it returns an error, the rules are
+// unchanged. Call Reload when an operator requests a reload, for example with a signal. Watch
+// reloads the file automatically.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 
 // load replaces the rules by those in c and returns what changed. err is the error of

@@ -1,5 +1,4 @@
-// Package config reads named rules from a YAML file, and reads them again when the file
-// changes.
+// Package config loads rules from a YAML file, and reloads them when the file changes.
 //
 //	package main
 //
@@ -29,10 +28,9 @@
 //	  - name: auth.createToken
 //	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
 //
-// No other field is required. This file applies two limits of the gcra algorithm to each client
-// address. The fields key, algorithm, timezone and headers at the top of a file are the defaults
-// for all rules. The fields algorithm, burst and timezone of a rule are the defaults for its
-// limits:
+// No other field is required. This file applies two GCRA limits to each client address. The fields
+// key, algorithm, timezone and headers at the top level set defaults for all rules. In a rule, the
+// fields algorithm, burst and timezone set defaults for its limits:
 //
 //	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client
 //	proxy-header: x-forwarded-for # the default; the other value is forwarded
@@ -55,53 +53,55 @@
 //
 // # Values
 //
-// docs/files.md in the repository lists all fields. They have the following values:
+// All fields are listed in docs/files.md in the repository. They have the following values:
 //
 //   - key is ip, global, method, route, basic-auth-user, header:NAME, cookie:NAME, path:NAME,
 //     json:NAME (of bodies up to 64 KiB), or a name from Options.Keys. A list joins keys, and
-//     {first-of: […]} uses the first key that applies. {header: NAME} is the same as header:NAME.
-//   - no-key says what happens to requests without a key. With skip (the default) the rule does
-//     not apply to them, with share they all share one key, and with refuse they get status 400.
+//     {first-of: […]} uses the first key that applies. {header: NAME} is equivalent to header:NAME.
+//   - no-key says what happens to requests without a key: skip (the default) does not apply the
+//     rule to them, share gives them all the same key, and refuse refuses them with status 400.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
-//   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The periods day,
-//     week and month are calendar windows.
+//   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The values day,
+//     week and month stand for calendar windows.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
-//   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or
-//     none, or a list of these. The value exposed also lists the fields in
+//   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
+//     or a list of these. With exposed, the fields are also listed in
 //     Access-Control-Expose-Headers.
-//   - cost is an integer of at least 1, content-length, or a name from Options.Costs. The unit of
-//     content-length is content-bytes, unless the unit field says otherwise. Under content-length,
-//     a request whose body length is unknown is refused.
-//   - settle says what a request is charged in the end: its cost (reserved, the default), or what
-//     the handler reports or draws in the unit of the rule (used, see [weir.ChargeUsed]).
-//   - enforce is the percentage of keys for which the rule is enforced, such as 10%. Requests with
-//     other keys are charged but not refused, so 0% refuses no request. The default is 100%.
-//   - allow lists requests that the rule does not apply to, and deny lists requests that it
-//     refuses. An entry is an address, a network, a key, or a key prefix such as tenant-a/*.
-//     Addresses and networks are compared with the client's address, whatever the key of the rule
-//     is. An entry that no key of the rule can match is an error.
+//   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
+//     is content-length, the default unit is content-bytes, and a request whose body length is
+//     unknown is refused.
+//   - settle is reserved (the default) or used. With reserved, a request is charged its cost. With
+//     used, it is charged what its handler reports or draws in the rule's unit: see
+//     [weir.ChargeUsed].
+//   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
+//     100%. Requests with other keys are charged but never refused.
+//   - allow lists clients to which the rule does not apply, and deny lists clients that it refuses.
+//     An entry is an address, a network, a key, or a key prefix such as tenant-a/*. Addresses and
+//     networks are compared with the client's address, whatever the rule's key is. An entry that
+//     can never match is an error.
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the maximum random time
-//     that is added to Retry-After. See Status and RetryJitter of [weir.Rule].
+//     that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
 //   - overrides give keys their own limits: see docs/overrides.md.
-//   - penalty has the fields strikes, for and most, which are Strikes, Duration and MaxDuration of
-//     [weir.Penalty]. The value of strikes is a limit, whose default algorithm is anchored-window.
+//   - penalty has the fields strikes, for and most, which correspond to Strikes, Duration and
+//     MaxDuration of [weir.Penalty]. The value of strikes is a limit, and its default algorithm is
+//     anchored-window.
 //
-// The include field names other files with rules, such as limits.d/*.yaml: see docs/files.md.
+// The include field names other rules files, such as limits.d/*.yaml: see docs/files.md.
 //
 // # Errors
 //
-// A file must be UTF-8 text of at most 4 MiB, without anchors, aliases and tags. It is loaded as a
-// whole or not at all. Each error in the file is an [Error] with a line and a column. A redundant
-// limit, which never refuses what another limit of its rule admits, is also an error. Package
-// config detects redundant limits in simple cases only.
+// A file must be UTF-8 text of at most 4 MiB, without YAML anchors, aliases or tags. If it contains
+// an error, none of it is loaded. Each error is reported as an [Error] with a line and a column. A
+// redundant limit is also an error: it never refuses a request that another limit of its rule
+// admits. Only simple cases of redundancy are detected.
 //
 // # Reloads
 //
-// A store keeps counts under the key and the names of the rule, limit and algorithm. A reload
-// keeps each count whose key and names stay the same, so the numbers of a limit may change, and
-// limits may be added to or removed from a rule. A limit without a name is named after its period
-// ([weir.Limit.StoredName]), so give a limit a name if its period may change. A [Change] says
-// whether a reload loses the counts of a rule or a limit. A reload cannot detect a change to the
-// secret of [keys.Hashed], which turns every key into a new one.
+// Stores keep counts under the key and the names of the rule, limit and algorithm. A reload
+// preserves a count if its key and names stay the same. You can therefore change a limit's numbers,
+// and add limits to a rule or remove them. A limit without a name is named after its period
+// ([weir.Limit.StoredName]), so give it a name if its period may change. A [Change] says whether a
+// reload loses the counts of a rule or limit. A reload cannot detect a change to the secret of
+// [keys.Hashed], although such a change turns every key into a new one.
 package config

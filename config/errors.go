@@ -7,16 +7,16 @@ import (
 	"github.com/seed83679106/weir/internal/typo"
 )
 
-// An Error is one error in a file. The error that Open or Reload returns wraps at most 100 of
-// them, in the order of the file, and its text has one line for each.
+// An Error describes one error in a file. The error returned by Open or Reload wraps at most 100
+// Errors, in the order of the file. Its text has a line for each of them.
 type Error struct {
 	Path         string
 	Line, Column int // both from 1; Column counts characters
 	Text         string
 }
 
-// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?". The
-// position comes first, because editors and terminals look for it there.
+// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?". Many
+// editors and terminals recognize the position at the start.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
 }

@@ -20,17 +20,16 @@ import (
 // program writes a file in place, the file is incomplete.
 const quiet = 100 * time.Millisecond
 
-// Watch reloads the file when it or a file that it includes changes. It returns the error of ctx
-// when ctx ends. If the system cannot watch files, it returns an error immediately. It leaves no
-// goroutines behind. If the file becomes invalid, the rules in force stay unchanged, and Watch
-// reads the file again after its next change. Watch logs each change and each error to the Logger
-// of Options.Limiter. It logs a warning for a change that loses counts, and for a rule that no
-// handler names.
+// Watch reloads the file whenever it or a file that it includes changes. It runs until ctx is done
+// and then returns ctx.Err(). If the system cannot watch files, Watch returns an error immediately.
+// It leaves no goroutines behind. If the file becomes invalid, the rules in force stay unchanged
+// until the file is fixed. Watch logs each change and each error to Options.Limiter.Logger. It logs
+// a warning for each change that loses counts and each rule that no handler uses.
 //
-// Watch detects when a file is written in place or replaced, and when a symbolic link in any part
-// of the path is replaced. It therefore works with Kubernetes ConfigMaps, except those mounted
-// with subPath, which the kubelet never updates. Network file systems do not report changes, so
-// call Reload there.
+// Watch notices when a file is written in place or replaced, and when a symbolic link anywhere in
+// its path is replaced. It therefore works with Kubernetes ConfigMaps, except those mounted with
+// subPath, which the kubelet never updates. Network file systems do not report changes, so call
+// Reload for files on them.
 func (f *File) Watch(ctx context.Context) error {
 	if f.o.FS != nil {
 		return errors.New("config: only files of the operating system can be watched")

@@ -1,13 +1,13 @@
-// Package credit grants a key extra units beyond the limits of a rule, for example to a customer
-// who has just paid.
+// Package credit grants keys units beyond a rule's limits, for example when a customer has just
+// paid.
 //
 //	paying := credit.New(store, credit.Options{Rules: []string{"api"}})
 //	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
 //	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
-// If the limits of the rule then refuse a request of that key, granted units pay for it until
-// they are used up or expire. The store keeps these units, so all processes that share it see a
-// grant within a second.
+// When the rule's limits refuse a request with that key, granted units pay for it, until they are
+// used up or expire. They are kept in the store, so all processes that share the store see a grant
+// within a second.
 package credit
 
 import (
@@ -19,30 +19,27 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a store that gets its decisions from the store next. If limits of the named rules
-// refuse a charge, the store pays for it with granted units. Each refusal under these rules
-// requires a second call to next; refusals under other rules do not. New panics if next is nil or
-// no rule is named.
+// New returns a Store that wraps next. If the limits of one of the named rules refuse a charge, the
+// Store pays for it with granted units. Each refusal under these rules requires a second call to
+// next; refusals under other rules do not. New panics if next is nil or no rule is named.
 //
-// The returned store must be the outermost decorator. A quota.Hybrid inside it remembers for a
-// second that a key has no granted units, which saves most of the second calls.
+// The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, the Hybrid
+// remembers for a second that a key has no granted units, which avoids most of the second calls.
 //
-// Granted units pay for a request in full or not at all. Limits that admit the request are
-// charged as usual, and granted units pay for all limits that refuse it. If a pause, a ban, a
-// deny rule or a concurrency limit refuses a request, granted units cannot pay for it and none
-// are spent. A rule in shadow mode never spends granted units, because it refuses no requests.
-// Its events therefore report refusals that granted units would have paid for. If the second call
-// to next fails, the request is refused.
+// Granted units pay for a request in full or not at all. Limits that admit the request are charged
+// as usual, and granted units pay for all limits that refuse it. If a pause, a ban, a deny or a
+// concurrency limit refuses the request, no granted units are spent. A rule in shadow mode never
+// spends granted units, because it refuses no requests. Its events therefore report refusals that
+// granted units would have paid for. If the second call to next fails, the request is refused.
 //
-// With this store, quota.Peek includes granted units in Remaining, and reports Allowed if either
-// the limit or the granted units can pay for the whole charge. quota.AllowAtMost and
-// quota.ModeAtMost spend the units of the limits first, and then granted units in a separate
-// call.
+// With this Store, quota.Peek includes granted units in Remaining. Allowed is true if either the
+// limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
+// spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision on a charge paid with granted units, At is Paid, and Remaining is that of the
-// limit that refused. If the rule's Settle refunds such a charge, the units become granted units
-// again, unless they have expired. They are also lost if the key has had no granted units left
-// for an hour or more.
+// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is what
+// remains under the limit that refused the charge. If the rule's Settle refunds such a charge, the
+// units are granted again, unless they have expired. They are also lost if the key has had no
+// granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -59,15 +56,15 @@ type Options struct {
 	Rules []string
 }
 
-// A Store pays refused charges with granted units. See New.
+// A Store uses granted units to pay for charges that limits refuse. See New.
 type Store struct {
 	next  quota.Store
 	rules []string
 }
 
-// Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if
-// d is 0. Units left from earlier grants are added, up to 2^50 in total. They then all expire
-// together, at the latest of their expiry times.
+// Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if d
+// is 0. They are added to units left from earlier grants, up to 2^50 in total. All of these units
+// then expire together, at the latest of their expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -91,7 +88,7 @@ func Left(ctx context.Context, store quota.Store, rule, key string) (units int64
 	return d.Remaining, t.At.Add(d.ResetAfter), nil
 }
 
-// Revoke removes all granted units of a key under a rule.
+// Revoke removes all of a key's granted units under a rule.
 func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
 	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
 }
@@ -102,9 +99,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// Paid is the Decision.At of a charge that was paid with granted units. Because no limit has
-// spent units at that instant, refunding such a charge through a store that New did not return
-// has no effect.
+// Paid is the Decision.At of a charge that was paid with granted units. Refunding such a charge has
+// an effect only through a store returned by New.
 const Paid = 1
 
 // Unpaid returns the store that was passed to New. Calls to it spend no granted units. See

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// A Dialect is a way to describe limits in response header fields. Dialects are flags: IETF |
-// GitHub sends both. Whatever the dialect, every refusal has a Retry-After field, unless waiting
-// does not help.
+// A Dialect is a format for describing limits in response header fields. Dialects are bit flags:
+// IETF | GitHub sends both. In every dialect, a refusal has a Retry-After field unless waiting does
+// not help.
 //
 // If a response concerns several limits, a dialect that can describe only one limit shows the
 // tightest one: after a refusal, the limit with the longest wait; otherwise, the limit with the
@@ -61,8 +61,8 @@ const (
 	Exposed
 )
 
-// Validate returns an error if d has bits that are not among the constants, or combines dialects
-// that cannot be combined.
+// Validate returns an error if d contains an unknown bit, or combines dialects that cannot be
+// combined.
 func (d Dialect) Validate() error {
 	switch {
 	case d >= Exposed<<1:
@@ -101,13 +101,14 @@ func (d Dialect) fields(units []string) []string {
 	return names
 }
 
-// Requests is the unit of limits that name no other unit.
+// Requests is the default unit of a limit.
 const (
 	Requests           = "requests"
 	concurrentRequests = "concurrent-requests" // of a concurrency limit, in the IETF fields
 )
 
-// RetryAfter is the header field in which every dialect tells clients how long to wait.
+// RetryAfter is the name of the header field that tells clients how long to wait. All dialects use
+// it.
 const RetryAfter = "Retry-After"
 
 // The fields that are not part of a triple.

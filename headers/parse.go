@@ -1,5 +1,4 @@
-// Package headers writes and reads the response header fields that inform clients about rate
-// limits.
+// Package headers writes and parses rate-limit header fields.
 //
 //	package main
 //
@@ -27,20 +26,20 @@
 //
 // # Clients
 //
-// [Parse] reads all dialects and Retry-After. weir.Limiter.Transport calls it for each
+// [Parse] understands all dialects and Retry-After. weir.Limiter.Transport calls it for each
 // response.
 //
 // # Servers
 //
-// A server that uses package weir sets the Headers field of its Options to one [Dialect], or to
-// several, such as headers.IETF | headers.GitHub. A server that calls package quota itself writes
-// the fields with a [Writer].
+// Servers that use package weir set weir.Options.Headers to one or more Dialects, such as
+// headers.IETF | headers.GitHub. Servers that use package quota directly write the fields with a
+// [Writer].
 //
 // # Vocabulary
 //
-//   - A dialect is one set of field names and value formats. [XRateLimit] is the oldest dialect,
-//     and [IETF] is a draft standard.
-//   - A policy is the description of a limit in a response: its name, quota and window.
+//   - A dialect is a set of field names and value formats. [XRateLimit] is the oldest dialect, and
+//     [IETF] is a draft standard.
+//   - A policy is a limit's description in a response: its name, quota and window.
 package headers
 
 import (
@@ -51,7 +50,7 @@ import (
 	"time"
 )
 
-// A Limit is a server's description of one of its limits.
+// A Limit describes one of a server's limits, as parsed from a response.
 type Limit struct {
 	// Name is the name of the policy, if the dialect has one.
 	Name string
@@ -79,33 +78,31 @@ const (
 	maxText   = 256            // bytes of a time, a unit or a resource; longer values are ignored
 )
 
-// Parse returns the limits that the header fields of a response describe, and how long the
-// response asks the client to wait (in Retry-After or retry-after-ms), or 0 if it does not ask.
-// The keys of h must be canonical, as in headers that net/http has read. The argument now is when
-// the response arrived, on the reader's clock.
+// Parse returns the limits that a response's header fields describe, and how long Retry-After or
+// retry-after-ms asks the client to wait. If the response contains neither field, retryAfter is 0.
+// The keys of h must be in canonical form, as in headers read by net/http. The argument now is the
+// time on the local clock at which the response arrived.
 //
-// A limit that the response describes in two dialects is returned twice. Limits of the IETF field
-// and of drafts 06 and 07 come first, each joined with its policy if there is one. The policy of
-// an IETF limit is found by name and partition key. The policy of a limit of draft 06 or 07 is
-// found by the quota of the limit.
+// A limit that the response describes in two dialects is returned twice. Limits from the fields of
+// IETF, Draft06 and Draft07 come first, each combined with its policy if there is one. IETF limits
+// are matched to policies by name and partition key, and those of the older drafts by quota.
 //
-// Servers confuse time formats, so Parse accepts every format in each field. Numbers below 10^8
+// Because servers confuse time formats, Parse accepts any format in any field. Numbers below 10^8
 // are seconds from now, numbers from 10^8 are Unix seconds, and numbers from 10^11 are Unix
 // milliseconds. A number may have decimals. The value of retry-after-ms is always relative to now.
-// A Unix time more than a year in the past means "never". Other formats are durations ("6m0s"),
-// RFC 3339 and the three HTTP date formats. Waits are capped at 24 hours, after which the server
-// can ask for more. Negative and malformed values are ignored.
+// A Unix time more than a year in the past means "never". Other formats are durations ("6m0s"), RFC
+// 3339 and the three HTTP date formats. Waits are capped at 24 hours. Negative and malformed values
+// are ignored.
 //
-// The clocks of server and reader may differ, so a time is measured from the Date of the response,
-// which is on the server's clock. Date has whole seconds, so a wait may be up to a second too
-// long, but never too short. If Date is missing or more than a day from now, times are measured
-// from now.
+// The server's clock may differ from the local one, so Parse measures times from the response's
+// Date field. Because Date is in whole seconds, a wait may be up to a second too long, but never
+// too short. If Date is missing or more than a day away from now, Parse measures times from now.
 //
-// In a response from a cache (Age > 0), Parse reads only Retry-After, because the limits may have
-// changed since the response was stored.
+// If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
+// have changed since the response was stored.
 //
-// If Retry-After is sent twice, the longer wait counts. If retry-after-ms differs from Retry-After
-// by less than a second, it is the same wait with higher precision.
+// If Retry-After is sent twice, Parse returns the longer wait. If retry-after-ms differs from
+// Retry-After by less than a second, Parse uses it as the more precise value.
 func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
 	r := reader{h: h, base: now}
 	if r.count("Age") > 0 {

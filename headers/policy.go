@@ -12,7 +12,7 @@ import (
 )
 
 // A Writer writes the header fields of a Dialect. It is safe for concurrent use. Responses share
-// the value slices that it sets, so a slice may be replaced but must not be modified.
+// the value slices that it sets. A slice may be replaced but must not be modified.
 type Writer struct {
 	dialect Dialect
 	triples []triple            // those that show the tightest limit of all
@@ -21,9 +21,8 @@ type Writer struct {
 	recent  integers
 }
 
-// NewWriter returns a Writer for limits with the given units; no unit means Requests. It returns
-// an error if d has bits that are not among the constants, or combines dialects that use the same
-// fields.
+// NewWriter returns a Writer for limits with the given units; no unit means Requests. It returns an
+// error if d is invalid: see Dialect.Validate.
 func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	if d&^Exposed == 0 {
 		d |= XRateLimit
@@ -62,12 +61,12 @@ func (d Dialect) namedTriples(unit string) (named []triple) {
 	return named
 }
 
-// A Policy is a limit as header fields describe it.
+// A Policy describes a limit for use in header fields.
 type Policy struct {
 	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
 	Name string
 
-	// Resource is the name of the limit in GitHub's fields. Several limits may share it.
+	// Resource is the limit's name in GitHub's fields. Several limits may share a name.
 	Resource string
 
 	// Unit is what the limit counts, in lower-case letters, digits and hyphens; "" means
@@ -77,7 +76,8 @@ type Policy struct {
 	Limit quota.Limit
 }
 
-// A Prepared holds the parts of a policy's fields that are the same in every response.
+// A Prepared is a Policy in the form that Writer.Write needs. It holds the parts of the fields that
+// are the same in every response.
 type Prepared struct {
 	unit      string
 	capacity  int64
@@ -95,7 +95,7 @@ type together struct {
 	value    []string
 }
 
-// Prepare returns the policy in the form that Write needs. Call it once for each policy, not for
+// Prepare converts a Policy to the form that Write needs. Call it once for each policy, not for
 // each response.
 func (w *Writer) Prepare(p Policy) *Prepared {
 	if p.Unit == "" {

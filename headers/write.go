@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Item is the decision on one limit of a request. If its Remaining is unknown (-1), the limit
-// is omitted from the fields.
+// An Item is the decision on a request under one limit. If its Remaining is unknown (-1), the
+// fields omit the limit.
 type Item struct {
 	*Prepared
 	*quota.Decision
@@ -66,27 +66,28 @@ type Response struct {
 	// At is the time of the decisions on the store's clock.
 	At time.Time
 
-	// Refused reports whether the request was refused, by one of the limits or for another reason.
+	// Refused reports whether the request was refused by one of the limits or for another reason.
 	Refused bool
 
 	// RetryAfter is the wait that a refusal asks for. Write rounds it up to whole seconds. If it
 	// is 0 or quota.Never, the refusal has no Retry-After field.
 	RetryAfter time.Duration
 
-	// Memory supplies the Room for values that are not shared with other responses. nil means that
-	// Write allocates the Room and shares more values.
+	// Memory supplies the Room for values that are not shared with other responses. If Memory is
+	// nil, Write allocates the Room and shares more values.
 	Memory interface{ Room() *Room }
 }
 
-// A Room is memory for the field values of one response. A program that already allocates an
-// object for each response can put the Room in it. Write calls Memory.Room at most once.
+// A Room is memory for one response's field values. A program that already allocates an object for
+// each response can avoid an allocation by placing the Room in that object. Write calls Memory.Room
+// at most once.
 type Room struct {
 	values [3]string
 	text   [80]byte
 }
 
-// Write sets the header fields of a response according to the decisions in items, which are in the
-// order of the limits.
+// Write sets the rate-limit fields of r.Header according to items, which must be in the order of
+// the limits.
 func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		if exposed := r.Header[exposeField]; exposed == nil {

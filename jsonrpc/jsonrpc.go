@@ -9,7 +9,7 @@
 //		OnLimited: jsonrpc.OnLimited(64 << 10),
 //	})
 //
-// A batch costs one unit per request. A refusal is reported as a JSON-RPC error, because clients
+// Each request in a batch costs one unit. Refusals are reported as JSON-RPC errors, because clients
 // treat an HTTP error status as a failure of the whole connection.
 package jsonrpc
 
@@ -26,15 +26,15 @@ import (
 )
 
 // CodeLimited is the JSON-RPC error code for a refused request. It is in the range that JSON-RPC
-// reserves for servers.
+// reserves for server errors.
 const CodeLimited = -32029
 
-// Cost returns a function for Rule.Cost that charges 1 unit for a request and 1 unit for each
-// element of a batch. It reads at most the first max bytes of the body, which the handler can
-// still read. A body that begins with "{" costs 1 unit, however long it is, and so does an empty
-// body. Any other body could be a batch. It is refused if it is longer than max bytes, cannot be
-// read, or is not valid JSON in UTF-8, because its requests cannot be counted. Bodies with a
-// Content-Encoding, such as gzip, are refused too. Cost panics if max is below 1.
+// Cost returns a function for Rule.Cost that charges 1 unit for a single request and 1 unit for
+// each element of a batch. The function reads at most the first max bytes of the body, and the
+// handler can still read the whole body. A body that begins with "{" costs 1 unit, however long it
+// is, and so does an empty body. Any other body is refused if it is longer than max bytes, cannot
+// be read, or is not valid JSON in UTF-8, because it could be a batch of any size. A body with a
+// Content-Encoding, such as gzip, is also refused. Cost panics if max is below 1.
 func Cost(max int64) func(*http.Request) int64 {
 	mustBePositive("Cost", max)
 	return func(r *http.Request) int64 {
@@ -67,17 +67,17 @@ func Cost(max int64) func(*http.Request) int64 {
 }
 
 // OnLimited returns a handler for Options.OnLimited. It responds to a refused request with status
-// 200 and a JSON-RPC error that has the id of the request, the code CodeLimited and a readable
-// message. The data member of the error contains the reason for the refusal. If waiting helps, it
-// also contains retryAfter, with the same number of seconds as the Retry-After header field. A
-// batch gets one error per request.
+// 200 and a JSON-RPC error that has the request's id, the code CodeLimited and a readable message.
+// The error's data member contains the reason for the refusal. If waiting helps, data also contains
+// retryAfter, the number of seconds in the Retry-After header field. A batch gets one error per
+// request.
 //
-// The handler calls weir.Refuse instead for notifications, which have no id, for batches of more
-// than 100 requests, for bodies that are longer than max bytes or not JSON-RPC, and for requests
-// without a body, such as the GET of an MCP client. It reads the body before it responds; set
-// ReadTimeout on the server to limit how long that takes. Do not use OnLimited to answer a
-// proxy's authorization requests (forward auth), because the proxy would take status 200 to mean
-// that the request is allowed. OnLimited panics if max is below 1.
+// The handler calls weir.Refuse instead if the request is a notification (which has no id), a batch
+// of more than 100 requests, not JSON-RPC, longer than max bytes, or without a body, such as an MCP
+// client's GET. The handler reads the body before it responds; to limit how long that takes, set
+// ReadTimeout on the server. Do not use OnLimited for a proxy's authorization requests (forward
+// auth), because the proxy would allow every request that gets status 200. OnLimited panics if max
+// is below 1.
 func OnLimited(max int64) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -8,9 +8,9 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// ByIPPrefix is like [weir.ByIP], but with networks of a chosen size. The arguments ipv4 and ipv6
-// are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A client that holds a
-// larger network has several quotas.
+// ByIPPrefix is like [weir.ByIP], but uses networks of the given sizes. The arguments ipv4 and ipv6
+// are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A client that owns a larger
+// network has several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -18,11 +18,10 @@ func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 }
 
 // ByForwarded is like [weir.ByIP], but for proxies that write the Forwarded field (RFC 7239)
-// instead of X-Forwarded-For. ByForwarded reads only Forwarded, and ByIP reads only
-// X-Forwarded-For, because a proxy sets one of these fields and may forward the other as the
-// client sent it.
+// instead of X-Forwarded-For. It never reads X-Forwarded-For, because a proxy that sets one of
+// these fields may forward the other unchanged from the client.
 //
-// ByForwarded reads the elements of the field from right to left while they come from a trusted
+// ByForwarded reads the field's elements from right to left for as long as they come from a trusted
 // proxy. It stops at an element whose "for" parameter is hidden ("_gazonk"), "unknown", missing or
 // not an address. The key is then the address of the proxy that sent the element. Ports are
 // ignored.
@@ -31,24 +30,24 @@ func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// An AddrFunc returns the address that a request comes from; ok is false if the address is
+// An AddrFunc returns the address from which a request was sent; ok is false if the address is
 // unknown. An AddrFunc must be safe for concurrent use.
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
-// ClientAddr returns an AddrFunc that returns the full client address from which [weir.ByIP] makes
-// a key. It returns ok false if the client has no address, as on a Unix socket.
+// ClientAddr returns an AddrFunc that finds the client's address as [weir.ByIP] does, and returns
+// all of it. It returns ok false if the client has no address, as on a Unix socket.
 func ClientAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ClientAddr", addr.ForwardedFor, trusted).Addr
 }
 
-// ForwardedAddr returns an AddrFunc that returns the full client address from which [ByForwarded]
-// makes a key. It returns ok false if the client has no address, as on a Unix socket.
+// ForwardedAddr returns an AddrFunc that finds the client's address as [ByForwarded] does, and
+// returns all of it. It returns ok false if the client has no address, as on a Unix socket.
 func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr limits the addresses that find returns, grouped into networks of a chosen size: see
-// [ByIPPrefix]. The rule does not apply to a request for which find returns no address.
+// ByAddr uses the network of the address that find returns as the key. See [ByIPPrefix] for the
+// sizes of networks. A request has no key if find returns no address.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {

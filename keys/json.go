@@ -13,33 +13,35 @@ import (
 // unreadable is the key of requests in whose body ByJSON cannot read the value.
 const unreadable = "unreadable"
 
-// ByJSON limits each value of a field of a JSON body, such as the user name of a login. The body
-// must be an object. A field of a nested object is named by its path: "params.name" is the tool
-// that an MCP client calls. If a name itself contains a dot, escape the dot: "a\.b". As in
-// encoding/json, names match regardless of case. The value must be a string, or a number without a
-// fraction or exponent. The key is the value in lower case with surrounding spaces removed, so a
-// client gets no fresh quota by sending "Ann@Example.com ". If your handler also ignores other
-// differences, such as dots, plus signs or accents, write a KeyFunc that ignores them too.
+// ByJSON uses a field of the JSON request body as the key, such as the user name in a login
+// request. The body must be an object. A field of a nested object is named by its path. For
+// example, "params.name" is the tool that an MCP client calls. If a name contains a dot, escape the
+// dot: "a\.b". As in encoding/json, names match regardless of case. The value must be a string, or
+// a number without a fraction or exponent. The key is the value in lower case without surrounding
+// spaces, so a client gets no fresh quota by sending "Ann@Example.com ". If your handler ignores
+// other differences as well, such as dots, plus signs or accents, write a KeyFunc that also ignores
+// them.
 //
 // ByJSON reads at most the first max bytes of the body. The handler can still read the whole body,
-// and gets the same read error, if there is one. The rule is charged before the rest of the body
-// arrives. A slow client can delay its own request for as long as the server's ReadTimeout allows.
+// and receives any read error that ByJSON encountered. The rule is charged before the rest of the
+// body arrives. A slow client can delay its own request for as long as the server's ReadTimeout
+// allows.
 //
-// If ByJSON cannot read the value, the request is limited all the same: its key is "unreadable",
-// and all such requests share one quota. This happens if the body is longer than max, truncated,
-// nested more deeply than encoding/json allows, or not a JSON object, such as a JSON-RPC batch. It
-// also happens if the body contains the field twice or with a value of another type, or if the
-// request declares a body but does not send it, as in forward auth. A body of unknown length
-// (chunked) must be shorter than max. The Content-Type is ignored, because many handlers ignore
-// it.
+// If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
+// This happens if the body is longer than max, truncated, nested more deeply than encoding/json
+// allows, or not a JSON object, such as a JSON-RPC batch. It also happens if the body contains the
+// field twice or with a value of another type, or if the request declares a body but does not send
+// it, as in forward auth. A body of unknown length (chunked) must be shorter than max. The
+// Content-Type is ignored, because many handlers ignore it.
 //
-// The rule does not apply if the body is empty, or if the field, or an object on the path to
-// it, is missing or null, or if the field is an empty string. Use [weir.FirstOf] to give such requests another key.
+// A request has no key if the body is empty, if the field or an object on its path is missing or
+// null, or if the field is an empty string. Use [weir.FirstOf] to give such requests another key.
 //
-// Anyone can send another user's name and spend that user's quota: see [ByBasicAuthUser].
+// Anyone can spend another user's quota by sending that user's name: see [ByBasicAuthUser].
 //
-// For an outgoing request, ByJSON reads the copy that GetBody returns, if there is one. ByJSON
-// panics if field or one of the names in its path is empty, or if max is less than 1.
+// For an outgoing request with a GetBody function, ByJSON reads the copy of the body that GetBody
+// returns. ByJSON panics if field or one of the names in its path is empty, or if max is less than
+// 1.
 func ByJSON(field string, max int64) weir.KeyFunc {
 	path := strings.Split(strings.ReplaceAll(field, `\.`, "\x00"), ".")
 	for i, name := range path {

@@ -1,26 +1,27 @@
-// Package keys provides more key functions for weir.Rule, and lists of keys and addresses.
+// Package keys provides key functions for weir.Rule, and lists of keys and addresses.
 //
 //	limit := weir.Middleware(store, "api", keys.ByContext(accountKey{}), algorithms.GCRA(100, time.Minute))
 //
-// Like those of package weir, the functions panic if their arguments are invalid.
+// Like the key functions of package weir, these functions panic if their arguments are invalid.
 //
 // # Which key
 //
-// [ByContext] is for an account that a middleware has authenticated. [ByJSON], [ByCookie] and
-// [ByBasicAuthUser] read values that clients can invent, so add a limit by address. [Hashed] keeps
+// [ByContext] is for accounts that middleware has authenticated. [ByJSON], [ByCookie] and
+// [ByBasicAuthUser] read values that clients can forge, so add a limit by address. [Hashed] keeps
 // secrets and names out of the store.
 //
-// [ByRoute] and [ByMethod] use the route or the method of a request as its key. To give each
-// client a separate quota for each route or method, combine them with the client's key by
-// [weir.Join]. [ByPathValue] uses a part of the path as the key, such as a tenant.
+// [ByRoute] and [ByMethod] use a request's route or method as its key. To give each client a
+// separate quota per route or method, use [weir.Join] to combine them with the client's key.
+// [ByPathValue] uses part of the path as the key, such as a tenant name.
 //
-// [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP] for networks of other
-// sizes, for the Forwarded field, and for an address that you find yourself.
+// [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP]. ByIPPrefix supports other
+// network sizes, ByForwarded reads the Forwarded field, and ByAddr uses an address that your own
+// function returns.
 //
 // # Lists
 //
 // A [List] contains keys, and an [AddrList] contains addresses and networks. [weir.When] turns a
-// list into a Policy or a ForKey function that allows or denies requests.
+// list into a Policy or ForKey function that allows or denies requests.
 package keys
 
 import (
@@ -38,8 +39,8 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ByCookie limits each value of a cookie. As with [weir.ByHeader], the client chooses
-// the value, and the rule does not apply to a request without the cookie.
+// ByCookie uses a cookie's value as the key. As with [weir.ByHeader], the client chooses the value,
+// and a request without the cookie has no key.
 func ByCookie(name string) weir.KeyFunc {
 	if name == "" {
 		panic("keys: ByCookie: name is empty")
@@ -53,11 +54,11 @@ func ByCookie(name string) weir.KeyFunc {
 	}
 }
 
-// ByBasicAuthUser limits each user name of HTTP Basic authentication. The rule does not apply to a
-// request without a user name. ByBasicAuthUser does not check the password. Unless an earlier
-// handler does, every client that sends a name spends the quota of that name. The quota limits how
-// often passwords can be guessed, but a stranger can lock the user out by spending it. To prevent
-// that, join the key with [weir.ByIP].
+// ByBasicAuthUser uses the HTTP Basic authentication user name as the key. A request without a user
+// name has no key. ByBasicAuthUser does not check the password. Unless an earlier handler does, any
+// client can spend a user's quota by sending the user's name. The quota limits password guessing,
+// but a stranger can lock the user out by spending it. To prevent this, join the key with
+// [weir.ByIP].
 func ByBasicAuthUser() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		user, _, _ := r.BasicAuth()
@@ -65,8 +66,8 @@ func ByBasicAuthUser() weir.KeyFunc {
 	}
 }
 
-// ByMethod limits each HTTP method. Methods for which net/http has no constant share the key
-// "other", so that a client gets no fresh quota by inventing a method.
+// ByMethod uses the HTTP method as the key. Methods for which net/http has no constant share the
+// key "other", so clients cannot obtain a fresh quota by inventing methods.
 func ByMethod() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		switch r.Method {
@@ -80,9 +81,9 @@ func ByMethod() weir.KeyFunc {
 	}
 }
 
-// ByContext limits each value that r.Context().Value(key) returns, such as the user that an
-// authentication middleware has found. The value must be a [fmt.Stringer] or have a string or
-// integer type. If it is absent or empty or has another type, the rule does not apply.
+// ByContext uses r.Context().Value(key) as the key, such as the user that authentication middleware
+// has stored there. The value must be a [fmt.Stringer], or have a string or integer type. If it is
+// missing, empty or of another type, the request has no key.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
 		panic("keys: ByContext: key is nil")
@@ -108,11 +109,11 @@ func ByContext(key any) weir.KeyFunc {
 	}
 }
 
-// Hashed replaces a key by its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
-// encoded as 22 characters: letters, digits, "-" and "_". Someone who can read the store therefore
-// learns no API keys, and cannot test guesses without the secret. Processes that share a store
-// need the same secret. With a new secret, the count of every key starts at 0. If key returns ok
-// false, so does the function that Hashed returns.
+// Hashed replaces each key with its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
+// encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
+// API keys, and cannot test guesses without the secret. Processes that share a store need the same
+// secret. If the secret changes, every key's count starts at 0. If key returns ok false, so does
+// the function that Hashed returns.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
 		panic("keys: Hashed: secret is empty")

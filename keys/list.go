@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A List is a set of keys, networks and key prefixes. Pass its Has method to [weir.When] to make a
-// function for weir.Rule.ForKey. To list addresses, prefer an [AddrList].
+// A List is a set of keys, networks and key prefixes. To use it in weir.Rule.ForKey, pass its Has
+// method to [weir.When]. For a list of addresses, prefer an [AddrList].
 type List struct {
 	keys     map[string]bool
 	networks networks
@@ -20,18 +20,18 @@ type List struct {
 	lengths  []int // the lengths of starts
 }
 
-// NewList returns a list of entries. An address such as "192.0.2.7" or a network such as
-// "10.0.0.0/8" matches keys that are equal to it or lie within it. "tenant-a/*" matches keys that
-// begin with "tenant-a/". Any other entry matches only an equal key.
+// NewList returns a list of the given entries. An address such as "192.0.2.7" or a network such as
+// "10.0.0.0/8" matches keys that equal it or lie within it. The entry "tenant-a/*" matches all keys
+// with the prefix "tenant-a/". Any other entry matches only an equal key.
 //
-// The list is compared with the whole key of the rule. The key of an IPv6 client is a network,
-// with weir.ByIP a /64: the entry "2001:db8::1" matches keys of ByIPPrefix(32, 128), but no key of
-// ByIP, so denying that entry refuses nobody. The keys of Join, FirstOf and Global are never
-// addresses. To list clients by address, whatever their keys are, use an [AddrList].
+// Entries are compared with the rule's whole key. With weir.ByIP, the key of an IPv6 client is a
+// /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. It does
+// match with ByIPPrefix(32, 128). The keys of Join, FirstOf and Global are never addresses. To list
+// clients by address, whatever their keys are, use an [AddrList].
 //
-// NewList returns an error for an entry that would match either every key or no key. Examples are
-// "*", "", an address with a port, a zone or spaces, and a malformed network. To get the reason,
-// which names the entry, call errors.Unwrap on the error.
+// NewList returns an error for an entry that would match every key or none. Examples are "*", "", a
+// malformed network, and an address with a port, a zone or spaces. To obtain the reason, which
+// names the entry, call errors.Unwrap on the error.
 func NewList(entries ...string) (*List, error) {
 	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
@@ -61,7 +61,7 @@ func NewList(entries ...string) (*List, error) {
 	return l, nil
 }
 
-// Has reports whether a key is in the list. An entry without an asterisk matches both a key and
+// Has reports whether the list contains a key. An entry without an asterisk matches both a key and
 // its quota.Charge.StoredKey.
 func (l *List) Has(key string) bool {
 	if l.keys[storedkey.Of(key)] {
@@ -79,14 +79,14 @@ func (l *List) Has(key string) bool {
 	return ok && l.networks.hold(network)
 }
 
-// An AddrList is a set of addresses and networks. Pass the function that its Match method returns
-// to [weir.When] to make a function for weir.Rule.Policy. The set is compared with the address
-// that a request comes from, not with the key of the rule.
+// An AddrList is a set of addresses and networks. To use it in weir.Rule.Policy, pass the function
+// that its Match method returns to [weir.When]. It is compared with the request's client address,
+// not with the rule's key.
 type AddrList struct{ networks networks }
 
 // NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and networks such
-// as "10.0.0.0/8". An IPv4-mapped address is equivalent to the IPv4 address. Any other entry is an
-// error; its text says what to list instead.
+// as "10.0.0.0/8". An IPv4-mapped IPv6 address is equivalent to the IPv4 address. Any other entry
+// is an error; its text says what to list instead.
 func NewAddrList(entries ...string) (*AddrList, error) {
 	l := &AddrList{}
 	for _, e := range entries {
@@ -102,14 +102,14 @@ func NewAddrList(entries ...string) (*AddrList, error) {
 	return l, nil
 }
 
-// Has reports whether the address a is in the list.
+// Has reports whether the list contains the address a.
 func (l *AddrList) Has(a netip.Addr) bool {
 	a = addr.Outside(a)
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
 // Match returns a function that reports whether the list contains the address that find returns.
-// The function returns false if find returns no address. Use ClientAddr for find, with the same
+// The function returns false if find returns no address. For find, use ClientAddr with the same
 // trusted proxies as for weir.ByIP.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {

@@ -12,15 +12,14 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// ByPathValue limits each value of a wildcard in the route, as returned by
-// [http.Request.PathValue], which works with net/http and with chi. The value exists only after
-// the router has run. With chi, use r.With on the router that matches the route, and not r.Use. If
-// the value is missing or empty, the rule does not apply.
+// ByPathValue uses the value of a wildcard in the route as the key. It calls
+// [http.Request.PathValue], which works with net/http and with chi. The value exists only after the
+// router has run, so with chi, use r.With on the router that matches the route, not r.Use. If the
+// value is missing or empty, the request has no key.
 //
-// The key is the decoded value, so /users/alice and /users/alic%65 have the same key. The mux of
-// net/http decodes values itself. chi does not decode a value in which the client has escaped more
-// than necessary, so handlers see "alic%65". If a value cannot be decoded, the key is the encoded
-// value.
+// The key is the decoded value, so /users/alice and /users/alic%65 have the same key. Handlers
+// behind chi see the encoded value "alic%65" if a client has escaped more than necessary, but
+// ByPathValue decodes it. If a value cannot be decoded, the key is the encoded value.
 func ByPathValue(name string) weir.KeyFunc {
 	if name == "" {
 		panic("keys: ByPathValue: name is empty")
@@ -50,18 +49,18 @@ func pathValue(r *http.Request, name string) string {
 	return v
 }
 
-// ByRoute limits each route. The key is the pattern that matched, such as "/users/{id}". It does
-// not include the method, and includes the host only with net/http. To tell GET from POST, join
-// ByRoute with [ByMethod].
+// ByRoute uses the route as the key: the pattern that matched the request, such as "/users/{id}".
+// The key does not include the method, and includes the host only with net/http. To distinguish
+// methods such as GET and POST, join ByRoute with [ByMethod].
 //
-// With chi, ByRoute works in every middleware. In r.Use it looks up the route that will match, so
-// the request is routed twice. If no route matches a HEAD request, its key is the route of the GET
-// request, because middleware.GetHead may follow. With net/http, ByRoute must wrap the handler of
-// a route, not the mux.
+// With chi, ByRoute works in any middleware. In middleware added by r.Use, it looks up the route
+// that will match, so the request is routed twice. If no route matches a HEAD request, its key is
+// the route of the corresponding GET request, because middleware.GetHead may follow. With net/http,
+// middleware that uses ByRoute must wrap a route's handler, not the mux.
 //
-// Requests that match no route are limited too: they share the key "unmatched". If ByRoute wraps a
-// net/http mux, all requests have that key. If none of its first 200 requests has a route, the
-// function that ByRoute returns logs one warning to [slog.Default].
+// Requests that match no route share the key "unmatched". So do all requests if the middleware
+// wraps a net/http mux. If none of the first 200 requests has a route, a warning is logged to
+// [slog.Default].
 func ByRoute() weir.KeyFunc {
 	var unmatched atomic.Int32 // requests, until one has a route; then firstRequests or a little more
 	return func(r *http.Request) (string, bool) {

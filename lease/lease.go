@@ -1,23 +1,23 @@
-// Package lease takes units for busy keys in advance and serves them from memory, so that many
-// requests need only one call to Redis.
+// Package lease spends units for busy keys in advance and then allows requests from memory, so that
+// one call to Redis serves many requests.
 //
 //	leases := lease.New(quota.Coalesce(store), lease.Options{})
 //	defer leases.Close(ctx) // returns the unused units
 //	limit := weir.Middleware(leases, "all", weir.Global(), algorithms.GCRA(10_000, time.Second))
 //
 // Use this package if a single key, such as that of weir.Global(), gets more requests than Redis
-// can handle with one call each.
+// can handle one by one.
 //
 // # What it costs
 //
-// The limit is never exceeded. Until a lease expires (after Options.TTL, 100 ms by default),
-// other processes cannot use its units, and Remaining may be out of date. Requests for keys with
-// little traffic, or for keys near their limit, still call Redis every time.
+// Limits are never exceeded. However, other processes cannot use the units of a lease until it
+// expires (after 100 ms by default), and Remaining may be out of date. Every request for a key with
+// little traffic, or for a key near its limit, still causes a call to Redis.
 //
 // # Vocabulary
 //
-// A lease is a number of units that have already been spent in the wrapped store, and that this
-// process may use for requests until the lease expires.
+// A lease is a number of units that have already been spent in the wrapped store. Until the lease
+// expires, this process can use them for requests.
 package lease
 
 import (
@@ -35,9 +35,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit
-// must hold as if the units had been spent at the time of use. A Leaser must have a comparable
-// type. An algorithm can implement Leaser without importing this package.
+// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
+// hold as if the units had been spent when they are used. A Leaser must have a comparable type.
 type Leaser interface {
 	quota.Canceler
 
@@ -70,49 +69,45 @@ type Options struct {
 	MaxKeys int
 }
 
-// New returns a Store that leases units for busy keys from the store next. When the Store has to
-// call next for a busy key, it may take more units than the call needs. It then admits later
-// calls from memory, until these units are used up or the lease expires.
+// New returns a Store that leases units for busy keys from the store next. When the Store calls
+// next for a busy key, it may take more units than the call needs. It then allows later calls from
+// memory until these units are used up or the lease expires.
 //
-// A lease covers as many calls as the key had in the last TTL, but at most Fraction of the
-// remaining units. If that is fewer than two calls, there is no lease and each call goes to next.
-// A key near its limit therefore has no leases, and its last units go to the processes that call
-// first. Every refusal comes from next. Under GCRA, TokenBucket and LeakyBucket, a lease holds at
-// most the units that drain in one TTL. With a TTL of 100 ms, a limit below 20 units per second
-// therefore has no leases.
+// A lease has units for as many calls as the key had during the previous TTL, but never more than
+// the given Fraction of the remaining units. If that is not enough for two calls, there is no lease
+// and each call goes to next. A key near its limit therefore has no leases, and its last units go
+// to whichever process calls first. Every refusal comes from next. Under GCRA, TokenBucket and
+// LeakyBucket, a lease never has more units than drain in one TTL. With a TTL of 100 ms, limits of
+// fewer than 20 units per second therefore have no leases.
 //
-// The limit is never exceeded. The units of a lease have already been spent in next, and the
-// Leaser determines how long they can be used. Leased units of a window can be used until the
-// window ends. Under GCRA, TokenBucket and LeakyBucket, they can be used until they have drained
-// in next. To get the current time, the Store adds the time since its last call to next began to
-// the At that this call returned. The clock of next is never ahead of this time, so the Store
-// never uses units after they have expired. If units are refunded or forgotten while they are
-// leased (by a negative cost, Reset or ModeForget), the same number may be admitted once more.
+// The limit is never exceeded, because the units of a lease have already been spent in next, and
+// the Store uses them only while they still count against the limit in next. However, if leased
+// units are refunded or forgotten (by a negative cost, Reset or ModeForget), up to that many extra
+// units may be admitted.
 //
-// If units are unused when a lease expires, the Store returns them with one more call to next. If
-// Leaser.Drains reports true, they drain within another TTL instead. Until then, other processes
-// cannot use these units. If the process dies or the call fails, these units stay unavailable
-// until their window ends. For each process, key and cost, that is at most Fraction of the units
-// that remained.
+// When a lease expires, the Store returns unused units with one more call to next. If Leaser.Drains
+// reports true, this call is not needed, because the units become available again within another
+// TTL. If the process dies or the call fails, the unused units stay unavailable until their window
+// ends. For each process, key and cost, these are at most the given Fraction of the remaining
+// units.
 //
-// A lease belongs to a whole list of charges, including their costs and limits. A call always
-// goes to next if its Mode is not ModeSpend, if Within is set, if a cost is 0 or less, if a key
-// is longer than 128 bytes, or if an algorithm is not a Leaser, such as SlidingLog. A call that
-// arrives while a lease is being fetched waits for that fetch, which takes less time than a
-// separate call. If the fetch fails, the waiting call returns the same error.
+// Calls share a lease only if they have the same list of charges, including costs and limits. A
+// call always goes to next if its Mode is not ModeSpend, Within is set, a cost is 0 or less, a key
+// is longer than 128 bytes, or an algorithm is not a Leaser (such as SlidingLog). A call that
+// arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
+// waiting call returns the same error.
 //
-// When a decision comes from memory, Allowed is exact. Remaining is the value from the last call
-// to next, at most one TTL old, minus the units that this Store has used since. The durations are
-// those from the same call, minus the time since.
+// In a decision from memory, Allowed is exact. The other fields are based on the last call to next,
+// which was at most one TTL ago, and on the units that this Store has used since.
 //
-// Put the Store inside quota.Fallback; otherwise, units taken from one store could be returned to
-// the other. Put it outside quota.Share, because Share changes the limits:
+// Put quota.Fallback around the Store; otherwise, units taken from one store could be returned to
+// the other. Put quota.Share inside the Store:
 //
 //	leases := lease.New(quota.Coalesce(redis), lease.Options{})
 //	store := quota.Fallback(quota.Breaker(leases, quota.BreakerOptions{}), memory, quota.FallbackOptions{})
 //
-// Close the Store before the process exits; otherwise, the units of its leases are lost. New
-// panics if next is nil or an option is out of range.
+// Close the Store before the process exits; otherwise, the unused units of its leases stay
+// unavailable. New panics if next is nil or an option is out of range.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -136,7 +131,7 @@ func New(next quota.Store, o Options) *Store {
 	return l
 }
 
-// A Store admits requests from leases. See New.
+// A Store is a quota.Store that allows requests from leases. See New.
 type Store struct {
 	next   quota.Store
 	o      Options
@@ -149,7 +144,7 @@ type Store struct {
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the counts since New. Each hit saves a call to next.
+// Stats returns the statistics collected since New. Each hit saves a call to next.
 func (l *Store) Stats() quota.CacheStats {
 	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {
@@ -219,8 +214,8 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 
 // Close returns the unused units of all leases to next. It waits for calls that are taking or
 // returning leased units. Later calls to Take go to next. If ctx is done first, Close returns
-// ctx.Err(). Otherwise, it returns any errors from returning units. Units that could not be
-// returned are lost.
+// ctx.Err(). Otherwise, it returns any errors from next. Units that could not be returned stay
+// unavailable.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

@@ -1,5 +1,5 @@
-// Package llm determines how many tokens a request to a language model API may use, and how many
-// its response has used, so that a weir.Limiter can limit tokens and money.
+// Package llm lets a weir.Limiter limit the tokens that clients of a language model API use, or the
+// money that they spend.
 //
 //	package main
 //
@@ -31,14 +31,14 @@
 //		})))
 //	}
 //
-// A request first reserves the maximum number of tokens that its response may use. When the
-// response is complete, only the tokens that it used are charged.
+// Each request first reserves the maximum number of tokens that its response may use. When the
+// response is complete, the tokens that it did not use are refunded.
 //
 // # APIs
 //
-// The package supports the API formats of OpenAI (Chat Completions, Responses, Embeddings), which
-// many other servers also use, and of Anthropic (Messages). The page docs/llm.md in the
-// repository shows a gateway with limits per tenant, per model, and in money.
+// The package supports OpenAI's API formats (Chat Completions, Responses and Embeddings), which
+// many other servers also use, and Anthropic's Messages format. The page docs/llm.md in the
+// repository shows a complete gateway.
 package llm
 
 import (
@@ -55,7 +55,7 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// Usage is the number of tokens that a response reports as used.
+// Usage contains the token counts that a response reports.
 type Usage struct {
 	Model      string // as named in the response, at most 128 bytes
 	Input      int64  // input tokens, excluding those read from or written to a cache
@@ -73,22 +73,21 @@ func (u Usage) Total() (sum int64) {
 	return sum
 }
 
-// A Transport is an http.RoundTripper that reports the token usage of responses. As
+// A Transport is an http.RoundTripper that reports how many tokens responses use. As
 // TransportOptions.Base, it reports to the rules of a weir.Transport. As
 // httputil.ReverseProxy.Transport, it reports to the rules of the Limiter around the proxy.
 //
-// The usage is reported when a response is complete, that is, after its JSON object or its last
-// event. If a response never completes, because the connection breaks or the caller closes the
-// body, nothing is reported, and weir.ChargeUsed charges the Cost of the request. For a response
-// with status 400 or above, a zero Usage is reported. If a complete response contains no usage,
-// or a count that is negative or above math.MaxInt64, nothing is reported. If the request was a
-// POST, the Transport then logs a warning, once. Fractional counts are rounded up. Chat
-// Completions streams contain the usage only if the request has "stream_options":
-// {"include_usage": true}.
+// The usage is reported after the last byte of a JSON response or the last event of a stream. For a
+// response with status 400 or above, a zero Usage is reported. Nothing is reported if the response
+// breaks off, if the caller closes the body early, or if the response contains no usage or a count
+// that is negative or above math.MaxInt64. In these cases, weir.ChargeUsed charges the Cost of the
+// request. If a complete response to a POST request contains no valid usage, the Transport logs a
+// warning, but only once. Fractional counts are rounded up. A Chat Completions stream contains the
+// usage only if the request has "stream_options": {"include_usage": true}.
 //
-// A Transport buffers less than a kilobyte of a response, however long it is. It removes
-// Accept-Encoding from requests, because it cannot read compressed responses. An http.Transport
-// then requests gzip and decompresses the response itself.
+// A Transport buffers less than a kilobyte of each response. It removes Accept-Encoding from
+// requests, because it cannot read compressed responses. An http.Transport then requests gzip and
+// decompresses the response itself.
 type Transport struct {
 	// Base sends requests; nil means http.DefaultTransport.
 	Base http.RoundTripper
@@ -167,16 +166,15 @@ func readerOf(h http.Header) reader {
 // maxBody is how many bytes of a request MaxTokens reads at most.
 const maxBody = 1 << 20
 
-// MaxTokens returns a Rule.Cost function that charges the maximum number of output tokens of a
-// request. The rule reserves that many until Settle knows how many were used. The number is the
-// largest of the fields max_tokens, max_completion_tokens and max_output_tokens in the JSON body,
-// multiplied by the field n, the number of completions. If the body has none of the first three
-// fields, is longer than 1 MiB, or cannot be read (see keys.ByJSON), the cost is the argument
-// most. A larger cost is also reduced to most. A request without a body costs 1. MaxTokens panics
-// if most is below 1.
+// MaxTokens returns a function for Rule.Cost that returns the maximum number of output tokens of a
+// request. The function multiplies the largest of the JSON fields max_tokens, max_completion_tokens
+// and max_output_tokens by the field n, the number of completions. The argument most is the maximum
+// cost. It is also the cost if the body has none of the first three fields, is longer than 1 MiB,
+// or cannot be read (see keys.ByJSON). A request without a body costs 1. MaxTokens panics if most
+// is below 1.
 //
-// The argument most should not exceed the Capacity of any limit of the rule, because a request
-// that costs more is never admitted.
+// The argument most should not exceed the Capacity of any limit of the rule, because a limit never
+// allows a cost above its capacity.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {
 		panic("llm: MaxTokens: most is " + strconv.FormatInt(most, 10) + "; want at least 1")

@@ -6,9 +6,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// TakeEach implements quota.Batcher by calling Take for one transaction after another. In memory,
-// a batch is no cheaper than separate calls. The method exists so that tests can use
-// quota.Coalesce as they would with Redis.
+// TakeEach implements quota.Batcher by calling Take for one transaction after another. This saves
+// no time, but lets tests use quota.Coalesce without Redis.
 func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	var errs []error
 	for i, t := range ts {

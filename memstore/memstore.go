@@ -1,16 +1,16 @@
-// Package memstore keeps the state of rate limits in the memory of one process.
+// Package memstore keeps the state of rate limits in the memory of a single process.
 //
 //	limit := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.ByIP(), algorithms.GCRA(100, time.Minute))
 //
-// Several limiters can share a store; rules with different names have separate states. A store
+// Several Limiters can share a store, because rules with different names count separately. A store
 // starts no goroutines and does not need to be closed.
 //
 // # Bounds
 //
-// Options.MaxKeys bounds the memory, however many keys clients invent. When the store is full, a
-// new state replaces the state of a key that has not been refused, preferably a key whose quota
-// is full again. The state of a refused key stays until its quota is full again. If no state can
-// be replaced, Take returns [quota.ErrFull].
+// Options.MaxKeys bounds the store's memory, however many keys clients make up. When the store is
+// full, a new key replaces a key that has not been refused, preferably one whose quota is full. A
+// key that has been refused stays until its quota is full. If no key can be replaced, Take returns
+// [quota.ErrFull].
 package memstore
 
 import (
@@ -42,20 +42,18 @@ type Options struct {
 	MaxKeys int
 }
 
-// Store is a quota.Store in memory. It supports every quota.Algorithm and is safe for concurrent
-// use. It reads the wall clock, or the fake clock inside a testing/synctest bubble. Create a
-// separate Store for each bubble, because a Store that is used both inside and outside a bubble
-// panics.
+// A Store is an in-memory quota.Store. It supports every quota.Algorithm and is safe for concurrent
+// use. Inside a testing/synctest bubble, it uses the bubble's fake clock. Create a separate Store
+// for each bubble, because a Store that is used both inside and outside a bubble panics.
 //
-// The store does not keep the keys themselves. It identifies each key by a 64-bit hash with a
-// secret seed, so clients cannot choose keys that collide. The probability that any two of a
-// million states collide by accident is one in 37 million (10^12/2^65); for ten million states it
-// is one in 370,000. Keys with different hashes never share the state of a limit.
+// A Store identifies each key by a 64-bit hash and does not keep the key itself. The hash has a
+// secret seed, so clients cannot choose keys that collide. Among a million states, the probability
+// that any two collide by chance is one in 37 million.
 //
 // When the store is full, a new state replaces one of a few candidates. The store prefers a state
-// whose quota is full again, then a state that has always had units left, then a state that has
-// run out of units. If several states qualify, the store replaces the one whose quota will be
-// full soonest. A state that has refused a charge is kept until its quota is full again.
+// whose quota is full, then a state that has always had units left, then a state that has run out
+// of units. Among similar candidates, it replaces the one that will be full soonest. A state that
+// has refused a charge is kept until its quota is full.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -75,9 +73,9 @@ const (
 
 // New returns an empty store. It panics if MaxKeys is negative.
 //
-// Create stores before the server starts, not in a handler, because a new store starts with empty
-// counts. If handlers create ten stores within a minute, New logs a warning to [slog.Default],
-// once per process.
+// Create stores before the server starts, not in a handler, because a new store has not counted
+// anything yet. If handlers create ten stores within a minute, New logs a warning to
+// [slog.Default], but only once.
 func New(o Options) *Store {
 	if handler, purposely := remade.Callers(); handler && !purposely && handlerMade.Again("", time.Now()) {
 		slog.Warn("memstore: stores made again and again by a handler", "effect", "each has counted nothing yet", "fix", "make one before the server starts")
@@ -99,11 +97,11 @@ func New(o Options) *Store {
 // handlerMade is of the process, because each of the stores that it counts is new.
 var handlerMade remade.Count
 
-// Take implements quota.Store. It can return ctx.Err(), quota.ErrFull, or an error from
-// Transaction.Validate. If Take returns an error, it has spent nothing. It returns quota.ErrFull
-// if a new state is needed but every state that it could replace has refused a charge. This
-// happens only if more than nine tenths of the MaxKeys states have refused a charge, or if a
-// transaction needs more states than a small store can hold.
+// Take implements quota.Store. If it returns an error, it has spent nothing. The error is
+// ctx.Err(), quota.ErrFull, or an error from Transaction.Validate. Take returns quota.ErrFull if it
+// needs a new state but every candidate for replacement has refused a charge. This can happen only
+// if more than nine tenths of MaxKeys states have refused a charge, or if a transaction needs more
+// states than a small store can hold.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

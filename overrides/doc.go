@@ -15,13 +15,13 @@
 //
 // # Tables
 //
-// A [Table] never changes. [Live] is a table that can change while the program runs, in all
-// processes that share a Redis server. Package admin provides an HTTP API to change it. In a
-// rules file of package config, the overrides field of a rule defines a Table.
+// A [Table] is fixed. A [Live] table can be changed while the program runs, in all processes that
+// share a Redis server. Package admin provides an HTTP API for such changes. In a rules file (see
+// package config), the overrides field of a rule defines a Table.
 //
 // # Which entry applies
 //
 // If an entry matches the key exactly, it applies; otherwise, the entry with the longest matching
-// prefix applies. When the limits of a key change, the units that it has spent still count; see
-// [weir.Rule.ForKey].
+// prefix applies. When the limits of a key change, units that it has spent still count (see
+// [weir.Rule.ForKey]).
 package overrides

@@ -30,13 +30,14 @@ func invalid(format string, args ...any) error { return &InvalidError{fmt.Sprint
 // MaxLive is the maximum number of overrides in a Live table.
 const MaxLive = 10_000
 
-// ErrFull is returned by Set if there are already MaxLive other overrides that have not expired.
+// ErrFull is returned by Set if the table already has MaxLive other overrides that have not
+// expired.
 var ErrFull = errors.New("overrides: there are too many overrides")
 
 var errUnread = errors.New("overrides: the table was not read yet")
 
-// A Keeper stores the overrides of a Live table, so that several processes can share them. It
-// must be safe for concurrent use. *redisstore.Store implements Keeper.
+// A Keeper stores the overrides of a Live table, so that several processes can share them. It must
+// be safe for concurrent use. *redisstore.Store is a Keeper.
 type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
 	// change. If the argument version equals newest, kept is nil. A name can contain any bytes.
@@ -65,18 +66,18 @@ type LiveOptions struct {
 	Logger *slog.Logger
 }
 
-// Live is a table that can change while the program runs. It is safe for concurrent use.
+// A Live is a table of overrides that can be changed while the program runs. It is safe for
+// concurrent use.
 //
-// Requests are checked against a copy of the table in memory. Run copies changes by other
-// processes into it, which takes at most LiveOptions.Interval plus one call to the Keeper. If the
-// Keeper fails, the copy remains in effect, its overrides still expire on time, and Err returns
-// the error.
+// Requests are checked against a copy of the table in memory, which Run keeps up to date. Changes
+// by other processes take effect within LiveOptions.Interval plus one call to the Keeper. If the
+// Keeper fails, the copy remains in effect, its overrides still expire on time, and Err returns the
+// error.
 //
-// Until the table has been read for the first time, Live knows no overrides. Denied keys and
-// networks are then served, and every key has the limits of its rule. Live does not refuse
-// requests, because otherwise a process could not start while the Keeper is down. Instead, Ready
-// reports false, and a warning is logged when the Keeper fails and when a request arrives. If
-// denied networks must never be served, wait until Ready reports true before you accept requests.
+// Until the table has been read for the first time, no overrides are in effect: denied keys and
+// networks are served, and every key has the limits of its rule. During this time, Ready reports
+// false, and a warning is logged when the Keeper fails and when a request arrives. If denied keys
+// must never be served, wait until Ready reports true before accepting requests.
 type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
@@ -99,8 +100,8 @@ type Override struct {
 	Note string    // why the override was set
 }
 
-// NewLive returns a table without overrides. Run loads the overrides from the Keeper. To load
-// them before the first request, call Refresh.
+// NewLive returns an empty table. Run loads the overrides from the Keeper. To load them before the
+// first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
 	alone := o.Keeper == nil
 	if alone {
@@ -112,8 +113,8 @@ func NewLive(o LiveOptions) *Live {
 	return l
 }
 
-// Ready reports whether the table has been read, by Run, Refresh, Set or Remove. Without a
-// Keeper, it is true from the start. Once true, it stays true.
+// Ready reports whether the table has been read at least once, by Run, Refresh, Set or Remove.
+// Without a Keeper, it always returns true.
 func (l *Live) Ready() bool { return l.ready.Load() }
 
 // noneInForce is the effect of overrides that were never read.
@@ -126,9 +127,9 @@ func (l *Live) unread(rule string) {
 	}
 }
 
-// Of returns a function to use as the weir.Rule.ForKey of the rule. If Live has an override for a
-// key, the function returns its policy. For any other key it calls file, which can be the ForKey
-// method of a Table. If file is nil, there are no other overrides.
+// Of returns a function to use as the rule's weir.Rule.ForKey. If the table has an override for a
+// key, that function returns the override's policy. Otherwise, it calls file, for example the
+// ForKey method of a Table. The argument file may be nil.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,11 +255,11 @@ func (l *Live) build() {
 	}
 }
 
-// Set stores an override for the duration d, or permanently if d is 0, and applies it in this
-// process. In other processes, Run applies it. Set replaces any override for the same rule and
-// key. The Algorithm of a limit may be nil, or any algorithm in package algorithms except
-// Calendar. If the arguments are invalid, Set returns an *InvalidError. If there are already
-// MaxLive other overrides, it returns ErrFull.
+// Set stores an override for the duration d, or permanently if d is 0. The override takes effect
+// immediately in this process; in other processes, Run applies it. Set replaces any override for
+// the same rule and key. The Algorithm of a limit may be nil, or any algorithm in package
+// algorithms except Calendar. Set returns an *InvalidError if the arguments are invalid, and
+// ErrFull if there are already MaxLive other overrides.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
 		return invalid("the duration is %v; want at least 0", d)
@@ -277,8 +278,8 @@ func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, n
 	return l.Refresh(ctx)
 }
 
-// Remove removes the override for a rule and key. found is false if this process knew no such
-// override.
+// Remove removes the override for a rule and key. If this process knows no such override, found is
+// false.
 func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err error) {
 	_, found = l.Get(rule, key)
 	if _, err := l.o.Keeper.SaveOverride(ctx, nameOf(rule, key), "", 0, 0); err != nil {
@@ -305,8 +306,8 @@ func (l *Live) All() []Override {
 	return slices.DeleteFunc(slices.Clone(l.all), func(o Override) bool { return !unexpired(o.End) })
 }
 
-// Err returns the error of the last Refresh, or a non-nil error if there has been no Refresh yet.
-// While Err is not nil, the table may be out of date.
+// Err returns the error from the last Refresh. If the table has not been read yet, the error is not
+// nil. While Err returns an error, the table may be out of date.
 func (l *Live) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

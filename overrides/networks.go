@@ -18,22 +18,22 @@ func (n *networks) hold(a netip.Addr) bool {
 	return a.IsValid() && n.Hold(netip.PrefixFrom(a, a.BitLen()), unexpired)
 }
 
-// Network parses a key such as "192.0.2.0/24" as a network. ok is false if the key is not a
-// network. It is also false for "192.0.2.1/24", which has non-zero bits after its prefix, and for
-// networks of IPv4-mapped IPv6 addresses.
+// Network parses a key such as "192.0.2.0/24" as a network. If the key is not a network, ok is
+// false. For example, "192.0.2.1/24" is not a network, because it has non-zero bits after its
+// prefix. Networks of IPv4-mapped IPv6 addresses are not accepted either.
 func Network(key string) (p netip.Prefix, ok bool) {
 	p, err := netip.ParsePrefix(key)
 	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
 }
 
-// DenyFrom returns a function that reports whether the client address of a request is in a
-// network that is denied under the rule. Use it in weir.Rule.Policy:
+// DenyFrom returns a function that reports whether the client address of a request is in a network
+// that the rule's overrides deny. Use it in weir.Rule.Policy:
 //
 //	Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
 //
-// To deny a network, set an override whose Key is the network, such as "192.0.2.0/24", and whose
-// Denied is true. The function find returns the client address of a request; use keys.ClientAddr
-// with the proxies that the rule trusts.
+// To deny a network, call Set with an Entry whose Key is the network, such as "192.0.2.0/24", and
+// whose Denied is true. The function find returns the client address of a request; use
+// keys.ClientAddr with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An Entry gives a key, or all keys with the same prefix, their own limits. Exactly one of
-// Limits, Unlimited and Denied must be set. In an Entry with Nested, all three may be unset.
+// An Entry sets the limits of one key, or of all keys with the same prefix. Exactly one of Limits,
+// Unlimited and Denied must be set. In an Entry with Nested entries, all three may be unset.
 type Entry struct {
 	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. A Key that ends with
 	// an asterisk, such as "tenant-a/*", matches all keys with that prefix. In NewJoined, Key is
@@ -109,13 +109,13 @@ type start struct {
 type span struct{ from, to int }
 
 // New returns a table whose entries are matched against whole keys. It returns an error if two
-// entries have the same key, or if an entry is invalid. The error wraps an error that names the
-// entry and says what is wrong.
+// entries have the same key, or if an entry is invalid. The error names the entry and says what is
+// wrong.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
 // NewJoined returns a table for keys from [weir.Join]. An Entry is matched against the first part
-// of a key, and its Nested entries against the second part. If none of its Nested entries match,
-// the Entry itself applies. If that Entry has no limits, the Entry with the next-longest matching
+// of a key, and its Nested entries against the second part. If no Nested entry matches, the Entry
+// itself applies. If the Entry has only Nested entries, the Entry with the next-longest matching
 // prefix applies.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
@@ -195,8 +195,8 @@ func (t *Table) finish() error {
 // Len returns the number of entries, not counting nested ones.
 func (t *Table) Len() int { return len(t.exact) + len(t.starts) }
 
-// ForKey returns the policy for a key, for use as weir.Rule.ForKey. It returns the zero Policy if
-// no entry matches the key.
+// ForKey returns the policy for a key, or the zero Policy if no entry matches the key. Use it as
+// weir.Rule.ForKey.
 func (t *Table) ForKey(key string) weir.Policy {
 	if !t.joined && !t.mayHave(key) { // for most keys, two lookups show that there is no entry
 		return weir.Policy{}

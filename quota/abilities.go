@@ -29,30 +29,30 @@ import (
 // An algorithm that Redis decides has further abilities in package redisstore: Scripted, and
 // with it Edged, Additive and Logged.
 
-// A Validator is an Algorithm that cannot count every limit. The error from Validate says which
-// number of the limit is too large. Validate is called only for limits whose Quota and Period are
+// A Validator is an Algorithm that supports only some limits. Validate returns an error that says
+// which number of the limit is too large. It is called only for limits whose Quota and Period are
 // positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *Limit) error
 }
 
-// An Uncountable is an error from Validate that suggests another limit: Nearest returns the
-// closest lower limit that can be counted exactly. If a function returns an invalid limit for a
-// request, a weir.Limiter logs the error and applies the limit from Nearest. If the error is not
-// an Uncountable, the Limiter has no limit to apply, and the request fails.
+// An Uncountable is an error from Validate for a limit that cannot be counted exactly. Nearest
+// returns the closest lower limit that can be counted. If a function returns such a limit for a
+// request, a weir.Limiter logs the error and applies the limit from Nearest. With any other invalid
+// limit, the request fails.
 type Uncountable interface {
 	error
 	Nearest() Limit
 }
 
-// A Stepper is an Algorithm that updates a State in place: Step stores in *s and *d what Take
-// would return. This avoids copies that would take longer than the arithmetic.
+// A Stepper is an Algorithm that can update a State in place. Step stores in *s and *d what Take
+// would return, which saves copying the State.
 type Stepper interface {
 	Step(s *State, d *Decision, l *Limit, now, cost int64)
 }
 
-// A Queuer is an Algorithm whose charges form a queue and leave it one after the other, if
-// the caller is willing to wait.
+// A Queuer is an Algorithm, such as LeakyBucket, with a queue for callers that are willing to wait.
+// Charges leave the queue one after the other.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
 	// queue at its slot, but not before the instant given by the argument at. Both instants are in
@@ -62,15 +62,16 @@ type Queuer interface {
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
-// A Reserver is an Algorithm whose Take, if called for a future instant, would discard data that a
-// cancellation needs. Reserve makes the same decision as Take but keeps that data. The argument at
-// is the future instant, and now is the instant at which the reservation is made.
+// A Reserver is an Algorithm with a separate method for reservations, because Take would discard
+// data that a cancellation needs. The arguments now and at are when the reservation is made and the
+// later instant for which it is made. Reserve makes the same decision as Take would at the later
+// instant, but keeps the data for a cancellation.
 type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
 
-// A Canceler is an Algorithm that can refund the units of one reservation. Other
-// algorithms refund their newest units, which may belong to another caller.
+// A Canceler is an Algorithm that can refund the units of a particular reservation. Other
+// algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
 	// Cancel refunds units that were spent at one instant, given by the argument at: n > 0 units,
 	// or fewer if fewer of them still count. That instant may be before or after now; both are in
@@ -78,20 +79,20 @@ type Canceler interface {
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
-// A Forcer is an Algorithm with its own way of spending units that do not fit. Other algorithms
-// spend such units as if the Quota were larger. The limit then refuses charges until enough of the
-// units no longer count, as it does after its Quota was lowered.
+// A Forcer is an Algorithm with its own implementation of ModeForce. For any other algorithm,
+// ModeForce spends the units as if the Quota were larger. The limit then refuses charges until
+// enough of the spent units have expired.
 type Forcer interface {
 	// Force spends cost > 0 units even if they do not fit. It spends them at the instant given by
 	// the argument at, in µs since 1970, which is never before s.At.
 	Force(s State, l *Limit, at, cost int64) State
 }
 
-// A Metered is an Algorithm whose debt drains at a constant rate: GCRA and the buckets. Meter
-// returns three numbers in ticks: unit is what one unit adds to the debt, rate is how much of the
-// debt drains in a microsecond, and full is the largest debt that fits. Stores do the arithmetic
-// themselves: in a State, A holds the debt at the instant At, and B holds the unit. The Lua script
-// of a Metered gets the three numbers in place of quota, period and burst.
+// A Metered is an Algorithm, such as GCRA or a bucket, whose debt drains at a constant rate. Stores
+// do its arithmetic themselves with three numbers from Meter, all in ticks: unit is what one unit
+// adds to the debt, rate is how much of the debt drains in a microsecond, and full is the largest
+// debt allowed. In a State, A is the debt at the instant At, and B is the value of unit. Lua
+// scripts get the three numbers instead of quota, period and burst.
 type Metered interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
@@ -101,20 +102,18 @@ type Metered interface {
 type Concurrent interface{ InFlight() }
 
 // A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l never
-// refuses a unit that other admits when both are charged together for one key. It may return false
-// for a redundant limit, but must not return true for any other limit. weir.New and package config
-// reject a redundant limit.
+// refuses a unit that other allows when both are charged together for the same key. If it cannot
+// tell, it must return false. Redundant limits are rejected by weir.New and package config.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }
 
-// An Unpayable is an Algorithm whose refusals package credit does not pay for, however many units
-// a key was granted. A ban is an example. Package credit does not pay for the refusals of a
-// Concurrent either.
+// An Unpayable is an Algorithm, such as that of bans, whose refusals cannot be overridden with
+// units granted by package credit. The refusals of a Concurrent cannot be overridden either.
 type Unpayable interface {
-	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is
-	// refused if the limit has since begun to refuse the key. Package credit takes the returned
-	// charge when it pays for other limits.
+	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is refused
+	// if the limit has since begun to refuse the key. Package credit takes the returned charge when
+	// it pays for other limits.
 	Refusing(c Charge) Charge
 }
 
@@ -126,12 +125,13 @@ type Batcher interface {
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
-// An Instant is a Store that makes decisions in memory without waiting. Its Take method only
-// checks whether ctx is done, and neither changes nor keeps charges. The method Instant returns
-// the store itself, so that a store that merely embeds an Instant is not treated as one.
+// An Instant is a Store that makes decisions in memory without waiting. Its Take method must use
+// ctx only to check whether it is done, and must not modify or retain charges. The method Instant
+// must return its receiver, so that a store that merely embeds an Instant is not treated as an
+// Instant.
 type Instant interface{ Instant() Store }
 
-// A Payer is a Store that pays with granted units for charges that limits refuse, such as the
-// Store of package credit. Unpaid returns the underlying store, which does not. A weir.Limiter
-// uses that store for rules in shadow, strikes and bans.
+// A Payer is a Store that pays for refused charges with granted units, such as a credit.Store.
+// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls that
+// store for strikes, bans and rules in shadow mode.
 type Payer interface{ Unpaid() Store }

@@ -12,18 +12,18 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// BreakerOptions are the options of Breaker. The zero BreakerOptions are ready to use.
+// BreakerOptions are the options for Breaker. The zero value is ready to use.
 type BreakerOptions struct {
 	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures that happen
 	// together count as one: after a failure, the next one counts only if it comes at least 25 ms
-	// later and its request began after the earlier failure was known. Five failures therefore
-	// take at least 100 ms, however many requests fail, so a shorter disruption does not open the
+	// later and its request began after the earlier failure was known. Five failures therefore take
+	// at least 100 ms, however many requests fail, so a shorter disruption does not open the
 	// breaker.
 	Failures int
 
 	// Cooldown is how long an open breaker waits before it calls the store again; 0 means one
-	// second. After each cooldown one request probes the store, and waits in vain if the probe
-	// fails.
+	// second. After each cooldown, one request is the probe, and has to wait for the store even if
+	// the store is still down.
 	Cooldown time.Duration
 
 	// OnChange is called after the breaker has opened, with the error that opened it, and after it
@@ -39,21 +39,19 @@ type BreakerOptions struct {
 
 const moment = 25 * time.Millisecond // failures within a moment count once
 
-// Breaker returns a store that fails immediately while next is down, so that requests do not wait
-// for next. A closed breaker calls next. After o.Failures consecutive failures it opens and
-// returns ErrOpen. After o.Cooldown it sends one request at a time to next as a probe, and returns
-// ErrOpen to all other requests. A probe that succeeds closes the breaker, and a probe that fails
-// starts another cooldown. If the breaker opens or closes while a call is in progress, the result
-// of that call does not count.
+// Breaker returns a circuit breaker around next. While next is down, calls fail immediately instead
+// of waiting for next. After o.Failures consecutive failures the breaker opens, and Take returns
+// ErrOpen without calling next. After o.Cooldown the breaker passes a single transaction to next as
+// a probe. If the probe succeeds, the breaker closes; if the probe fails, another cooldown begins.
+// The result of a call that was in progress when the breaker opened or closed is ignored.
 //
-// An error does not count if it says nothing about the health of the store: if the caller has hung
-// up or its own deadline has passed, if the transaction is invalid, or if the error is
-// errors.ErrUnsupported or ErrBusy. If a probe returns such an error, the next request becomes the
-// probe. The breaker sets no deadline itself, so a probe that next never answers keeps the breaker
-// open.
+// The breaker ignores errors that say nothing about the health of next: ErrBusy,
+// errors.ErrUnsupported, and any error if the transaction is invalid or the context is done. If a
+// probe returns such an error, the next call becomes the probe. The breaker sets no deadline, so if
+// next never answers a probe, the breaker stays open.
 //
-// While the breaker is open no decisions are made, and by default weir.Options.OnError allows the
-// requests. With Fallback, another store makes the decisions during the outage.
+// An open breaker makes no decisions, so a Limiter allows all requests by default (see
+// weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
 //
 // Breaker panics if next is nil or an option is negative.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {

@@ -16,8 +16,8 @@ const (
 
 var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error", "limit"}
 
-// Cause returns the class of a decision's error, as used in log lines and metrics, or "" if err is
-// nil:
+// Cause classifies err for log lines and metrics. It returns "" if err is nil, and otherwise one of
+// these words:
 //
 //	unusable  ErrUnusable
 //	full      ErrFull
@@ -27,8 +27,8 @@ var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error",
 //	limit     a weir.Policy has an invalid limit
 //	error     any other error
 //
-// If an error wraps several of these, Cause returns the first of their classes. For example, if a
-// wrong password has opened a breaker, the Cause of the breaker's error is "unusable".
+// If an error belongs to several classes, Cause returns the first one in this list. For example, if
+// a wrong password has opened a breaker, Cause returns "unusable" for the breaker's error.
 func Cause(err error) string {
 	if err == nil {
 		return ""

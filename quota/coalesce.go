@@ -14,26 +14,24 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// Coalesce returns a store that lets concurrent callers that charge the same key share calls to
-// next. A call goes to next immediately, in the caller's goroutine, unless another call for the
-// key is in progress. Calls that arrive in the meantime are sent together, in order of arrival,
-// when that call returns. There is no timer: a call is never delayed in order to collect more
-// calls. Each caller gets the decision that it would have got if the calls had gone to next one at
-// a time in that order. A caller gets an error only if its own transaction fails or the shared
-// call fails.
+// Coalesce returns a store that combines concurrent calls for the same key into shared calls to
+// next. If no other call for the key is in progress, a call goes to next immediately. Calls that
+// arrive in the meantime wait, and are sent together when that call returns. Coalesce never delays
+// a call just to collect more of them. Each caller gets the same decision as if the calls had been
+// made one by one, in order of arrival. A caller gets an error only if its own transaction or the
+// whole shared call fails.
 //
-// A call therefore takes at most twice the latency of next, unless more than 1,024 calls are
-// queued ahead of it. If the context of a caller ends while the caller waits for a shared call,
-// Take returns immediately. If the transaction has not been sent, it is dropped; otherwise its
-// units may be spent. Shared calls run with a background context, without the values of the
-// callers' contexts. If weirotel.Trace traces some of the callers, the shared call instead has the
-// context values of the first of these. If next panics in a shared call, all callers that share
-// the call get an error.
+// A call therefore takes at most twice as long as a call to next, unless more than 1,024 calls are
+// waiting ahead of it. If a caller's context is done while the caller waits, Take returns
+// immediately. A transaction that has not been sent yet is then dropped; otherwise, its units may
+// be spent. A shared call runs with a background context. If weirotel.Trace traces any of the
+// callers, that context has the values of the first traced caller's context. If next panics in a
+// shared call, every caller of that call gets an error.
 //
-// A hash distributes the keys over 16 lanes, and all keys in a lane share calls. A transaction
-// with several keys uses the lane of its first charge.
+// Calls for different keys may also be combined, because keys are distributed over 16 queues by
+// hash. A transaction with several keys goes to the queue of its first key.
 //
-// If next is not a Batcher, each call goes to next immediately. The stores of memstore and
+// If next is not a Batcher, each call goes to next immediately. The stores of packages memstore and
 // redisstore are Batchers. Put Coalesce directly around such a store, and Breaker and Fallback
 // around Coalesce. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {

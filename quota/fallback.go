@@ -14,43 +14,37 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// FallbackOptions are the options of Fallback. The zero FallbackOptions are ready to use.
+// FallbackOptions are the options for Fallback. The zero value is ready to use.
 type FallbackOptions struct {
-	// OnChange is called after secondary has taken over, with the error of primary, and after
-	// primary has worked for a second without an error, with a nil error. It may be nil. OnChange
-	// runs without a lock in the goroutine of the request that caused the change.
+	// OnChange is called with primary's error after secondary has taken over, and with a nil error
+	// after primary has worked for a second without an error. It may be nil. OnChange runs without
+	// a lock in the goroutine of the request that caused the change.
 	OnChange func(active bool, err error)
 
-	// Logger gets a warning when secondary takes over, with the error of primary, and a line when
-	// primary has worked for a second without an error; nil means slog.Default(). If only one call
-	// to primary has failed, there is no second line. An ErrUnusable does not go away by itself,
-	// so it is logged as an error, and again every minute.
+	// Logger gets a warning with primary's error when secondary takes over, and a line when primary
+	// has worked for a second without an error; nil means slog.Default(). If only one call to
+	// primary has failed, there is no second line. An ErrUnusable does not go away by itself, so it
+	// is logged as an error, and again every minute.
 	Logger *slog.Logger
 }
 
-// Fallback returns a store that calls secondary if primary fails, and returns both errors if both
-// fail. If the context is done or the transaction is invalid, the store does not call secondary,
-// and returns the error of the context or of Validate. With a Breaker around primary, requests do
-// not wait while primary is down:
+// Fallback returns a store that calls primary and, if primary fails, secondary. If both fail, Take
+// returns both errors. If the context is done or the transaction is invalid, secondary is not
+// called. Put a Breaker around primary so that requests do not wait while primary is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //
-// Counts are not copied between the stores. During an outage only secondary is used, and continues
-// with its counts from earlier outages. If secondary is in memory, each process counts separately:
-// see Share. After the outage primary continues with its own counts. Each store enforces the
-// limits separately, so a period in which an outage begins or ends admits at most what the two
-// stores allow together: with Share, twice the limit.
+// Each store enforces the limits separately, and counts are never copied between the stores. In a
+// period in which an outage begins or ends, both stores together may therefore admit more than the
+// limit. If secondary counts in memory, wrap it in Share, so that at most twice the limit is
+// admitted.
 //
-// If primary fails, it may still have spent the units, because perhaps only its answer was lost.
-// The charge then counts in both stores, or only in primary if secondary refuses it, so fewer
-// units are admitted later, never more. A refund, such as that of Reset, goes to the store that
-// answers, or to both if only the answer of primary was lost. If the units had been spent in the
-// other store, that many units may be admitted beyond the limit. ModeForget also goes to the store
-// that answers.
+// A call to primary that fails may still have spent the units, because only the answer may have
+// been lost. The charge may then count in both stores, so fewer units are admitted later, never
+// more. A refund goes to the store that answers. If the units were spent in the other store, up to
+// that many extra units may be admitted. ModeForget also goes to the store that answers.
 //
-// Fallback logs when secondary takes over, with the Cause, and when primary has worked for a
-// second without an error: see FallbackOptions. FallbackStore.Stats counts the decisions that
-// secondary makes. Fallback panics if a store is nil, or if both are the same store.
+// Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
 	case primary == nil:
@@ -84,13 +78,12 @@ type FallbackStats struct {
 	// second without an error since.
 	Active bool
 
-	// Since is when primary failed first while Active has been true; it is zero unless Active.
-	// Last is when primary failed last; it is zero if primary has never failed. A single failure
-	// has one time: Last equals Since.
+	// Since is when the current outage began; it is zero unless Active. Last is when primary last
+	// failed; it is zero if primary has never failed. After a single failure, Last equals Since.
 	Since, Last time.Time
 
-	// Decided is how many transactions secondary has decided, by the Cause of the error from
-	// primary. It has an entry for every Cause that a store can return, even if the count is 0.
+	// Decided is how many transactions secondary has decided, by the Cause of primary's error. It
+	// has an entry for every Cause that a store can return, even if the count is 0.
 	Decided map[string]int64
 }
 

@@ -15,24 +15,24 @@ import (
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
-// Hold spends charges, at least one of which must have a concurrency limit (algorithms.InFlight),
-// and holds the units of the concurrency limits until release is called. It is for work other than
-// HTTP requests, such as jobs, connections, and exclusive access across all processes that share
-// the store. Hold renews the units, so the work may last longer than the lease. If the process
-// dies, the units are released when their lease expires. Units spent under other limits stay
-// spent.
+// Hold spends charges and holds the units of concurrency limits (algorithms.InFlight) until release
+// is called. At least one of the charges must have a concurrency limit. Use Hold for jobs,
+// connections, and exclusive access across all processes that share the store. Hold keeps renewing
+// the units, so the work may take longer than the lease, which is the Period of the limit. If the
+// process dies, the units are released when their lease expires. Units spent under other limits
+// stay spent.
 //
-// If the charges do not fit, Hold waits in line, as described at TakeInLine, until the deadline of
-// ctx, and then returns a *LimitedError. If ctx has no deadline, Hold does not wait but returns
-// the *LimitedError immediately. If ctx is cancelled, Hold returns the error of ctx. While Hold
-// waits, it holds and spends nothing. After Hold has returned, cancelling ctx does not release the
-// units.
+// If the charges do not fit, Hold waits until ctx's deadline (see TakeInLine), and then returns a
+// *LimitedError. If ctx has no deadline, Hold returns the *LimitedError immediately. If ctx is
+// cancelled, Hold returns ctx.Err(). While Hold waits, it spends nothing. Cancelling ctx after Hold
+// has returned does not release the units.
 //
-// Only the first call to release has an effect; it calls the store. If units cannot be renewed or
-// released, Hold logs a warning to slog.Default(), at most once a second. If the store fails for
-// longer than half of the lease, the units may expire before they are released. It is an error if
-// a charge has a Cost of 0 or less. Errors from the store are returned unchanged. Units may then
-// have been spent; those of a concurrency limit count until their lease expires.
+// The first call to release returns the units to the store, and later calls do nothing. If units
+// cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
+// the store is down for longer than half the lease, the units may expire while they are still in
+// use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
+// unchanged. In that case, units may have been spent, and those of a concurrency limit count until
+// their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -57,14 +57,14 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 	return Keep(context.WithoutCancel(ctx), store, t, nil), nil
 }
 
-// Keep holds the units that an allowed transaction has spent under concurrency limits, and renews
-// them until release is called, as Hold does. It is for code that calls Store.Take itself. Keep
-// returns nil if t has spent no such units. The caller may change t afterwards. Keep calls the
-// store with ctx, which must never be cancelled or expire.
+// Keep holds the units that an allowed transaction has spent under concurrency limits, until
+// release is called. It is for code that calls Store.Take itself, and renews the units as Hold
+// does. If t has spent no such units, Keep returns nil. The caller may modify t after Keep has
+// returned. Keep passes ctx to the store, so ctx must never be cancelled or expire.
 //
-// If units cannot be renewed or released, Keep reports this by a call to failed, in which what
-// describes the problem, such as "units not refunded", and rule is the name of a rule. If failed
-// is nil, Keep logs a warning to slog.Default().
+// If units cannot be renewed or released, Keep calls failed with a description of the problem, such
+// as "units not refunded", and the rule's name. If failed is nil, Keep logs a warning to
+// slog.Default() instead.
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond

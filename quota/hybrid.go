@@ -14,27 +14,25 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// HybridOptions are the options of Hybrid. The zero HybridOptions are ready to use.
+// HybridOptions are the options for Hybrid. The zero value is ready to use.
 type HybridOptions struct {
-	// MaxKeys is the maximum number of refusals that are remembered; 0 means 65,536, which use 4
-	// MB.
+	// MaxKeys is the maximum number of refusals in the cache; 0 means 65,536, which use 4 MB.
 	MaxKeys int
 }
 
-// Hybrid returns a store that remembers the refusals of next. It refuses from memory what next
-// would refuse again, and otherwise calls next. While a client exceeds its limit, the store calls
-// next only when a charge of the client may fit, and otherwise once every 10 s. Hybrid panics if
-// next is nil or MaxKeys is negative.
+// Hybrid returns a store that calls next and caches its refusals. While next would still refuse a
+// charge, the store refuses it without calling next. Hybrid panics if next is nil or MaxKeys is
+// negative.
 //
-// A charge is refused from memory only if next has refused a charge of the same key and cost under
-// the same limit, and only until the RetryAfter of that refusal has passed, measured from before
-// the call to next. The store therefore never refuses a charge for longer than next would. The
-// durations in a Decision from memory are at most one round trip too long. Its Remaining is 0
-// while no unit is available, and otherwise −1, because another process may spend what is left.
-// For the other limits of the transaction, Remaining is −1 too.
+// A charge is refused from the cache only if next has refused the same cost for the same key and
+// limit. A cached refusal expires when its RetryAfter has passed, counted from the start of the
+// call to next. Hybrid therefore never refuses a charge for longer than next would. The durations
+// in a Decision from the cache may be too long by up to one round trip. Its Remaining is 0 while no
+// unit is available, and otherwise −1, because another process may have spent what was left. For
+// the other limits of the transaction, Remaining is also −1.
 //
-// A refusal is remembered for at most 10 s, so a refund by another process takes effect within 10
-// s. A refund through this store takes effect immediately.
+// A refusal is cached for at most 10 s, so a refund by another process takes effect within 10 s. A
+// refund through this store takes effect immediately.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
@@ -52,7 +50,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	return h
 }
 
-// A HybridStore is a Store that repeats refusals from memory: see Hybrid.
+// A HybridStore is a Store that caches refusals: see Hybrid.
 type HybridStore struct {
 	next   Store
 	seed   maphash.Seed
@@ -63,8 +61,8 @@ type HybridStore struct {
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
-// CacheStats contains the statistics of a store that makes decisions from memory when it can, and
-// otherwise calls the next store. The hit rate is Hits / (Hits + Misses).
+// CacheStats contains the statistics of a store that makes some decisions from memory, without
+// calling the next store.
 type CacheStats struct {
 	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory
@@ -80,8 +78,8 @@ func (h *HybridStore) Stats() CacheStats {
 	return s
 }
 
-// BlockedSince returns the time since which c has been refused, or the zero Time if c is not
-// refused from memory.
+// BlockedSince returns the time at which the cached refusals of c began, or the zero Time if the
+// cache does not refuse c.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	s, id := h.place(c.names(), c.Key)
 	if b, found := s.get(id); found && compare.Can(c.Limit.Algorithm) && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {

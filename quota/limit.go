@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// Never is the RetryAfter of a charge for which no wait is known to be long enough, because
-	// its cost exceeds the limit's capacity or because the limit counts requests in flight. It is
-	// also the RetryAfter of a request that a rule denies.
+	// Never is the RetryAfter of a charge for which waiting is not known to help: its cost exceeds
+	// the limit's capacity, or the limit is a concurrency limit. It is also the RetryAfter of a
+	// request that a rule denies.
 	Never time.Duration = math.MaxInt64
 
-	// MaxTicks is the largest value that the arithmetic of a limit may reach. The sum of a few
-	// such values is below 2^53, so the scripts of package redisstore, which compute in float64,
-	// are exact.
+	// MaxTicks is the largest value that the arithmetic of a limit may reach. The sum of a few such
+	// values is below 2^53, so it is exact even in float64, which the scripts of package redisstore
+	// use.
 	MaxTicks = 1 << 50
 )
 
@@ -56,10 +56,9 @@ func (l Limit) WithBurst(n int64) Limit {
 	return l
 }
 
-// Divide divides Quota and Burst by n, rounding down, but to no less than 1. If the new Quota
-// cannot be counted exactly, Divide rounds it down further, to a multiple of 10, of 100 and so on.
-// The argument n must be at least 1. Divide changes the limit in place, because a copy would have
-// to be allocated.
+// Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
+// rounded down, but are never below 1. If the new Quota cannot be counted exactly, Divide rounds it
+// down further, to a multiple of 10, of 100 and so on.
 func (l *Limit) Divide(n int) {
 	l.Quota = max(1, l.Quota/int64(n))
 	if l.Burst > 0 {
@@ -82,8 +81,8 @@ func (l *Limit) InFlight() bool {
 	return ok
 }
 
-// Redundant reports whether l never refuses a unit that other admits when both limits are charged
-// together: see Comparer. Both limits must be valid.
+// Redundant reports whether l can never refuse a unit that other allows, if both are charged
+// together. Both limits must be valid. See Comparer.
 func (l *Limit) Redundant(other *Limit) bool {
 	c, ok := l.Algorithm.(Comparer)
 	return ok && c.Redundant(l, other)
@@ -104,9 +103,8 @@ func (l Limit) String() string {
 	return s
 }
 
-// Validate returns an error if the limit has no Algorithm, a name that is not printable
-// ASCII, or numbers that are out of range or cannot be counted exactly. The error says what
-// is wrong.
+// Validate returns an error if the limit is invalid: if it has no Algorithm, if its name is not
+// printable ASCII, or if one of its numbers is out of range or cannot be counted exactly.
 func (l Limit) Validate() error {
 	if err := l.Fault(); err != nil {
 		return fmt.Errorf("quota: limit %q: %w", l.Name, err)
@@ -141,10 +139,10 @@ func (l *Limit) Fault() error {
 	return nil
 }
 
-// StoredName returns the name under which stores keep the counts of the limit: Name or, if Name is
-// empty, a short form of Period such as "1m" or "1500ms". When limits are added to a rule or
-// removed from it, the other limits therefore keep their counts. If the period of a limit may
-// change, give the limit a name so that it keeps its counts.
+// StoredName returns the name under which stores keep the limit's counts. It is Name or, if Name is
+// empty, a short form of Period such as "1m" or "1500ms". A limit therefore keeps its counts when
+// other limits are added to its rule or removed from it. If the Period may change, set Name so that
+// the limit keeps its counts.
 func (l *Limit) StoredName() string {
 	if l.Name != "" {
 		return l.Name

@@ -12,33 +12,24 @@ import (
 	"github.com/seed83679106/weir/internal/line"
 )
 
-// TakeInLine takes t as store.Take does, but if a concurrency limit refuses t, it waits for up to
-// t.Within until units are released. It returns how long it waited, not counting its calls to the
-// store. TakeInLine is for code that makes transactions itself, such as Hold and weir.Limiter. The
-// Mode of t must be ModeSpend.
+// TakeInLine is like store.Take, but if a concurrency limit refuses t, it waits for up to t.Within
+// until units are released. It returns how long it waited, not counting its calls to the store.
+// TakeInLine is for code that creates transactions itself; other code uses Hold. The Mode of t must
+// be ModeSpend.
 //
-// Nobody knows when units in flight will be released, so a store cannot reserve them for later.
-// Instead, the caller waits in a line for the limit and key that refuse it, and then calls the
-// store again. Until all of its charges fit at the same time, including those of rate limits, it
-// spends and holds nothing. The callers in a process are served in order of arrival: a later
-// caller that charges the same limit and key waits behind the earlier ones. Only the first caller
-// in a line calls the store. It does so when Keep releases units in this process, when a rate
-// limit has enough units, and otherwise every 5 to 15 ms, because another process may have
-// released units. A process therefore calls the store about 100 times a second for each limit and
-// key with a line, and at most 1000 times a second in all.
+// In each process, the callers that wait for the same limit and key form a queue, in order of
+// arrival. Only the first caller in a queue calls the store. It does so when Keep releases units in
+// the same process, when a rate limit has enough units, and otherwise every 5 to 15 ms. All queues
+// in a process together make at most 1,000 calls per second. A waiting caller spends nothing until
+// all of its charges fit at the same time. The page docs/inflight.md in the repository explains how
+// processes share the units.
 //
-// If a process offered the units it releases only to its own callers, it could keep them forever.
-// Keep therefore sometimes releases units without notifying the callers in its own process, so
-// that the units go to whichever process calls the store first. The probability is d/250 ms for
-// units that were held for a time d, and 0 if the store is an Instant, because no other process
-// shares it.
-//
-// If t does not fit within t.Within, or if waiting cannot help, t is refused. If ctx is cancelled
-// first, nothing is spent and TakeInLine returns the error of ctx. If the deadline of ctx passes
-// first, t is refused. An error from the store is returned immediately. A call to the store does
-// not end with ctx, so TakeInLine may return only when the current call has ended. A transaction
-// without a concurrency limit waits only behind callers that have one. It then reserves a slot,
-// which begins t.Wait after TakeInLine has returned.
+// If t still does not fit when t.Within or ctx's deadline has passed, or if waiting cannot help, t
+// is refused. If ctx is cancelled first, TakeInLine spends nothing and returns ctx.Err(). Errors
+// from the store are returned immediately. TakeInLine does not interrupt its calls to the store, so
+// it may return some time after ctx is done. A transaction without a concurrency limit waits only
+// for callers ahead of it in the queue. It then reserves a slot, which begins t.Wait after
+// TakeInLine has returned.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err

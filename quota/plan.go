@@ -12,10 +12,9 @@ import (
 	"github.com/seed83679106/weir/internal/printable"
 )
 
-// Plan returns what the i-th charge has in common with all charges of its rule and limit: a hash
-// of the names and, if the algorithm is a Metered, its numbers. Call Plan only if Validate has
-// returned nil and only keys and costs have changed since. The transaction keeps its plans, so
-// Validate need not make them again if t is reused with the same limits.
+// Plan returns precomputed data for the i-th charge, such as a hash of its names, that depends only
+// on the rule and the limit. Call Plan only if Validate has returned nil and the rules and limits
+// of the charges have not changed since.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {

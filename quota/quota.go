@@ -1,5 +1,5 @@
-// Package quota limits work other than HTTP requests, and defines the limits that package weir
-// applies.
+// Package quota limits the rate and concurrency of any kind of work. Package weir uses it to limit
+// HTTP requests.
 //
 //	package main
 //
@@ -26,35 +26,35 @@
 //
 // # Functions for callers
 //
-// [Allow] spends a charge if it fits now. [Wait] and [Reserve] spend charges at the first instant
-// at which all of them fit, and [AllowAtMost] spends as many units as fit. [Hold] is for
-// concurrency limits, and [NewStream] is for work whose cost becomes known only while it runs.
-// [Peek] checks charges without spending them. [Refund] and [Reset] return units.
+// [Allow] spends the units of a charge if they are available now, and [AllowAtMost] spends as many
+// as are available. [Wait] waits until the units are available, and [Reserve] reserves them without
+// waiting. Use [Hold] for concurrency limits, and [NewStream] for work whose cost is not known in
+// advance. [Peek] checks charges without spending anything. [Refund] and [Reset] refund units.
 //
 // # Decisions
 //
-// A store evaluates all charges of a transaction at the same instant of its clock, and spends
-// either all of them or none. Time is counted in whole microseconds, and decisions are exact: if
-// nothing else is spent, a refused charge fits once its RetryAfter has passed, and not a
-// microsecond earlier. A refusal is a Decision. An error means that no decision was returned,
-// although units may have been spent.
+// A store evaluates all charges of a transaction at the same time, and spends either all of them or
+// none. Decisions are exact to the microsecond: unless other units are spent in the meantime, a
+// refused charge is allowed as soon as its RetryAfter has passed, and not before. A refusal is
+// reported in the Decision, not as an error. If a call fails, no decision is made, but units may
+// have been spent.
 //
 // # Stores around stores
 //
-// [Hybrid] repeats refusals from memory. [Breaker] fails immediately while a store is down, and
-// [Fallback] then calls a second store. [Share] divides limits among replicas. [Coalesce] combines
-// concurrent charges of a key into one call. Package stack combines these stores in the right
-// order.
+// [Hybrid] caches refusals in memory. [Breaker] is a circuit breaker: it returns an error
+// immediately while a store is down. [Fallback] calls a second store if the first one fails.
+// [Share] divides limits among replicas. [Coalesce] combines concurrent calls for the same key.
+// Package stack combines these stores in the right order.
 //
 // # Vocabulary
 //
 //   - A unit is what a limit counts: a request, a byte, a token.
-//   - A [Limit] allows a number of units per period. It is plain data and keeps no count.
-//   - An [Algorithm] is the arithmetic of a limit. It reads no clock and keeps no state.
+//   - A [Limit] allows a number of units per period.
+//   - An [Algorithm] is the arithmetic of a limit.
 //   - A [Charge] is a request to spend a number of units, its cost, for one key under one limit of
 //     a rule.
 //   - A [Transaction] is a list of charges that are spent together or not at all.
-//   - A [State] is what an algorithm remembers about a key. A new key has the zero State.
+//   - A [State] is what an algorithm remembers about a key.
 //   - A [Store] keeps the states and supplies the time.
 package quota
 
@@ -76,12 +76,12 @@ type Algorithm interface {
 
 	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
 	// It returns the new state, or s unchanged if it refuses. A cost of 0 is always allowed and
-	// spends nothing; its Decision describes s. A negative cost refunds the newest units, but no
+	// spends nothing; its Decision describes s. A negative cost refunds the newest units, but never
 	// more than were spent.
 	//
-	// If s.At is later than now, either units are reserved or the clock has stepped back. No
-	// charge fits before s.At. A charge therefore cannot overtake a reservation, and a clock that
-	// steps back does not make spent units available.
+	// If s.At is later than now, either units are reserved or the clock has stepped back. No charge
+	// fits before s.At. A charge therefore cannot overtake a reservation, and a clock that steps
+	// back does not make spent units available.
 	//
 	// The limit l is valid. Its numbers may differ from those of the limit under which s was
 	// written. The caller replaces s with the returned State. The Logs of the two states may share
@@ -91,8 +91,8 @@ type Algorithm interface {
 }
 
 // A State is what an Algorithm remembers about a key. A new key has the zero State. Once the
-// ResetAfter of its last Decision has passed, a State is equivalent to the zero State: it leads to
-// the same decisions.
+// ResetAfter of its last Decision has passed, a State leads to the same decisions as the zero
+// State.
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
@@ -106,37 +106,34 @@ type State struct {
 	Until int64
 }
 
-// A LogEntry records the units that were spent at one instant. Sum counts these units and those of
-// all earlier entries. The units of one entry are therefore its Sum minus the Sum of the previous
-// entry.
+// A LogEntry records the units that were spent at one instant. Sum is a running total: it counts
+// these units and those of all earlier entries.
 type LogEntry struct {
 	At  int64 // µs since 1970
 	Sum int64
 }
 
-// A Charge is a request to spend Cost units of a key under one limit.
+// A Charge is a request to spend Cost units for a key under one limit.
 type Charge struct {
 	Rule  string // different rules count separately; printable ASCII
 	Key   string // stores keep its StoredKey
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent says which units a negative Cost refunds: the units of the charge whose Decision.At
-	// equals Spent. If Spent is 0, or the Algorithm is not a Canceler, the newest units are
-	// refunded.
+	// Spent says which units a negative Cost refunds: those of the charge whose Decision.At equals
+	// Spent. If Spent is 0, or the Algorithm is not a Canceler, the newest units are refunded.
 	Spent int64
 }
 
-// StoredKey returns the form of Key that stores, caches, bans, lists of offenders and logs use. A
-// Key of at most 128 bytes is used unchanged. A longer Key is replaced by "sha256:" followed by
-// its SHA-256 hash in URL-safe base64, 50 characters in all. A client that sends megabyte keys
-// therefore uses no more memory than a client that sends 128-byte keys. The functions of a
-// weir.Rule get the whole key, except PartitionKey, which gets the StoredKey. The StoredKey of a
-// stored key is that key itself.
+// StoredKey returns the form of Key that stores, caches and logs use. If Key has at most 128 bytes,
+// StoredKey returns Key itself. Otherwise, it returns "sha256:" followed by the SHA-256 hash of Key
+// in URL-safe base64, 50 characters in all. Clients therefore cannot use up memory by sending very
+// long keys. The functions of a weir.Rule get the whole key, except PartitionKey, which gets the
+// StoredKey.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
-// A Decision is the answer to one charge. Durations are measured from Result.At, in whole
-// microseconds.
+// A Decision is a store's answer to one Charge. Its durations are whole microseconds, counted from
+// Result.At.
 type Decision struct {
 	// Allowed reports whether the charge fits. If the transaction was refused, Allowed may be true
 	// for some charges, although none was spent.
@@ -146,10 +143,10 @@ type Decision struct {
 	Remaining int64
 
 	// RetryAfter is the shortest wait, exact to the microsecond, after which this charge fits if
-	// nothing else is spent. If Allowed is true, RetryAfter is 0. It is Never if the cost exceeds
-	// the capacity, or if a concurrency limit refuses the charge. For a charge that would wait in
-	// a queue (see Queuer), RetryAfter is the wait after which the queue admits the same charge
-	// with the same Transaction.Within.
+	// nothing else is spent. It is 0 if Allowed is true. It is Never if the cost exceeds the
+	// limit's capacity, or if a concurrency limit refuses the charge. For a charge that would wait
+	// in a queue (see Queuer), it is the wait after which the queue admits the same charge with the
+	// same Transaction.Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is available. It is 0 if no unit is
@@ -162,7 +159,7 @@ type Decision struct {
 
 	// At is the time at which the units of the charge are spent, in µs since 1970, on the clock of
 	// the server that keeps the key's state. If the charge waits, At is the end of the wait. In a
-	// store of package lease, At is when the lease took the units.
+	// lease.Store, At is when the lease took the units.
 	At int64
 }
 
@@ -185,14 +182,14 @@ const (
 	// ModeSpend. No Cost may be negative, and at least one Cost must be above 0.
 	ModeAtMost
 
-	// ModeForce spends the charges whatever they cost, even if they do not fit, and is always
-	// allowed. A key that has spent more than its limits allow is then refused until enough of the
-	// units have drained, or until their windows are over. If the limit changes, the debt drains
-	// at the rate of the new limit. Refunded units reduce the debt. No Cost may be negative.
-	// ModeForce does not spend units beyond these bounds: a window or a log holds at most 2^50
-	// units, and one charge spends at most 2^49 of them. The debt of a GCRA or a bucket is at most
-	// what drains in 2^50 µs (35 years). If the Quota is above 3, the bound may be lower, but it
-	// is at least four times the capacity.
+	// ModeForce spends the charges even if they do not fit, and is always allowed. A key that has
+	// spent more than its limits allow is then refused until enough of the units have drained, or
+	// until their windows are over. If the limit changes, the debt drains at the rate of the new
+	// limit. Refunded units reduce the debt. No Cost may be negative. ModeForce does not spend
+	// units beyond these bounds: a window or a log holds at most 2^50 units, and one charge spends
+	// at most 2^49 of them. The debt of a GCRA or a bucket is at most what drains in 2^50 µs (35
+	// years). If the Quota is above 3, the bound may be lower, but it is at least four times the
+	// capacity.
 	ModeForce
 
 	// ModeForget spends nothing and deletes the states of the charges, including all spent and
@@ -201,10 +198,9 @@ const (
 	ModeForget
 )
 
-// A Transaction is a list of Charges that a Store evaluates at one instant: all of them are spent,
-// or none. Take fills in its Result. A Transaction may be passed to Take again, which overwrites
-// the Result. Copies of a Transaction share memory, so use either the original or the copy, not
-// both.
+// A Transaction is a list of charges that a Store spends together or not at all. Store.Take fills
+// in the embedded Result. A Transaction can be reused: the next call to Take overwrites the Result.
+// Because a copy of a Transaction shares memory with the original, use only one of the two.
 type Transaction struct {
 	// Charges are spent together or not at all. It is an error if two charges have the same rule,
 	// key, algorithm and Limit.StoredName.
@@ -236,7 +232,7 @@ type Transaction struct {
 	distinct int    // how many plans, counted from the first, have different Names
 }
 
-// A Result is the answer of a Store to a Transaction.
+// A Result is a Store's answer to a Transaction.
 type Result struct {
 	// Decisions has one Decision for each charge. Take reuses its memory if it is large enough.
 	Decisions []Decision
@@ -255,15 +251,14 @@ type Result struct {
 	Undo []Undo
 }
 
-// SetQuestion sets *t, except for its Result, to a copy of *from. It reuses the memory of t. A
-// store needs such a copy if it keeps charges, or changes them before it passes them to another
-// store.
+// SetQuestion copies *from to *t, except for the Result. It reuses t's memory. Stores call
+// SetQuestion if they need to modify the charges, or to keep them after Take has returned.
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// SetResult sets *r to a copy of *from. It reuses the memory of r.
+// SetResult copies *from to *r. It reuses r's memory.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
 	r.At, r.Wait, r.Granted = from.At, from.Wait, from.Granted
@@ -280,8 +275,7 @@ func (r *Result) Allowed() bool {
 	return true
 }
 
-// RetryAfter returns the wait until all charges fit if nothing else is spent, which is the longest
-// RetryAfter of the decisions. It may be Never.
+// RetryAfter returns the longest RetryAfter of all decisions. It may be Never.
 func (r *Result) RetryAfter() time.Duration {
 	longest := time.Duration(0)
 	for i := range r.Decisions {
@@ -290,8 +284,8 @@ func (r *Result) RetryAfter() time.Duration {
 	return longest
 }
 
-// Release drops the keys and the logs that t refers to, but keeps the memory and the plans of t so
-// that it can be reused.
+// Release clears the keys and the logs in t, so that they can be garbage-collected, but keeps the
+// rest of t's memory for reuse.
 func (t *Transaction) Release() {
 	for i := range t.Charges {
 		t.Charges[i].Key = ""
@@ -299,12 +293,12 @@ func (t *Transaction) Release() {
 	clear(t.next)
 }
 
-// A Store keeps the states of keys and evaluates transactions on its own clock. It is safe for
-// concurrent use. Package storetest has the tests that every Store must pass.
+// A Store keeps the state of each key and evaluates transactions. It has its own clock. A Store
+// must be safe for concurrent use, and must pass the tests of package storetest.
 type Store interface {
 	// Take evaluates t and fills in its Result. A refusal is not an error and changes nothing.
-	// After an error, units may have been spent. If t is invalid, or ctx is done before Take
-	// begins, Take spends nothing and returns the error of t.Validate or of ctx.
+	// After an error, units may have been spent. If t is invalid, or if ctx is done before Take
+	// begins, Take spends nothing and returns the error from t.Validate or ctx.Err().
 	//
 	// The ctx that a Limiter passes never ends, because a Limiter also charges requests whose
 	// clients have hung up. A store that may block, for example on a network, must limit how long
@@ -312,9 +306,9 @@ type Store interface {
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate returns an error if no store could evaluate the transaction. The reason may be an
-// invalid limit, a name that is not printable, two charges for the same limit and key, or a Mode
-// that is unknown or conflicts with the other fields. Stores call Validate first.
+// Validate returns an error if the transaction is invalid: if it has an invalid limit, a name that
+// is not printable, two charges for the same limit and key, or a Mode that is unknown or conflicts
+// with the other fields. Stores call Validate before they evaluate a transaction.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate
@@ -393,8 +387,8 @@ func (c *Charge) duplicates(d *Charge) error {
 
 // Errors that stores return.
 var (
-	// ErrDuplicate is returned for a transaction that charges the same limit of the same
-	// rule and key twice.
+	// ErrDuplicate is returned for a transaction that charges the same limit of the same rule and
+	// key twice.
 	ErrDuplicate = errors.New("quota: duplicate charge")
 
 	// ErrBusy is returned by a store that has no capacity for a transaction, because it receives

@@ -6,17 +6,16 @@ import (
 	"sync"
 )
 
-// Share returns a store that calls next with one replica's share of each limit: Quota and Burst
-// divided by replicas, rounded down. If each replica has its own store, all replicas together
-// admit at most the limit. The caller's charges are not changed, so headers show the whole limit,
-// but the Remaining of the share. If all requests from a client reach the same replica, the client
-// gets only the share of that replica.
+// Share returns a store that divides each limit by replicas before it calls next. If each replica
+// has a separate store, all replicas together then admit at most the limit. The caller's charges
+// are not modified, so response headers show the whole limit, but only one share's Remaining. A
+// client whose requests all reach the same replica gets only one share.
 //
-// A share is at least 1: see Limit.Divide. If Quota, or a Burst that is not 0, is below replicas,
-// the replicas together can exceed the limit. For GCRA and the buckets, express a low Quota over a
-// longer period, such as 60 per minute instead of 1 per second, with the same Burst. Costs are not
-// divided, so a cost above the share is refused with RetryAfter Never. Share panics if next is nil
-// or replicas is below 1.
+// Quota and Burst are rounded down, but are never below 1 (see Limit.Divide). If Quota, or a Burst
+// other than 0, is smaller than replicas, all replicas together can therefore exceed the limit. To
+// avoid this for GCRA and the buckets, express a small Quota over a longer Period with the same
+// Burst, such as 60 per minute instead of 1 per second. Costs are not divided, so a charge whose
+// Cost exceeds the share is always refused. Share panics if next is nil or replicas is below 1.
 func Share(next Store, replicas int) *SharedStore {
 	switch {
 	case next == nil:
@@ -31,11 +30,11 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc returns a store that calls next with changed limits. For each valid transaction, it
-// passes a copy of the charges to the function change, which replaces their limits. That function
-// may be called from several goroutines at once, and must not keep the slice. The decisions are
-// those of next, and the charges of the transaction itself are not changed. ShareFunc panics if an
-// argument is nil.
+// ShareFunc is like Share, but calls the function change to determine the limits. For each valid
+// transaction, ShareFunc calls change with a copy of the charges, in which change may replace the
+// limits. The function must be safe for concurrent use and must not retain the slice. The Result
+// comes from next, and the caller's charges are not modified. ShareFunc panics if an argument is
+// nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	switch {
 	case next == nil:
@@ -46,7 +45,7 @@ func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
 }
 
-// A SharedStore is a Store that changes limits before it calls the next Store: see Share and
+// A SharedStore is a Store that modifies limits before it calls another Store: see Share and
 // ShareFunc.
 type SharedStore struct {
 	next   Store

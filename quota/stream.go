@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A Stream spends units for work whose cost is not known before it ends, such as the answer of a
-// language model. The work draws units as it needs them, and stops when Draw returns fewer units
-// than it needs. Close refunds the units that were taken but not drawn:
+// A Stream spends units for work whose cost is not known in advance, such as a language model's
+// answer. Call Draw whenever the work needs more units, and stop the work when Draw returns fewer
+// units than it needs. Close refunds the units that were taken but not drawn:
 //
 //	stream := quota.NewStream(store, charge)
 //	defer stream.Close(ctx)
@@ -23,13 +23,14 @@ import (
 //		send(token)
 //	}
 //
-// Across all processes that share the store, Streams that share a key never draw more than its
-// limits allow. To avoid a call to the store for every Draw, a Stream takes more units than Draw
-// needs: at most as many as were drawn before, and at most an eighth of the remaining units. If
-// the process dies, the unused units stay spent until the limit refills. Under an algorithm that
-// is not a lease.Leaser, such as SlidingLog, a Stream takes only what Draw needs.
+// Across all processes that share the store, the Streams for a key together draw at most what its
+// limits allow. To save calls to the store, a Stream takes units in advance, but never more than it
+// has drawn so far, and never more than an eighth of the remaining units. If the process dies,
+// unused units stay spent until they expire. With an algorithm that is not a lease.Leaser, such as
+// SlidingLog, a Stream takes nothing in advance.
 //
-// A Stream is safe for concurrent use. While one Draw calls the store, the others wait for it.
+// A Stream is safe for concurrent use. While one call to Draw is waiting for the store, other calls
+// to Draw block.
 type Stream struct {
 	store Store
 
@@ -41,22 +42,22 @@ type Stream struct {
 	drawn  int64       // in all
 }
 
-// NewStream returns a Stream that spends charges. For each unit drawn, Draw spends the Cost of
-// every charge, all or nothing. For example, a charge that counts tokens has Cost 1, and a charge
-// that counts money has the price of one token as its Cost. If a charge has a Cost of 0 or less,
-// every Draw returns an error.
+// NewStream returns a Stream that spends the Cost of every charge for each unit drawn. For example,
+// if a unit is a token, a charge that counts tokens has Cost 1, and a charge that counts money has
+// the price of a token as its Cost. If a charge has a Cost of 0 or less, every Draw returns an
+// error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
 }
 
-// Draw draws up to n units, and returns how many the caller may use. If drawn is less than n, no
-// more units are available now. If none was available, drawn is 0, and err is a *LimitedError
-// whose RetryAfter is the wait until one is. A later Draw may succeed.
+// Draw draws up to n units and returns how many the caller may use. If drawn is less than n, no
+// more units are available now. If no unit is available, drawn is 0 and err is a *LimitedError,
+// whose RetryAfter says how long to wait before calling Draw again.
 //
-// If ctx is done, Draw draws nothing and returns the error of ctx. A call to the store continues
-// when ctx ends, because the Stream must know which units it has. Errors from the store are
-// returned unchanged, and units may then have been spent. The error is nil if drawn is above 0 or
-// if n is 0. A negative n is an error.
+// If ctx is done, Draw draws nothing and returns ctx.Err(). It does not interrupt its call to the
+// store, because only the store's answer says which units the Stream has. Errors from the store are
+// returned unchanged, and units may then have been spent. The error is nil if drawn is positive or
+// n is 0. A negative n is an error.
 func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,9 +83,9 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	return drawn, err
 }
 
-// Close refunds the unused units, unless they have drained or their window is over. After Close,
-// Draw returns an error. Close ignores the cancellation of ctx, so units are refunded even if the
-// client has hung up. If Close fails, the units stay spent. A second call does nothing.
+// Close refunds unused units that have not expired, even if ctx is done. If Close returns an error,
+// these units may stay spent. After Close, Draw returns an error. A second call to Close does
+// nothing.
 func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A LimitedError reports that charges were refused. Use errors.As to find it in the errors of Wait
-// and Reserve.
+// A LimitedError reports that charges were refused. Wait, Reserve, Hold and Stream.Draw return it
+// as a *LimitedError.
 type LimitedError struct {
 	// Transaction holds the charges. Its Decisions say when each charge would fit.
 	Transaction *Transaction
@@ -32,16 +32,16 @@ func (e *LimitedError) Error() string {
 	return "quota: limited"
 }
 
-// RetryAfter returns the wait until all charges fit, if nothing else is spent. It may be Never.
+// RetryAfter returns how long to wait before trying again. It may be Never.
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
-// Allow spends one charge if it fits now. Otherwise the RetryAfter of the Decision is the wait
-// until the charge would fit. Allow is for work other than HTTP requests. Wait is like Allow, but
-// waits until the charge fits. After an error, Allowed is false, and the caller chooses whether to
-// proceed.
+// Allow spends one charge if its limit allows it now. Otherwise, it spends nothing, and the
+// Decision's RetryAfter says how long to wait before trying again. If there is an error, Allowed is
+// false, and the caller may choose to proceed anyway.
 //
-// A Cost of 0 or less is an error, because such a charge would always be allowed. To read a key
-// without spending, use Peek. To refund units, call Store.Take with a negative Cost.
+// It is an error if the Cost is 0 or less, because such a charge would always be allowed. Use Peek
+// to read the state of a key without spending anything, and Store.Take with a negative Cost to
+// refund units.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -53,10 +53,9 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	return t.Decisions[0], nil
 }
 
-// AllowAtMost spends as many units of a charge as fit now, up to its Cost. It makes a single call
-// to the store, so no other charge comes in between. If not even one unit fits, granted is 0, and
-// the RetryAfter of the Decision is the wait until one unit would fit. In all other respects
-// AllowAtMost is like Allow. ModeAtMost does the same for several charges.
+// AllowAtMost spends as many units as are available now, up to the Cost of the charge. If no unit
+// is available, granted is 0, and the Decision's RetryAfter says how long to wait for one. In all
+// other respects, AllowAtMost is like Allow. To spend several charges in this way, use ModeAtMost.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
 	if err := spends(charge); err != nil {
 		return 0, d, err
@@ -81,20 +80,18 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait spends charges and returns at their slot, the first instant at which all of them fit. If
-// the wait would be longer than within, or would end after the deadline of ctx, Wait spends
-// nothing and returns a *LimitedError at once. Wait is for work other than HTTP requests, such as
-// queues, gRPC and batch jobs. Callers that charge the same key get their slots in order of
-// arrival, across all processes that share the store. For a concurrency limit use Hold, because
-// Wait neither waits for its units nor releases them.
+// Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
+// then. If the wait would be longer than the argument within, or would end after ctx's deadline,
+// Wait spends nothing and immediately returns a *LimitedError. Callers with the same key get slots
+// in order of arrival, across all processes that share the store. For concurrency limits, use Hold
+// instead, because Wait neither waits for their units nor releases them.
 //
-// If ctx is done before the call, Wait spends nothing and returns the error of ctx. If ctx ends
-// during the wait, Wait cancels the slot and returns the error of ctx. The call to the store
-// continues when ctx ends, because Wait must know what to refund. If the slot has begun when the
-// store answers, Wait returns nil, even if ctx has ended.
+// If ctx is done before the slot begins, Wait cancels the reservation and returns ctx.Err(). It
+// does not interrupt its call to the store, because only the store's answer says what to refund. If
+// the slot has begun by the time the store answers, Wait returns nil even if ctx is done.
 //
-// It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
-// unchanged. Units may then have been spent, and the caller chooses whether to proceed.
+// It is an error if a charge has a Cost of 0 or less. Errors from the store are returned unchanged.
+// In that case, units may have been spent, and the caller may choose to proceed anyway.
 func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
 	r, err := Reserve(ctx, store, within, charges...)
 	if err != nil {
@@ -103,8 +100,7 @@ func Wait(ctx context.Context, store Store, within time.Duration, charges ...Cha
 	return r.Wait(ctx)
 }
 
-// Reserve spends charges at their slot, as Wait does, but returns a Reservation for the slot
-// without waiting. In all other respects Reserve is like Wait.
+// Reserve is like Wait, but returns a Reservation for the slot instead of waiting for it.
 func Reserve(ctx context.Context, store Store, within time.Duration, charges ...Charge) (*Reservation, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -128,7 +124,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation is a slot that Reserve has reserved. Only one goroutine may use it at a time.
+// A Reservation is a slot that Reserve has reserved. It is not safe for concurrent use.
 type Reservation struct {
 	store Store
 	t     Transaction
@@ -146,11 +142,11 @@ func (r *Reservation) take(ctx context.Context) error {
 	return nil
 }
 
-// Delay returns the time until the slot begins; 0 if it has begun.
+// Delay returns the time until the slot begins, or 0 if it has already begun.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
 
-// Wait waits until the slot begins. If ctx ends first, Wait cancels the slot and returns the error
-// of ctx.
+// Wait waits until the slot begins. If ctx is done first, Wait cancels the reservation and returns
+// ctx.Err().
 func (r *Reservation) Wait(ctx context.Context) error {
 	d := r.Delay()
 	if d == 0 {
@@ -167,9 +163,9 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 }
 
-// Cancel refunds the units if the slot has not begun, so that other callers may spend them. If no
-// later slot was reserved since, Cancel restores the states that the keys had before Reserve. A
-// second call does nothing.
+// Cancel refunds the units, unless the slot has already begun. If no later slot has been reserved
+// in the meantime, the state of each key becomes what it was before Reserve. A second call does
+// nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -178,9 +174,9 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return Refund(ctx, r.store, &r.t)
 }
 
-// Refund refunds the units that an allowed transaction has spent. If t has reserved a slot and no
-// later slot was reserved since, Refund restores the states that the keys had before t. Charges
-// whose Cost is 0 or less have nothing to refund.
+// Refund undoes an allowed transaction by refunding the units that it has spent. If t reserved a
+// slot and no later slot has been reserved since, the state of each key becomes what it was before
+// t. Refund ignores charges whose Cost is 0 or less.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -195,20 +191,19 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns the decisions that the store would now make on charges, and spends nothing: see
-// ModePeek.
+// Peek returns the decisions that the store would make on charges now, without spending anything.
+// See ModePeek.
 //
-// If a HybridStore refuses a charge from memory, its Remaining may be -1.
+// If the store is a HybridStore, Remaining may be -1 for a charge that is refused from memory.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
 	t := &Transaction{Charges: slices.Clone(charges), Mode: ModePeek}
 	err := store.Take(ctx, t)
 	return t, err
 }
 
-// Reset refunds, for each of the charges, all units that its key has spent under its limit. The
-// Cost of a charge is ignored. Slots that are already reserved keep their times, and new callers
-// get later slots. To refund only some units, Take a charge with a negative Cost. To allow more
-// than the limit, raise the limit, for example with weir.Rule.Policy.
+// Reset refunds all units that the key of each charge has spent under the charge's limit. It
+// ignores the Cost. Slots that are already reserved keep their times, and new callers get later
+// slots. To refund only some units, call Take with a negative Cost.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

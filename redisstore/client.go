@@ -12,14 +12,14 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// ClientOptions returns client settings that suit a limiter. With these settings, the client
-// reports a refused connection at once, allows up to a second for connecting even if timeout is
-// shorter, and keeps two idle connections ready. Set timeout to the store's Options.Timeout; 0
-// means 50 ms. Pass the result to redis.NewUniversalClient, or copy its fields into your client's
-// options.
+// ClientOptions returns client settings that are suitable for a Store. Pass them to
+// redis.NewUniversalClient, or copy the fields into your client's options. The argument timeout
+// should be the Store's Options.Timeout; 0 means 50 ms. The client then reports a refused
+// connection immediately, allows up to a second for connecting even if timeout is shorter, and
+// keeps two idle connections ready.
 //
-// With any client, a Store observes its Timeout and never spends a charge twice. With the default
-// settings of go-redis, however, the client takes 1.7 s to report a refused connection.
+// A Store observes its Timeout and never spends a charge twice, whatever the client settings. With
+// the default settings of go-redis, however, the client takes 1.7 s to report a refused connection.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
 	if timeout <= 0 {
 		timeout = defaultTimeout
@@ -42,7 +42,7 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 }
 
 // Warnings returns one sentence for each client setting that makes the store slower or less
-// reliable. It returns nil for a client with the settings of ClientOptions.
+// reliable. It returns nil for a client that was created with ClientOptions.
 func (s *Store) Warnings() (w []string) {
 	o := optionsOf(s.rdb)
 	if o == nil {
@@ -60,9 +60,9 @@ func (s *Store) Warnings() (w []string) {
 	return w
 }
 
-// Addrs returns the client's server addresses in sorted order, as host:port without passwords. It
-// returns nil for client types that are not from go-redis. For a Sentinel client, the only
-// address is FailoverClient.
+// Addrs returns the client's server addresses in sorted order, as host:port without passwords. For
+// a Sentinel client, the only address is "FailoverClient". For client types that are not from
+// go-redis, Addrs returns nil.
 func (s *Store) Addrs() []string {
 	switch rdb := s.rdb.(type) {
 	case *redis.Client:

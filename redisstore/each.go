@@ -12,12 +12,10 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// TakeEach implements quota.Batcher. It usually needs one round trip for all transactions, and
-// returns the same results as successive calls to Take. If transactions have equal charges on one
-// key and the algorithm is Additive, the script evaluates them in one step. Options.Timeout
-// applies to the whole batch. In a cluster, TakeEach makes one round trip per slot, all
-// concurrently. If any transaction has keys in several slots, TakeEach evaluates all transactions
-// one by one.
+// TakeEach implements quota.Batcher. It returns the same results as successive calls to Take, but
+// usually needs only one round trip. Options.Timeout applies to the whole batch. In a cluster,
+// TakeEach makes one round trip for each slot, all concurrently. If any transaction has keys in
+// several slots, TakeEach evaluates all transactions one by one.
 func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	if err := ctx.Err(); err != nil {
 		return slices.Repeat([]error{err}, len(ts))

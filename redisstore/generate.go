@@ -13,75 +13,72 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Scripted is an algorithm that can run in Redis. Its Lua must return exactly the decisions that
-// its Take returns; storetest.Limits tests this. The Lua defines the function
+// A Scripted is an algorithm that can run in Redis. Its Lua code must make exactly the same
+// decisions as its Take method; storetest.Limits tests this. The code defines the function
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
-// The first four arguments are the At, A, B and Until fields of the state; all four are 0 for a
-// key that was never seen. The arguments now and period are in µs, and cost is not 0. The
-// argument now is never earlier than at: if the state's At lies in the future, the script passes
-// At as now and adds the wait until At to the result. See Logged for algorithms that keep logs.
+// The first four arguments are the At, A, B and Until fields of the state; for a new key, all four
+// are 0. The arguments now and period are in µs, and cost is not 0. The argument now is never
+// earlier than at: if the state's At is in the future, the script passes At as now and adds the
+// wait until At to the result. See Logged for algorithms that keep logs.
 //
-// If the cost fits, take returns 0 and the four numbers of the next state. Otherwise it returns
-// how many µs after now the cost will fit, or −1 if it never will. A negative cost refunds units
-// and always fits. The fourth number of the next state is the time at which the state expires:
-// from then on, it must give the same decisions as the state of a key that was never seen.
-// Numbers are float64, so return integers below 2^53, which are exact. On a server with Lua 5.4,
-// a number below 2^31 may have the integer subtype, which overflows at 2^63, and
+// If the cost fits, take returns 0 and the four numbers of the new state. Otherwise, it returns how
+// many µs after now the cost will fit, or −1 if it never will. A negative cost refunds units and
+// always fits. The fourth number of the new state is its expiry time: from then on, the state must
+// lead to the same decisions as a new key. Numbers are float64, so return integers below 2^53,
+// which are exact. With Lua 5.4, numbers below 2^31 may be integers, which overflow at 2^63, and
 // string.format('%d') rejects fractions.
 //
-// The functions receive two more arguments after burst: the edges of an Edged algorithm (nothing
-// for other algorithms), and the C field of the state. If the C of the next state is not 0, take,
-// queue and cancel return it after the other four numbers. Only force may change C from 0 to
-// another value.
+// Each function receives two more arguments after burst: the edges (if the algorithm is Edged) and
+// the C field of the state. If the C of the new state is not 0, take, queue and cancel return it
+// after the other four numbers. Only force may change C from 0 to another value.
 //
-// The Lua must define only local names, because a script can contain the Lua of several
-// algorithms. Two algorithms with the same Name must have the same Lua, because a script contains
-// the Lua of only one of them.
+// The code must define only local names, because a script can contain the code of several
+// algorithms. Two algorithms with the same Name must have the same code, because a script contains
+// only one of them.
 //
-// The Lua of a quota.Queuer also defines queue, the Lua of a quota.Canceler also defines cancel,
-// and the Lua of a quota.Forcer also defines force. Define them below take and below every
-// function that take calls:
+// The code of a quota.Queuer also defines queue, the code of a quota.Canceler defines cancel, and
+// the code of a quota.Forcer defines force. Define these functions after take and every function
+// that take calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// In queue and cancel, the argument now is the clock time and may be earlier than the state's At.
-// The function queue finds the first free place in the queue at or after the instant turn. It
-// returns the wait in µs, whether there is room, and the four numbers of the next state. The
-// argument of is an instant at which units were spent, and cancel refunds n of these units. It
-// returns the four numbers of the next state, or nothing if no units were spent at that instant.
-// The function force returns the four numbers of the next state and its C, or nothing if it
-// spends nothing.
+// In queue and cancel, now is the clock time, which may be earlier than the state's At. The
+// function queue finds the first free place in the queue at or after the instant turn. It returns
+// the wait in µs, whether there is room, and the four numbers of the new state. The function cancel
+// refunds n of the units that were spent at the instant `of`. It returns the four numbers of the
+// new state, or nothing if no units were spent at that instant. The function force returns the four
+// numbers of the new state and its C, or nothing if it spends nothing.
 type Scripted interface {
 	Lua() string
 }
 
-// Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
+// An Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
 // cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
 // since 1970. The first start time is earlier than at, and the last is well after it. The Lua
-// functions receive these edges after burst, as packed doubles for struct.unpack, with a 0
-// between the results of two calls to Edges. If the Lua needs another window, it calls
-// error(string.format('WEIR edges %.0f ', instant)). The store then runs the script again and
-// adds the edges around that instant.
+// functions receive these edges as packed doubles for struct.unpack, with a 0 between the results
+// of two calls to Edges. If the Lua code needs another window, it calls error(string.format('WEIR
+// edges %.0f ', instant)). The store then adds the edges around that instant and runs the script
+// again.
 type Edged interface {
 	Edges(at int64) []int64
 }
 
-// Additive is a Scripted algorithm for which only the total cost charged at an instant matters.
-// After a first charge at some instant, two more charges of 2 and 3 units at that instant must
-// have the same effect as one charge of 5 units. TakeEach can then evaluate many equal
-// transactions on one key in one step. An algorithm that counts requests regardless of their cost
-// is not additive.
+// An Additive is a Scripted algorithm for which only the total cost of the charges at an instant
+// matters. After a first charge, charges of 2 and 3 units at the same instant must have the same
+// effect as one charge of 5 units. Store.TakeEach can then evaluate many equal transactions with
+// one key in a single step. An algorithm that counts requests regardless of their cost is not
+// additive.
 type Additive interface {
 	Additive()
 }
 
-// Logged is a Scripted algorithm that keeps a log as its state. Redis stores all logs of a rule
-// and key in one value. The Lua of a Logged algorithm defines the following functions, where c is
-// the table that general.lua creates for a charge:
+// A Logged is a Scripted algorithm that keeps a log as its state. Redis stores all logs of a rule
+// and key in one value. The Lua code of a Logged defines the following functions, where c is the
+// table that general.lua creates for a charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1

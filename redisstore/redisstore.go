@@ -1,5 +1,4 @@
-// Package redisstore keeps the state of rate limits in Redis, so that several processes can share
-// limits.
+// Package redisstore keeps the state of rate limits in Redis, where several processes can share it.
 //
 //	package main
 //
@@ -31,22 +30,21 @@
 //
 // # Calls
 //
-// A transaction on one key usually takes one script call, however many limits it has. The script
-// reads the clock of the Redis server. Every state in Redis has a TTL, and a refused transaction
-// writes nothing. See [Store] for the key names in Redis.
+// A transaction with one key usually needs a single script call, however many limits it has. The
+// script uses the clock of the Redis server. Every state in Redis has a TTL, and a refused
+// transaction writes nothing. See [Store] for the key names in Redis.
 //
 // # Errors
 //
-// Take returns [ErrTimeout] if Redis and the network take longer than Options.Timeout. The error
-// wraps [quota.ErrBusy] if requests arrive faster than Redis can handle them, and
-// [quota.ErrUnusable] if Redis is misconfigured or not supported. [Store.Probe] detects such
-// problems before the first request arrives, and [Store.Warnings] lists unsuitable client
-// settings.
+// Take returns [ErrTimeout] if Redis does not answer within Options.Timeout. Its errors wrap
+// [quota.ErrBusy] if requests arrive faster than Redis can handle them, and [quota.ErrUnusable] if
+// Redis is misconfigured or not supported. [Store.Probe] detects such misconfiguration before the
+// first request arrives, and [Store.Warnings] lists unsuitable client settings.
 //
 // # Algorithms
 //
-// The store supports every algorithm in package algorithms, and any other algorithm that
-// implements [Scripted].
+// The store supports every algorithm in package algorithms, and any other algorithm that implements
+// [Scripted].
 package redisstore
 
 import (
@@ -69,9 +67,9 @@ import (
 
 // Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// Prefix is the first part of every key name in Redis; "" means "weir:". Programs that share
-	// a Redis server, but not their limits, need different prefixes. A prefix must not contain a
-	// brace, because braces delimit the hash tag.
+	// Prefix is the first part of every key name in Redis; "" means "weir:". Programs that share a
+	// Redis server but not their limits need different prefixes. A prefix must not contain braces,
+	// which delimit the hash tag.
 	Prefix string
 
 	// Timeout is how long one Take waits for Redis and the network, regardless of the client's
@@ -105,28 +103,28 @@ const (
 	defaultTimeout = 50 * time.Millisecond
 )
 
-// ErrTimeout is the error that Take returns or wraps if Redis does not answer in time. The
-// transaction may still have spent its units. If a connection attempt has just failed, the error
-// also wraps the error of that attempt. If Redis still answers other calls in time, or if this
-// process is overloaded, the error also wraps quota.ErrBusy, because Redis is not considered
-// down. ErrTimeout has a Timeout method that returns true. It differs from
-// context.DeadlineExceeded, which means that the caller's own deadline has passed.
+// ErrTimeout is the error that Take returns or wraps if Redis does not answer in time. The units
+// may have been spent anyway. If a connection attempt has just failed, the returned error also
+// wraps the error from that attempt. If Redis still answers other calls in time, or if this process
+// is overloaded, it also wraps quota.ErrBusy, so that it does not count as an outage. ErrTimeout
+// has a Timeout method that returns true. If the caller's own deadline has passed, Take returns
+// context.DeadlineExceeded instead.
 var ErrTimeout = queue.ErrTimeout
 
-// Store is a quota.Store. It is safe for concurrent use.
+// A Store is a quota.Store that keeps its states in Redis. It is safe for concurrent use.
 //
-// Redis stores at most two values for each rule and key, one for logs and one for all other
-// states. For rule "api" and key "192.0.2.1", these values are stored under the following names:
+// For each rule and key, Redis stores at most two values: one for logs and one for all other
+// states. For example, the values for rule "api" and key "192.0.2.1" have these names:
 //
 //	weir:api:log:{.192.0.2.1}
 //	weir:api:{.192.0.2.1}
 //
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
 // one slot, while different keys are spread over all nodes. A transaction with keys in different
-// slots is still all-or-nothing, but its keys are charged at different instants. Such a
-// transaction never waits, whatever its Within, and in ModeAtMost Take returns
-// errors.ErrUnsupported. While two such transactions compete for the last unit of a key, other
-// requests may be refused and a unit may be lost, but no limit is exceeded.
+// slots still spends all of its charges or none, but not all at the same instant. Such a
+// transaction never waits, even if Within is set. In ModeAtMost, Take returns errors.ErrUnsupported
+// for such a transaction. While two such transactions compete for the last unit of a key, other
+// requests may be refused and the unit may go unused, but no limit is exceeded.
 type Store struct {
 	rdb     redis.UniversalClient
 	prefix  string
@@ -142,11 +140,11 @@ type Store struct {
 	verdicts verdicts
 }
 
-// New returns a store that uses rdb. It does not wait for Redis to be up. The caller closes rdb.
-// New returns an error if rdb is nil, if the prefix contains a brace, or if the timeout is
-// negative.
+// New returns a store that uses Redis through rdb. It does not wait for Redis to be up. The caller
+// must close rdb. New returns an error if rdb is nil, if the prefix contains a brace, or if the
+// timeout is negative.
 //
-// ClientOptions returns client settings that suit a limiter. Other settings work too, but see
+// Create rdb with ClientOptions, which returns suitable settings. Other settings also work, but see
 // Warnings. New adds a hook to rdb that records why connections fail, so that errors can include
 // the cause.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {

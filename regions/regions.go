@@ -1,13 +1,13 @@
-// Package regions divides one budget among regions. Each region makes decisions in its own store,
-// without a round trip to another region.
+// Package regions enforces limits across several regions. Each region makes decisions in its own
+// store, without a round trip to another region.
 //
 //	eu := regions.New(local, central, regions.Options{Budget: "gpu", Region: "eu", Regions: 3})
 //	go eu.Run(ctx)
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
-// If a region does not use its share of the rate, the other regions can use it within a few
-// seconds. The page docs/regions.md in the repository compares this package with a single distant
-// store and with [quota.Share].
+// Each region has a share of each limit. If a region does not use its share, other regions can use
+// it within a few seconds. The page docs/regions.md in the repository compares this package with a
+// single distant store and with [quota.Share].
 package regions
 
 import (
@@ -27,10 +27,9 @@ import (
 
 // Options are the options for New. Budget, Region and Regions are required.
 type Options struct {
-	// Budget is the name of the budget in the central store. A Store has one budget, so the
-	// region has the same share of every limit, for all rules and keys. If the demand for one
-	// rule varies independently of the others, give that rule a separate Store with its own
-	// Budget.
+	// Budget is the name of the budget in the central store. A Store has one budget, so the region
+	// has the same share of every limit, for all rules and keys. If the demand for one rule varies
+	// independently of the others, give that rule a separate Store with its own Budget.
 	Budget string
 
 	// Region is the name of the region. Its processes share the local store.
@@ -51,35 +50,27 @@ type Options struct {
 // whole is how many parts a budget has.
 const whole = 10_000
 
-// New returns a Store that enforces the region's share of each limit in the store local. Run
-// claims that share in the store central.
+// New returns a Store that divides each limit among the regions, and enforces this region's share
+// in local. Run claims that share in central.
 //
-// Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate moves
-// between them. Each region always keeps a tenth of its even share of the rate. Time is divided
-// into intervals of length Every. In each interval, the region claims what it needs for the next
-// one, based on its recent demand. In the first half of an interval it can claim at most an even
-// share; in the second half it can also claim what other regions have left over. Any rate that no
-// region needs is divided evenly. If a region stops using its rate, the other regions can claim
-// it after one or two intervals. Limits of other algorithms, including LeakyBucket, are divided
-// evenly and do not move, as with quota.Share.
+// Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate is
+// divided according to demand. In each interval of length Every, the region claims the share of the
+// rate that it needs for the next interval, based on its recent demand. Each region always keeps at
+// least a tenth of an even share. If a region stops using its share, other regions can claim it
+// after one or two intervals. Any rate that no region needs is divided evenly. Limits of other
+// algorithms, including LeakyBucket, are always divided evenly, as by quota.Share.
 //
-// Together, the regions admit no more than the limit would admit in one store: at most burst +
-// quota·d/Period units in any period of length d. The sum of the shares never exceeds the limit,
-// even while a share moves, because a region lowers its share before the clock of central can
-// have reached the next interval, and raises it only when that clock must have reached it. Each
-// claim measures the clock to within the round trip of the claim. Spent units drain at the rate
-// that the region had at the time, so a key that was idle gains nothing when its region gets more
-// of the rate. A new process does not know the earlier rates, and assumes the smallest rate for
-// the time before it started.
+// Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
+// any period of length d. This holds even while shares change: see docs/regions.md.
 //
-// This bound holds if the store local answers within a sixteenth of Every. A request that waits
-// (Transaction.Within) keeps the current rate for as long as it waits, even if its region loses
-// that rate meanwhile. A divided quota or burst is rounded down, but is at least 1. If the burst
-// is smaller than the number of regions, or the quota is smaller than ten times that number, the
-// regions together may therefore admit more than the limit.
+// This bound holds only if calls to local take at most a sixteenth of Every. A request that waits
+// (Transaction.Within) gets a slot at the current rate, even if the region loses that rate before
+// the slot begins. Shares are rounded down, but are at least one unit. If the burst is smaller than
+// the number of regions, or the quota is smaller than ten times that number, the regions together
+// may therefore admit more than the limit.
 //
-// If central cannot be reached, or if Run is not active, a region has only a tenth of its
-// even share after the current interval ends. If the clock of central jumps, two regions may use
+// If central fails or Run is not active, the region keeps its share until the current interval
+// ends, and then has a tenth of an even share. If the clock of central jumps, two regions may use
 // the same share for one interval.
 //
 // New panics if its arguments are invalid.
@@ -137,9 +128,8 @@ type Store struct {
 	failed bool
 }
 
-// Part returns the region's current share of the rate, from 0 to 1. Near the boundary of two
-// intervals, it returns the smaller of the two shares, because the clock of central is not known
-// exactly.
+// Part returns the region's current share of the rate, from 0 to 1. Near the boundary between two
+// intervals, it returns the smaller of the two shares.
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
 // Take implements quota.Store.
@@ -189,8 +179,8 @@ func countable(n int64, period time.Duration) bool {
 	return float64(n)*float64(period.Microseconds()) < quota.MaxTicks
 }
 
-// Run claims the region's share until ctx is done, and then returns ctx.Err(). It blocks, so call
-// it in its own goroutine.
+// Run repeatedly claims the region's share until ctx is done, and then returns ctx.Err(). It
+// blocks, so call it in its own goroutine.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.o.Every / 4)
 	defer tick.Stop()

@@ -43,19 +43,19 @@ type checker struct {
 	running  sync.WaitGroup
 }
 
-// Probe checks immediately whether Redis is usable with every algorithm in package algorithms.
-// See redisstore.Store.Probe.
+// Probe immediately checks whether Redis is usable with every algorithm in package algorithms. See
+// redisstore.Store.Probe.
 func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
 
-// Err returns the result of the last check of Redis. It makes no network call, so a health check
-// may call it often. The result is nil if Redis was usable. It wraps quota.ErrUnusable if Redis
-// is misconfigured or not supported. Otherwise, Redis was unreachable or has not been checked
-// yet.
+// Err returns the result of the last check of Redis: nil if Redis was usable, or an error that
+// wraps quota.ErrUnusable if Redis is misconfigured or not supported. Any other error means that
+// Redis was unreachable or has not been checked yet. Err makes no network call, so a health check
+// may call it often.
 //
-// The store checks Redis after New until a check succeeds, and again when a request fails with
-// quota.ErrUnusable. After a failed check, the next one starts within 10 s. After a successful
-// check, the next one starts at least 10 s later, so Err can be out of date for that long. Err
-// does not report later outages; metrics and the log do.
+// The store repeats the check until it succeeds, and waits at most 10 s after each failure. It
+// checks Redis again if a request fails with quota.ErrUnusable and the last check was more than 10
+// s ago. Err does not report other outages that begin after a successful check; metrics and the log
+// do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
 // Close stops the background check of Redis. It does not close the client, and the store remains

@@ -1,5 +1,5 @@
-// Package stack builds the store for production. Several processes share their limits in Redis,
-// and an in-memory store takes over while Redis is down.
+// Package stack provides a store for production, in which several processes share limits in Redis.
+// An in-memory store takes over while Redis is down.
 //
 //	package main
 //
@@ -29,24 +29,23 @@
 //
 // # Layers
 //
-// The decorators come from package quota, and each can also be used alone:
+// The store has these layers, most of which come from package quota:
 //
 //	Fallback ─▶ Hybrid ─▶ Breaker ─▶ Coalesce ─▶ redisstore
 //	    └─────▶ Share ─▶ memstore                  while Redis is down
 //
 // # Outages
 //
-// While Redis is down, each process enforces its share of every limit, which is the limit divided
-// by Options.Replicas. For rules that must never exceed their limits, [Store.WithoutFallback]
-// returns a store whose Take fails during an outage. The store that [Store.Undivided] returns
-// enforces the whole limit in each process. The store logs when an outage begins and when it
-// ends.
+// While Redis is down, each process enforces its share of every limit: the limit divided by
+// Options.Replicas. To make requests fail during an outage instead, use [Store.WithoutFallback]. To
+// enforce the whole limit in each process, use [Store.Undivided]. The store logs when an outage
+// begins and when it ends.
 //
 // # Start
 //
-// [New] succeeds even while Redis is down, and then checks in the background whether Redis is
-// usable. [Store.Err] returns the result, so you can use it in a health check. [Store.Probe] runs
-// a check immediately.
+// [New] succeeds even if Redis is down. The store then checks in the background whether Redis is
+// usable. [Store.Err] returns the result, for example for a health check. [Store.Probe] runs a
+// check immediately.
 package stack
 
 import (
@@ -79,8 +78,8 @@ type Options struct {
 	// Memory configures the in-memory store that takes over while Redis is down.
 	Memory memstore.Options
 
-	// Hybrid sets how many refusals each process remembers. Remembered refusals save calls to
-	// Redis while a key exceeds its limit.
+	// Hybrid sets how many refusals each process caches. While a key exceeds its limit, cached
+	// refusals save calls to Redis.
 	Hybrid quota.HybridOptions
 
 	// Breaker configures the circuit breaker. If its Logger is nil, the Logger below is used.
@@ -92,8 +91,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Store is a quota.Store that uses Redis, and memory while Redis is down. It is safe for
-// concurrent use.
+// A Store is a quota.Store that uses Redis and falls back to memory while Redis is down. It is safe
+// for concurrent use.
 type Store struct {
 	redis     *redisstore.Store
 	breaker   *quota.BreakerStore
@@ -104,16 +103,13 @@ type Store struct {
 	checker   checker
 }
 
-// New returns a store that uses Redis through rdb, and memory while Redis is down. It does not
-// wait for Redis to be up. The caller closes rdb. Create rdb with redisstore.ClientOptions, which
-// returns suitable settings. New returns an error if rdb is nil, if Replicas is below 1, or if
-// another option is invalid.
+// New returns a store that uses Redis through rdb and falls back to memory while Redis is down. It
+// does not wait for Redis to be up. Create rdb with redisstore.ClientOptions, which returns
+// suitable settings. The caller must close rdb. New returns an error if rdb is nil, if Replicas is
+// below 1, or if another option is invalid.
 //
-// During a Redis outage, every request is still counted. If requests should fail rather than be
-// counted in memory, use WithoutFallback.
-//
-// New starts a goroutine that checks Redis until it is usable (see Err). Close stops the
-// goroutine, and so does closing rdb.
+// New starts a goroutine that checks Redis until it is usable (see Err). Closing the store or rdb
+// stops the goroutine.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 1:
@@ -155,21 +151,19 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 // Take implements quota.Store.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.fallback.Take(ctx, t) }
 
-// WithoutFallback returns a store like s that does not use memory while Redis is down: its Take
-// returns the error from Redis. The Limiter's Options.OnError then determines what happens to the
-// request.
+// WithoutFallback returns a store like s that does not fall back to memory. While Redis is down,
+// its Take returns an error, and weir.Options.OnError determines what happens to the request.
 func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
-// Undivided returns a store like s that does not divide limits by Replicas while Redis is down,
-// so each process admits the whole limit. It suits callers that only read the counts and make
-// their own decisions.
+// Undivided returns a store like s that does not divide limits by Replicas while Redis is down, so
+// each process admits the whole limit. It is for callers that only read the counts and make their
+// own decisions.
 func (s *Store) Undivided() quota.Store { return s.undivided }
 
-// Redis returns the underlying Redis store, without decorators. It also implements
-// overrides.Keeper.
+// Redis returns the underlying Redis store, without decorators. It is also an overrides.Keeper.
 func (s *Store) Redis() *redisstore.Store { return s.redis }
 
-// Stores returns the component stores of s that have metrics or keep overrides. If you pass s to
+// Stores returns the stores inside s that have metrics or keep overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
 	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}

@@ -65,11 +65,10 @@ func random(t testing.TB, store quota.Store) {
 	compare(t, store, all, units)
 }
 
-// Limits fails t unless the store makes the same decisions on random charges as the algorithms of
-// the limits. It compares every field of every Decision with the result of Algorithm.Take at
-// Transaction.At, so it detects Lua that differs from Take. Pass a limit with a period of about a
-// millisecond, one with a period of about an hour, and one with another algorithm, each with its
-// own name.
+// Limits tests whether a store makes the same decisions as the algorithms of the limits, including
+// their Lua. It makes random charges, and compares every field of every Decision with the result of
+// Algorithm.Take. Pass a limit with a period of about a millisecond, one with a period of about an
+// hour, and one with a different algorithm, all with different names.
 func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	t.Helper()
 	lastUnit(t, store, limits)

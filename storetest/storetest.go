@@ -6,13 +6,13 @@
 //
 // # How it tests
 //
-// A store uses its own clock, which a test cannot set. The suite therefore repeats every
-// transaction on its own copy of the state, at the time in [quota.Result.At]. It compares every
+// Tests cannot set a store's clock. The suite therefore repeats every transaction on its own copy
+// of the state, at the time that the store reports in [quota.Result.At]. It then compares every
 // field of the two results. A store that is off by one microsecond fails.
 //
-// [Run] covers the algorithms in package algorithms; use [Limits] to test other algorithms. The
-// store need not be empty, because every run uses new keys. The tests sleep for less than a
-// second in total.
+// [Run] tests the algorithms in package algorithms; use [Limits] to test other algorithms. The
+// store need not be empty, because every run uses new keys. The tests sleep for less than a second
+// in total.
 package storetest
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 // Run runs every test as a subtest, each with a new store from open. If open starts a server or a
-// goroutine, it should stop it with t.Cleanup.
+// goroutine, it should call t.Cleanup to stop it.
 //
 // Subtests cannot run inside a testing/synctest bubble. To test a store in bubbles, range over
 // Tests and run each test in its own bubble.

@@ -12,15 +12,15 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Bans remembers bans under which limiters of this process have refused requests. If more keys
-// are banned than NewBans allows, Bans forgets the ban that expires first.
+// A Bans remembers the bans that have refused requests in this process. If more keys are banned
+// than NewBans allows, it forgets the ban that expires first.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
 	known map[ruleKey]*Banned
 }
 
-// A Banned is a key that is banned under a rule.
+// A Banned describes a key that is banned under a rule.
 type Banned struct {
 	Rule  string
 	Key   string    // as quota.Charge.StoredKey returns it
@@ -35,8 +35,7 @@ func NewBans(n int) *Bans {
 	return &Bans{n: n, known: map[ruleKey]*Banned{}}
 }
 
-// If a ban refused the request of e, Observe records the ban. It ignores other events and rules
-// in shadow mode.
+// Observe records the ban that refused a request, if any. It ignores rules in shadow mode.
 func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return
@@ -66,8 +65,8 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not expired, starting with the one that expires last. It
-// includes bans that an operator has lifted.
+// Keys returns the bans that have not expired, starting with the one that expires last. It includes
+// bans that an operator has lifted.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()
 	b.mu.Lock()

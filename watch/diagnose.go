@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Codes of the problems that Diagnose finds. The file DIAGNOSTICS.md explains each code and how
-// to fix the problem.
+// These codes identify the problems that Diagnose finds. The file DIAGNOSTICS.md explains each code
+// and how to fix the problem.
 const (
 	NobodyTrusted  = "WEIR001" // forwarded requests are limited by the address of the proxy
 	AnybodyTrusted = "WEIR002" // clients can choose their key under a rule
@@ -30,10 +30,10 @@ const (
 	Unlimited      = "WEIR008" // no rule limits any request
 )
 
-// Diagnose detects likely configuration errors. When called, it checks the rules and the stores,
-// and it returns a function for weir.Options.Observe that checks requests. Each error is logged
-// as a warning with its code, at most once a minute per code. A nil logger means slog.Default().
-// A store is checked if it has a method Warnings() []string, as redisstore.Store does.
+// Diagnose detects likely configuration errors. It checks the rules and the stores immediately, and
+// returns a function for weir.Options.Observe that checks requests. Diagnose logs each error as a
+// warning with its code, at most once a minute per code. A nil logger means slog.Default().
+// Diagnose checks only stores that have a method Warnings() []string, such as a redisstore.Store.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()

@@ -13,7 +13,7 @@ const HistoryEvery = 5 * time.Second
 
 const historySlots = 180 // 15 minutes
 
-// A Count counts requests by outcome, in one or more intervals.
+// A Count counts requests by outcome, over one or more intervals.
 type Count struct {
 	Allowed int64 // requests that were allowed
 	Refused int64 // requests that were refused by a limit, a ban, a deny list, or for lack of a key
@@ -117,11 +117,11 @@ func isNear(l *quota.Limit, d *quota.Decision) bool {
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
-// History returns the outcomes of the requests under a rule in the last 15 minutes, as 180
-// intervals of length HistoryEvery, oldest first. The last interval is the current one, which
-// began `since` ago. A request counts as allowed if no rule refused it, and as refused under each
-// rule that refused it. The rule "" stands for all rules together, and counts each request once.
-// An interval without requests has a zero Count.
+// History counts the requests under a rule in the last 15 minutes by outcome. There is one Count
+// for each of 180 intervals of length HistoryEvery, oldest first. The last interval is the current
+// one, which began `since` ago. A request counts as allowed if no rule refused it, and as refused
+// under each rule that refused it. If rule is "", every request is counted once. An interval
+// without requests has a zero Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,8 +142,8 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	return counts, since
 }
 
-// Failure returns the cause, as named by quota.Cause, and the time of the last request that could
-// not be decided. If there was no such request, the cause is empty.
+// Failure returns the quota.Cause and the time of the last error that prevented a decision. If
+// there was no such error, cause is empty.
 func (t *Traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

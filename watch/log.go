@@ -10,15 +10,15 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Log returns a function for weir.Options.Observe that logs refusals and errors, at most
-// perSecond lines a second. If lines are dropped, the next line contains their number as the
-// attribute unlogged. A line contains the rule, the reason (such as "limit", "ban", "deny" or
-// "error"), the limit if a limit refused the request, retry_after if waiting helps, and err if
-// the request could not be decided. A nil logger means slog.Default(). A perSecond below 1 means
-// 1.
+// Log returns a function for weir.Options.Observe that logs refusals and errors, at most perSecond
+// lines a second. If lines are dropped, the next line contains the number of dropped lines, as the
+// attribute unlogged. Each line contains the rule and the reason, such as "limit", "ban", "deny" or
+// "error". It also contains the limit that refused the request, if any, retry_after if waiting
+// helps, and err if there was an error. A nil logger means slog.Default(). A perSecond below 1
+// means 1.
 //
-// Because keys may be personal data, Log writes what the function key returns for a key. If key
-// is nil, keys are not logged.
+// Keys may be personal data. If the function key is nil, keys are not logged; otherwise, Log writes
+// what the function returns for a key.
 func Log(logger *slog.Logger, perSecond int, key func(rule, key string) string) func(weir.Event) {
 	if logger == nil {
 		logger = slog.Default()

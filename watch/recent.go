@@ -7,7 +7,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A Line describes one refusal, or several refusals of a key within 10 s.
+// A Line describes one refusal, or several refusals of the same key within 10 s.
 type Line struct {
 	At         time.Time // of the first refusal, to the second
 	Last       time.Time // of the last refusal, to the second
@@ -99,8 +99,8 @@ func cut(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-// Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some
-// of them have no Line (see Line.LeftOut). Find knows every key that was refused often.
+// Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some of
+// them have no Line (see Line.LeftOut).
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,14 +6,15 @@
 //		logRefusals(e)
 //	}})
 //
-// As here, the Observe function of [weir.Options] can call several of the functions below.
+// As in this example, the Observe function of [weir.Options] can call several of the functions
+// below.
 //
 // # Functions
 //
-// [Top] finds the keys that are refused most, and remembers refusals. [Bans] lists banned keys.
-// [Traffic] counts requests, and tries other limits on recent ones. [Log] logs refusals at a
-// bounded rate. [Diagnose] detects likely configuration errors. All of them know only what this
-// process has seen. Package admin displays the results.
+// [Top] finds the keys that are refused most often. [Bans] lists banned keys. [Traffic] counts
+// requests, and finds out what other limits would have refused. [Log] logs refusals at a bounded
+// rate. [Diagnose] detects likely configuration errors. All of these cover only the requests that
+// this process handles. Package admin displays the results.
 package watch
 
 import (
@@ -29,14 +30,13 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Top finds the keys that were refused most in the last hour, and remembers the latest refusals
-// (see Recent). The argument of NewTop sets how many keys and how many refusals it remembers. A
-// key takes about 600 bytes, and a refusal about 300.
+// A Top finds the keys that were refused most often in the last hour. It also remembers the latest
+// refusals: see Recent. Each key takes about 600 bytes, and each refusal about 300 bytes.
 //
-// The algorithm is Space-Saving (Metwally, Agrawal and El Abbadi, "Efficient Computation of
-// Frequent and Top-k Elements in Data Streams", 2005), with counts that expire. A key is
-// forgotten only if it accounts for at most 1/n of the refusals in an hour. To displace a key, a
-// client that makes up keys must therefore be refused n times as often as that key.
+// A Top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
+// Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A Top that remembers
+// n keys forgets a key only if that key has at most 1/n of the refusals in an hour. To displace a
+// key, a client that makes up keys must therefore be refused n times as often as that key.
 type Top struct {
 	n      int
 	mu     sync.Mutex
@@ -78,8 +78,8 @@ func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at 
 func (c *counts) Push(x any)        { *c = append(*c, x.(*counted)) }
 func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
 
-// A Refused describes a key that was refused under a rule at most Count times, and at least Count
-// − Error times.
+// A Refused describes a key that was refused under a rule. The number of refusals is at most Count
+// and at least Count − Error.
 type Refused struct {
 	Rule         string
 	Key          string // as quota.Charge.StoredKey returns it; "" also stands for requests without a key
@@ -90,11 +90,11 @@ type Refused struct {
 	Last   time.Time   // the time of the last refusal, to the second
 }
 
-// AtLeast returns Count − Error.
+// AtLeast returns Count − Error, the minimum number of refusals.
 func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 
-// NewTop returns a Top that remembers n keys. It panics if n is below 1. Counting a refusal takes
-// O(log n) time and, once a minute, O(n) time.
+// NewTop returns a Top that remembers n keys and n refusals. It panics if n is below 1. Counting a
+// refusal takes O(log n) time and, once a minute, O(n) time.
 func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
@@ -215,8 +215,8 @@ func (t *Top) now() {
 	t.expire(now / 60)
 }
 
-// Find returns how often a key was refused under a rule in the last hour. ok is false if the Top
-// remembers no refusal of the key. If the key was refused only in shadow mode, Find returns those
+// Find returns how often a key was refused under a rule in the last hour. If the Top remembers no
+// refusal of the key, ok is false. If the key was refused only in shadow mode, Find returns those
 // refusals.
 func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
@@ -230,11 +230,10 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	return r, false
 }
 
-// Keys returns the keys that were refused within the last d. It rounds d up to whole minutes, at
-// most 60. The current, incomplete minute is one of them. If the Top was created on a whole
-// minute, the last 5 minutes at 12:00:10 are therefore those since 11:56:00. The result over is
-// the duration that the counts cover. The keys are sorted by AtLeast, largest first. Made-up keys
-// come last, because their Count is almost all Error.
+// Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. It
+// rounds d up to whole minutes, at most 60, and counts the current, incomplete minute as a whole
+// one. The result over is the duration that the counts actually cover. Keys that clients make up
+// come last, because almost all of their Count is Error.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	keys, over = t.keys(n)

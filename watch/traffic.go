@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Traffic remembers the latest requests of this process, so that other limits can be tried on
-// them. It also counts the requests of the last 15 minutes. Each request takes 64 bytes, and each
-// rule about 4 KiB. Observe takes a lock, and allocates only for the first request under a rule.
+// A Traffic remembers the latest requests of this process, on which Try can test other limits. It
+// also counts the requests of the last 15 minutes. Each remembered request takes 64 bytes, and each
+// rule takes about 4 KiB.
 type Traffic struct {
 	mu        sync.Mutex
 	clock     clock // its slots are those of History
@@ -59,9 +59,9 @@ func NewTraffic(n int) *Traffic {
 	return &Traffic{clock: newClock(HistoryEvery), ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
-// Observe records a request under each rule that charges it 1 unit or more, even if a limit
-// refused the request. Requests that are refused by a deny list, or by a ban that the process
-// knows of, count in History but not in Try, because no limit is evaluated for them.
+// Observe records a request under each rule that charges it at least 1 unit, even if a limit
+// refused the request. Requests that are refused by a deny list, or by a ban that the process knows
+// of, count in History but not in Try, because no limit is evaluated for them.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Transaction == nil {
 		return
@@ -127,7 +127,7 @@ func (t *Traffic) rule(name string) int {
 	return i
 }
 
-// A Trial is the result of trying limits on recent requests.
+// A Trial is the result of testing limits on recorded requests.
 type Trial struct {
 	From, To time.Time // the times of the first and the last request
 
@@ -140,11 +140,11 @@ type Trial struct {
 	Top []Refused // at most ten keys, those that the tried limits would have refused most
 }
 
-// Try returns how many of the recorded requests under a rule the given limits would have refused.
-// Each key starts with its full quota, so the result is of little use if a limit's Period is
-// longer than the recorded time. After a refusal, real clients might have sent different
-// requests. Try returns an error if there are no limits, if a limit is invalid, or if one is a
-// concurrency limit.
+// Try tests limits on the recorded requests under a rule, and returns how many of these requests
+// the limits would have refused. Each key starts with its full quota, so the result is of little
+// use if a limit's Period is longer than the recorded time. After a refusal, real clients might
+// have sent different requests. Try returns an error if there are no limits, if a limit is invalid,
+// or if one is a concurrency limit.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: limits is empty")

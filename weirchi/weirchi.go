@@ -1,5 +1,5 @@
-// Package weirchi provides key functions for the client address that chi's ClientIPFrom…
-// middlewares find.
+// Package weirchi provides key functions that use the client address found by chi's ClientIPFrom…
+// middleware.
 //
 //	package main
 //
@@ -28,10 +28,10 @@
 //
 // # What the import publishes
 //
-// Importing this package publishes net/http/pprof and expvar on [http.DefaultServeMux], because
-// chi's middleware package imports both. Do not expose that mux to the public:
-// /debug/pprof/cmdline shows the command line of the process, including any passwords in it. If
-// your program imports chi's middleware package anyway, importing weirchi publishes nothing more.
+// Importing this package registers net/http/pprof and expvar on [http.DefaultServeMux], because
+// chi's middleware package imports both. Do not expose that mux to the public: /debug/pprof/cmdline
+// shows the process's command line, including any passwords in it. If your program already imports
+// chi's middleware package, importing weirchi publishes nothing more.
 package weirchi
 
 import (
@@ -44,17 +44,17 @@ import (
 	"github.com/seed83679106/weir/keys"
 )
 
-// ClientIP returns a key function for the client address that one of chi's ClientIPFrom…
-// middlewares found. As with [weir.ByIP], the key is an IPv4 address or the /64 network of an
-// IPv6 address. If no such middleware ran, or if it found no address, the rule does not apply.
-// Use FirstOf to give such requests another key:
+// ClientIP returns a key function for the client address that chi's ClientIPFrom… middleware found.
+// As with [weir.ByIP], the key is an IPv4 address or the /64 network of an IPv6 address. If no such
+// middleware ran, or if it found no address, the request has no key. Use FirstOf to give such
+// requests another key:
 //
 //	weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
 func ClientIP() weir.KeyFunc { return keys.ByAddr(ClientAddr, 32, 64) }
 
-// ClientAddr returns the client address that one of chi's ClientIPFrom… middlewares found. ok is
-// false if there is none. ClientAddr is a [keys.AddrFunc]. Pass it to [keys.ByAddr] to group
-// addresses by networks of other sizes, or use it in address lists.
+// ClientAddr returns the client address that chi's ClientIPFrom… middleware found. If there is
+// none, ok is false. ClientAddr is a [keys.AddrFunc]. Pass it to [keys.ByAddr] for networks of
+// other sizes, or to the Match method of an address list.
 func ClientAddr(r *http.Request) (addr netip.Addr, ok bool) {
 	addr = middleware.GetClientIPAddr(r.Context())
 	return addr, addr.IsValid()

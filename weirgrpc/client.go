@@ -18,17 +18,17 @@ import (
 
 // UnaryClient limits outgoing unary calls in the same way as Limiter.Transport limits requests. A
 // call that exceeds a limit waits if it can be sent within MaxWait. Otherwise, it fails with
-// ResourceExhausted and RetryInfo; the error wraps a *weir.RefusedError. The keys of the call are
-// paused if the server sends rate-limit metadata, or a RetryInfo with the code ResourceExhausted
-// or Unavailable. After ResourceExhausted, a call is retried under the same conditions as an HTTP
-// request after a 429. The key function weir.ByHeader("Host") returns the endpoint of the
-// connection. For a rule with Settle, inner interceptors can call weir.ReportUsage with the
-// context that they receive. UnaryClient ignores o.Base. It returns the same errors as
-// Limiter.Transport.
+// ResourceExhausted and a RetryInfo; the error wraps a *weir.RefusedError. A call's keys are paused
+// if the server's metadata says that no units remain, or if the server sends a RetryInfo with
+// ResourceExhausted or Unavailable. After ResourceExhausted, a call is retried under the same
+// conditions as an HTTP request after a 429. The key function weir.ByHeader("Host") returns the
+// connection's endpoint. If a rule has a Settle function, inner interceptors can call
+// weir.ReportUsage with the context that they receive. UnaryClient ignores o.Base. It returns the
+// same errors as Limiter.Transport.
 //
-// The error text contains neither the rule nor the cause, because a handler that returns the
+// A call's error text contains neither the rule nor the cause, because a handler that returns the
 // error would send the text to its own client. Use errors.As and errors.Is to find the cause.
-// Retries by the retry policy of a service config, or by inner interceptors, are not charged.
+// Retries by a service config's retry policy or by inner interceptors are not charged.
 func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -46,9 +46,9 @@ func UnaryClient(l *weir.Limiter, o weir.TransportOptions) (grpc.UnaryClientInte
 	}, err
 }
 
-// StreamClient limits outgoing streams in the same way as UnaryClient limits unary calls. If a
-// rule has a concurrency limit, a stream counts as in flight until it ends. After a stream has
-// started, nothing that the server sends pauses keys.
+// StreamClient limits outgoing streams in the same way as UnaryClient limits unary calls. Under a
+// concurrency limit, a stream counts as in flight until it ends. Once a stream has started, nothing
+// that the server sends pauses its keys.
 func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientInterceptor, error) {
 	limited, err := transport(l, o)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

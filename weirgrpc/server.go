@@ -19,25 +19,25 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// An Admit allows or refuses a request. Use Limiter.Admit, or the function that config.File.Admit
+// An Admit admits or refuses a request. Use Limiter.Admit or the function that config.File.Admit
 // returns.
 type Admit = func(*http.Request) (*weir.Admission, error)
 
-// UnaryServer limits unary calls. It sends the rate-limit fields as header metadata or, for a
-// refused call, as trailers. The status code of a refused call matches the HTTP status:
-// ResourceExhausted for 429, Unavailable for 503 and for calls that could not be decided,
-// PermissionDenied for a denied key, and InvalidArgument for a missing key. If waiting helps, the
-// status includes a google.rpc.RetryInfo. For the retry policies of gRPC clients, the trailer
-// grpc-retry-pushback-ms contains a wait of up to a minute; if the wait is longer, the trailer
-// tells clients not to retry. The error that outer interceptors see wraps a *weir.RefusedError.
-// UnaryServer panics if calls is nil.
+// UnaryServer limits incoming unary calls. It sends the rate-limit fields as header metadata or,
+// for a refused call, as trailers. A refused call's status code corresponds to the HTTP status:
+// ResourceExhausted for 429, Unavailable for 503 and if no decision was possible, PermissionDenied
+// for a denied key, and InvalidArgument for a missing key. If waiting helps, the status includes a
+// google.rpc.RetryInfo. For the retry policies of gRPC clients, the trailer grpc-retry-pushback-ms
+// contains a wait of up to a minute; if the wait is longer, the trailer tells clients not to retry.
+// Outer interceptors receive an error that wraps a *weir.RefusedError. UnaryServer panics if calls
+// is nil.
 //
-// Use StreamServer as well if a service has streaming methods. If the program never calls
-// StreamServer, a warning is logged to [slog.Default] at the first unary call to such a service.
-// Likewise, a warning is logged at the first stream of a service with unary methods if the
-// program never calls UnaryServer. Only one such warning is logged per process. If a program
-// creates both interceptors but installs only one, there is no warning, because a grpc.Server
-// does not report which interceptors it has.
+// If a service also has streaming methods, install StreamServer as well. If the program never calls
+// StreamServer, the first unary call to such a service logs a warning to [slog.Default]. Likewise,
+// if the program never calls UnaryServer, the first stream of a service with unary methods logs a
+// warning. At most one such warning is logged per process. If a program creates both interceptors
+// but installs only one, there is no warning, because a grpc.Server does not report which
+// interceptors it has.
 func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	mustBeSet(calls)
 	madeUnary.Store(true)
@@ -57,15 +57,15 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer limits streams in the same way as UnaryServer limits unary calls. If a rule has a
+// StreamServer limits incoming streams in the same way as UnaryServer limits unary calls. Under a
 // concurrency limit, a stream counts as in flight until its handler returns.
 //
-// If messages is not nil, it is called for each message that the client sends, and can refuse
-// that message. With MaxWait, RecvMsg waits until the message is allowed, which slows the client
-// down. After a message is refused, every call to RecvMsg returns that error, and the handler
+// If messages is not nil, it is called for each message that the client sends, and can refuse that
+// message. If MaxWait is set, RecvMsg waits until the message is allowed, which slows the client
+// down. After a message is refused, every call to RecvMsg returns the same error, and the handler
 // should return it to end the stream. A message is done when the handler calls RecvMsg again or
-// returns. Until then, the context of the stream carries the decision on the message in addition
-// to the decision on the stream.
+// returns. Until then, the stream's context carries the decision on the message in addition to the
+// decision on the stream.
 func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 	mustBeSet(calls)
 	madeStream.Store(true)

@@ -1,4 +1,4 @@
-// Package weirgrpc limits gRPC calls with the rules of package weir.
+// Package weirgrpc provides gRPC interceptors that apply the rules of package weir.
 //
 //	package main
 //
@@ -36,22 +36,22 @@
 //
 // # What rules see
 //
-// Rules see a call as an HTTP request: a POST to /package.Service/Method, with the metadata as
-// header fields, the authority as Host, the peer address as RemoteAddr, and the TLS state. Keys
-// and rules that work for HTTP therefore work for gRPC. For keys.ByRoute, the route of a call is
-// its path. The body cannot be read, but [Message] returns the message. With keys.ByJSON, all
-// calls share one quota, and a warning is logged once. A Cost based on ContentLength, which is
-// −1, refuses every call.
+// Rules see each call as an HTTP POST request to /package.Service/Method. The request has the
+// call's metadata as header fields, its authority as Host, its peer address as RemoteAddr, and its
+// TLS state. Key functions and rules that work for HTTP therefore work for gRPC. For keys.ByRoute,
+// a call's route is its path. The body cannot be read, but [Message] returns the message. With
+// keys.ByJSON, all calls share one quota, and a warning is logged once. A Cost function based on
+// ContentLength refuses every call, because the length is −1.
 //
 // # Handlers
 //
-// The context of a handler carries the decision, so weir.FromContext and weir.ReportUsage work.
-// Settle receives the HTTP status that google.rpc.Code lists for the status code of the call, so
+// A handler's context carries the decision, so weir.FromContext and weir.ReportUsage work. Settle
+// functions receive the HTTP status that google.rpc.Code assigns to the call's status code, so
 // weir.RefundErrors and weir.ChargeOnly work.
 //
 // # Clients
 //
-// [UnaryClient] and [StreamClient] limit the calls that a program makes.
+// [UnaryClient] and [StreamClient] limit outgoing calls.
 package weirgrpc
 
 import (
@@ -78,9 +78,9 @@ import (
 
 type messageKey struct{}
 
-// Message returns the gRPC message that the request r represents. This is the message of a unary
-// call or a single message in a stream. For the request that opens a stream, it is nil. Do not
-// modify the message.
+// Message returns the gRPC message that the request r represents: that of a unary call, or a single
+// message in a stream. It returns nil for the request that opens a stream. Do not modify the
+// message.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
 // An unreadable is the body of each call of a method, because gRPC reads it.

@@ -16,25 +16,24 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Trace returns a store that records each call to next as a span if the caller's context has a
-// sampled span. Other calls cost only a context lookup. Pass the returned store to weir.New.
-// Trace should wrap all other stores; next is, for example, a store from package stack.
+// Trace returns a store that records each call to next as a span if the caller's context contains a
+// sampled span. Pass the returned store to weir.New. Trace should wrap all other stores; next is,
+// for example, a store from package stack.
 //
 //	limiter, err := weir.New(weirotel.Trace(otel.Tracer("weir"), store), weir.Options{Rules: rules})
 //
-// A span records the decision, the rule and limit that determined it, and whether the store
-// failed or a fallback store was used. Attributes never contain keys. The page docs/metrics.md in
-// the repository lists all span names and attributes. A rule in shadow mode has a separate span,
-// whose outcome does not affect the request. If a request is refused without a call to the store,
-// there is no span.
+// A span records the decision, the rule and limit that determined it, and whether the store failed
+// or a fallback store was used. Attributes never contain keys. Rules in shadow mode have a separate
+// span, whose outcome does not affect the request. If a request is refused without a call to the
+// store, there is no span.
 //
-// The context that next receives carries the span, so the spans of a traced Redis client become
-// its children. Several requests can share a call, as with quota.Coalesce and in the queue of
-// redisstore. The call then has the span of one request as its parent, and the spans of the other
-// requests have a link to that span.
+// The context that next receives contains the span, so a traced Redis client's spans become its
+// children. With quota.Coalesce and in redisstore's queue, several requests can share one Redis
+// call. The call's parent is then the span of one request, and the spans of the other requests link
+// to that span.
 //
-// A panic in the tracer does not affect the decision. It is reported to the OpenTelemetry error
-// handler, at most once a second. Trace panics if tracer or next is nil.
+// A panic in the tracer does not affect the decision. Panics are reported to the OpenTelemetry
+// error handler, at most once a second. Trace panics if tracer or next is nil.
 func Trace(tracer trace.Tracer, next weir.Store) weir.Store {
 	switch {
 	case tracer == nil:

@@ -1,4 +1,4 @@
-// Package weirotel reports limiter metrics and traces to OpenTelemetry.
+// Package weirotel reports rate-limiting metrics and traces to OpenTelemetry.
 //
 //	package main
 //
@@ -34,15 +34,16 @@
 // # Metrics
 //
 // The metrics are those of package weirprom with OpenTelemetry names, such as weir.decisions for
-// weir_decisions_total. If you pass stores to [New], it also reports their own metrics.
-// [ObserveFile] reports reloads of a rules file.
+// weir_decisions_total. If you pass stores to [New], their metrics are reported too. [ObserveFile]
+// reports reloads of a rules file.
 //
 // # Traces
 //
-// [Trace] returns a store that records calls to another store as spans. Pass it to weir.New.
+// [Trace] wraps a store in one that records each call as a span. Pass the returned store to
+// weir.New.
 //
-// The page docs/metrics.md in the repository lists all metrics, spans and attributes. This
-// package imports only the OpenTelemetry API. Your program chooses the SDK and the exporter.
+// All metrics, spans and attributes are listed in docs/metrics.md in the repository. This package
+// imports only the OpenTelemetry API, so your program chooses the SDK and the exporter.
 package weirotel
 
 import (
@@ -57,13 +58,13 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// New returns a function for weir.Options.Observe that counts events with instruments of the
-// meter. Several Limiters can share that function. The instruments also report the metrics of
+// New returns a function for weir.Options.Observe that counts events in instruments of the given
+// meter. Several Limiters can share the function. The meter also reports metrics of the given
 // stores. A store has metrics if its Stats method returns quota.CacheStats, quota.BreakerStats or
-// quota.FallbackStats, as with stores from quota.Hybrid, lease.New, quota.Breaker and
-// quota.Fallback. If a store has a method Stores() []weir.Store, like that of package stack, the
-// metrics of its component stores are reported. New ignores all other stores. It returns any
-// error from the meter.
+// quota.FallbackStats. Stores from quota.Hybrid, lease.New, quota.Breaker and quota.Fallback have
+// such a method. If a store has a method Stores() []weir.Store, as in package stack, New reports
+// the metrics of its component stores. It ignores all other stores. New returns any error from the
+// meter.
 func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
 	counts := tally.New(stores...)
 	histograms, err := register(meter, counts.Metrics())
@@ -83,8 +84,8 @@ func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), er
 	}, nil
 }
 
-// ObserveFile reports the version of the current rules and the number of reloads through the
-// meter. It returns any error from the meter.
+// ObserveFile uses the meter to report the version of the current rules and the number of reloads.
+// It returns any error from the meter.
 func ObserveFile(meter metric.Meter, file watch.File) error {
 	_, err := register(meter, tally.FileMetrics(file))
 	return err

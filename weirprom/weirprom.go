@@ -1,4 +1,4 @@
-// Package weirprom exports limiter metrics to Prometheus.
+// Package weirprom exports rate-limiting metrics to Prometheus.
 //
 //	package main
 //
@@ -34,11 +34,11 @@
 // # Metrics
 //
 // A Collector counts decisions, units and refusals by rule and limit. It also counts errors and
-// measures waiting times. If you pass stores to [New], it also exports the number of decisions
-// that they make from memory. [NewFile] exports the number of reloads of a rules file. Labels
-// contain the names of rules and limits, but never a key. The page docs/metrics.md in the
-// repository lists all metrics. The directory of this package contains a Grafana dashboard,
-// dashboard.json, and recording rules and alerts, rules.yaml.
+// measures waiting times. If you pass stores to [New], it also exports how many decisions they made
+// from memory. The Collector returned by [NewFile] exports the number of reloads of a rules file.
+// Labels contain the names of rules and limits, but never a key. All metrics are listed in
+// docs/metrics.md in the repository. The package directory contains a Grafana dashboard in
+// dashboard.json, and recording rules and alerts in rules.yaml.
 package weirprom
 
 import (
@@ -49,22 +49,21 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// A Collector counts limiter events and exports the counts as a prometheus.Collector. One
-// Collector can observe several Limiters.
+// A Collector is a prometheus.Collector that counts the events of one or more Limiters.
 //
-// It counts at most 1,000 limits separately, because Rule.Policy can return any number of
-// different limits. All further limits are counted together, with rule="" and limit="other".
+// It counts at most 1,000 limits separately, because Rule.Policy can return any number of different
+// limits. Any further limits are counted together under rule="" and limit="other".
 type Collector struct {
 	collector
 	tally      *tally.Tally
 	histograms []*tally.Histogram
 }
 
-// New returns a Collector that also exports the metrics of stores. A store has metrics if its
-// Stats method returns quota.CacheStats, quota.BreakerStats or quota.FallbackStats, as with
-// stores from quota.Hybrid, lease.New, quota.Breaker and quota.Fallback. If a store has a method
-// Stores() []weir.Store, like that of package stack, the metrics of its component stores are
-// exported. New ignores all other stores.
+// New returns a Collector that also exports metrics of the given stores. A store has metrics if its
+// Stats method returns quota.CacheStats, quota.BreakerStats or quota.FallbackStats. Stores from
+// quota.Hybrid, lease.New, quota.Breaker and quota.Fallback have such a method. If a store has a
+// method Stores() []weir.Store, as in package stack, New exports the metrics of its component
+// stores. It ignores all other stores.
 func New(stores ...weir.Store) *Collector {
 	c := &Collector{tally: tally.New(stores...)}
 	c.collector = newCollector(c.tally.Metrics())
@@ -76,8 +75,8 @@ func New(stores ...weir.Store) *Collector {
 	return c
 }
 
-// Observe counts e. Set weir.Options.Observe to this method. If the Collector has seen the limits
-// of e before, Observe does not allocate.
+// Observe counts the event e. Set weir.Options.Observe to this method. Observe does not allocate if
+// the Collector has already seen the limits in e.
 func (c *Collector) Observe(e weir.Event) {
 	for i, d := range c.tally.Observe(&e) {
 		if d > 0 {

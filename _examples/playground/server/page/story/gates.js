@@ -153,7 +153,7 @@ export class Gates extends Player {
   fill() {
     this.stream.fill(this.now, still.matches || !this.playing);
     for (const { number, worst, bar, dots } of this.lanes) {
-      number.textContent = worst.n;
+      this.write(number, String(worst.n));
       number.classList.toggle("alarm", worst.n > quota + 1);
       bar.classList.toggle("closed", dots.at(-1)?.allowed === false && this.now - dots.at(-1).t < second);
     }

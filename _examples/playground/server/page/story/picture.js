@@ -160,6 +160,7 @@ export class Picture {
   // move draws the marks and the line of the present instant.
   move(still) {
     const { tape } = this, { now, dots } = tape, x = this.x(now), text = `now: ${tape.clock(now)}`, first = wide(tape.scene.top ?? "requests") + 8;
+    this.falling = dots.filter((d) => d.t <= now && d.t > now - fall).length;
     dots.forEach((d, i) => {
       const past = d.t <= now, e = this.fallen[i];
       this.drop(e, past && tape.playing && !still ? (now - d.t) / fall : 1);

@@ -4,7 +4,7 @@
 //
 // The comment at constructor lists what a scene defines.
 
-import { beat, frame, inView } from "../beat.js";
+import { beat, frame, inView, slow } from "../beat.js";
 import { copy } from "../dom.js";
 import { copyPicture, settings } from "../png.js";
 import { link, linked } from "./link.js";
@@ -262,9 +262,10 @@ export class Tape {
     if (this.now >= this.end) this.now = 0;
     this.playing = true;
     let before;
+    const pace = () => still.matches ? 500 : [slow, frame, frame][this.drawing.falling] ?? slow; // nobody follows one of many
     this.stop?.();
-    this.stop = beat(() => (still.matches ? 500 : frame), (time) => {
-      const gone = Math.min(600, time - (before ?? time - (still.matches ? 500 : frame)));
+    this.stop = beat(pace, (time) => {
+      const gone = Math.min(600, time - (before ?? time - pace()));
       before = time;
       this.go(this.now + gone * 1e-3 * this.unit * (this.scene.speed ?? 1), time);
       if (this.now >= this.end) this.pause();
@@ -294,13 +295,17 @@ export class Tape {
   }
 
   // move draws what changes with the time of the scene. While the scene plays, time is the time of
-  // the frame: then the marks move in every frame, and the rest ten times a second.
+  // the frame: then the marks move in every frame, the rest of the picture changes ten times a second,
+  // and the words five times.
   move(time) {
     if (!this.areas) return;
+    const due = (last, gap) => time === undefined || time - last >= gap || still.matches || this.now >= this.end;
     this.drawing.move(still.matches);
-    if (time !== undefined && time - this.filled < 100 && !still.matches && this.now < this.end) return;
+    if (!due(this.filled, 95)) return;
     this.filled = time ?? 0;
     this.drawing.fill();
+    if (!due(this.told, 190)) return;
+    this.told = time ?? 0;
     if (this.gauge) patch(this.gauge, ...this.scene.gauge(this, ...this.gaugeSize));
     this.scrub.value = this.now / this.unit;
     this.scrub.setAttribute("aria-valuetext", this.clock(this.now));
