@@ -302,8 +302,9 @@ func TestWhich(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	cells := func(row string) []string {
-		return eval[[]string](p, fmt.Sprintf(`[...[...document.querySelectorAll("#which tbody tr")].find((tr) => tr.cells[0].textContent === %q).cells].slice(1, 4).map((e) => e.textContent)`, row))
+		return eval[[]string](p, fmt.Sprintf(`[...[...document.querySelectorAll("#which tbody tr")].find((tr) => tr.cells[0].textContent === %q).cells].slice(1, 5).map((e) => e.textContent)`, row))
 	}
+	worst := map[string]int{"Fixed window": 20, "Sliding log": 10, "GCRA": 19} // tested in package scene
 	times := eval[[]int64](p, `playground.which.traffic.attack().map(Math.round)`)
 	for row, l := range map[string]limit{"Fixed window": {Algorithm: "fixed-window", Quota: 10, Period: 10_000_000}, "Sliding log": {Algorithm: "sliding-log", Quota: 10, Period: 10_000_000}, "GCRA": {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 10}} {
 		state, dots := []quota.State{{}}, []told{}
@@ -318,7 +319,7 @@ func TestWhich(t *testing.T) {
 				n++
 			}
 		}
-		want := fmt.Sprint([]int{n, len(dots) - n, peak(dots)})
+		want := fmt.Sprint([]int{worst[row], peak(dots), n, len(dots) - n})
 		if got := fmt.Sprint(cells(row)); got != want {
 			t.Errorf("%s: got %s, want %s", row, got, want)
 		}
@@ -328,7 +329,7 @@ func TestWhich(t *testing.T) {
 		"openai": "algorithms.Calendar(10000, algorithms.Day, time.UTC)", "login": "algorithms.SlidingLog(5, 15*time.Minute)",
 	} {
 		p.click("#which [data-preset=" + preset + "]")
-		for _, code := range []string{"go", "test"} {
+		for code, want := range map[string]string{"go": want, "test": "func TestLimit("} {
 			if got := p.text("#which ." + code); !strings.Contains(got, want) || !strings.HasPrefix(got, "package main\n\nimport (") {
 				t.Errorf("%s: got %s, want %s", preset, got, want)
 			}
@@ -336,6 +337,33 @@ func TestWhich(t *testing.T) {
 	}
 	set := func(name, value string) {
 		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#which form").elements[%q]; e.value = %q; (e[0] ?? e).dispatchEvent(new Event("input", { bubbles: true })); }`, name, value))
+	}
+	p.click("#which [data-preset=login]")
+	// Answers change the code. Answers that conflict are named, and the link and the text have them.
+	if over := eval[int](p, `document.querySelectorAll("#which .over").length`); over == 0 {
+		t.Error("with “must never happen” no row is red")
+	}
+	if over := eval[int](p, `document.querySelectorAll("#which .best .over").length`); over != 0 {
+		t.Error("what is recommended is red")
+	}
+	for name, value := range map[string]string{"whose": "account", "servers": "several", "down": "closed", "back": "daily"} {
+		set(name, value)
+	}
+	for selector, want := range map[string]string{".go": "stack.New(rdb", ".test": "StatusServiceUnavailable", ".yaml": "-redis-down closed", ".customers": "Each account may send 5 requests in any 15 min.", ".given": "“at midnight” is given up", ".answer": "Take Sliding log."} {
+		if got := p.text("#which " + selector); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %s", selector, got, want)
+		}
+	}
+	eval[any](p, `globalThis.copied = ""; navigator.clipboard.writeText = async (text) => { copied = text; }`)
+	p.click("#which .text")
+	p.wait(`copied.includes("\nGCRA\t9\t") && copied.includes("What to tell your customers: Each account") && copied.endsWith(location.href)`)
+	p.click("#which .share")
+	p.wait(`copied === location.href && location.hash.includes("quota=5&periods=15&unit=min&burst=&late=refuse&exact=yes&back=daily")`)
+	link := eval[string](p, "location.href")
+	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link+"&quota=-1&unit=x&nothing=1"))
+	p.wait("globalThis.playground?.ready")
+	if got := p.text("#which .customers"); !strings.HasPrefix(got, "Each account may send 5 requests in any 15 min.") {
+		t.Errorf("the link opens with %q", got)
 	}
 	set("quota", "1000000")
 	set("periods", "30")

@@ -63,8 +63,8 @@ const starts = `(() => {
 	}
 	all["outage lesson"] = outage.root.querySelector("[data-tell]").innerHTML;
 	const which = playground.which.root, html = (selector) => which.querySelector(selector).innerHTML;
-	all.which = [...which.querySelectorAll("tbody")][0].innerHTML.replace(/<td>[^<]*<\/td><\/tr>/g, "<td></td></tr>"); // the bytes are measured in each browser
-	for (const name of ["traffic", "advice", "go", "yaml", "test"]) all["which " + name] = html("." + name);
+	all.which = html("tbody");
+	for (const name of ["traffic", "advice", "customers", "go", "yaml", "test"]) all["which " + name] = html("." + name);
 	for (const [name, text] of Object.entries(all)) all[name] = text.replace(/<!--.*?-->/g, "");
 	return all;
 })()`
