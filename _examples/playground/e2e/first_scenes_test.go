@@ -8,11 +8,19 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestSayings plays the scenes. Their sentences must count what is drawn so far, no number in them may
-// have more than two decimals, and those about GCRA must add up.
-func TestSayings(t *testing.T) {
+// TestFirstScenes tests what scenes 1 to 8 say, one after the other in the same page.
+func TestFirstScenes(t *testing.T) {
 	t.Parallel()
-	p := openStory(t, serveStatic(t))
+	base := serveStatic(t)
+	p := openStory(t, base)
+	for _, test := range []func(*testing.T, *page, string){sayings, queue, chatKeeps, days, anchored} {
+		test(t, p, base)
+	}
+}
+
+// sayings plays the scenes. Their sentences must count what is drawn so far, no number in them may have
+// more than two decimals, and those about GCRA must add up.
+func sayings(t *testing.T, p *page, _ string) {
 	if wrong := eval[[]string](p, `(async () => {
 		const { busiest } = await import("./story/world.js"), wrong = [];
 		const refused = (s) => s.past.filter((d) => !d.allowed).length, fullest = (s) => busiest(s.passed, s.limits[0].period).n;
@@ -22,7 +30,7 @@ func TestSayings(t *testing.T) {
 		};
 		for (const [id, s] of Object.entries(playground.scenes)) {
 			if (!s.go) continue;
-			for (let t = 0; t <= s.end; t += s.end / 79) {
+			for (let t = 0; t <= s.end; t += s.end / 41) {
 				s.go(t);
 				const text = s.root.textContent.replace(/\s+/g, " "), say = (what) => wrong.push(id + " at " + t / s.unit + ": " + what);
 				for (const [long] of text.matchAll(/.{20}\d\.\d{3}/g)) say(long);
@@ -41,12 +49,9 @@ func TestSayings(t *testing.T) {
 	}
 }
 
-// TestAnchored lets the windows of scene 1 begin with a request. Then, too, almost twice the limit
+// anchored lets the windows of scene 1 begin with a request. Then, too, almost twice the limit
 // must get through, and a link must have the choice.
-func TestAnchored(t *testing.T) {
-	t.Parallel()
-	base := serveStatic(t)
-	p := openStory(t, base)
+func anchored(t *testing.T, p *page, base string) {
 	eval[any](p, `{ const e = document.querySelector("#edge [data-choice]"); e.value = "anchored-window"; e.dispatchEvent(new Event("change")); }`)
 	if got, want := p.text("#edge [data-tell=lesson]"), "Look at the edge at 11 s: 9 requests pass before it, and 10 after it, because the new window counts from 0. So 10 s around the edge hold 19, 1.9 times the limit."; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -71,11 +76,8 @@ func TestAnchored(t *testing.T) {
 	}
 }
 
-// TestDays sets the limit and the time zone of a calendar.
-func TestDays(t *testing.T) {
-	t.Parallel()
-	base := serveStatic(t)
-	p := openStory(t, base)
+// days sets the limit and the time zone of a calendar.
+func days(t *testing.T, p *page, base string) {
 	for _, test := range []struct {
 		quota, zone    string
 		where, promise string
@@ -115,10 +117,8 @@ func TestDays(t *testing.T) {
 	p.retold("windows")
 }
 
-// TestQueue: a refusal says which limit of the queue it exceeds.
-func TestQueue(t *testing.T) {
-	t.Parallel()
-	p := openStory(t, serveStatic(t))
+// queue: a refusal says which limit of the queue it exceeds.
+func queue(t *testing.T, p *page, _ string) {
 	for _, test := range []struct {
 		places, wait int
 		want         string
@@ -142,11 +142,9 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestChatKeeps: after ten minutes the chat still has the messages of the reader, and its limit has
+// chatKeeps: after ten minutes the chat still has the messages of the reader, and its limit has
 // counted them.
-func TestChatKeeps(t *testing.T) {
-	t.Parallel()
-	p := openStory(t, serveStatic(t))
+func chatKeeps(t *testing.T, p *page, _ string) {
 	got := eval[struct {
 		Mine, Lines int
 		You         string
