@@ -88,7 +88,8 @@ type Options struct {
 // When a lease expires, the Store returns unused units with one more call to next. If Leaser.Drains
 // reports true, this call is not needed, because the units become available again within another
 // TTL. If the process dies or the call fails, the unused units stay unavailable until their window
-// ends. For each process, key and cost, at most Fraction of the remaining units is affected.
+// ends. For each process, key and cost, these are at most the given Fraction of the remaining
+// units.
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. A
 // call always goes to next if its Mode is not ModeSpend, Within is set, a cost is 0 or less, a key

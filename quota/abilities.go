@@ -63,9 +63,9 @@ type Queuer interface {
 }
 
 // A Reserver is an Algorithm with a separate method for reservations, because Take would discard
-// data that a cancellation needs. Reserve makes the decision that Take would make at a future
-// instant, the argument at, and keeps that data. The argument now is the instant at which the
-// reservation is made.
+// data that a cancellation needs. The arguments now and at are when the reservation is made and the
+// later instant for which it is made. Reserve makes the same decision as Take would at the later
+// instant, but keeps the data for a cancellation.
 type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }

@@ -19,9 +19,9 @@ func TestGate(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	p.do(chromedp.Click(chromedp.CSS("#gate svg.gate")))
-	p.wait(`document.querySelector("#gate .why").textContent.startsWith("Your request ") && playground.scenes.gate.sent.length === 1`)
+	p.wait(`document.querySelector("#gate .why").textContent.startsWith("Fixed window: ") && playground.scenes.gate.sent.length === 1`)
 	p.click("#gate .burst")
-	p.wait(`/^Of your 10 requests the fixed window admitted \d+ \(the next fits in [\d.]+ s\), and GCRA \d+ \(in [\d.]+ s\)\.$/.test(document.querySelector("#gate .why").textContent)`)
+	p.wait(`/^Fixed window: (all|only \d|none) of your 10 passed(, because its window had counted 10)?\. GCRA: (only \d|none), because all share 2 at once, then one a second\.$/.test(document.querySelector("#gate .why").textContent)`)
 	eval[any](p, `{ const g = playground.scenes.gate; g.pause(); g.until(g.now + 25e6); g.fill(); g.move(); }`)
 	for i, l := range []limit{{Algorithm: "fixed-window", Quota: 10, Period: 10_000_000, Burst: 10}, {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 2}} {
 		dots := eval[[]told](p, fmt.Sprintf(`playground.scenes.gate.lanes[%d].dots.map((d) => ({ ...d, cost: 1 }))`, i))
@@ -52,7 +52,7 @@ func TestProse(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	eval[any](p, `{ const s = playground.scenes.edge; s.requests = s.requests.filter((r) => r.t > 25e6); s.decide(); }`)
-	if got, want := lesson(), "Now the fullest 10 s hold "; !strings.HasPrefix(got, want) {
+	if got, want := lesson(), "So far the fullest 10 s hold "; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	// Pointing at a word lights its marks.
@@ -80,7 +80,6 @@ func TestTask(t *testing.T) {
 	if len(dots) != 20 || peak(dots) != 10 {
 		t.Errorf("the log has %d requests, and at most %d in 10 s; want 20 and 10", len(dots), peak(dots))
 	}
-	eval[any](p, `{ const s = playground.scenes.log; s.try(); s.pause(); s.add(9.5e6, 10); s.add(10.5e6, 2); s.go(12e6); }`)
 	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("You can't: that is the point. The fullest 10 s hold 10.")`)
 }
 
@@ -198,7 +197,7 @@ func TestTasks(t *testing.T) {
 	p := openStory(t, serveStatic(t))
 	for id, try := range map[string]string{
 		"edge":     `s.try(); s.add(9.5e6, 10); s.add(10.5e6, 10); s.go(12e6)`,
-		"log":      `s.try(); s.add(9.5e6, 10); s.add(10.5e6, 10); s.go(12e6)`,
+		"log":      `s.add(13e6, 1); s.go(14e6)`,
 		"weighted": `s.try(); s.add(9.5e6, 10); s.add(15e6, 10); s.go(17e6)`,
 		"bucket":   `type("burst", 10)`,
 		"gcra":     `type("burst", 2)`,
@@ -224,6 +223,7 @@ func TestTasks(t *testing.T) {
 		}](p, fmt.Sprintf(`(() => {
 			const s = playground.scenes.%s, box = s.find(".task"), done = () => box.classList.contains("done");
 			const type = (name, value) => { const e = s.find("[data-number='" + name + "']"); e.value = value; e.dispatchEvent(new Event("input")); };
+			s.reset?.(); // the task of scene 1 gives its requests to scene 2
 			const before = done();
 			%s;
 			s.pause();
@@ -302,8 +302,9 @@ func TestWhich(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	cells := func(row string) []string {
-		return eval[[]string](p, fmt.Sprintf(`[...[...document.querySelectorAll("#which tbody tr")].find((tr) => tr.cells[0].textContent === %q).cells].slice(1, 4).map((e) => e.textContent)`, row))
+		return eval[[]string](p, fmt.Sprintf(`[...[...document.querySelectorAll("#which tbody tr")].find((tr) => tr.cells[0].textContent === %q).cells].slice(1, 5).map((e) => e.textContent)`, row))
 	}
+	worst := map[string]int{"Fixed window": 20, "Sliding log": 10, "GCRA": 19} // tested in package scene
 	times := eval[[]int64](p, `playground.which.traffic.attack().map(Math.round)`)
 	for row, l := range map[string]limit{"Fixed window": {Algorithm: "fixed-window", Quota: 10, Period: 10_000_000}, "Sliding log": {Algorithm: "sliding-log", Quota: 10, Period: 10_000_000}, "GCRA": {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 10}} {
 		state, dots := []quota.State{{}}, []told{}
@@ -318,7 +319,7 @@ func TestWhich(t *testing.T) {
 				n++
 			}
 		}
-		want := fmt.Sprint([]int{n, len(dots) - n, peak(dots)})
+		want := fmt.Sprint([]int{worst[row], peak(dots), n, len(dots) - n})
 		if got := fmt.Sprint(cells(row)); got != want {
 			t.Errorf("%s: got %s, want %s", row, got, want)
 		}
@@ -328,7 +329,7 @@ func TestWhich(t *testing.T) {
 		"openai": "algorithms.Calendar(10000, algorithms.Day, time.UTC)", "login": "algorithms.SlidingLog(5, 15*time.Minute)",
 	} {
 		p.click("#which [data-preset=" + preset + "]")
-		for _, code := range []string{"go", "test"} {
+		for code, want := range map[string]string{"go": want, "test": "func TestLimit("} {
 			if got := p.text("#which ." + code); !strings.Contains(got, want) || !strings.HasPrefix(got, "package main\n\nimport (") {
 				t.Errorf("%s: got %s, want %s", preset, got, want)
 			}
@@ -336,6 +337,33 @@ func TestWhich(t *testing.T) {
 	}
 	set := func(name, value string) {
 		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#which form").elements[%q]; e.value = %q; (e[0] ?? e).dispatchEvent(new Event("input", { bubbles: true })); }`, name, value))
+	}
+	p.click("#which [data-preset=login]")
+	// Answers change the code. Answers that conflict are named, and the link and the text have them.
+	if over := eval[int](p, `document.querySelectorAll("#which .over").length`); over == 0 {
+		t.Error("with “must never happen” no row is red")
+	}
+	if over := eval[int](p, `document.querySelectorAll("#which .best .over").length`); over != 0 {
+		t.Error("what is recommended is red")
+	}
+	for name, value := range map[string]string{"whose": "account", "servers": "several", "down": "closed", "back": "daily"} {
+		set(name, value)
+	}
+	for selector, want := range map[string]string{".go": "stack.New(rdb", ".test": "StatusServiceUnavailable", ".yaml": "-redis-down closed", ".customers": "Each account may send 5 requests in any 15 min.", ".given": "“at midnight” is given up", ".answer": "Take Sliding log."} {
+		if got := p.text("#which " + selector); !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %s", selector, got, want)
+		}
+	}
+	eval[any](p, `globalThis.copied = ""; navigator.clipboard.writeText = async (text) => { copied = text; }`)
+	p.click("#which .text")
+	p.wait(`copied.includes("\nGCRA\t9\t") && copied.includes("What to tell your customers: Each account") && copied.endsWith(location.href)`)
+	p.click("#which .share")
+	p.wait(`copied === location.href && location.hash.includes("quota=5&periods=15&unit=min&burst=&late=refuse&exact=yes&back=daily")`)
+	link := eval[string](p, "location.href")
+	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link+"&quota=-1&unit=x&nothing=1"))
+	p.wait("globalThis.playground?.ready")
+	if got := p.text("#which .customers"); !strings.HasPrefix(got, "Each account may send 5 requests in any 15 min.") {
+		t.Errorf("the link opens with %q", got)
 	}
 	set("quota", "1000000")
 	set("periods", "30")
@@ -410,9 +438,9 @@ func TestHidden(t *testing.T) {
 func TestBoxes(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
-	for typed, want := range map[string]int{"1000": 6, "10": 6, "4": 4, "0": 1} {
+	for typed, want := range map[string]int{"1000": 12, "13": 12, "4": 4, "0": 1} {
 		got := eval[[]int](p, fmt.Sprintf(`(() => {
-			const s = playground.scenes.windows, e = s.find("[data-number=quota]"), typed = %q;
+			const s = playground.scenes.edge, e = s.find("[data-number=quota]"), typed = %q;
 			s.reset();
 			for (let i = 1; i <= typed.length; i++) {
 				e.value = typed.slice(0, i);

@@ -2,10 +2,27 @@ package scene
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// A Deployment says where a limit is used. Its zero value is one server without a proxy that limits
+// each client address.
+type Deployment struct {
+	Whose   string `json:"whose"`   // whose quota it is: "ip", "key" (of an API) or "account"
+	Proxy   bool   `json:"proxy"`   // whether a proxy forwards the requests
+	Several bool   `json:"several"` // whether several servers count together, in Redis
+	Down    string `json:"down"`    // what they do while Redis is down: "memory", "open" or "closed"
+}
+
+// A code writes a program, a test and a file of rules for a limit.
+type code struct {
+	*kind
+	*settings
+	Deployment
+}
 
 // duration returns Go code for a number of seconds.
 func duration(seconds int64) string {
@@ -51,101 +68,231 @@ func (k *kind) call(set *settings) string {
 	return code
 }
 
-// limiter returns Go code that makes a middleware with the limit.
-func (k *kind) limiter(set *settings) string {
-	within := int64(k.within(set) / time.Second)
-	if within == 0 {
-		return `	limit := weir.Middleware(store, "api", weir.ByIP(), ` + k.call(set) + ")\n"
+func (c code) closed() bool    { return c.Several && c.Down == "closed" }
+func (c code) open() bool      { return c.Several && c.Down == "open" }
+func (c code) byAddress() bool { return c.Whose != "key" && c.Whose != "account" }
+
+// site returns a function that returns the handler of the program, behind its limit.
+func (c code) site() string {
+	key, handler, within := "weir.ByIP()", "limit(http.HandlerFunc(hello))", int64(c.within(c.settings)/time.Second)
+	note := ""
+	switch {
+	case !c.byAddress():
+		key, handler = "keys.ByContext(clientKey{})", "authenticate("+handler+")"
+	case c.Proxy:
+		key = "weir.ByIP(proxies)"
+		note = "\tproxies := netip.MustParsePrefix(\"10.0.0.0/8\") // the network of your proxies, without any client\n"
 	}
-	return fmt.Sprintf(`	limiter, err := weir.New(store, weir.Options{
-		MaxWait: %s,
-		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{%s}}},
+	s := "// site returns the handler behind its limit.\nfunc site(store weir.Store) http.Handler {\n" + note
+	if within == 0 && !c.closed() {
+		return s + fmt.Sprintf("\tlimit := weir.Middleware(store, \"api\", %s, %s)\n\treturn %s\n}\n", key, c.call(c.settings), handler)
+	}
+	s += "\tlimiter, err := weir.New(store, weir.Options{\n"
+	if c.closed() {
+		s += "\t\tOnError: weir.FailClosed, // refuses with 503 while Redis is down\n"
+	}
+	if within > 0 {
+		s += "\t\tMaxWait: " + strings.Replace(duration(within), "*", " * ", 1) + ",\n"
+	}
+	return s + fmt.Sprintf(`		Rules:   []weir.Rule{{Name: "api", Key: %s, Limits: []weir.Limit{%s}}},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := limiter.Handler
-`, duration(within), k.call(set))
+	return %s
+}
+`, key, c.call(c.settings), strings.Replace(handler, "limit(", "limiter.Handler(", 1))
 }
 
-func imports(names ...string) string {
-	std := "import (\n"
-	for i, name := range names {
-		if strings.HasPrefix(name, "seed") {
-			if !strings.HasPrefix(names[i-1], "seed") {
-				std += "\n"
-			}
-			name = strings.Replace(name, "seed", "github.com/seed83679106/weir", 1)
-		}
-		std += "\t\"" + name + "\"\n"
+const (
+	oneServer = `	store := memstore.New(memstore.Options{}) // counts in this process
+	log.Fatal(http.ListenAndServe("localhost:8080", site(store)))
+`
+	severalServers = `	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
+	store, err := stack.New(rdb, stack.Options{Replicas: 3}) // three servers
+	if err != nil {
+		log.Fatal(err)
 	}
-	return std + ")\n\n"
-}
-
-// program returns a Go program that serves HTTP under the limit.
-func (k *kind) program(set *settings) string {
-	std := []string{"fmt", "log", "net/http"}
-	if strings.Contains(k.limiter(set), "time.") {
-		std = append(std, "time")
-	}
-	return "package main\n\n" + imports(append(std, "seed", "seed/algorithms", "seed/memstore")...) + `func main() {
-	store := memstore.New(memstore.Options{}) // redisstore.New counts for several processes
-` + k.limiter(set) + `	http.Handle("/", limit(http.HandlerFunc(hello)))
-	log.Fatal(http.ListenAndServe("localhost:8080", nil))
-}
-
+%s	log.Fatal(http.ListenAndServe(":8080", site(%s)))
+`
+	hello = `
 func hello(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "hello")
 }
 `
+	authenticate = `
+type clientKey struct{}
+
+// authenticate stands for yours. It runs before the limit, which counts by what it finds.
+func authenticate(next http.Handler) http.Handler {
+	clients := map[string]string{"secret-1": %q, "secret-2": %q} // %s
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, ok := clients[r.Header.Get("X-API-Key")]
+		if !ok {
+			http.Error(w, "unknown API key", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), clientKey{}, client)))
+	})
+}
+`
+)
+
+// program returns a Go program that serves HTTP under the limit.
+func (c code) program() string {
+	s := "func main() {\n"
+	switch {
+	case !c.Several:
+		s += oneServer
+	case c.open():
+		s += fmt.Sprintf(severalServers, "\t// Without the fallback, requests are allowed while Redis is down.\n", "store.WithoutFallback()")
+	case c.closed():
+		s += fmt.Sprintf(severalServers, "", "store.WithoutFallback()")
+	default:
+		s += fmt.Sprintf(severalServers, "\t// While Redis is down, each server counts its share of the limit in memory.\n", "store")
+	}
+	s += "}\n\n" + c.site() + hello
+	switch c.Whose {
+	case "key":
+		s += fmt.Sprintf(authenticate, "key 1", "key 2", "a name for each API key")
+	case "account":
+		s += fmt.Sprintf(authenticate, "ada", "ada", "the API keys of an account share its quota")
+	}
+	return file(s)
 }
 
-// test returns a Go test of the limit: what fits at once passes, and one more is refused.
-func (k *kind) test(set *settings) string {
-	std := []string{"net/http", "net/http/httptest", "testing", "testing/synctest"}
-	if strings.Contains(k.call(set), "time.") {
-		std = append(std, "time")
+// fits returns how many requests of a client pass if they come together. In a queue, the last of
+// them waits longest.
+func (c code) fits() int64 {
+	if c.bucket != nil {
+		return c.burst()
 	}
-	most := set.Quota
-	if k.bucket != nil {
-		most = set.burst()
+	return c.Quota
+}
+
+// test returns a Go test of the program: what fits at once passes, one more is refused, and another
+// client has its own quota.
+func (c code) test() string {
+	request, first, second, other := `r.Header.Set("X-API-Key", client)`, "secret-1", "secret-2", "http.StatusOK"
+	switch {
+	case c.Whose == "account":
+		other = "http.StatusTooManyRequests"
+	case c.byAddress() && c.Proxy:
+		request, first, second = "r.RemoteAddr = \"10.0.0.1:50000\" // the proxy\n\t\t\tr.Header.Set(\"X-Forwarded-For\", client)", "192.0.2.1", "192.0.2.2"
+	case c.byAddress():
+		request, first, second = `r.RemoteAddr = client + ":50000"`, "192.0.2.1", "192.0.2.2"
 	}
-	return "package main\n\n" + imports(append(std, "seed", "seed/algorithms", "seed/memstore")...) + fmt.Sprintf(`func TestLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // its clock stands still while the test sends requests
-		store := memstore.New(memstore.Options{})
-		limit := weir.Middleware(store, "api", weir.ByIP(), %s)
-		handler := limit(http.NotFoundHandler())
-		get := func() int {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
-			return w.Code
-		}
-		for i := range %d {
-			if code := get(); code != http.StatusNotFound {
-				t.Fatalf("request %%d: got %%d, want it to pass", i+1, code)
+	send := fmt.Sprintf(`		for i := range %d {
+			if code := get(%q); code != http.StatusOK {
+				t.Fatalf("request %%d: got %%d, want 200", i+1, code)
 			}
 		}
-		if code := get(); code != http.StatusTooManyRequests {
+		if code := get(%[2]q); code != http.StatusTooManyRequests {
 			t.Errorf("one more: got %%d, want 429", code)
+		}
+`, c.fits(), first)
+	if c.queue {
+		send = fmt.Sprintf(`		codes := make(chan int)
+		for range %d { // together, because each waits
+			go func() { codes <- get(%q) }()
+		}
+		refused := 0
+		for range %[1]d {
+			if <-codes == http.StatusTooManyRequests {
+				refused++
+			}
+		}
+		if refused != 1 {
+			t.Errorf("%%d were refused, want 1", refused)
+		}
+`, c.fits()+1, first)
+	}
+	if c.Whose == "account" && c.queue { // the queue is empty by then
+		other = "http.StatusOK"
+	}
+	s := fmt.Sprintf(`func TestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // its clock stands still while the test sends requests
+		site := site(memstore.New(memstore.Options{}))
+		get := func(client string) int {
+			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+			%s
+			site.ServeHTTP(w, r)
+			return w.Code
+		}
+%s		if code := get(%q); code != %s {
+			t.Errorf("with %[3]s: got %%d, want %%d", code, %[4]s)
 		}
 	})
 }
-`, k.call(set), most)
+`, request, send, second, other)
+	if c.open() || c.closed() {
+		status := map[bool]string{true: "http.StatusServiceUnavailable", false: "http.StatusOK"}[c.closed()]
+		s += fmt.Sprintf(`
+func TestRedisDown(t *testing.T) {
+	r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+	r.Header.Set("X-API-Key", "secret-1")
+	site(down{}).ServeHTTP(w, r)
+	if w.Code != %s {
+		t.Errorf("got %%d, want %%d", w.Code, %[1]s)
+	}
+}
+
+type down struct{}
+
+func (down) Take(context.Context, *quota.Transaction) error { return syscall.ECONNREFUSED }
+`, status)
+	}
+	return file(s)
 }
 
 // yaml returns a file of rules with the limit.
-func (k *kind) yaml(set *settings) string {
+func (c code) yaml() string {
 	s := ""
-	if k.within(set) > 0 {
-		s = "# Requests wait only with a MaxWait, which is in Options.Limiter of package config.\n"
+	if c.Several {
+		s = fmt.Sprintf("# weir serve -limits limits.yaml -redis-addrs localhost:6379 -replicas 3 -redis-down %s\n", map[bool]string{true: c.Down, false: "memory"}[c.open() || c.closed()])
 	}
-	s += "limits:\n  - name: api\n    algorithm: " + k.name + "\n"
-	if k.bucket != nil && set.burst() != set.Quota {
-		s += fmt.Sprintf("    burst: %d\n", set.Burst)
+	if c.within(c.settings) > 0 {
+		s += "# Requests wait only with a MaxWait, which is in Options.Limiter of package config.\n"
 	}
-	period := strconv.FormatInt(set.Period, 10)
-	if k.extra {
+	if c.byAddress() && c.Proxy {
+		s += "trusted-proxies: [10.0.0.0/8] # the network of your proxies, without any client\n"
+	}
+	s += "limits:\n  - name: api\n"
+	switch c.Whose {
+	case "key":
+		s += "    key: header:X-API-Key # checked before, or clients make up keys\n    no-key: refuse\n"
+	case "account":
+		s += "    key: account # which your program defines: Options.Keys of package config\n"
+	}
+	s += "    algorithm: " + c.name + "\n"
+	if c.bucket != nil && c.burst() != c.Quota {
+		s += fmt.Sprintf("    burst: %d\n", c.Burst)
+	}
+	period := strconv.FormatInt(c.Period, 10)
+	if c.extra {
 		period = "day"
 	}
-	return s + fmt.Sprintf("    config: [{limit: %d, period: %s}]\n", set.Quota, period)
+	return s + fmt.Sprintf("    config: [{limit: %d, period: %s}]\n", c.Quota, period)
+}
+
+// packages are those that code may import, in the order of imports; an empty path is an empty line.
+var packages = []string{"context", "fmt", "log", "net/http", "net/http/httptest", "net/netip", "syscall", "testing", "testing/synctest", "time", "",
+	"github.com/redis/go-redis/v9", "", weirPath, weirPath + "/algorithms", weirPath + "/keys", weirPath + "/memstore", weirPath + "/quota", weirPath + "/redisstore", weirPath + "/stack"}
+
+const weirPath = "github.com/seed83679106/weir"
+
+// file returns a Go file with imports of the packages that its declarations use.
+func file(declarations string) string {
+	imports, gap := "", ""
+	for _, path := range packages {
+		name := strings.TrimPrefix(path[strings.LastIndex(strings.TrimSuffix(path, "/v9"), "/")+1:], "go-")
+		switch name = strings.TrimSuffix(name, "/v9"); {
+		case path == "":
+			gap = "\n"
+		case regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(declarations):
+			imports += gap + "\t\"" + path + "\"\n"
+			gap = ""
+		}
+	}
+	return "package main\n\nimport (\n" + strings.TrimPrefix(imports, "\n") + ")\n\n" + declarations
 }

@@ -1,47 +1,123 @@
 package scene
 
 import (
+	"encoding/json"
+	"fmt"
+	"go/format"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/config"
 )
 
-// TestCode compiles the program and the test that the page shows for each algorithm, runs
-// two of the tests, and reads each file of rules.
-func TestCode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("calls the go command 16 times")
-	}
-	for _, link := range []string{"quota=100&period=60&burst=20", "quota=3&period=86400&wait=90"} {
-		set, err := parseLink(link)
+// codes returns the code for every deployment under some algorithms, and for one deployment under all.
+func codes(t *testing.T) (all []code) {
+	for _, k := range kinds {
+		set, err := parseLink("quota=20&period=60&burst=5")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range kinds {
-			name := k.name + map[bool]string{true: "wait"}[set.Wait > 0]
-			dir := t.TempDir()
-			program, test := filepath.Join(dir, "main.go"), filepath.Join(dir, "main_test.go")
-			for file, text := range map[string]string{program: k.program(&set), test: k.test(&set)} {
-				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
+		if k.extra {
+			set.Period = 24 * 60 * 60
+		}
+		if k.queue {
+			set = set.queued()
+		}
+		few := k.name != "gcra" && k.name != "calendar" && !k.queue // their code differs in one call only
+		for _, d := range []Deployment{{}, {Proxy: true}, {Whose: "key"}, {Whose: "account"}} {
+			for _, down := range []string{"", "memory", "open", "closed"} {
+				d.Several, d.Down = down != "", down
+				if few && d != (Deployment{}) {
+					continue
 				}
+				all = append(all, code{&k, &set, d})
 			}
-			do := "vet"
-			if name == "gcra" || name == "calendarwait" {
-				do = "test"
+		}
+	}
+	return all
+}
+
+// TestCode compiles each program that the page can show, together with its test, runs the test, and
+// reads the file of rules. So that one call of the go command does this, the programs become packages
+// of one test.
+func TestCode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles 50 packages")
+	}
+	dir, files := t.TempDir(), map[string]string{}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(path, text string) {
+		real := filepath.Join(dir, strings.ReplaceAll(path, "/", "-"))
+		if err := os.WriteFile(real, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		files[filepath.Join(here, "generated", path)] = real
+	}
+	imports, calls := "", ""
+	tests := regexp.MustCompile(`(?m)^func (Test\w+)`)
+	for i, c := range codes(t) {
+		name := fmt.Sprintf("v%d", i)
+		for file, text := range map[string]string{"main.go": c.program(), "main2.go": c.test()} { // not _test.go, so that another package can call the test
+			if formatted, err := format.Source([]byte(text)); err != nil || string(formatted) != text {
+				t.Errorf("%s, %+v: gofmt changes %s: %v\n%s", c.name, c.Deployment, file, err, text)
 			}
-			if out, err := exec.Command("go", do, program, test).CombinedOutput(); err != nil {
-				t.Errorf("%s: go %s: %v\n%s", name, do, err, out)
-			}
-			rules := filepath.Join(dir, name+".yaml")
-			if err := os.WriteFile(rules, []byte(k.yaml(&set)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if err := config.Check(rules, config.Options{}); err != nil {
-				t.Errorf("%s: %v\n%s", name, err, k.yaml(&set))
+			add(name+"/"+file, strings.Replace(text, "package main", "package "+name, 1))
+		}
+		imports += fmt.Sprintf("\t%q\n", "github.com/seed83679106/weir/_examples/playground/scene/generated/"+name)
+		for _, test := range tests.FindAllStringSubmatch(c.test(), -1) {
+			calls += fmt.Sprintf("\tt.Run(%q, %s.%s)\n", fmt.Sprintf("%s %s %+v", test[1], c.name, c.Deployment), name, test[1])
+		}
+		rules := filepath.Join(dir, name+".yaml")
+		if err := os.WriteFile(rules, []byte(c.yaml()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		account := func(*http.Request) (string, bool) { return "", false }
+		if err := config.Check(rules, config.Options{Keys: map[string]weir.KeyFunc{"account": account}}); err != nil {
+			t.Errorf("%s, %+v: %v\n%s", c.name, c.Deployment, err, c.yaml())
+		}
+	}
+	add("all_test.go", "package generated\n\nimport (\n\t\"testing\"\n\n"+imports+")\n\nfunc TestAll(t *testing.T) {\n"+calls+"}\n")
+	overlay, _ := json.Marshal(map[string]any{"Replace": files})
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "generated.test")
+	out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay.json"), "-o", binary, "./generated").CombinedOutput()
+	if err == nil {
+		out, err = exec.Command(binary, "-test.v").CombinedOutput()
+	}
+	if n, want := strings.Count(string(out), "--- PASS: TestAll/"), strings.Count(calls, "t.Run"); err != nil || n != want {
+		t.Errorf("%d of %d tests pass: %v\n%s", n, want, err, out)
+	}
+}
+
+// TestFlags: the flags in files of rules are flags of weir serve.
+func TestFlags(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/flags.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range codes(t) {
+		head, _, _ := strings.Cut(c.yaml(), "\n")
+		if !c.Several {
+			continue
+		}
+		flags := regexp.MustCompile(` (-[a-z-]+)`).FindAllStringSubmatch(head, -1)
+		if len(flags) != 4 || !strings.HasSuffix(head, " "+c.Down) {
+			t.Errorf("%+v: %s", c.Deployment, head)
+		}
+		for _, flag := range flags {
+			if !strings.Contains(string(page), "`"+flag[1]+"`") {
+				t.Errorf("weir serve has no flag %s", flag[1])
 			}
 		}
 	}

@@ -4,28 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"runtime"
-	"strconv"
-	"time"
 
-	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Trial asks what every algorithm makes of the same requests. Period and Wait are in
-// seconds; a Burst of 0 means Quota. Times are in µs, in ascending order, and at each of them
+// A Trial asks what every algorithm makes of the same requests. Period is in seconds; a Burst of 0
+// means Quota. Times are in µs, in ascending order, and at each of them
 // Each requests come at once. The other fields are the answers to questions.
 type Trial struct {
 	Quota  int64   `json:"quota"`
 	Period int64   `json:"period"`
 	Burst  int64   `json:"burst"`
-	Wait   int64   `json:"wait"`
 	Times  []int64 `json:"times"`
 	Each   int64   `json:"each"`
 
 	Late  string `json:"late"`  // what happens to a request that is too early: "refuse" or "wait"
 	Exact bool   `json:"exact"` // whether no period may hold more than the quota, wherever it begins
-	Back  string `json:"back"`  // how the quota comes back: "gradually", "hourly" (on the clock) or "daily"
+	Back  string `json:"back"`  // how the quota comes back: "gradually", "hourly" (on the clock), "daily" or "anchored"
+	Deployment
 }
 
 // A Verdict is what one algorithm made of the requests of a Trial.
@@ -35,9 +31,11 @@ type Verdict struct {
 	Error     string `json:"error,omitempty"` // why the algorithm cannot count this limit
 	Admitted  int64  `json:"admitted"`
 	Refused   int64  `json:"refused"`
-	Most      int64  `json:"most"`  // the most that passed within any period
-	Wait      int64  `json:"wait"`  // the longest wait until a refused or queued request fits, in µs
-	Bytes     int64  `json:"bytes"` // what the key takes in a memstore
+	Most      int64  `json:"most"`   // the most that passed within any period
+	Worst     int64  `json:"worst"`  // the most that could pass within a period, whatever comes
+	Breaks    bool   `json:"breaks"` // whether Worst is more than the quota, although that must never happen
+	Wait      int64  `json:"wait"`   // the longest wait until a refused or queued request fits, in µs
+	Bytes     int64  `json:"bytes"`  // the most that the key takes in a memstore
 }
 
 // An Outcome answers a Trial.
@@ -55,7 +53,7 @@ func Compare(trial []byte) []byte {
 	if err := json.Unmarshal(trial, &t); err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	link := fmt.Sprintf("quota=%d&period=%d&burst=%d&wait=%d", t.Quota, t.Period, t.Burst, t.Wait)
+	link := fmt.Sprintf("quota=%d&period=%d&burst=%d", t.Quota, t.Period, t.Burst)
 	set, err := parseLink(link)
 	if err == nil && len(t.Times) > maxTimes {
 		err = fmt.Errorf("%d requests are more than %d", len(t.Times), maxTimes)
@@ -63,19 +61,18 @@ func Compare(trial []byte) []byte {
 	if err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	verdicts := []Verdict{}
+	advice, verdicts := advise(&t, &set), []Verdict{}
 	for i := range kinds {
-		verdicts = append(verdicts, kinds[i].judge(&set, t.Times, max(1, t.Each)))
+		k, own := &kinds[i], set
+		if k.queue {
+			own = set.queued()
+		} else if k.name == advice.Algorithm && advice.Burst > 0 {
+			own.Burst = advice.Burst
+		}
+		v := k.judge(&own, t.Times, max(1, t.Each))
+		v.Breaks = t.Exact && v.Worst > t.Quota
+		verdicts = append(verdicts, v)
 	}
-	advice := advise(&t, &set)
-	if advice.Burst > 0 {
-		set.Burst = advice.Burst
-	}
-	if set.Wait == 0 && advice.Algorithm == "leaky-bucket" {
-		set.Wait = min(set.Period, maxWait)
-	}
-	k := kindOf(advice.Algorithm)
-	advice.Go, advice.YAML, advice.Test = k.program(&set), k.yaml(&set), k.test(&set)
 	return reply(Outcome{verdicts, advice})
 }
 
@@ -83,7 +80,11 @@ func Compare(trial []byte) []byte {
 func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
 	v := Verdict{Algorithm: k.name, Title: k.title}
 	if k.name == "calendar" && set.Period != 24*60*60 {
-		v.Error = "counts whole days, so it suits a limit for 1 day"
+		v.Error = "counts whole days, so it needs a limit for 1 day"
+		return v
+	}
+	if k.queue && set.Burst == 1 {
+		v.Error = fmt.Sprintf("nobody would wait in its queue: one request fits every %s", short(set.every()))
 		return v
 	}
 	charge := quota.Charge{Rule: "api", Limit: k.limitOf(set), Cost: 1}
@@ -111,42 +112,6 @@ func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
 	if k.queue { // units that wait together leave one by one, a period / quota apart
 		v.Most = min(v.Most, set.Quota)
 	}
-	for _, state := range store.states {
-		v.Bytes = bytesOf(charge, len(state.Log))
-	}
+	v.Worst, v.Bytes = k.worst(charge.Limit), k.bytes(charge.Limit)
 	return v
-}
-
-var measured = map[int]int64{} // by the argument entries of bytesOf
-
-// bytesOf measures the memory that a memstore needs for each key whose log has so many
-// entries. An algorithm without a log has 0 entries; all of these need the same.
-func bytesOf(charge quota.Charge, entries int) int64 {
-	if b, ok := measured[entries]; ok {
-		return b
-	}
-	n, keys := max(1, entries), 1<<12
-	for keys > 1 && keys*n > 1<<14 {
-		keys /= 2
-	}
-	charge.Limit.Quota, charge.Limit.Burst = int64(n), 0 // so that all of them pass
-	charge.Limit.Period = time.Hour
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.GC() // frees what pools have kept once
-	runtime.ReadMemStats(&before)
-	store := memstore.New(memstore.Options{MaxKeys: keys})
-	t := quota.Transaction{Charges: []quota.Charge{charge}}
-	for i := range keys {
-		t.Charges[0].Key = strconv.Itoa(i)
-		for range n {
-			store.Take(context.Background(), &t) // no error: the store has room
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	runtime.KeepAlive(store)
-	b := int64(after.HeapAlloc-before.HeapAlloc) / int64(keys)
-	measured[entries] = b
-	return b
 }

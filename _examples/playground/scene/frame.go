@@ -128,10 +128,11 @@ func (s *Scene) frame(at int64, left [][][3]int64) frame {
 func (s *Scene) announcement() announcement {
 	a := announcement{ID: s.ID, Settings: s.set, Link: s.set.query(), Fresh: s.fresh, Start: s.start, Now: s.now, Users: users[:s.lanes()]}
 	for _, r := range s.rows {
+		c := code{kind: r.kind, settings: &s.set}
 		a.Rows = append(a.Rows, rowHead{
 			Algorithm: r.kind.name, Title: r.kind.title, About: r.kind.about,
 			Capacity: r.limit.Capacity(), Meter: r.kind.bucket != nil,
-			Go: r.kind.program(&s.set), YAML: r.kind.yaml(&s.set),
+			Go: c.program(), YAML: c.yaml(),
 		})
 	}
 	return a

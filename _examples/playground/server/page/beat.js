@@ -1,26 +1,31 @@
-// frame is the time between two pictures of something that moves, in ms: about 15 pictures a second.
-// Without a graphics processor a browser needs 5 to 8 ms of a core for each.
-export const frame = 60;
+// frame is the time between two pictures of something that moves, in ms, and slow of something that
+// only creeps. Without a graphics processor a browser needs 5 to 8 ms of a core for each picture.
+export const frame = 70, slow = 100;
 
 // beat calls f about every every() ms, in an animation frame, with the time in ms. While shown()
-// returns false, it does not call f. Beats fall on multiples of their length, and those of 100 ms or
-// more on tenths of a second, so that several beats share their frames. beat returns a function that
-// ends the calls.
+// returns false, or the page is hidden, it does not call f. Beats fall on multiples of their length,
+// and those of 100 ms or more on tenths of a second, so that several beats share their frames. beat
+// returns a function that ends the calls.
 export function beat(every, f, shown = () => true) {
   let timer, next;
+  const end = new AbortController();
   const call = (time) => {
     wait();
     f(time);
   };
   const wait = () => {
+    clearTimeout(timer);
+    if (document.hidden) return;
     const each = every(), unit = Math.min(100, each), off = (performance.now() + unit / 2) % unit - unit / 2;
     timer = setTimeout(() => {
       if (shown()) next = requestAnimationFrame(call);
       else wait();
-    }, shown() ? each - off : 100);
+    }, shown() ? each - off : 250);
   };
+  document.addEventListener("visibilitychange", wait, { signal: end.signal });
   next = requestAnimationFrame(call);
   return () => {
+    end.abort();
     clearTimeout(timer);
     cancelAnimationFrame(next);
   };
@@ -30,5 +35,5 @@ export function beat(every, f, shown = () => true) {
 export function inView(e) {
   let seen = true;
   new IntersectionObserver((entries) => { seen = entries.at(-1).isIntersecting; }).observe(e);
-  return () => seen && !document.hidden;
+  return () => seen;
 }

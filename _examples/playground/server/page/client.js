@@ -1,6 +1,7 @@
 // The answer that a client gets under one algorithm, and the code and YAML for its limit.
 
 import { $, copy, write } from "./dom.js";
+import { inView } from "./beat.js";
 import { answers, scene } from "./scene.js";
 import { serial } from "./rows.js";
 
@@ -25,9 +26,10 @@ function code() {
 // showAnswer shows the answer to the latest request. It fetches an answer at most once a second,
 // unless now is true.
 let asked = 0, about = "";
+const seen = inView($("answer"));
 export async function showAnswer(now) {
   const key = `${serial} ${$("focus").value} ${scene.now.id}`;
-  if (!now && (key === about || performance.now() - asked < 1000)) return;
+  if (!now && (key === about || performance.now() - asked < 1000 || !seen())) return;
   about = key;
   asked = performance.now();
   try {

@@ -5,7 +5,7 @@ import { inView } from "./beat.js";
 import { length, seconds } from "./dom.js";
 import { lane } from "./lane.js";
 import { Record } from "./record.js";
-import { Stream } from "./story/stream.js";
+import { fall, Stream } from "./story/stream.js";
 import { label, line, patch, svg, ticks } from "./story/svg.js";
 
 const right = 14; // px to the right of the time that is shown
@@ -34,9 +34,10 @@ export class Line {
   show(view, version, { users, apart, still, last }) {
     if (this.fresh && !this.seen()) return;
     if (!this.fresh) this.draw(view, users, apart);
-    const filled = `${version} ${Math.floor(this.stream.x(view) / 8)} ${last}`;
-    if (filled !== this.filled) this.stream.fill(view, still);
-    this.stream.move(view);
+    const { stream } = this, until = (t) => this.record.dots.findLast((d) => d.t <= t)?.n;
+    const filled = [version, Math.floor(stream.x(view) / 8), last, until(view), until(view - fall), stream.lanes[0].version(view)].join();
+    if (filled !== this.filled) stream.fill(view, still);
+    stream.move(view);
     Object.assign(this, { view, filled, fresh: true });
   }
 

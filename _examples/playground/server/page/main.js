@@ -1,4 +1,4 @@
-import { beat } from "./beat.js";
+import { beat, slow } from "./beat.js";
 import { Chat } from "./chat.js";
 import { choose, showAnswer } from "./client.js";
 import { count, fill, sayHit } from "./controls.js";
@@ -15,7 +15,7 @@ $("chat").onclick = () => {
 };
 
 let view = 0;    // the instant that is drawn
-let version = 0; // changes with everything else that is drawn
+let version = 0; // changes with the settings
 const axis = new Axis($("axis"));
 
 const on = {
@@ -29,7 +29,6 @@ const on = {
   },
   frame(frame) {
     if (view > frame.now || frame.now - view > 3e6 * Math.max(1, scene.speed)) view = frame.now - 1;
-    version++;
     if (frame.chat) chat.add(frame.chat);
     if (take(frame)) sayHit();
   },
@@ -57,7 +56,7 @@ function animate(time) {
   const shown = { users, apart: (d) => rivals?.has(d.n), still: still.matches || settings.paused, last: view === now };
   for (const { line } of rows.values()) line.show(view, version, shown);
   axis.show(view, { users, start, period: settings.period });
-  if (time - told > 150) {
+  if (time - told > 190) {
     told = time;
     tell();
     hint(scene.frame.next - now);
@@ -68,7 +67,7 @@ function animate(time) {
 
 // The picture moves ten times a second, in the frames in which the scene goes on. If the visitor
 // prefers reduced motion, it is drawn twice a second.
-beat(() => (still.matches ? 480 : 100), animate, () => !document.hidden);
+beat(() => (still.matches ? 500 : slow), animate);
 
 // hint says when the pattern sends its next request, if the visitor waits more than 1.5 s for it, or
 // how many requests a mark stands for.

@@ -3,6 +3,7 @@
 const maxDots = 1200;    // most dots that are kept
 const maxSamples = 2400; // most samples that are kept for a user
 const keep = 2.2;        // how many periods are kept
+const slack = 64;        // so many more may be kept, because moving a long list for each dot takes time
 
 export class Record {
   constructor() { this.clear(); }
@@ -70,5 +71,5 @@ export class Record {
 function drop(list, most, over) {
   let n = Math.max(0, list.length - most);
   while (n < list.length && over(list[n])) n++;
-  if (n > 0) list.splice(0, n);
+  if (n >= slack) list.splice(0, n);
 }

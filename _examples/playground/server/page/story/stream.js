@@ -5,7 +5,7 @@ import { colour, gather, name } from "./heaps.js";
 import { around } from "./labels.js";
 import { at, label, mark, patch, svg } from "./svg.js";
 
-const fall = 25e4; // the µs for which a mark moves to its place
+export const fall = 25e4; // the µs for which a mark moves to its place
 const step = 100;  // px: so much of the past is removed at once
 const late = 4;    // px that the picture moves before what lies behind the marks is drawn anew
 const cell = 28;   // px: a heap that is wider may be cut
@@ -69,7 +69,7 @@ export class Stream {
       const place = `${m.kind} ${Math.round(m.x / 3)} ${Math.round(m.y / 3)}`;
       return m.mine || places.size < places.add(place).size;
     };
-    patch(lane.landed, ...marks.filter((m) => !under.has(m) && free(m)).map((m) => at(m.x, m.y, drawn(m))));
+    keep(lane.landed, marks.filter((m) => !under.has(m) && free(m)));
     patch(lane.numbers, ...named);
   }
 
@@ -88,6 +88,23 @@ export class Stream {
     this.moving.setAttribute("transform", way);
     this.drop(now);
   }
+}
+
+// keep makes the children of parent draw marks. Children that still draw one of them stay.
+function keep(parent, marks) {
+  const keys = marks.map((m) => [m.kind, m.x.toFixed(1), m.y.toFixed(1), m.r, m.mine].join()), wanted = new Set(keys);
+  let next = parent.firstChild;
+  const drop = () => {
+    const gone = next;
+    next = next.nextSibling;
+    gone.remove();
+  };
+  marks.forEach((m, i) => {
+    while (next && !wanted.has(next.key)) drop();
+    if (next?.key === keys[i]) next = next.nextSibling;
+    else parent.insertBefore(Object.assign(at(m.x, m.y, drawn(m)), { key: keys[i] }), next);
+  });
+  while (next) drop();
 }
 
 function drawn({ kind, r, mine }) {

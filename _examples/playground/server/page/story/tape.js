@@ -4,7 +4,7 @@
 //
 // The comment at constructor lists what a scene defines.
 
-import { beat, frame, inView } from "../beat.js";
+import { beat, frame, inView, slow } from "../beat.js";
 import { copy } from "../dom.js";
 import { copyPicture, settings } from "../png.js";
 import { link, linked } from "./link.js";
@@ -29,6 +29,7 @@ export class Tape {
   //   id: the id of its section
   //   length, start, within and requests: times in units; a request is a time or {t, user, lasts};
   //     requests may be a function of the tape, which changes says depends on its limits
+  //   chosen(tape): what the choice of the reader changes in the limits
   //   own: fields of the requests that the reader adds; fixed: the reader adds none
   //   unit: what they are counted in, in µs; usually a second
   //   limits, with periods in s; if apart is set, each decides by itself
@@ -41,7 +42,8 @@ export class Tape {
   //   title, height and max: its axis goes from 0 to max
   //   place(dot, tape): the value at which a dot is drawn, or undefined
   //   gap: space above it; dense: dots that passed are not counted where they cover each other
-  //   limit: the name of the number that is drawn as a line, as in the method number
+  //   limit: the name of the number that is drawn as a line, as in the method number; called: what
+  //     the line is called, usually limit
   //   live(tape, row): what is drawn for the present instant
   constructor(scene) {
     this.scene = scene;
@@ -103,12 +105,14 @@ export class Tape {
     const choice = this.find("[data-choice]");
     if (choice) choice.onchange = () => {
       this.choice = choice.value;
+      this.scene.chosen?.(this);
       this.requests = this.plan();
       this.decide();
     };
     for (const button of this.root.querySelectorAll("[data-give]")) {
       button.onclick = () => this.act(1, -Number(button.dataset.give));
     }
+    for (const button of this.root.querySelectorAll("[data-copy]")) button.onclick = () => copy(button, this.find(`[data-tell=${button.dataset.copy}]`).textContent);
     this.picture.onclick = (e) => this.click(e);
     this.picture.onpointermove = (e) => { if (e.pointerType === "mouse") this.tell(this.drawing.nearest(e)[0] ?? this.chosen); };
     this.picture.onpointerleave = () => this.tell(this.chosen);
@@ -121,6 +125,7 @@ export class Tape {
     this.limits = structuredClone(this.scene.limits).map((l) => ({ ...l, period: l.period * second }));
     this.within = (this.scene.within ?? 0) * second;
     this.choice = this.find("[data-choice]")?.value;
+    this.scene.chosen?.(this);
     this.requests = this.plan();
     this.chosen = undefined;
     this.trying = false;
@@ -257,9 +262,10 @@ export class Tape {
     if (this.now >= this.end) this.now = 0;
     this.playing = true;
     let before;
+    const pace = () => still.matches ? 500 : [slow, frame, frame][this.drawing.falling] ?? slow; // nobody follows one of many
     this.stop?.();
-    this.stop = beat(() => (still.matches ? 500 : frame), (time) => {
-      const gone = Math.min(600, time - (before ?? time - (still.matches ? 500 : frame)));
+    this.stop = beat(pace, (time) => {
+      const gone = Math.min(600, time - (before ?? time - pace()));
       before = time;
       this.go(this.now + gone * 1e-3 * this.unit * (this.scene.speed ?? 1), time);
       if (this.now >= this.end) this.pause();
@@ -289,13 +295,17 @@ export class Tape {
   }
 
   // move draws what changes with the time of the scene. While the scene plays, time is the time of
-  // the frame: then the marks move in every frame, and the rest ten times a second.
+  // the frame: then the marks move in every frame, the rest of the picture changes ten times a second,
+  // and the words five times.
   move(time) {
     if (!this.areas) return;
+    const due = (last, gap) => time === undefined || time - last >= gap || still.matches || this.now >= this.end;
     this.drawing.move(still.matches);
-    if (time !== undefined && time - this.filled < 100 && !still.matches && this.now < this.end) return;
+    if (!due(this.filled, 95)) return;
     this.filled = time ?? 0;
     this.drawing.fill();
+    if (!due(this.told, 190)) return;
+    this.told = time ?? 0;
     if (this.gauge) patch(this.gauge, ...this.scene.gauge(this, ...this.gaugeSize));
     this.scrub.value = this.now / this.unit;
     this.scrub.setAttribute("aria-valuetext", this.clock(this.now));
