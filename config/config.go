@@ -186,8 +186,8 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // program also trusts other header fields from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// ByIP returns the key function that the file calls ip. It uses the trusted-proxies and
-// proxy-header settings in force when the request arrives. Use it for limits that the program
+// ByIP returns the key function that the key ip stands for in the file. It uses the trusted-proxies
+// and proxy-header settings in force when the request arrives. Use it for limits that the program
 // defines outside the file.
 func (f *File) ByIP() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
