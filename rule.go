@@ -34,11 +34,11 @@ type Rule struct {
 	// logged, whatever NoKey is.
 	NoKey NoKey
 
-	// Limits all apply to each key, for example 20 per minute and 5 per 3 seconds, unless Policy or
-	// ForKey returns other limits. A limit without a name is named after its period, such as "1m"
-	// or "3s". Counts are stored under that name, so give a limit a Name if its period may change.
-	// If a rule has only one limit and that limit has no name, header fields show it under the
-	// rule's name. A rule without Policy needs Limits.
+	// Limits are the limits of each key, all of which apply, such as 20 per minute and 5 per 3
+	// seconds. Policy or ForKey can return other limits. A limit without a name is named after its
+	// period, such as "1m" or "3s". Counts are stored under that name, so give a limit a Name if
+	// its period may change. If a rule has only one limit and that limit has no name, header fields
+	// show it under the rule's name. A rule without Policy needs Limits.
 	Limits []Limit
 
 	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits. It
