@@ -19,8 +19,7 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. It
-// bounds the time and memory that parsing takes.
+// MaxSize is the maximum size, in bytes, of a file together with the files that it includes.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
