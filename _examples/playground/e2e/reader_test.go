@@ -117,7 +117,7 @@ func TestActs(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for _, selector := range []string{"#gate .send", "#gate .burst", "#edge .send", "#log .ten", "#bucket [data-give]", "#chat form .primary", "#chat .limited",
-		"#replicas [data-replica='1']", "#replicas .hybrid", "#outage [data-replica='0']", "#outage button.down"} {
+		"#replicas [data-replica='1']", "#outage [data-replica='0']", "#outage button.down"} {
 		id, _, _ := strings.Cut(selector[1:], " ")
 		eval[any](p, fmt.Sprintf(`playground.scenes.%s.pause(); document.querySelector(%q).click()`, id, selector))
 		p.wait(fmt.Sprintf("playground.scenes.%s.playing", id))
@@ -210,13 +210,8 @@ func TestTasks(t *testing.T) {
 		"retry":    `type("burst", 6)`,
 		"load":     `type("burst", 1)`,
 		"chat":     `for (let i = 0; i < 4; i++) s.find("form .primary").click()`,
-		"replicas": `s.find(".hybrid").click()`,
-		"outage": `for (const policy of ["memory", "open", "closed"]) {
-			const e = s.find(".policy");
-			e.value = policy;
-			e.dispatchEvent(new Event("change"));
-			if (!s.down) s.find("button.down").click();
-		}`,
+		"replicas": `{ const e = s.find(".count"); e.value = "apart"; e.dispatchEvent(new Event("change")); for (const b of s.root.querySelectorAll("[data-replica]")) b.click(); }`,
+		"outage":   `{ s.find("button.down").click(); const e = s.find(".policy"); e.value = "memory"; e.dispatchEvent(new Event("change")); }`,
 	} {
 		got := eval[struct {
 			Before, After bool
@@ -286,7 +281,7 @@ func TestOutagePage(t *testing.T) {
 		if got := p.text("#outage .why"); got != want {
 			t.Errorf("%s: got %q, want %q", policy, got, want)
 		}
-		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down.") {
+		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down") {
 			t.Errorf("%s: the page says %q", policy, got)
 		}
 	}
