@@ -1,7 +1,6 @@
 // The story: starts every scene, and plays the one that the reader looks at.
 
 import { bucket } from "./bucket.js";
-import { Chat } from "./chat.js";
 import { edge } from "./edge.js";
 import { flights } from "./flights.js";
 import { first } from "./first.js";
@@ -12,6 +11,7 @@ import { Outage } from "./outage.js";
 import { light } from "./prose.js";
 import { Replicas } from "./replicas.js";
 import { retry } from "./retry.js";
+import { Room } from "./room.js";
 import { several } from "./several.js";
 import { Tape } from "./tape.js";
 import { waiting } from "./waiting.js";
@@ -63,7 +63,7 @@ async function tell() {
   }
   scenes.edge.won = (tape) => scenes.log.repeat(tape);
   await pause();
-  show("chat", new Chat());
+  show("chat", new Room());
   show("replicas", new Replicas());
   show("outage", new Outage());
   await pause();
