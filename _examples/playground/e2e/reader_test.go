@@ -231,7 +231,8 @@ func TestTasks(t *testing.T) {
 }
 
 // TestCounts draws pictures again, as a change of the limit does. Crosses that cover each other
-// must again be one with their number.
+// must again be one with their number. Marks must fall where they cannot be misread, and sentences
+// must have the numbers of the pictures.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -242,6 +243,31 @@ func TestCounts(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", name, got, want)
 			}
 		}
+	}
+	// A mark that falls is never above its own row, nor at another height of a chart of latencies.
+	if wrong := eval[[]string](p, `["several", "whose", "load"].flatMap((id) => {
+		const s = playground.scenes[id], [first, ...rest] = s.areas, found = [];
+		s.playing = true;
+		for (let t = 0; t < s.end; t += 1e5) {
+			s.go(t);
+			for (const e of s.picture.querySelectorAll(".dot.past > g")) {
+				const m = e.firstChild, y = m.outline ? Number(m.getAttribute("d").match(/^M\S+ ([\d.]+)/)[1]) : Number(m.getAttribute("cy"));
+				if (rest.some((a) => e.y >= a.top && y < a.top - 6) || id === "load" && Math.abs(y - e.y) > 6) found.push(id + " at " + t + ": " + y);
+			}
+		}
+		s.playing = false;
+		return found;
+	})`); len(wrong) > 0 {
+		t.Errorf("%d marks fall through another row: %v", len(wrong), wrong[:min(5, len(wrong))])
+	}
+	// What the picture says of the three clients is what the sentence says, with every burst.
+	if wrong := eval[[]string](p, `[1, 2, 3, 4, 5, 6].flatMap((burst) => {
+		const s = playground.scenes.retry, tenths = (i) => Math.round(s.dots.findLast((d) => d.who === i && d.allowed).t / 1e5);
+		s.set("burst", burst);
+		const late = tenths(1) - tenths(0), said = s.find("[data-tell]").textContent, refused = s.dots.filter((d) => d.who === 2 && !d.allowed).length;
+		return late >= 0 && refused === 0 && said.includes(late ? "is done " + (late / 10).toFixed(1) + " s later" : "at the same time") ? [] : [burst + ": " + late + ", " + refused + ": " + said];
+	})`); len(wrong) > 0 {
+		t.Errorf("the three clients: %v", wrong)
 	}
 }
 
