@@ -83,7 +83,7 @@ export class Gates extends Player {
     this.invite();
   }
 
-  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click the picture." : ""; }
+  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click or tap the picture." : ""; }
 
   // until sends the requests of the traffic that are due by an instant.
   until(now) {
