@@ -34,9 +34,9 @@ func (a *Admission) WriteHeaders(h http.Header) {
 	}
 }
 
-// Context returns the request context that was passed to Admit, with the decision added for
-// FromContext, ReportUsage, Draw, Refuse and other Limiters. It returns nil for an Admission from
-// FromContext.
+// Context returns the context of the request passed to Admit, extended with the decision.
+// FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this context. It
+// returns nil for an Admission from FromContext.
 func (a *Admission) Context() context.Context {
 	if a.stay == nil {
 		return nil
@@ -47,15 +47,15 @@ func (a *Admission) Context() context.Context {
 // Allowed reports whether the request was admitted and its charges were spent.
 func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transaction.Allowed() }
 
-// RetryAfter returns the wait until the request would be admitted, if nothing else is spent. It
-// may be quota.Never.
+// RetryAfter returns how long to wait until the request would be admitted, provided that nothing
+// else is spent. It may be quota.Never.
 func (a *Admission) RetryAfter() time.Duration {
 	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
 }
 
-// A RefusedError is returned for a request that Limiter.Admit refused, or that Limiter.Transport
-// did not send because a rule refused it. Use errors.As to obtain it, or a *quota.LimitedError with
-// the same charges.
+// A RefusedError is the error for a refused request. Limiter.Admit returns it, as does the
+// RoundTripper returned by Limiter.Transport. Use errors.As to find it in a chain of errors. A
+// *quota.LimitedError with the same charges can be found in the same way.
 type RefusedError struct {
 	Admission *Admission
 }
@@ -80,15 +80,15 @@ func (e *RefusedError) Unwrap() error {
 	return &quota.LimitedError{Transaction: &e.Admission.Transaction}
 }
 
-// RetryAfter returns the wait until the request would be admitted, if nothing else is spent. It
-// may be quota.Never.
+// RetryAfter returns how long to wait until the request would be admitted, provided that nothing
+// else is spent. It may be quota.Never.
 func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
 
 // FromContext returns the decision on the request whose context is ctx, or nil if no Limiter has
-// charged or refused the request. If several Limiters have, it returns the decision of the
-// innermost one. It returns nil if Options.NoFromContext is set. The Admission must not be
-// modified. A handler can use it to serve less when few units remain. OnLimited can read its
-// Refusal to learn why the request was refused.
+// charged or refused the request. If several Limiters have done so, it returns the innermost
+// Limiter's decision. It returns nil if Options.NoFromContext is set. The Admission must not be
+// modified. A handler can use it to do less work when few units remain. OnLimited can read its
+// Refusal to find out why the request was refused.
 func FromContext(ctx context.Context) *Admission {
 	if v := verdictOf(ctx); v != nil {
 		return v.admission()
@@ -155,8 +155,7 @@ type Event struct {
 // A Refusal says why a request was refused. The zero Refusal means that the request was not
 // refused.
 //
-// A Refusal is part of an Admission, an Event and, through its Admission, a RefusedError. It
-// contains no key.
+// A Refusal is part of every Admission and every Event. It contains no key.
 type Refusal struct {
 	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
 	// also refuses the request.
@@ -209,9 +208,9 @@ var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"
 // temporary-reduced-capacity.
 //
 // Refuse recognizes gRPC, gRPC-Web and Connect clients by their Content-Type and sends them the
-// corresponding error code. It is permission_denied after a deny, invalid_argument without a key,
-// unavailable for 503, and otherwise resource_exhausted. The latter comes with google.rpc.RetryInfo
-// if waiting helps.
+// corresponding error code. The code is permission_denied after a deny, invalid_argument without a
+// key, unavailable for 503, and otherwise resource_exhausted. If waiting helps, the response
+// includes a google.rpc.RetryInfo.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		refusal, violated := v.problem()

@@ -201,7 +201,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 }
 
 // Unban lifts a key's ban under a rule and clears the key's strikes and earlier bans. The rule must
-// have a Penalty. Other processes may enforce the ban for up to 10 more seconds.
+// have a Penalty. Other processes may continue to enforce the ban for up to 10 seconds.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	b, p, err := l.bansOf(rule)
 	if err != nil {

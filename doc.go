@@ -31,21 +31,21 @@
 // [Middleware] applies one rule. [New] accepts several rules and other [Options], and returns an
 // error instead of panicking. All rules are charged together, so a request refused by one rule
 // spends nothing under the others. [Limiter.Handler] is the middleware. Handlers can call
-// [FromContext] to find out how many requests are left. Servers that do not use http.Handler call
-// [Limiter.Admit].
+// [FromContext] to find out how many requests are left. Servers that do not use http.Handler can
+// call [Limiter.Admit].
 //
 // The [KeyFunc] of a [Rule] determines which requests share a quota. [ByIP], [ByHeader], [Global],
 // [Join] and [FirstOf] return a KeyFunc, and package keys provides more. A Rule's Policy and ForKey
-// functions set different limits for some requests or keys. Its Cost function returns the number of
-// units that a request costs, and its Settle function adjusts the cost after the request has been
-// served.
+// functions set different limits for particular requests or keys. Its Cost function returns the
+// number of units that a request costs, and its Settle function adjusts the cost after the request
+// has been served.
 //
 // # Stores
 //
-// Package memstore keeps counts in process memory. Package redisstore keeps them in Redis, where
+// Package memstore keeps counts in process memory. Package redisstore keeps counts in Redis, where
 // all processes share them. In production, use package stack, which falls back to memory while
-// Redis is down. If a store fails and has no such fallback, Options.OnError decides what happens to
-// requests. By default, they are allowed during an outage.
+// Redis is down. If a store without such a fallback fails, Options.OnError decides what happens to
+// requests. By default, requests are allowed during an outage.
 //
 // # Outgoing requests
 //

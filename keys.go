@@ -17,13 +17,13 @@ import (
 // If ok is false, the request has no key, and Rule.NoKey decides what happens to it. A KeyFunc must
 // be safe for concurrent use. Package keys provides more KeyFuncs.
 //
-// The key may be a substring of a request header, so clone it if you keep it. It may be as long as
-// net/http allows, but a Limiter keeps only its [quota.Charge.StoredKey], which is at most 128
-// bytes long. Functions that return a KeyFunc panic if their arguments are invalid.
+// The key may share memory with the request, so clone it if you keep it. It may be as long as
+// net/http allows, but a Limiter replaces long keys with a digest: see [quota.Charge.StoredKey].
+// Functions that return a KeyFunc panic if their arguments are invalid.
 type KeyFunc func(r *http.Request) (key string, ok bool)
 
 // ByIP uses the client's IP address as the key. Each IPv4 address has its own quota. All IPv6
-// addresses in a /64 share one, because they usually belong to the same client. Keys look like
+// addresses in a /64 share a quota, because they usually belong to the same client. Keys look like
 // "192.0.2.1" and "2001:db8:1:2::/64". IPv4-mapped IPv6 addresses count as IPv4 addresses. So do
 // NAT64 addresses (RFC 6052) in 64:ff9b::/96 that contain a public IPv4 address. Zones are ignored.
 // Every request has a key.
@@ -39,8 +39,8 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // forwards X-Forwarded-For unchanged, clients can choose their keys. Clients behind an untrusted
 // proxy all share the proxy's key. To detect such a proxy, ByIP examines the first 1,024 requests
 // from untrusted peers. It logs a warning to [slog.Default] if a peer with a private address sends
-// X-Forwarded-For or Forwarded, or if more than half of the requests contain one of these fields.
-// The warning is logged once per process and contains no addresses.
+// X-Forwarded-For or Forwarded. It does the same if more than half of these requests contain one of
+// the two fields. The warning is logged once per process and contains no addresses.
 //
 // Requests whose client address cannot be determined are still limited. If an entry is not an IP
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are
@@ -56,7 +56,7 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 }
 
 // ByHeader uses the value of a header field as the key. If the field has several values, the first
-// one is used. For "Host", the key is the request's host name in lower case, without the port and
+// one is used. For "Host", the key is the request's host name in lower case, without port or
 // trailing dots. IPv6 addresses keep their brackets.
 //
 // A request has no key if the field is missing or empty, so by default clients can evade the rule
@@ -120,8 +120,8 @@ func Join(keys ...KeyFunc) KeyFunc {
 }
 
 // FirstOf uses the key from the first function that returns one. If no function does, the request
-// has no key. Each key is prefixed with the position of its function, such as "0:", so an API key
-// that looks like an IP address does not spend that address's quota.
+// has no key. Each key is prefixed with the position of its function, such as "0:". An API key that
+// looks like an IP address therefore does not spend that address's quota.
 //
 // If clients can omit or forge the first keys, let the last key be one that they cannot omit or
 // forge:
@@ -157,11 +157,11 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 
 // FreePreflight returns a Rule.Cost function that makes CORS preflight requests free. For other
 // requests, it returns cost(r), or 1 if cost is nil. A preflight is free only if it looks like one
-// sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, and without
-// a body, Authorization, Proxy-Authorization, Cookie, Expect or Upgrade. Even a free preflight is
-// refused if its key is denied or banned. By default, preflights are charged, because clients can
-// send any number of them. CORS middleware in front of the Limiter answers preflights before they
-// are charged.
+// sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, but without
+// a body or any of the fields Authorization, Proxy-Authorization, Cookie, Expect and Upgrade. Even
+// a free preflight is refused if its key is denied or banned. By default, preflights are charged,
+// because clients can send any number of them. CORS middleware in front of the Limiter answers
+// preflights before they are charged.
 func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
 	return func(r *http.Request) int64 {
 		switch {

@@ -169,7 +169,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Rules returns the rules that the Limiter applies. Every limit in them has its stored name.
+// Rules returns the rules that the Limiter applies, with the stored name of each limit.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
@@ -203,10 +203,10 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 func FailClosed(_ *http.Request, err error) error { return err }
 
 // PolicyOf returns a key's policy under a rule: the one from ForKey or, if there is none, the
-// rule's Limits. Each limit has its stored name. PolicyOf does not call Rule.Policy, which needs a
-// request. For a rule without Limits, it therefore returns the zero Policy unless ForKey returns
-// Unlimited, Denied or Allowed. It returns an error if there is no such rule, or if one of the
-// key's limits is invalid.
+// rule's Limits. The limits in the result have their stored names. PolicyOf does not call
+// Rule.Policy, which needs a request. For a rule without Limits, it therefore returns the zero
+// Policy unless ForKey returns Unlimited, Denied or Allowed. It returns an error if there is no
+// such rule, or if one of the key's limits is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 	for _, r := range l.rules {
 		if r.Name == rule {

@@ -143,10 +143,11 @@ func (p *pauses) paused(v *verdict) bool {
 	return !look.Allowed()
 }
 
-// Unpause ends a pause of a key that Transport began, in all processes that share the store. In a
-// process that uses a quota.HybridStore, the pause may last up to 10 seconds longer. Only the
-// process that calls Unpause also forgets how many units the server said remain for the key.
-// Requests that are already waiting keep their slots, and later requests do not overtake them.
+// Unpause ends a pause that Transport imposed on a key under a rule, in all processes that share
+// the store. In a process that uses a quota.HybridStore, the pause may last up to 10 seconds
+// longer. This process also forgets how many units the server said remain for the key, but other
+// processes do not. Requests that are already waiting keep their slots, and later requests do not
+// overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {

@@ -84,8 +84,8 @@ func (r *rule) buffered(d time.Duration) (*rule, error) {
 	return b, nil
 }
 
-// Validate returns the error that New would return for a Limiter with only this rule. The result of
-// [errors.Unwrap] on that error does not include the rule's name.
+// Validate returns the error that New would return for a Limiter with only this rule. To obtain the
+// cause without the rule's name, call [errors.Unwrap] on the error.
 func (r Rule) Validate() error {
 	_, err := newRule(r, defaultWriter)
 	return err
@@ -172,8 +172,8 @@ func (p *Penalty) validate() error {
 	return nil
 }
 
-// PolicyOf returns a key's policy as Limiter.PolicyOf does. If Validate returns an error, PolicyOf
-// returns it.
+// PolicyOf returns a key's policy as Limiter.PolicyOf does. If the rule is invalid, it returns the
+// error from Validate.
 func (r Rule) PolicyOf(key string) (Policy, error) {
 	rule, err := newRule(r, defaultWriter)
 	if err != nil {

@@ -139,9 +139,9 @@ const (
 )
 
 // A Policy says whether a rule limits a request, allows it without a limit, refuses it or ignores
-// it. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey may return the
-// result of a map lookup that found nothing. Policies with equal limits are equivalent, so a
-// program may create a new Policy for each request.
+// it. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey can return the
+// result of a map lookup even if the map has no entry. Policies with equal limits are equivalent,
+// so a program may create a new Policy for each request.
 type Policy struct {
 	kind   kind
 	limits []Limit
@@ -226,11 +226,11 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // The call that begins a ban also clears the key's strikes. If that call fails, it is repeated at
 // the next refusal.
 //
-// Requests with a banned key are refused with a problem of type abnormal-usage-detected.
-// Retry-After is the time until both the ban and the limits allow the request. A process that does
-// not yet know of a ban learns of it from the decision on the next request with that key. That
-// request is refused but still charged, unless it would have had to wait. Requests that are already
-// waiting when a ban begins keep their places in the queue.
+// Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
+// is the time until both the ban and the limits allow the request. A process that does not yet know
+// of a ban learns of it from the decision on the next request with that key. That request is
+// refused but still charged, unless it would have had to wait. Requests that are already waiting
+// when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a

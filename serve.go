@@ -114,12 +114,13 @@ func (l *Limiter) tells(v *verdict) bool {
 // up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that do
 // not use http.Handler, such as gRPC servers and workers. It can also limit parts of a request. For
 // example, a separate Limiter can charge each WebSocket message under the keys of the request that
-// opened the WebSocket.
+// opened the connection.
 //
-// If Admit returns a nil error, the request was admitted, possibly by OnError because no decision
-// was possible. If the request was refused, the error is a *RefusedError, whose Admission holds the
-// Refusal and can write the header fields. Its Reason is ReasonError if no decision was possible.
-// If r's context ends while the request waits, Admit returns the context's error.
+// If the error is nil, the request was admitted, either by the rules or, if no decision was
+// possible, by OnError. If the request was refused, the error is a *RefusedError, whose Admission
+// contains the Refusal. Call the Admission's WriteHeaders method to set the header fields. The
+// Refusal's Reason is ReasonError if no decision was possible. If r's context ends while the
+// request waits, Admit returns the context's error.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	s := newStay(l, r)
 	v := s.v
@@ -178,13 +179,13 @@ func (s *stay) begin() {
 }
 
 // Done completes an admitted request. It charges the request's final cost under each rule with a
-// Settle function, and releases its units in flight. The Outcome may be zero. Done sets its Request
-// and Cost, and also Used and Reported if ReportUsage or Draw was called. If Took is 0, Done sets
-// it to the time since Admit. If Status is 0, Done sets it to 500 if Panicked is true, and to 200
-// otherwise. If the request's context is done, Done sets HungUp. Only the first call to Done has an
-// effect. It calls the store if there are units to refund, charge or release. If Done is never
-// called, the reserved cost stays spent, and a warning is logged when the Admission is
-// garbage-collected.
+// Settle function, and releases its units in flight. The Outcome may be zero. Done sets o.Request
+// and o.Cost, and also o.Used and o.Reported if ReportUsage or Draw was called. If o.Took is 0,
+// Done sets it to the time since Admit. If o.Status is 0, Done sets it to 500 if o.Panicked is
+// true, and to 200 otherwise. If the request's context is done, Done sets o.HungUp. Only the first
+// call to Done has an effect. It calls the store if there are units to refund, charge or release.
+// If Done is never called, the reserved cost stays spent, and a warning is logged when the
+// Admission is garbage-collected.
 //
 // Done does nothing for an Admission from FromContext or from a RefusedError.
 func (a *Admission) Done(o Outcome) {

@@ -15,13 +15,13 @@ import (
 // requests cannot overspend. Rule.Cost should therefore return the most that a request may cost.
 //
 // If the final cost is lower, the difference is refunded, except for units that have already
-// expired. If it is higher, the difference is charged even if it exceeds the limit. The key is then
-// in debt, and requests are refused until the debt has drained or its window has ended (see
-// quota.ModeForce). A Settle function that never returns more than Cost causes no debt. Settle is
-// called once for each request that reserved units under the rule, after the handler has returned
-// or panicked. If HungUp is true, it should return Cost or Used, because clients could otherwise
-// avoid paying by hanging up. The response is complete only after the final cost has been charged,
-// which takes a round trip to the store. If the store fails, Cost stays spent.
+// expired. If the final cost is higher, the difference is charged even if it exceeds the limit. The
+// key is then in debt, and requests are refused until the debt has drained or its window has ended
+// (see quota.ModeForce). To avoid debt, Settle must not return more than Cost. Settle is called
+// once for each request that reserved units under the rule, after the handler has returned or
+// panicked. If HungUp is true, Settle should return Cost or Used, so that clients cannot avoid
+// paying by hanging up. The response is complete only after the final cost has been charged, which
+// takes a round trip to the store. If the store fails, the reserved units stay spent.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
@@ -105,8 +105,8 @@ func RefundErrors(o Outcome) int64 {
 // or drew with Draw. If the handler called neither function, its usage is unknown, and the request
 // is charged its full Cost. A handler that used nothing should therefore report 0.
 //
-// If a client hangs up, usage reported by that point is charged. Report usage as it occurs or in a
-// deferred call.
+// If a client hangs up, only the usage reported so far is charged. Report usage as it occurs, or in
+// a deferred call.
 func ChargeUsed(o Outcome) int64 {
 	if !o.Reported {
 		return o.Cost

@@ -74,7 +74,7 @@ func (o *TransportOptions) complete() error {
 // fields say, in any Dialect, that no units remain. The pause lasts as long as the response says,
 // but at most MaxPause. It is kept in the store, so it applies to all processes that share the
 // store. New requests queue behind the pause. A request that is already waiting checks for a pause
-// before it is sent, and if there is one, takes a later slot. Unpause ends a pause early. After a
+// before it is sent, and takes a later slot if there is one. Unpause ends a pause early. After a
 // pause, limits such as SlidingLog admit a whole quota at once.
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
@@ -83,28 +83,29 @@ func (o *TransportOptions) complete() error {
 // refunds the reserved units.
 //
 // Response header fields may also say how many units of another kind remain, such as tokens. Until
-// these units are reset, but at most for MaxPause, a request from this process that costs more than
-// remains must wait or is refused. Each request sent reduces the remaining units by its cost.
+// these units are reset, but at most for MaxPause, a request that costs more than the remaining
+// units waits or is refused. Other processes are not affected. Each request that is sent reduces
+// the remaining units by its cost.
 //
 // Use a key that distinguishes hosts, such as ByHeader("Host"). If several hosts share a key, as
 // with Global, a pause requested by one host stops the requests to all of them.
 //
-// After a 429, the request is sent and charged again when the pause is over. This happens only if
-// the pause is no longer than MaxPause and ends before MaxWait has elapsed, and if the request has
-// no body or has a GetBody function.
+// After a 429, the request is sent and charged again when the pause is over. The pause must be no
+// longer than MaxPause and must end before MaxWait has elapsed. In addition, the request must have
+// no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
 // the windows begin. Set Buffer as well, because some requests take longer than others to reach the
 // server.
 //
-// Every request checks whether its keys are paused, which a lease.Store cannot do in memory. With a
-// lease.Store, every request therefore calls the underlying store.
+// Every request checks whether its keys are paused. A lease.Store cannot do this in memory, so with
+// a lease.Store every request calls the underlying store.
 //
 // If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
-// store still fails, OnError decides what happens to the request. If a response from the store is
-// lost, the request may be charged twice. Every store error is logged and observed. The Limiter's
-// OnError and the options that concern responses apply only to handlers.
+// store still fails, OnError decides what happens to the request. If the store's response is lost,
+// the request may be charged twice. Every store error is logged and observed. Transport does not
+// use the Limiter's OnError or its options for responses.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -10,12 +10,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ReportUsage adds to the units that a request has used, such as the tokens of an LLM response.
-// Each rule's Settle function finds the total for the rule's Unit in Outcome.Used. A rule without a
-// Unit counts the unit "requests". If some rules have a Settle function but none of them has the
-// given unit, a warning is logged. If no rule has a Settle function, a warning is logged only if a
-// rule has the unit. If the request was already settled, nothing is charged and a warning is
-// logged. A negative number of units counts as 0. ReportUsage is safe for concurrent use.
+// ReportUsage records that a request has used a number of units, such as LLM tokens. Usage from
+// several calls is added up. In Outcome.Used, a rule's Settle function finds the total for the
+// rule's Unit, which is "requests" by default. If some rules have a Settle function but none of
+// them has the given unit, a warning is logged. If no rule has a Settle function, a warning is
+// logged only if a rule has the unit. If the request was already settled, nothing is charged and a
+// warning is logged. If used is negative, it counts as 0. ReportUsage is safe for concurrent use.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
 	var unsettled *rule
@@ -46,13 +46,13 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // the handler may use. A handler that streams a response calls Draw before it sends each part, and
 // stops when it gets fewer units than it needs. If drawn is less than n, no further units are
 // currently available. If drawn is 0 because no units were available, err is a *quota.LimitedError
-// whose RetryAfter is the wait until the next unit.
+// whose RetryAfter is the wait until a unit becomes available.
 //
 // Draw applies to rules that have a Settle function and the given unit. It uses the units reserved
 // by Rule.Cost first. Any further units are charged to all of these rules or to none of them, as
 // with a quota.Stream. Outcome.Used includes the drawn units, so ChargeUsed charges them together
-// with the units passed to ReportUsage. Units that were taken in advance but not drawn are refunded
-// when the handler returns or panics, or when Done is called.
+// with the units passed to ReportUsage. Units that Draw took in advance but did not return are
+// refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
 // is negative. It also returns an error if some rule has the unit or a Settle function, but no rule

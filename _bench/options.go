@@ -223,7 +223,7 @@ var variants = []variant{
 func optionsTable(o options) ([]*table, error) {
 	rounds := o.pick(400, 1)
 	t := &table{title: "Options", place: "options", header: []string{"option", "ns", "× plain", "allocations", "bytes", "why"},
-		note: fmt.Sprintf("Measured on %s, %d alternating rounds. The columns show the minimum time of a request, its ratio to the plain minimum (and the median of each round's ratio, which includes garbage collections), allocations and bytes.", time.Now().Format("2 January 2006"), rounds)}
+		note: fmt.Sprintf("The times are the minimum of %d alternating rounds on %s. The ratios compare them with the plain minimum. In brackets is the median of each round's ratio, which includes garbage collections.", rounds, time.Now().Format("2 January 2006"))}
 	type contender struct {
 		http.Handler
 		r    *http.Request

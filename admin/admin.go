@@ -80,8 +80,8 @@ type Handler struct {
 	before map[string]int64 // see outage
 }
 
-// New returns a Handler for limiters that all use store. Pass the same Store value as to the
-// limiters, not another Store for the same Redis server. A Store such as [quota.Hybrid] remembers
+// New returns a Handler for limiters that all use store. Pass the Store value that the limiters
+// use, not another Store for the same Redis server. A Store such as [quota.Hybrid] remembers
 // refusals, so changes must go through it. New returns an error if store or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {

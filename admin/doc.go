@@ -75,14 +75,13 @@
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// If one of the rule's lists or overrides allows or denies the key, "listed" is "allow" or "deny".
-// If the key has an override, "overridden" is true. If K is an address and requests from that
-// address have a different key under the rule, "looked_up" is that key.
+// The field "listed" is "allow" or "deny" if one of the rule's lists or overrides allows or denies
+// the key. If the key has an override, "overridden" is true. If K is an address and requests from
+// that address have a different key under the rule, "looked_up" is that key.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
-// that case, "unknown" says what it would have to know, such as the limits that Policy would
-// choose, or whether any request has the key K. The field "past" describes earlier refusals and
-// bans.
+// that case, "unknown" names the missing information, such as the limits that Policy would choose,
+// or whether any request has the key K. The field "past" describes earlier refusals and bans.
 //
 // /undo restores the state that the key had before the change. It does not restore spent units,
 // bans and overrides that would have expired by now. If an override has since been changed again,
@@ -95,10 +94,10 @@
 // # What it needs
 //
 // /top and /refusals require Options.Top, /bans requires Options.Bans, and /try requires
-// Options.Traffic. The page uses all three. They record only what happens in this process, so query
-// each replica. The page marks the numbers that cover only this process. /bans does not list bans
-// that only the store knows of. /try replays recent requests, starting with full quotas; see
-// [watch.Traffic.Try].
+// Options.Traffic. The page uses all three. These recorders see only what happens in this process,
+// so query each replica. The page marks the numbers that cover only this process. /bans does not
+// list bans that only the store knows of. /try replays recent requests, starting with full quotas;
+// see [watch.Traffic.Try].
 //
 // To ban networks, set Options.Overrides, and build the rule's Policy with [weir.When] and
 // [overrides.Live.DenyFrom]. Package config does this for rules in a file. The rule needs no
@@ -109,11 +108,12 @@
 //
 // The body of an override must contain exactly one of "limits", "unlimited" and "denied". An
 // override without "seconds" does not expire. A key that ends with an asterisk matches all keys
-// with that prefix. A limit can have a name, a period in seconds, a burst and an algorithm.
-// Anything left out is taken from the limit that it replaces; see [weir.Rule]. Units that the key
-// has already spent still count. An override that would have no effect is rejected with 409. A rule
-// supports overrides if its ForKey function comes from [overrides.Live.Of]. Overrides for networks
-// also require [overrides.Live.DenyFrom] in the rule's Policy.
+// that begin with the text before the asterisk. In addition to its quota, a limit can have a name,
+// a period in seconds, a burst and an algorithm. Anything left out is taken from the limit that it
+// replaces; see [weir.Rule]. Units that the key has already spent still count. An override that
+// would have no effect is rejected with 409. A rule supports overrides if its ForKey function comes
+// from [overrides.Live.Of]. Overrides for networks also require [overrides.Live.DenyFrom] in the
+// rule's Policy.
 //
 // # Keys
 //
@@ -126,8 +126,8 @@
 // the logs show hashed keys.
 //
 // A change is rejected with 400 if its key looks like an address but requests from that address
-// have a different key, for example because the rule counts networks. The response contains the key
-// that those requests have.
+// have a different key, for example because the rule counts networks. The response names the key to
+// use instead.
 //
 // # What to expect
 //
@@ -137,8 +137,8 @@
 // and the response says so in "unchecked".
 //
 // A change takes effect immediately in this process and in every process that calls the store for
-// each decision. An override takes effect in other processes within a second. Other processes may
-// remember a ban, or with [quota.Hybrid] a refusal, for up to 10 seconds.
+// each decision. An override takes effect in other processes within a second. Processes that
+// remember a ban or, with [quota.Hybrid], a refusal may enforce it for up to 10 more seconds.
 //
 // If the store fails, the response is 503, and the error is logged but not sent to the caller. The
 // change may or may not have been made. Repeat the request, unless it is a grant, which could then

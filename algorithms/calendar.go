@@ -40,10 +40,10 @@ func (u Unit) String() string {
 //
 // Users may have different locations (see Policy in weir.Rule), but must not be able to change
 // their location at will. A user who moves to another location gets a full quota at the next
-// midnight there. A single move gains a user at most one day's quota. But a user who alternates
-// between two locations gets two quotas a day, and one who follows midnight around the world gets a
-// new quota every hour. If users choose their location, restrict how often a change takes effect,
-// or add a second limit that does not depend on the location.
+// midnight there. By moving once, a user gains at most one day's quota. A user who alternates
+// between two locations gets two quotas a day, and a user who follows midnight around the world
+// gets a new quota every hour. If users choose their location, restrict how often a change takes
+// effect, or add a second limit that does not depend on the location.
 func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
 	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {

@@ -10,9 +10,9 @@ import (
 // estimate plus the charge is at most n. The estimate is the number of units spent in the current
 // window plus a share of those spent in the previous one. If the last period still covers a quarter
 // of the previous window, that share is a quarter. The estimate is exact if the previous window's
-// units were spent evenly. If they were not, SlidingWindow may admit up to 2·n − 1 units in an
-// interval (t − period, t]. It admits at most 1.5·n in half a period, and 1.1·n in a tenth of a
-// period. By comparison, FixedWindow may admit 2·n units within two microseconds.
+// units were spent evenly. If those units were not spent evenly, SlidingWindow may admit up to 2·n
+// − 1 units in an interval (t − period, t]. It admits at most 1.5·n in half a period, and 1.1·n in
+// a tenth of a period. By comparison, FixedWindow may admit 2·n units within two microseconds.
 //
 // Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
 // domains" (2017). Unlike Cloudflare's implementation, SlidingWindow does not round the estimate.

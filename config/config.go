@@ -26,8 +26,8 @@ const MaxSize = 4 << 20
 //go:embed schema.json
 var schema string
 
-// Schema returns a JSON schema (draft 2020-12) for rules files, which editors can use. It does not
-// include the names in Options.Keys and Options.Costs.
+// Schema returns a JSON schema (draft 2020-12) for rules files. Editors can use it to validate a
+// file. It does not include the names in Options.Keys and Options.Costs.
 func Schema() string { return schema }
 
 // Options are options for Open. The zero value is ready to use.
@@ -141,7 +141,7 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 
 // HandlerOfAll returns middleware that charges all rules in the file together. It uses the rules in
 // force when a request arrives, so a reload may add and remove rules. All rules must have the same
-// headers. If they differ, HandlerOfAll panics, and a later reload fails.
+// headers. HandlerOfAll panics if they differ, and a later reload that makes them differ fails.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
@@ -182,8 +182,8 @@ func (f *File) handler(names []string) int {
 // admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the proxies listed under trusted-proxies in the file. Programs that trust
-// other header fields from these proxies can use it.
+// TrustedProxies returns the proxies listed under trusted-proxies in the file. Use it if your
+// program also trusts other header fields from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
 // ByIP returns the key function that the file calls ip. It uses the trusted-proxies and
@@ -235,8 +235,8 @@ func Check(path string, o Options) error {
 	return err
 }
 
-// Rules returns the file's rules in order. Use it to build a Limiter that is not affected by
-// reloads, such as one for [weir.Limiter.Transport].
+// Rules returns the rules in the order of the file. Use it to build a Limiter that is not affected
+// by reloads, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
 	var rules []weir.Rule
 	for _, r := range f.current.Load().rules {
@@ -247,8 +247,8 @@ func (f *File) Rules() []weir.Rule {
 }
 
 // Reads returns the parts of a request that a rule's key and cost read, such as "ip",
-// "header:X-Tenant" and "content-length", in the syntax of the file. It includes the parts that
-// lists and first-of read. It is for programs that have only part of each request, such as a log
+// "header:X-Tenant" and "content-length", in the syntax of the file. Parts inside lists and
+// first-of are included. Reads is for programs that have only part of each request, such as a log
 // line. If there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)

@@ -66,8 +66,7 @@
 //     week and month stand for calendar windows.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
-//     or a list of these. With exposed, the fields are also listed in
-//     Access-Control-Expose-Headers.
+//     or a list of these. Add exposed to list the fields in Access-Control-Expose-Headers as well.
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
@@ -91,10 +90,10 @@
 //
 // # Errors
 //
-// A file must be UTF-8 text of at most 4 MiB, without YAML anchors, aliases or tags. If it contains
-// an error, none of it is loaded. Each error is reported as an [Error] with a line and a column. A
-// redundant limit is also an error: it never refuses a request that another limit of its rule
-// admits. Only simple cases of redundancy are detected.
+// A file must be UTF-8 text of at most 4 MiB, without YAML anchors, aliases or tags. If a file
+// contains an error, no part of it is loaded. Each error is reported as an [Error] with a line and
+// a column. It is also an error if a limit is redundant: if it never refuses a request that another
+// limit of its rule admits. Only simple cases of redundancy are detected.
 //
 // # Reloads
 //
@@ -102,6 +101,6 @@
 // preserves a count if its key and names stay the same. You can therefore change a limit's numbers,
 // and add limits to a rule or remove them. A limit without a name is named after its period
 // ([weir.Limit.StoredName]), so give it a name if its period may change. A [Change] says whether a
-// reload loses the counts of a rule or limit. A reload cannot detect a change to the secret of
-// [keys.Hashed], although such a change turns every key into a new one.
+// reload loses the counts of a rule or limit. If the secret of [keys.Hashed] changes, every key
+// becomes a new one, and a reload cannot detect this.
 package config

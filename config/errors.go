@@ -16,7 +16,7 @@ type Error struct {
 }
 
 // Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?". Many
-// editors and terminals recognize the position at the start.
+// editors and terminals recognize a position in this form.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
 }

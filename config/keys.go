@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/keys"
 )
 
@@ -194,7 +195,8 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// trustedProxies reads a list of networks and addresses; an address is a network of one.
+// trustedProxies reads a list of networks and addresses. An address is a network of one, and an
+// IPv4-mapped network becomes IPv4.
 func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Prefix) {
 	for _, e := range d.list(n, what) {
 		s := d.text(e, what)
@@ -208,13 +210,13 @@ func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Pref
 		switch {
 		case err != nil:
 			d.errorf(e, "%s: %q is neither a network such as 10.0.0.0/8 nor an address", what, s)
-		case p.Bits() == 0, p.Addr().Is4In6() && p.Bits() == 96:
+		case addr.Unmap(p).Bits() == 0:
 			d.errorf(e, "%s: %s trusts every client, so every client could choose its key", what, s)
 			continue // ByIP would panic
 		case p != p.Masked():
 			d.errorf(e, "%s: %s has bits after its length; did you mean %s?", what, s, p.Masked())
 		}
-		prefixes = append(prefixes, p)
+		prefixes = append(prefixes, addr.Unmap(p))
 	}
 	return prefixes
 }

@@ -328,6 +328,7 @@ func TestTrustedProxies(t *testing.T) {
 		{"", "[]"},
 		{"trusted-proxies: [10.0.0.0/8, '::1']\n", "[10.0.0.0/8 ::1/128]"},
 		{"trusted-proxies: [192.0.2.1]\n", "[192.0.2.1/32]"},
+		{"trusted-proxies: ['::ffff:10.0.0.0/104', '::ffff:192.0.2.1']\n", "[10.0.0.0/8 192.0.2.1/32]"},
 	} {
 		p.mustWrite(t, tt.field+limitOf(1))
 		if got := fmt.Sprint(p.TrustedProxies()); got != tt.want {

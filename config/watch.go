@@ -24,7 +24,7 @@ const quiet = 100 * time.Millisecond
 // and then returns ctx.Err(). If the system cannot watch files, Watch returns an error immediately.
 // It leaves no goroutines behind. If the file becomes invalid, the rules in force stay unchanged
 // until the file is fixed. Watch logs each change and each error to Options.Limiter.Logger. It logs
-// a warning for each change that loses counts and each rule that no handler uses.
+// a warning for each change that loses counts, and for each rule that no handler uses.
 //
 // Watch notices when a file is written in place or replaced, and when a symbolic link anywhere in
 // its path is replaced. It therefore works with Kubernetes ConfigMaps, except those mounted with

@@ -5,9 +5,9 @@
 //	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
 //	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
-// When the rule's limits refuse a request with that key, granted units pay for it, until they are
-// used up or expire. They are kept in the store, so all processes that share the store see a grant
-// within a second.
+// When the rule's limits refuse a request, its key's granted units pay for it, until they are used
+// up or expire. Granted units are kept in the store, so all processes that share the store see a
+// grant within a second.
 package credit
 
 import (
@@ -27,19 +27,19 @@ import (
 // remembers for a second that a key has no granted units, which avoids most of the second calls.
 //
 // Granted units pay for a request in full or not at all. Limits that admit the request are charged
-// as usual, and granted units pay for all limits that refuse it. If a pause, a ban, a deny or a
-// concurrency limit refuses the request, no granted units are spent. A rule in shadow mode never
-// spends granted units, because it refuses no requests. Its events therefore report refusals that
-// granted units would have paid for. If the second call to next fails, the request is refused.
+// as usual, and granted units pay in place of the limits that refuse it. If a pause, a ban, a deny
+// or a concurrency limit refuses the request, no granted units are spent. A rule in shadow mode
+// never spends granted units, because it refuses no requests. Its events therefore report refusals
+// that granted units would have paid for. If the second call to next fails, the request is refused.
 //
 // With this Store, quota.Peek includes granted units in Remaining. Allowed is true if either the
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is what
-// remains under the limit that refused the charge. If the rule's Settle refunds such a charge, the
-// units are granted again, unless they have expired. They are also lost if the key has had no
-// granted units for an hour or more.
+// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
+// number of units left under the limit that refused the charge. If the rule's Settle refunds such a
+// charge, the units are granted again, unless they have expired. The refund is also lost if the key
+// has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -99,8 +99,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// Paid is the Decision.At of a charge that was paid with granted units. Refunding such a charge has
-// an effect only through a store returned by New.
+// Paid is the Decision.At of a charge that was paid with granted units. Such a charge can be
+// refunded only through a store returned by New.
 const Paid = 1
 
 // Unpaid returns the store that was passed to New. Calls to it spend no granted units. See

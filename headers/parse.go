@@ -94,9 +94,10 @@ const (
 // 3339 and the three HTTP date formats. Waits are capped at 24 hours. Negative and malformed values
 // are ignored.
 //
-// The server's clock may differ from the local one, so Parse measures times from the response's
-// Date field. Because Date is in whole seconds, a wait may be up to a second too long, but never
-// too short. If Date is missing or more than a day away from now, Parse measures times from now.
+// The server's clock may differ from the local one, so Parse interprets absolute times relative to
+// the response's Date field. Because Date is in whole seconds, a wait may be up to a second too
+// long, but never too short. If Date is missing or more than a day away from now, Parse uses now
+// instead.
 //
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.

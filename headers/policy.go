@@ -12,7 +12,7 @@ import (
 )
 
 // A Writer writes the header fields of a Dialect. It is safe for concurrent use. Responses share
-// the value slices that it sets. A slice may be replaced but must not be modified.
+// the value slices that a Writer sets. A slice may be replaced but must not be modified.
 type Writer struct {
 	dialect Dialect
 	triples []triple            // those that show the tightest limit of all

@@ -8,9 +8,9 @@ import (
 	"github.com/seed83679106/weir/internal/addr"
 )
 
-// ByIPPrefix is like [weir.ByIP], but uses networks of the given sizes. The arguments ipv4 and ipv6
-// are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A client that owns a larger
-// network has several quotas.
+// ByIPPrefix is like [weir.ByIP], but groups addresses into networks of the given sizes. The
+// arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
+// client that owns a larger network has several quotas.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -18,8 +18,8 @@ func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 }
 
 // ByForwarded is like [weir.ByIP], but for proxies that write the Forwarded field (RFC 7239)
-// instead of X-Forwarded-For. It never reads X-Forwarded-For, because a proxy that sets one of
-// these fields may forward the other unchanged from the client.
+// instead of X-Forwarded-For. It never reads X-Forwarded-For, because a proxy that sets only one of
+// these fields may forward the other exactly as the client sent it.
 //
 // ByForwarded reads the field's elements from right to left for as long as they come from a trusted
 // proxy. It stops at an element whose "for" parameter is hidden ("_gazonk"), "unknown", missing or
@@ -34,20 +34,20 @@ func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 // unknown. An AddrFunc must be safe for concurrent use.
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
-// ClientAddr returns an AddrFunc that finds the client's address as [weir.ByIP] does, and returns
-// all of it. It returns ok false if the client has no address, as on a Unix socket.
+// ClientAddr returns an AddrFunc that finds the client's address in the same way as [weir.ByIP]. It
+// returns ok false if the client has no address, as on a Unix socket.
 func ClientAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ClientAddr", addr.ForwardedFor, trusted).Addr
 }
 
-// ForwardedAddr returns an AddrFunc that finds the client's address as [ByForwarded] does, and
-// returns all of it. It returns ok false if the client has no address, as on a Unix socket.
+// ForwardedAddr returns an AddrFunc that finds the client's address in the same way as
+// [ByForwarded]. It returns ok false if the client has no address, as on a Unix socket.
 func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr uses the network of the address that find returns as the key. See [ByIPPrefix] for the
-// sizes of networks. A request has no key if find returns no address.
+// ByAddr is like [ByIPPrefix], but the client's address is the one that find returns. A request has
+// no key if find returns no address.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {

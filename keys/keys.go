@@ -7,11 +7,11 @@
 // # Which key
 //
 // [ByContext] is for accounts that middleware has authenticated. [ByJSON], [ByCookie] and
-// [ByBasicAuthUser] read values that clients can forge, so add a limit by address. [Hashed] keeps
-// secrets and names out of the store.
+// [ByBasicAuthUser] read values that clients can forge, so limit each client address as well.
+// [Hashed] keeps secrets and names out of the store.
 //
 // [ByRoute] and [ByMethod] use a request's route or method as its key. To give each client a
-// separate quota per route or method, use [weir.Join] to combine them with the client's key.
+// separate quota per route or method, use [weir.Join] to combine such a key with the client's key.
 // [ByPathValue] uses part of the path as the key, such as a tenant name.
 //
 // [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP]. ByIPPrefix supports other
@@ -81,9 +81,9 @@ func ByMethod() weir.KeyFunc {
 	}
 }
 
-// ByContext uses r.Context().Value(key) as the key, such as the user that authentication middleware
-// has stored there. The value must be a [fmt.Stringer], or have a string or integer type. If it is
-// missing, empty or of another type, the request has no key.
+// ByContext uses a value from the request's context, such as the user that authentication
+// middleware has stored under key. The value must be a [fmt.Stringer], or have a string or integer
+// type. If it is missing, empty or of another type, the request has no key.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
 		panic("keys: ByContext: key is nil")

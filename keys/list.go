@@ -22,12 +22,12 @@ type List struct {
 
 // NewList returns a list of the given entries. An address such as "192.0.2.7" or a network such as
 // "10.0.0.0/8" matches keys that equal it or lie within it. The entry "tenant-a/*" matches all keys
-// with the prefix "tenant-a/". Any other entry matches only an equal key.
+// with the prefix "tenant-a/". Any other entry matches only that exact key.
 //
 // Entries are compared with the rule's whole key. With weir.ByIP, the key of an IPv6 client is a
-// /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. It does
-// match with ByIPPrefix(32, 128). The keys of Join, FirstOf and Global are never addresses. To list
-// clients by address, whatever their keys are, use an [AddrList].
+// /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. With
+// ByIPPrefix(32, 128), it does match. The keys of Join, FirstOf and Global are never addresses. To
+// list clients by address, whatever their keys are, use an [AddrList].
 //
 // NewList returns an error for an entry that would match every key or none. Examples are "*", "", a
 // malformed network, and an address with a port, a zone or spaces. To obtain the reason, which
@@ -142,10 +142,7 @@ func network(s string) (netip.Prefix, bool) {
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p.Masked(), true
+	return addr.Unmap(p).Masked(), true
 }
 
 // parseNetwork reads an entry of a list. If the entry does not look like an address or a

@@ -58,8 +58,8 @@ func pathValue(r *http.Request, name string) string {
 // the route of the corresponding GET request, because middleware.GetHead may follow. With net/http,
 // middleware that uses ByRoute must wrap a route's handler, not the mux.
 //
-// Requests that match no route share the key "unmatched". So do all requests if the middleware
-// wraps a net/http mux. If none of the first 200 requests has a route, a warning is logged to
+// Requests that match no route share the key "unmatched". If the middleware wraps a net/http mux,
+// all requests have this key. If none of the first 200 requests has a route, a warning is logged to
 // [slog.Default].
 func ByRoute() weir.KeyFunc {
 	var unmatched atomic.Int32 // requests, until one has a route; then firstRequests or a little more

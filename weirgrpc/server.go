@@ -25,7 +25,7 @@ type Admit = func(*http.Request) (*weir.Admission, error)
 
 // UnaryServer limits incoming unary calls. It sends the rate-limit fields as header metadata or,
 // for a refused call, as trailers. A refused call's status code corresponds to the HTTP status:
-// ResourceExhausted for 429, Unavailable for 503 and if no decision was possible, PermissionDenied
+// ResourceExhausted for 429, Unavailable for 503 or if no decision was possible, PermissionDenied
 // for a denied key, and InvalidArgument for a missing key. If waiting helps, the status includes a
 // google.rpc.RetryInfo. For the retry policies of gRPC clients, the trailer grpc-retry-pushback-ms
 // contains a wait of up to a minute; if the wait is longer, the trailer tells clients not to retry.

@@ -28,9 +28,9 @@ import (
 // store, there is no span.
 //
 // The context that next receives contains the span, so a traced Redis client's spans become its
-// children. With quota.Coalesce and in redisstore's queue, several requests can share one Redis
-// call. The call's parent is then the span of one request, and the spans of the other requests link
-// to that span.
+// children. Several requests can share one Redis call, as with quota.Coalesce and in redisstore's
+// queue. The call's parent is then the span of one request, and the spans of the other requests
+// link to that span.
 //
 // A panic in the tracer does not affect the decision. Panics are reported to the OpenTelemetry
 // error handler, at most once a second. Trace panics if tracer or next is nil.

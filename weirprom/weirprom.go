@@ -34,11 +34,11 @@
 // # Metrics
 //
 // A Collector counts decisions, units and refusals by rule and limit. It also counts errors and
-// measures waiting times. If you pass stores to [New], it also exports how many decisions they made
-// from memory. The Collector returned by [NewFile] exports the number of reloads of a rules file.
-// Labels contain the names of rules and limits, but never a key. All metrics are listed in
-// docs/metrics.md in the repository. The package directory contains a Grafana dashboard in
-// dashboard.json, and recording rules and alerts in rules.yaml.
+// measures waiting times. If you pass stores to [New], the Collector also exports how many
+// decisions each store made from memory. The Collector returned by [NewFile] exports the number of
+// reloads of a rules file. Labels contain the names of rules and limits, but never a key. All
+// metrics are listed in docs/metrics.md in the repository. The package directory contains a Grafana
+// dashboard in dashboard.json, and recording rules and alerts in rules.yaml.
 package weirprom
 
 import (

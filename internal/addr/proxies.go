@@ -31,13 +31,19 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 		if !t.IsValid() && t != (netip.Prefix{}) {
 			panic(fmt.Sprintf("%s: trusted prefix of %v has an invalid length", name, t.Addr()))
 		}
-		// Addresses are compared unmapped, so a prefix must be unmapped too.
-		if t.Addr().Is4In6() && t.Bits() >= 96 {
-			p.trusted[i] = netip.PrefixFrom(t.Addr().Unmap(), t.Bits()-96)
-		}
+		p.trusted[i] = Unmap(t)
 		if p.trusted[i].Bits() == 0 {
 			panic(fmt.Sprintf("%s: %v trusts every client, so every client could choose its key", name, t))
 		}
+	}
+	return p
+}
+
+// Unmap returns p as a network of IPv4 if it holds IPv4-mapped addresses alone. Addresses are
+// compared unmapped, so networks must be unmapped too.
+func Unmap(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
 	return p
 }

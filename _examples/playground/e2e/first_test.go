@@ -51,7 +51,7 @@ func TestBeforeLibrary(t *testing.T) {
 	let()
 	p.wait("globalThis.playground?.ready")
 	p.wait("gate.playing && gate.now > 75.2e6")
-	eval[any](p, "{ gate.pause(); gate.until(Math.max(gate.now, 77.5e6)); gate.send(3); }")
+	eval[any](p, "{ gate.pause(); gate.until(Math.max(gate.now, 77.5e6)); gate.send(3); gate.pause(); }")
 	for i, l := range []limit{{Algorithm: "fixed-window", Quota: 10, Period: 10_000_000, Burst: 10}, {Algorithm: "gcra", Quota: 10, Period: 10_000_000, Burst: 2}} {
 		states := eval[string](p, `JSON.stringify(gate.lanes[`+string(rune('0'+i))+`].ledger.states[""])`)
 		want := eval[string](p, `(async () => {

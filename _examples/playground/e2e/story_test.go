@@ -33,7 +33,9 @@ type told struct {
 	T         int64
 	User      string
 	Cost      int64
+	Most      int64 // if above 0, so many requests at once
 	Allowed   bool
+	Granted   []int64 // by each group of limits that decide together
 	Wait      int64
 	Decisions []scene.Decision
 }
@@ -42,7 +44,7 @@ type told struct {
 type limit struct {
 	Algorithm            string
 	Quota, Period, Burst int64
-	Zone                 int
+	Zone                 float64
 }
 
 func (l limit) limit() quota.Limit {
@@ -63,7 +65,7 @@ func (l limit) limit() quota.Limit {
 	case "anchored-window":
 		return algorithms.AnchoredWindow(l.Quota, period)
 	case "calendar":
-		return algorithms.Calendar(l.Quota, algorithms.Day, time.FixedZone("", l.Zone*3600))
+		return algorithms.Calendar(l.Quota, algorithms.Day, time.FixedZone("", int(l.Zone*3600)))
 	case "in-flight":
 		return algorithms.InFlight(l.Quota, period)
 	}
@@ -82,8 +84,12 @@ func retell(t *testing.T, name string, epoch, within int64, limits []limit, apar
 	for i, got := range dots {
 		id := func(j int) string { return fmt.Sprint(got.User, j) }
 		var all quota.Transaction
+		same := true
 		for j, group := range groups {
 			tx := quota.Transaction{Within: time.Duration(within) * time.Microsecond}
+			if got.Most > 0 {
+				tx.Mode, tx.Most = quota.ModeAtMost, got.Most
+			}
 			for _, l := range group {
 				tx.Charges = append(tx.Charges, quota.Charge{Rule: "any", Key: got.User, Limit: l.limit(), Cost: got.Cost})
 			}
@@ -93,6 +99,9 @@ func retell(t *testing.T, name string, epoch, within int64, limits []limit, apar
 			}
 			tx.Decide(epoch+got.T, state)
 			states[id(j)] = state
+			if got.Granted != nil {
+				same = same && got.Granted[j] == granted(&tx)
+			}
 			if j == 0 {
 				all = tx
 			} else {
@@ -103,7 +112,7 @@ func retell(t *testing.T, name string, epoch, within int64, limits []limit, apar
 		if apart {
 			allowed = all.Decisions[0].Allowed
 		}
-		same := got.Allowed == allowed && got.Wait == tx.Wait.Microseconds()
+		same = same && got.Allowed == allowed && got.Wait == tx.Wait.Microseconds()
 		for j, d := range tx.Decisions {
 			same = same && got.Decisions[j] == decision(d)
 		}
@@ -111,6 +120,14 @@ func retell(t *testing.T, name string, epoch, within int64, limits []limit, apar
 			t.Fatalf("%s: dot %d is %+v, want %+v after %v", name, i, got, tx.Decisions, tx.Wait)
 		}
 	}
+}
+
+// granted returns how often a transaction has spent its charges.
+func granted(t *quota.Transaction) int64 {
+	if t.Mode != quota.ModeAtMost && t.Allowed() {
+		return 1
+	}
+	return t.Granted
 }
 
 // decision returns a Decision as the page has it.
@@ -211,12 +228,12 @@ func TestLessons(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for selector, want := range map[string]string{
-		"#gate .say":     "Within 10 s the fixed window let 20 through, and GCRA 11. Both limits say 10; GCRA allows 2 at once, then one a second, so 10 + 2 − 1 is its most.",
+		"#gate .say":     "Within 10 s the fixed window let 20 through, and GCRA 11: 2 at once (its burst), then 9 more, one a second. With a burst of 10 it could let 19 through.",
 		"#edge .say":     "This window has counted 10 of 10. In the last 10 s, 20 passed: more than 10, because an edge lies between.",
 		"#log .say":      "The log keeps 10 times now. A fixed window keeps 1 number.",
 		"#weighted .say": "10 before × 40 % + 5 now = 9 of 10. In the last 10 s 15 passed: the estimate is too low.",
 		"#bucket .say":   "The bucket holds 2 of 5 tokens. If no request comes, it is full in 3.0 s.",
-		"#gcra .say":     "The TAT lies 3.0 s ahead of now, and may lie 5 s ahead. So 2 requests fit now.",
+		"#gcra .say":     "The TAT lies 3.0 s ahead of now, and may lie 5.0 s ahead. So 2.0 s are free: 2 requests fit, 1 s each.",
 		"#waiting .say":  "3 requests wait. The next goes ahead in 1.0 s.",
 		"#several .say":  "The short limit has counted 1 of 3, and the long one 10 of 10.",
 	} {

@@ -16,6 +16,7 @@ import (
 type Question struct {
 	Now     int64         `json:"now"`
 	Within  int64         `json:"within"`
+	Most    int64         `json:"most"` // if above 0, the charges are spent as often as they fit, up to Most times
 	Charges []Charge      `json:"charges"`
 	States  []quota.State `json:"states"` // one for each charge
 }
@@ -23,13 +24,13 @@ type Question struct {
 // A Charge is a quota.Charge under one of the algorithms, or "in-flight". Period is in µs. The
 // days of a calendar begin Zone hours before those of UTC.
 type Charge struct {
-	Algorithm string `json:"algorithm"`
-	Quota     int64  `json:"quota"`
-	Period    int64  `json:"period"`
-	Burst     int64  `json:"burst"`
-	Zone      int    `json:"zone"`
-	Key       string `json:"key"`
-	Cost      int64  `json:"cost"`
+	Algorithm string  `json:"algorithm"`
+	Quota     int64   `json:"quota"`
+	Period    int64   `json:"period"`
+	Burst     int64   `json:"burst"`
+	Zone      float64 `json:"zone"`
+	Key       string  `json:"key"`
+	Cost      int64   `json:"cost"`
 }
 
 // A Reply is the answer to a Question. Wait is in µs.
@@ -37,6 +38,7 @@ type Reply struct {
 	Error     string        `json:"error,omitempty"`
 	Allowed   bool          `json:"allowed"`
 	Wait      int64         `json:"wait"`
+	Granted   int64         `json:"granted"` // how often the charges were spent
 	Decisions []Decision    `json:"decisions"`
 	States    []quota.State `json:"states"` // after the decision
 }
@@ -60,7 +62,7 @@ func (c *Charge) charge() (quota.Charge, error) {
 	case k == nil:
 		return quota.Charge{}, fmt.Errorf("there is no algorithm %q", c.Algorithm)
 	case k.extra:
-		charge.Limit = algorithms.Calendar(c.Quota, algorithms.Day, time.FixedZone("", c.Zone*60*60))
+		charge.Limit = algorithms.Calendar(c.Quota, algorithms.Day, time.FixedZone("", int(c.Zone*60*60)))
 	case k.bucket == nil:
 		charge.Limit = k.limit(c.Quota, period)
 	default:
@@ -75,7 +77,10 @@ func Decide(question []byte) []byte {
 	if err := json.Unmarshal(question, &q); err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	t := quota.Transaction{Within: time.Duration(q.Within) * time.Microsecond}
+	t := quota.Transaction{Within: time.Duration(q.Within) * time.Microsecond, Most: q.Most}
+	if q.Most > 0 {
+		t.Mode = quota.ModeAtMost
+	}
 	for i := range q.Charges {
 		c, err := q.Charges[i].charge()
 		if err != nil {
@@ -88,7 +93,10 @@ func Decide(question []byte) []byte {
 	}
 	q.States = append(q.States, make([]quota.State, len(t.Charges))...)[:len(t.Charges)]
 	t.Decide(q.Now, q.States)
-	return reply(Reply{Allowed: t.Allowed(), Wait: t.Wait.Microseconds(), Decisions: decisions(&t), States: q.States})
+	if q.Most == 0 && t.Allowed() {
+		t.Granted = 1
+	}
+	return reply(Reply{Allowed: t.Allowed(), Granted: t.Granted, Wait: t.Wait.Microseconds(), Decisions: decisions(&t), States: q.States})
 }
 
 func decisions(t *quota.Transaction) (all []Decision) {

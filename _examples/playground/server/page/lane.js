@@ -1,6 +1,6 @@
 // What the time line of an algorithm shows, as the story draws it.
 
-import { at, box, label, line, mark, path } from "./story/svg.js";
+import { at, box, label, line, mark, path, pieces } from "./story/svg.js";
 
 const day = 86400e6; // µs
 
@@ -41,16 +41,7 @@ export function lane(record, user, top, height, stream, apart) {
     return all.map(({ t, v }) => [x(t), y(v)]);
   }
 
-  // levels draws the level in pieces, so that the browser draws only the last of them anew.
-  function levels(now) {
-    const pieces = [];
-    for (const p of points(now)) {
-      const last = pieces.at(-1);
-      if (last) last.push(p);
-      if (!last || Math.floor(p[0] / 80) !== Math.floor(last[0][0] / 80)) pieces.push([p]);
-    }
-    return pieces.filter((p) => p.length > 1).flatMap((p) => [path([...p, [p.at(-1)[0], low], [p[0][0], low]], "water"), path(p, "estimate")]);
-  }
+  const levels = (now) => pieces(points(now)).flatMap((p) => [path([...p, [p.at(-1)[0], low], [p[0][0], low]], "water"), path(p, "estimate")]);
 
   // future draws what comes if nothing else is spent: how a meter drains, when a window ends, and
   // when the next request fits if none fits now.

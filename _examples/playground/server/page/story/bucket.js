@@ -2,12 +2,28 @@
 
 import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
-import { at, label, mark, path, plural, span, svg } from "./svg.js";
+import { at, label, mark, path, pieces, plural, span, svg } from "./svg.js";
 
 export const cost = (l) => l.period / l.quota; // the time of one token
 export const size = (l) => l.burst ?? l.quota;
-const tokens = (l, d) => size(l) - d.resetAfter / cost(l);
+export const tokens = (l, d) => size(l) - d.resetAfter / cost(l);
 export const traffic = [...every(5, 2, 2.5), 2.9, ...every(4, 6, 8), ...every(9, 14, 16.7), ...every(6, 19, 25)];
+
+// level draws how many tokens there were, up to now.
+export function level(tape, area) {
+  const [l] = tape.limits, points = [[0, size(l)]];
+  const flow = (from, to) => { // from the level of one instant to that of another
+    const [t, v] = points.at(-1), full = t + (size(l) - v) * cost(l);
+    if (full < to) points.push([full, size(l)]);
+    points.push([to, Math.min(size(l), v + (to - t) / cost(l))]);
+  };
+  for (const d of tape.past) {
+    flow(points.at(-1)[0], d.t);
+    points.push([d.t, tokens(l, d.decisions[0])]);
+  }
+  flow(points.at(-1)[0], tape.now);
+  return pieces(points.map(([t, v]) => [tape.x(t), area.y(v)])).flatMap((p) => [path([...p, [p.at(-1)[0], area.bottom], [p[0][0], area.bottom]], "water"), path(p, "estimate")]);
+}
 
 export const bucket = {
   id: "bucket", name: "a token bucket", gaugeName: "The bucket",
@@ -15,23 +31,9 @@ export const bucket = {
   limits: [{ algorithm: "token-bucket", quota: 1, period: 1, burst: 5 }],
   requests: traffic,
   rows: [{
-    title: "tokens in the bucket", height: 170, max: 12, limit: "burst",
+    title: "tokens in the bucket", height: 170, max: 12, limit: "burst", called: "bucket size",
     place: (d, { limits: [l] }) => tokens(l, d.decisions[0]),
-    live(tape, area) {
-      const [l] = tape.limits, points = [[0, size(l)]];
-      const flow = (from, to) => { // from the level of one instant to that of another
-        const [t, v] = points.at(-1), full = t + (size(l) - v) * cost(l);
-        if (full < to) points.push([full, size(l)]);
-        points.push([to, Math.min(size(l), v + (to - t) / cost(l))]);
-      };
-      for (const d of tape.past) {
-        flow(points.at(-1)[0], d.t);
-        points.push([d.t, tokens(l, d.decisions[0])]);
-      }
-      flow(points.at(-1)[0], tape.now);
-      const drawn = points.map(([t, v]) => [tape.x(t), area.y(v)]);
-      return [path([...drawn, [tape.x(tape.now), area.bottom], [tape.x(0), area.bottom]], "water"), path(drawn, "estimate")];
-    },
+    live: level,
   }],
   gauge(tape, w, h) {
     const [l] = tape.limits, n = tokens(l, tape.look()[0]), whole = Math.floor(n + 1e-9), part = n - whole, full = whole === size(l);
@@ -47,9 +49,9 @@ export const bucket = {
     return `The bucket holds ${remaining} of ${size(l)} tokens. ` + (resetAfter > 0 ? `If no request comes, it is full in ${span(resetAfter)}.` : "It is full.");
   },
   tells: {
-    lesson({ limits: [l], dots }) {
-      const no = dots.filter((d) => !d.allowed).length, n = size(l);
-      return say`A ${lit("full bucket", ".vessel, .mark.token")} lets a burst of ${plural(n, "request")} through at once. After it, one passes every ${cost(l) / 1e6} s. ${no ? say`Here ${plural(no, "request finds", "requests find")} no whole token.` : "Here every request finds a token."}`;
+    lesson({ limits: [l], past }) {
+      const no = past.filter((d) => !d.allowed).length, n = size(l);
+      return say`A ${lit("full bucket", ".vessel, .mark.token")} lets a burst of ${plural(n, "request")} through at once. After it, one passes every ${cost(l) / 1e6} s. So far ${plural(no, "request")} found none.`;
     },
   },
   why: (d, { limits: [l] }) => d.allowed ? `It took a token; ${d.decisions[0].remaining} ${d.decisions[0].remaining === 1 ? "is" : "are"} left.` : `The bucket had ${tokens(l, d.decisions[0]).toFixed(2)} tokens, which is less than 1.`,

@@ -19,7 +19,7 @@ export const flights = {
     place: (d, tape) => d.allowed ? lanes(tape, ends).get(d) + 0.5 : tape.limits[0].quota + 0.8,
     live: (tape, area) => bars(tape, area, ends, 7),
   }],
-  gauge: (tape, w, h) => slots(w, h, tape.limits[0].quota, running(tape), `${running(tape)} of ${tape.limits[0].quota}`, "in flight"),
+  gauge: (tape, w, h) => slots(w, h, tape.limits[0].quota, Array(running(tape)).fill("passed"), `${running(tape)} of ${tape.limits[0].quota}`, "in flight"),
   say: (tape) => `${plural(running(tape), "request runs", "requests run")} now, of at most ${tape.limits[0].quota}.`,
   tells: {
     lesson({ dots }) {

@@ -20,7 +20,7 @@ export function linked(id, unit) {
   const values = new URLSearchParams(query), numbers = {};
   for (const input of document.querySelectorAll(`#${id} [data-number]`)) {
     const value = Number(values.get(input.dataset.number));
-    if (Number.isInteger(value) && value >= Number(input.min) && value <= Number(input.max)) numbers[input.dataset.number] = value;
+    if (value % Number(input.step || 1) === 0 && value >= Number(input.min) && value <= Number(input.max)) numbers[input.dataset.number] = value;
   }
   const list = values.get("requests"), at = Number(values.get("at"));
   const times = list?.split(",").map((t) => Math.round(Number(t) * unit)).filter((t) => t >= 0 && t <= 60 * unit).slice(0, 160);

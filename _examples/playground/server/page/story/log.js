@@ -31,8 +31,8 @@ export const log = {
   },
   tells: {
     lesson(tape) {
-      const { quota, period } = tape.limits[0], p = period / second, no = tape.dots.filter((d) => !d.allowed).length;
-      return say`${tape.changed ? "Whatever you send, a" : "These are the requests of the fixed window. A"} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. ${plural(no, "request is", "requests are")} refused. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each client.`;
+      const { quota, period } = tape.limits[0], p = period / second, no = tape.past.filter((d) => !d.allowed).length;
+      return say`${tape.changed ? "Whatever you send, a" : "These are the requests of scene 1. A"} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. So far it has refused ${plural(no, "request")}. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each client.`;
     },
   },
   why(d, { dots, limits: [{ quota, period }] }) {

@@ -128,10 +128,10 @@ export class Picture {
       const input = tape.find(`[data-number="${row.limit}"]`), [limit, field] = tape.number(row.limit), value = limit[field] ?? limit.quota, y = row.y(value), end = this.width - right;
       const g = svg("g", { class: "handle", role: "slider", tabindex: 0, "aria-label": `Limit: ${input.getAttribute("aria-label")}`, "aria-valuemin": input.min, "aria-valuemax": input.max, "aria-valuenow": value });
       const marks = this.fallen.flatMap((dot) => [...dot.children].map((e) => around(e.x, e.y, 5)));
-      const places = [[end - 4, y - 5], [end - 4, y + 14], [this.left + 34, y - 5]];
-      const [lx, ly] = places[Math.max(0, free(places.map((p) => area(...p, "limit", true)), [...marks, ...this.taken], [0, -9, this.width, 1e3]))];
+      const called = row.called ?? "limit", places = [[end - 4, y - 5], [end - 4, y + 14], [this.left + wide(called) + 8, y - 5]];
+      const [lx, ly] = places[Math.max(0, free(places.map((p) => area(...p, called, true)), [...marks, ...this.taken], [0, -9, this.width, 1e3]))];
       g.append(line(this.left, y, end, y, "limit"), box(this.left, y - 12, end - this.left, 24, "grip"),
-        svg("path", { d: `M${end} ${y - 5}v10l9 -5z`, class: "knob" }), box(end - 50, y - 14, 64, 28, "pad"), this.write(lx, ly, "limit", "end accent"));
+        svg("path", { d: `M${end} ${y - 5}v10l9 -5z`, class: "knob" }), box(end - 50, y - 14, 64, 28, "pad"), this.write(lx, ly, called, "end accent"));
       const choose = (v) => tape.choose(input, v);
       g.onpointerdown = (e) => {
         e.preventDefault();

@@ -2,7 +2,6 @@
 
 import "../boxes.js";
 import { bucket } from "./bucket.js";
-import { Chat } from "./chat.js";
 import { edge } from "./edge.js";
 import { flights } from "./flights.js";
 import { first } from "./first.js";
@@ -13,6 +12,7 @@ import { Outage } from "./outage.js";
 import { light } from "./prose.js";
 import { Replicas } from "./replicas.js";
 import { retry } from "./retry.js";
+import { Room } from "./room.js";
 import { several } from "./several.js";
 import { Tape } from "./tape.js";
 import { waiting } from "./waiting.js";
@@ -64,7 +64,7 @@ async function tell() {
   }
   scenes.edge.won = (tape) => scenes.log.repeat(tape);
   await pause();
-  show("chat", new Chat());
+  show("chat", new Room());
   show("replicas", new Replicas());
   show("outage", new Outage());
   await pause();

@@ -14,6 +14,18 @@ export const label = (x, y, text, kind = "") => svg("text", { x, y, class: kind 
 export const bracket = (x1, x2, y, r, kind) => [line(x1, y, x2, y, kind), line(x1, y - r, x1, y + r, kind), line(x2, y - r, x2, y + r, kind)];
 export const path = (points, kind) => svg("path", { d: points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join(""), class: kind });
 
+// pieces cuts a curve into pieces at multiples of 80 px, so that the browser draws only the last of
+// them anew as the curve grows.
+export function pieces(points) {
+  const cut = [];
+  for (const p of points) {
+    const last = cut.at(-1);
+    if (last) last.push(p);
+    if (!last || Math.floor(p[0] / 80) !== Math.floor(last[0][0] / 80)) cut.push([p]);
+  }
+  return cut.filter((p) => p.length > 1);
+}
+
 // mark draws a request: a disc if it passed, a cross if it was refused, a dash if only another
 // limit refused it, and a ring if it is not decided yet. Units that were given back are a diamond.
 export function mark(kind, r = 4.5) {

@@ -9,12 +9,12 @@ import { copy } from "../dom.js";
 import { copyPicture, settings } from "../png.js";
 import { link, linked } from "./link.js";
 import { Picture } from "./picture.js";
+import { still, touch } from "./player.js";
 import * as prose from "./prose.js";
 import { tasks } from "./tasks.js";
 import { clock, patch, plural, span, svg } from "./svg.js";
 import { look, replay, second } from "./world.js";
 
-const still = matchMedia("(prefers-reduced-motion: reduce)"), touch = matchMedia("(pointer: coarse)");
 const most = 160; // the most requests of a tape
 const late = 700; // ms after the end of a tape, in which a press of its button is still meant to pause
 
@@ -31,6 +31,7 @@ export class Tape {
   //   id: the id of its section
   //   length, start, within and requests: times in units; a request is a time or {t, user, lasts};
   //     requests may be a function of the tape, which changes says depends on its limits
+  //   chosen(tape): what the choice of the reader changes in the limits
   //   own: fields of the requests that the reader adds; fixed: the reader adds none
   //   unit: what they are counted in, in µs; usually a second
   //   limits, with periods in s; if apart is set, each decides by itself
@@ -43,7 +44,8 @@ export class Tape {
   //   title, height and max: its axis goes from 0 to max
   //   place(dot, tape): the value at which a dot is drawn, or undefined
   //   gap: space above it; dense: dots that passed are not counted where they cover each other
-  //   limit: the name of the number that is drawn as a line, as in the method number
+  //   limit: the name of the number that is drawn as a line, as in the method number; called: what
+  //     the line is called, usually limit
   //   live(tape, row): what is drawn for the present instant
   constructor(scene) {
     this.scene = scene;
@@ -101,12 +103,14 @@ export class Tape {
     const choice = this.find("[data-choice]");
     if (choice) choice.onchange = () => {
       this.choice = choice.value;
+      this.scene.chosen?.(this);
       this.requests = this.plan();
       this.decide();
     };
     for (const button of this.root.querySelectorAll("[data-give]")) {
       button.onclick = () => this.act(1, -Number(button.dataset.give));
     }
+    for (const button of this.root.querySelectorAll("[data-copy]")) button.onclick = () => copy(button, this.find(`[data-tell=${button.dataset.copy}]`).textContent);
     this.picture.onclick = (e) => this.click(e);
     this.picture.onpointermove = (e) => { if (e.pointerType === "mouse") this.tell(this.drawing.nearest(e)[0] ?? this.chosen); };
     this.picture.onpointerleave = () => this.tell(this.chosen);
@@ -119,6 +123,7 @@ export class Tape {
     this.limits = structuredClone(this.scene.limits).map((l) => ({ ...l, period: l.period * second }));
     this.within = (this.scene.within ?? 0) * second;
     this.choice = this.find("[data-choice]")?.value;
+    this.scene.chosen?.(this);
     this.requests = this.plan();
     this.chosen = undefined;
     this.trying = false;

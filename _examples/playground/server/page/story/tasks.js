@@ -8,22 +8,25 @@ import { busiest, second } from "./world.js";
 const seconds = (tape) => tape.limits[0].period / second;
 const most = (tape) => busiest(tape.past, tape.limits[0].period).n;
 const none = ({ dots }, f) => !dots.some((d) => !d.ends && f(d));
+const anchored = ({ limits: [l] }) => l.algorithm === "anchored-window";
+const goal = (tape) => 2 * tape.limits[0].quota - (anchored(tape) ? 1 : 0); // the worst case of a window
+const soFar = (tape) => tape.trying ? ` So far: ${most(tape)}.` : "";
 const refused = (d) => !d.allowed;
 
 export const tasks = {
   edge: {
-    done: (tape) => most(tape) >= 2 * tape.limits[0].quota,
-    text: (tape) => `get ${2 * tape.limits[0].quota} requests through within ${seconds(tape)} s: send half of them just before an edge, and half just after it.`,
+    done: (tape) => most(tape) >= goal(tape),
+    text: (tape) => `get ${goal(tape)} requests through within ${seconds(tape)} s: ${anchored(tape) ? "send one, and when its window is almost over, press “Send 10”, and again just after its end" : "press “Send 10” just before an edge, and again just after it"}.${soFar(tape)}`,
     won: (tape) => `${most(tape)} passed within ${seconds(tape)} s. The next scene gets the same requests.`,
   },
   log: {
-    done: (tape) => most(tape) === tape.limits[0].quota && tape.past.some(refused),
-    text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s here.`,
+    settings: true, done: (tape) => tape.past.some((d) => d.mine && !d.allowed),
+    text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s: send some where you like.`,
     won: (tape) => `You can't: that is the point. The fullest ${seconds(tape)} s hold ${most(tape)}.`,
   },
   weighted: {
     done: (tape) => most(tape) > tape.limits[0].quota,
-    text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s: send 10 late in a window, and 10 half a window later.`,
+    text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s: press “Send 10” late in a window, and again half a window later.${soFar(tape)}`,
     won: (tape) => `${most(tape)} passed within ${seconds(tape)} s, because the first came late in their window.`,
   },
   bucket: {

@@ -2,10 +2,12 @@
 
 import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
-import { at, label, line, mark, plural, span, svg } from "./svg.js";
+import { slots } from "./slots.js";
+import { line, plural, span } from "./svg.js";
 import { second } from "./world.js";
 
-const queue = (tape) => tape.passed.filter((d) => d.t + d.wait > tape.now);
+const queue = (tape) => tape.passed.filter((d) => d.t + d.wait + tape.limits[0].period > tape.now); // the first may be at the server
+const here = (tape) => queue(tape).filter((d) => d.t + d.wait > tape.now);
 
 export const waiting = {
   id: "waiting", name: "a leaky bucket as a queue", gaugeName: "The queue now",
@@ -19,19 +21,22 @@ export const waiting = {
     live: (tape, area) => tape.passed.map((d) => line(tape.x(d.t), 46, tape.x(d.t + d.wait), area.y(0.15) - 6, "way")),
   }],
   gauge(tape, w, h) {
-    const here = queue(tape), y = h / 2, scale = (w - 44) / Math.max(1, tape.within);
-    return [svg("path", { d: `M16 ${y - 28}v56M8 ${y - 28}h16M8 ${y + 28}h16`, class: "vessel" }), label(w / 2, 18, `${here.length} waiting`, "middle strong"),
-      ...here.map((d) => at(24 + (d.t + d.wait - tape.now) * scale, y, mark("waits", 6))), label(4, y + 44, "server", "small soft")];
+    const all = queue(tape), { burst } = tape.limits[0];
+    return slots(w, h, burst, all.map((d) => d.t + d.wait > tape.now ? "waits" : "passed"), `${all.length} of ${burst} taken`, "server");
   },
   tells: {
     lesson(tape) {
-      const [l] = tape.limits, longest = Math.max(0, ...tape.dots.filter((d) => d.allowed).map((d) => d.wait)), no = tape.dots.filter((d) => !d.allowed).length;
-      return say`Requests leave the queue ${l.period / second} s apart, ${lit("however they arrive", ".way")}. Here the longest wait is ${span(longest)}, and ${plural(no, "request is", "requests are")} refused.`;
+      const [l] = tape.limits, longest = Math.max(0, ...tape.passed.map((d) => d.wait)), no = tape.past.filter((d) => !d.allowed).length;
+      return say`Requests leave the queue ${l.period / second} s apart, ${lit("however they arrive", ".way")}. So far the longest wait is ${(longest / second).toFixed(1)} s, and ${plural(no, "request")} got a 429.`;
     },
   },
   say(tape) {
-    const n = queue(tape), next = Math.min(...n.map((d) => d.t + d.wait));
-    return n.length ? `${plural(n.length, "request waits", "requests wait")}. The next goes ahead in ${span(next - tape.now)}.` : "No request waits. The next request goes ahead at once.";
+    const n = here(tape), next = Math.min(...n.map((d) => d.t + d.wait));
+    return n.length ? `${plural(n.length, "request waits", "requests wait")}. The next goes ahead in ${span(next - tape.now)}.` : "No request waits.";
   },
-  why: (d, tape) => d.allowed ? (d.wait ? "It keeps its place." : "No request was before it.") : `It would wait more than ${span(tape.within)}, or the queue is full.`,
+  why(d, tape) {
+    const [{ burst, period }] = tape.limits, wait = d.decisions[0].resetAfter;
+    if (d.allowed) return d.wait ? "It keeps its place." : "No request was before it.";
+    return wait > (burst - 1) * period ? `All ${burst} places are taken.` : `It would wait ${span(wait)}, more than ${span(tape.within)}.`;
+  },
 };

@@ -3,7 +3,7 @@
 
 import { every } from "./traffic.js";
 import { lit, say } from "./prose.js";
-import { box, label, line, path } from "./svg.js";
+import { box, label, line, path, pieces } from "./svg.js";
 import { busiest, second } from "./world.js";
 
 // counts returns the counts of both windows at an instant, from the requests up to that instant.
@@ -31,17 +31,12 @@ export const weighted = {
     title: "requests in a period", height: 190, max: 20, limit: "quota",
     place: (d, tape) => d.allowed ? counts(tape, d.t).estimate : tape.limits[0].quota + 1.2,
     live(tape, area) {
-      const { limits: [{ period }], now, end } = tape, drawn = [], a = tape.x(Math.max(0, now - period)), b = tape.x(now);
-      const left = b < 110;
-      drawn.push(box(a, area.top, b - a, area.bottom - area.top, "covered"), label(left ? b + 6 : b - 6, area.top + 14, `the last ${period / second} s`, left ? "soft" : "end soft"));
-      for (let edge = period; edge < end; edge += period) drawn.push(line(tape.x(edge), area.top, tape.x(edge), area.bottom, "window"));
-      const times = new Set([0, now]);
-      for (let edge = 0; edge < now; edge += period) times.add(edge);
-      for (const d of tape.passed) times.add(d.t).add(d.t - 1).add(d.t + period).add(d.t + period - 1);
+      const { limits: [{ period }], now, end } = tape, edges = Array.from({ length: Math.ceil(end / period) }, (_, i) => i * period), a = tape.x(Math.max(0, now - period)), b = tape.x(now), left = b < 110;
+      const times = new Set([now, ...edges, ...tape.passed.flatMap(({ t }) => [t, t - 1, t + period, t + period - 1])]); // between them the curves are straight
       const points = [...times].filter((t) => t >= 0 && t <= now).sort((p, q) => p - q).map((t) => [tape.x(t), counts(tape, t)]);
-      const curve = (value, kind) => path(points.map(([x, c]) => [x, area.y(Math.min(area.max, value(c)))]), kind);
-      drawn.push(curve((c) => c.real, "real"), curve((c) => c.estimate, "estimate"));
-      return drawn;
+      const curve = (value, kind) => pieces(points.map(([x, c]) => [x, area.y(Math.min(area.max, value(c)))])).map((p) => path(p, kind));
+      return [box(a, area.top, b - a, area.bottom - area.top, "covered"), label(left ? b + 6 : b - 6, area.top + 14, `the last ${period / second} s`, left ? "soft" : "end soft"),
+        ...edges.slice(1).map((t) => line(tape.x(t), area.top, tape.x(t), area.bottom, "window")), ...curve((c) => c.real, "real"), ...curve((c) => c.estimate, "estimate")];
     },
   }],
   gauge(tape, w, h) {
@@ -55,9 +50,8 @@ export const weighted = {
   },
   tells: {
     lesson(tape) {
-      const { dots, limits: [{ quota, period }] } = tape, p = period / second, { n } = busiest(dots, period);
-      const worst = n > quota ? say`Here they come late in it, so the fullest ${p} s hold ${n}. ` : say`Here the fullest ${p} s hold ${n}. `;
-      return [...say`The ${lit("line", "path.estimate")} is the estimate, and the ${lit("dashes", ".real")} are the requests that really passed. The estimate assumes that the window before was filled evenly. `, ...worst, ...say`Nobody can get more than ${2 * quota - 1} (2 × ${quota} − 1).`];
+      const [{ quota, period }] = tape.limits, p = period / second, { n } = busiest(tape.passed, period);
+      return say`The ${lit("line", "path.estimate")} is the estimate, and the ${lit("dashes", ".real")} are what really passed. The estimate assumes that the window before was filled evenly. If its requests came late, more than ${quota} can pass: the fullest ${p} s so far hold ${n}, and the worst case is ${2 * quota - 1}.`;
     },
   },
   say(tape) {

@@ -20,9 +20,10 @@ export class Ledger {
     Object.assign(this, { limits, within, states: {} });
   }
 
-  // take asks the library to decide a request of a key, and keeps the states after the decision.
-  take(now, key = "", cost = 1) {
-    const reply = ask(this.limits, this.states[key], this.within, now, key, cost);
+  // take asks the library to decide a request of a key, and keeps the states after the decision. If
+  // most is set, it decides so many requests at once, and grants as many of them as fit.
+  take(now, key = "", cost = 1, most = 0) {
+    const reply = ask(this.limits, this.states[key], this.within, now, key, cost, most);
     this.states = { ...this.states, [key]: reply.states };
     return reply;
   }
@@ -32,23 +33,23 @@ export class Ledger {
 // itself.
 export const look = (limits, states, now, key = "") => limits.map((l, i) => ask([l], states && [states[i]], 0, now, key, 0).decisions[0]);
 
-function ask(limits, states, within, now, key, cost) {
+function ask(limits, states, within, now, key, cost, most = 0) {
   const charges = limits.map((l) => ({ ...l, burst: l.burst ?? l.quota, key, cost }));
-  const reply = JSON.parse(weir.decide(JSON.stringify({ now: epoch + now, within, charges, states })));
+  const reply = JSON.parse(weir.decide(JSON.stringify({ now: epoch + now, within, most, charges, states })));
   if (reply.error) throw new Error(reply.error);
   return reply;
 }
 
-// replay decides a schedule from the beginning. A request is {t, cost, user, lasts}; a dot is a
+// replay decides a schedule from the beginning. A request is {t, cost, most, user, lasts}; a dot is a
 // request with its decision. If apart is set, each limit decides by itself, as if it were the
 // only one. A request that lasts gives its unit back at its end, which is a dot that ends it.
 export function replay(limits, within, requests, apart) {
   const ledgers = (apart ? limits.map((l) => [l]) : [limits]).map((l) => new Ledger(l, within));
   const due = [...requests].sort((a, b) => a.t - b.t), dots = [];
   for (let n = 0; due.length;) {
-    const request = due.shift(), { t, user = "", cost } = request;
-    const replies = ledgers.map((l) => l.take(t, user, cost)), [{ allowed, wait }] = replies;
-    const dot = { ...request, user, n, allowed, wait, decisions: replies.flatMap((r) => r.decisions), states: ledgers.flatMap((l) => l.states[user]) };
+    const request = due.shift(), { t, user = "", cost, most } = request;
+    const replies = ledgers.map((l) => l.take(t, user, cost, most)), [{ allowed, wait }] = replies;
+    const dot = { ...request, user, n, allowed, wait, granted: replies.map((r) => r.granted), decisions: replies.flatMap((r) => r.decisions), states: ledgers.flatMap((l) => l.states[user]) };
     dots.push(dot);
     if (!request.ends) n++;
     if (allowed && request.lasts) {
