@@ -492,7 +492,7 @@ func TestLate(t *testing.T) {
 			next([s.now === s.end, s.playing, button.textContent, s.find(".send").textContent]);
 		};
 		look();
-	})`); fmt.Sprint(got) != "[true false Play again Send a request at the start]" {
+	})`); fmt.Sprint(got) != "[true false Play again Send one at 0 s]" {
 		t.Errorf("after a late press: %v", got)
 	}
 	p.wait(`(playground.scenes.log.find(".play").click(), playground.scenes.log.playing)`)

@@ -314,8 +314,8 @@ export class Tape {
     this.scrub.setAttribute("aria-valuetext", this.clock(this.now));
     const over = this.now >= this.end;
     this.write(".play", this.playing ? "Pause" : over ? "Play again" : "Play");
-    this.write(".send", over ? "Send a request at the start" : "Send a request now");
-    this.write(".ten", over ? "Send 10 at the start" : "Send 10");
+    this.write(".send", over ? "Send one at 0 s" : "Send a request now");
+    this.write(".ten", over ? "10 at 0 s" : "Send 10");
     this.write(".say", this.scene.say(this));
     for (const p of this.root.querySelectorAll("[data-tell]")) prose.write(p, this.scene.tells[p.dataset.tell](this));
     this.check();
