@@ -145,7 +145,7 @@ type Event struct {
 	// the clock would take as long as the call itself.
 	Took time.Duration
 
-	// Shadow reports whether the rules of this transaction are in shadow.
+	// Shadow reports whether the rules in this Transaction are in shadow mode.
 	Shadow bool
 
 	// BanBegan reports whether this refusal is the strike that begins a ban.

@@ -44,10 +44,10 @@ type Options struct {
 	// other rules' keys, and delays the requests behind it there. Put limits that many clients
 	// share in a separate Limiter.
 	//
-	// A request under a concurrency limit (algorithms.InFlight) waits in a queue of its process for
-	// the limit and key that refuse it, and takes no place in other queues: see quota.TakeInLine.
-	// It spends and holds nothing until all limits admit it at the same time. If that does not
-	// happen within MaxWait, it is refused.
+	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
+	// queue for the limit and key that refuse it, and takes no place in other queues: see
+	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time. If
+	// that does not happen within MaxWait, it is refused.
 	MaxWait time.Duration
 
 	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. Requests

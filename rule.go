@@ -34,11 +34,11 @@ type Rule struct {
 	// logged, whatever NoKey is.
 	NoKey NoKey
 
-	// Limits all apply to each key, for example 20 per minute and 5 per 3 seconds, unless Policy or
-	// ForKey returns other limits. A limit without a name is named after its period, such as "1m"
-	// or "3s". Counts are stored under that name, so give a limit a Name if its period may change.
-	// If a rule has only one limit and that limit has no name, header fields show it under the
-	// rule's name. A rule without Policy needs Limits.
+	// Limits are the limits of each key, all of which apply, such as 20 per minute and 5 per 3
+	// seconds. Policy or ForKey can return other limits. A limit without a name is named after its
+	// period, such as "1m" or "3s". Counts are stored under that name, so give a limit a Name if
+	// its period may change. If a rule has only one limit and that limit has no name, header fields
+	// show it under the rule's name. A rule without Policy needs Limits.
 	Limits []Limit
 
 	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits. It
@@ -214,17 +214,9 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // that share the store enforce them. Each process also remembers a ban for up to 10 s, so requests
 // with a banned key cause only about one store call every 10 s.
 //
-// Each refusal by one of the rule's own limits is a strike. In addition to the call that decides
-// each request, penalties cause these calls to the store:
-//
-//   - a strike: one call;
-//   - the strike that begins a ban: one call, or usually two if this process has not refused the
-//     key within the period of Strikes;
-//   - a refusal during a ban that the process remembers: no call, not even for the decision. Such a
-//     refusal is not a strike.
-//
-// The call that begins a ban also clears the key's strikes. If that call fails, it is repeated at
-// the next refusal.
+// Each refusal by one of the rule's own limits is a strike, unless this process already knows that
+// the key is banned. A strike costs one additional store call, and the strike that begins a ban may
+// cost two. A ban clears the key's strikes.
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
 // is the time until both the ban and the limits allow the request. A process that does not yet know

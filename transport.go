@@ -98,8 +98,8 @@ func (o *TransportOptions) complete() error {
 // the windows begin. Set Buffer as well, because some requests take longer than others to reach the
 // server.
 //
-// Every request checks whether its keys are paused. A lease.Store cannot do this in memory, so with
-// a lease.Store every request calls the underlying store.
+// Every request checks whether its keys are paused. A lease.Store cannot do this in memory, so
+// every request calls the underlying store.
 //
 // If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the

@@ -21,7 +21,7 @@ func million(o options) ([]*table, error) {
 	rdb, stop := startRedis()
 	defer stop()
 	t := &table{title: "CPU of a check", place: "million",
-		note:   fmt.Sprintf("The times are CPU time per check in µs, the minimum of %d one-second rounds with 128 goroutines on %s. The Redis column includes socket I/O, and the process column includes the Redis client.", o.pick(3, 1), time.Now().Format("2 January 2006")),
+		note:   fmt.Sprintf("The table shows the CPU time per check in µs. Each time is the minimum of %d one-second rounds with 128 goroutines, measured on %s. The Redis column includes socket I/O, and the process column includes the Redis client.", o.pick(3, 1), time.Now().Format("2 January 2006")),
 		header: []string{"mode and shape", "Redis", "process"}}
 	many := keysOf(o.pick(100_000, 1000))
 	memory := func(rdb *redis.Client, units int64) func() check {

@@ -137,8 +137,8 @@
 // and the response says so in "unchecked".
 //
 // A change takes effect immediately in this process and in every process that calls the store for
-// each decision. An override takes effect in other processes within a second. Processes that
-// remember a ban or, with [quota.Hybrid], a refusal may enforce it for up to 10 more seconds.
+// each decision. An override takes effect in other processes within a second. A process that
+// remembers bans or, with [quota.Hybrid], refusals may enforce them for up to 10 more seconds.
 //
 // If the store fails, the response is 503, and the error is logged but not sent to the caller. The
 // change may or may not have been made. Repeat the request, unless it is a grant, which could then

@@ -19,8 +19,7 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. It
-// bounds the time and memory that parsing takes.
+// MaxSize is the maximum size, in bytes, of a file together with the files that it includes.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
@@ -186,8 +185,8 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // program also trusts other header fields from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// ByIP returns the key function that the file calls ip. It uses the trusted-proxies and
-// proxy-header settings in force when the request arrives. Use it for limits that the program
+// ByIP returns the key function that the key ip stands for in the file. It uses the trusted-proxies
+// and proxy-header settings in force when the request arrives. Use it for limits that the program
 // defines outside the file.
 func (f *File) ByIP() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) { return f.current.Load().ip(r) }
@@ -247,9 +246,9 @@ func (f *File) Rules() []weir.Rule {
 }
 
 // Reads returns the parts of a request that a rule's key and cost read, such as "ip",
-// "header:X-Tenant" and "content-length", in the syntax of the file. Parts inside lists and
-// first-of are included. Reads is for programs that have only part of each request, such as a log
-// line. If there is no such rule, Reads returns nil.
+// "header:X-Tenant" and "content-length", in the syntax of the file. Keys inside lists and first-of
+// are included. Reads is for programs that have only part of each request, such as a log line. If
+// there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {

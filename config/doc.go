@@ -70,9 +70,8 @@
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - settle is reserved (the default) or used. With reserved, a request is charged its cost. With
-//     used, it is charged what its handler reports or draws in the rule's unit: see
-//     [weir.ChargeUsed].
+//   - settle is reserved (the default), which charges a request its cost, or used, which charges
+//     the units that its handler reports or draws: see [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
 //   - allow lists clients to which the rule does not apply, and deny lists clients that it refuses.

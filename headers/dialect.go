@@ -57,7 +57,7 @@ const (
 	None
 
 	// Exposed adds Access-Control-Expose-Headers, which lists the fields of the other dialects, so
-	// that scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
+	// that scripts from other origins can read them. Exposed alone means XRateLimit | Exposed.
 	Exposed
 )
 

@@ -10,14 +10,13 @@ const anchored = ({ limits: [l] }) => l.algorithm === "anchored-window";
 const begin = (d, period) => d.t + d.decisions[0].resetAfter - period; // of the window that counts a request
 const recent = (tape) => tape.passed.filter((d) => d.t > tape.now - tape.limits[0].period).length;
 
+const times = (n) => n === 2 ? "twice" : `${+n.toFixed(1)} times`;
+
 // starts returns when windows begin.
 function starts(tape) {
   const { end, passed, limits: [{ period }] } = tape;
-  if (anchored(tape)) return [...new Set(passed.map((d) => begin(d, period)))];
-  return Array.from({ length: Math.ceil(end / period) }, (_, i) => i * period);
+  return anchored(tape) ? [...new Set(passed.map((d) => begin(d, period)))] : Array.from({ length: Math.ceil(end / period) }, (_, i) => i * period);
 }
-
-const times = (n) => ({ 1: "as many as", 2: "twice" })[n] ?? `${+n.toFixed(1)} times`;
 
 export const edge = {
   id: "edge", name: "a window that counts", gaugeName: "The count of the window that is open now",
@@ -26,7 +25,7 @@ export const edge = {
   chosen(tape) { tape.limits[0].algorithm = tape.choice; },
   requests: (tape) => anchored(tape) ? anchoredAttack : attack,
   rows: [{
-    title: "count of the window", height: 170, max: 14, gap: 18, limit: "quota",
+    title: "count of the window", height: 170, max: 14, gap: 26, limit: "quota",
     place: (d, { limits: [l] }) => d.allowed ? l.quota - d.decisions[0].remaining : l.quota + 1,
     live(tape, area) {
       const { limits: [{ quota, period }], now, end } = tape, b = tape.x(now), n = recent(tape), short = tape.width < 480, left = b < (short ? 160 : 300), y = area.top - 12;

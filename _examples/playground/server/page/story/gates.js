@@ -3,7 +3,7 @@
 
 import { frame } from "../beat.js";
 import { gate as scene } from "./gate.js";
-import { Player, still, touch } from "./player.js";
+import { Player, still } from "./player.js";
 import { recorded } from "./recorded.js";
 import { Stream } from "./stream.js";
 import { at, bracket, label, line, mark, span, svg } from "./svg.js";
@@ -83,7 +83,7 @@ export class Gates extends Player {
     this.invite();
   }
 
-  invite() { this.reply.textContent = this.loaded ? `You are a client, too: ${touch.matches ? "tap" : "click"} the picture.` : ""; }
+  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click or tap the picture." : ""; }
 
   // until sends the requests of the traffic that are due by an instant.
   until(now) {

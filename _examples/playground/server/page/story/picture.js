@@ -130,6 +130,7 @@ export class Picture {
       const marks = this.fallen.flatMap((dot) => [...dot.children].map((e) => around(e.x, e.y, 5)));
       const called = row.called ?? "limit", places = [[end - 4, y - 5], [end - 4, y + 14], [this.left + wide(called) + 8, y - 5]];
       const [lx, ly] = places[Math.max(0, free(places.map((p) => area(...p, called, true)), [...marks, ...this.taken], [0, -9, this.width, 1e3]))];
+      this.taken.push([this.left, y - 2, end, y + 2]);
       g.append(line(this.left, y, end, y, "limit"), box(this.left, y - 12, end - this.left, 24, "grip"),
         svg("path", { d: `M${end} ${y - 5}v10l9 -5z`, class: "knob" }), box(end - 50, y - 14, 64, 28, "pad"), this.write(lx, ly, called, "end accent"));
       const choose = (v) => tape.choose(input, v);

@@ -166,7 +166,11 @@ export class Tape {
   restore() {
     const from = linked(this.scene.id, this.unit);
     if (!from) return;
-    const { numbers, now, times } = from;
+    const { numbers, choice, now, times } = from;
+    if (choice) {
+      this.find("[data-choice]").value = choice;
+      this.reset();
+    }
     for (const [name, value] of Object.entries(numbers)) this.assign(name, value);
     if (times) this.requests = times.map((t) => ({ t, cost: 1, mine: true }));
     this.now = now;
@@ -369,7 +373,7 @@ export class Tape {
   describe(d) {
     if (this.scene.describe) return this.scene.describe(d, this);
     const when = `Request ${d.n + 1}, at ${this.clock(d.t)}`, { remaining, retryAfter } = d.decisions[0];
-    if (d.cost < 0) return `${this.clock(d.t)}: ${plural(-d.cost, "token")} given back. ${remaining} are there now.`;
+    if (d.cost < 0) return `${this.clock(d.t)}: ${plural(-d.cost, "token")} put in. ${remaining} are there now.`;
     const because = this.scene.why?.(d, this) ?? "";
     if (d.wait > 0) return `${when}: it waits ${lasts(d.t, d.wait)} and goes ahead at ${this.clock(d.t + d.wait)}. ${because}`;
     if (d.allowed) return `${when}: passed. ${because || `After it, ${remaining} more ${remaining === 1 ? "fits" : "fit"} at once.`}`;
