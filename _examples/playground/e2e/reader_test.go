@@ -126,7 +126,7 @@ func TestActs(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for _, selector := range []string{"#gate .send", "#gate .burst", "#edge .send", "#log .ten", "#bucket [data-give]", "#chat form .primary", "#chat .limited",
-		"#replicas [data-replica='1']", "#replicas .hybrid", "#outage [data-replica='0']", "#outage button.down"} {
+		"#replicas [data-replica='1']", "#outage [data-replica='0']", "#outage button.down"} {
 		id, _, _ := strings.Cut(selector[1:], " ")
 		eval[any](p, fmt.Sprintf(`playground.scenes.%s.pause(); document.querySelector(%q).click()`, id, selector))
 		p.wait(fmt.Sprintf("playground.scenes.%s.playing", id))
@@ -219,13 +219,8 @@ func TestTasks(t *testing.T) {
 		"retry":    `type("burst", 6)`,
 		"load":     `type("burst", 1)`,
 		"chat":     `for (let i = 0; i < 4; i++) s.find("form .primary").click()`,
-		"replicas": `s.find(".hybrid").click()`,
-		"outage": `for (const policy of ["memory", "open", "closed"]) {
-			const e = s.find(".policy");
-			e.value = policy;
-			e.dispatchEvent(new Event("change"));
-			if (!s.down) s.find("button.down").click();
-		}`,
+		"replicas": `{ const e = s.find(".count"); e.value = "apart"; e.dispatchEvent(new Event("change")); for (const b of s.root.querySelectorAll("[data-replica]")) b.click(); }`,
+		"outage":   `{ s.find("button.down").click(); const e = s.find(".policy"); e.value = "memory"; e.dispatchEvent(new Event("change")); }`,
 	} {
 		got := eval[struct {
 			Before, After bool
@@ -246,7 +241,8 @@ func TestTasks(t *testing.T) {
 }
 
 // TestCounts draws pictures again, as a change of the limit does. Crosses that cover each other
-// must again be one with their number.
+// must again be one with their number. Marks must fall where they cannot be misread, and sentences
+// must have the numbers of the pictures.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -257,6 +253,31 @@ func TestCounts(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", name, got, want)
 			}
 		}
+	}
+	// A mark that falls is never above its own row, nor at another height of a chart of latencies.
+	if wrong := eval[[]string](p, `["several", "whose", "load"].flatMap((id) => {
+		const s = playground.scenes[id], [first, ...rest] = s.areas, found = [];
+		s.playing = true;
+		for (let t = 0; t < s.end; t += 1e5) {
+			s.go(t);
+			for (const e of s.picture.querySelectorAll(".dot.past > g")) {
+				const m = e.firstChild, y = m.outline ? Number(m.getAttribute("d").match(/^M\S+ ([\d.]+)/)[1]) : Number(m.getAttribute("cy"));
+				if (rest.some((a) => e.y >= a.top && y < a.top - 6) || id === "load" && Math.abs(y - e.y) > 6) found.push(id + " at " + t + ": " + y);
+			}
+		}
+		s.playing = false;
+		return found;
+	})`); len(wrong) > 0 {
+		t.Errorf("%d marks fall through another row: %v", len(wrong), wrong[:min(5, len(wrong))])
+	}
+	// What the picture says of the three clients is what the sentence says, with every burst.
+	if wrong := eval[[]string](p, `[1, 2, 3, 4, 5, 6].flatMap((burst) => {
+		const s = playground.scenes.retry, tenths = (i) => Math.round(s.dots.findLast((d) => d.who === i && d.allowed).t / 1e5);
+		s.set("burst", burst);
+		const late = tenths(1) - tenths(0), said = s.find("[data-tell]").textContent, refused = s.dots.filter((d) => d.who === 2 && !d.allowed).length;
+		return late >= 0 && refused === 0 && said.includes(late ? "is done " + (late / 10).toFixed(1) + " s later" : "at the same time") ? [] : [burst + ": " + late + ", " + refused + ": " + said];
+	})`); len(wrong) > 0 {
+		t.Errorf("the three clients: %v", wrong)
 	}
 }
 
@@ -296,7 +317,7 @@ func TestOutagePage(t *testing.T) {
 		if got := p.text("#outage .why"); got != want {
 			t.Errorf("%s: got %q, want %q", policy, got, want)
 		}
-		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down.") {
+		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down") {
 			t.Errorf("%s: the page says %q", policy, got)
 		}
 	}

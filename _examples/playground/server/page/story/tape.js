@@ -43,7 +43,8 @@ export class Tape {
   // and a row has
   //   title, height and max: its axis goes from 0 to max
   //   place(dot, tape): the value at which a dot is drawn, or undefined
-  //   gap: space above it; dense: dots that passed are not counted where they cover each other
+  //   gap: space above it; dense: dots that passed are not counted where they cover each other;
+  //     still: dots do not fall to their place, where a height on the way would be read as a value
   //   limit: the name of the number that is drawn as a line, as in the method number; called: what
   //     the line is called, usually limit
   //   live(tape, row): what is drawn for the present instant
