@@ -214,17 +214,9 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // that share the store enforce them. Each process also remembers a ban for up to 10 s, so requests
 // with a banned key cause only about one store call every 10 s.
 //
-// Each refusal by one of the rule's own limits is a strike. In addition to the call that decides
-// each request, penalties cause these calls to the store:
-//
-//   - a strike: one call;
-//   - the strike that begins a ban: one call, or usually two if this process has not refused the
-//     key within the period of Strikes;
-//   - a refusal during a ban that the process remembers: no call, not even for the decision. Such a
-//     refusal is not a strike.
-//
-// The call that begins a ban also clears the key's strikes. If that call fails, it is repeated at
-// the next refusal.
+// Each refusal by one of the rule's own limits is a strike, unless this process already knows that
+// the key is banned. A strike costs one additional store call, and the strike that begins a ban may
+// cost two. A ban clears the key's strikes.
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
 // is the time until both the ban and the limits allow the request. A process that does not yet know

@@ -11,12 +11,12 @@ import (
 // − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit of a window
 // is refunded. FixedWindow admits about as many units, but its windows end at the same time for all
 // keys.
-//
-// In its State, A is the number of units spent in the window, and B is the start of the window.
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }
 
+// In the State of an anchoredWindow, A is the number of units spent in the window, and B is the
+// start of the window.
 type anchoredWindow struct{}
 
 func (anchoredWindow) Name() string                  { return "anchored-window" }

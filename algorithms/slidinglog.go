@@ -12,12 +12,12 @@ import (
 // of one period. The log takes 16 to 32 bytes of memory for each charge in the last period. If
 // limits with the same name have different periods, a key's log covers the longest of these periods
 // until the key has spent nothing for that long.
-//
-// In its State, Log is the log, and A is the number of units spent before its first entry.
 func SlidingLog(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingLog{}, Quota: n, Period: period}
 }
 
+// In the State of a slidingLog, Log is the log, and A is the number of units spent before its first
+// entry.
 type slidingLog struct{}
 
 func (slidingLog) Name() string                  { return "sliding-log" }

@@ -12,17 +12,16 @@ import (
 // of the previous window, that share is a quarter. The estimate is exact if the previous window's
 // units were spent evenly. If those units were not spent evenly, SlidingWindow may admit up to 2·n
 // − 1 units in an interval (t − period, t]. It admits at most 1.5·n in half a period, and 1.1·n in
-// a tenth of a period. By comparison, FixedWindow may admit 2·n units within two microseconds.
+// a tenth of a period.
 //
 // Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
-// domains" (2017). Unlike Cloudflare's implementation, SlidingWindow does not round the estimate.
-//
-// In its State, A is the number of units spent in the window that contains At, and B is the number
-// spent in the previous window.
+// domains" (2017).
 func SlidingWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingWindow{}, Quota: n, Period: period}
 }
 
+// In the State of a slidingWindow, A is the number of units spent in the window that contains At,
+// and B is the number spent in the previous window.
 type slidingWindow struct{}
 
 func (slidingWindow) Name() string                  { return "sliding-window" }

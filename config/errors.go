@@ -15,8 +15,7 @@ type Error struct {
 	Text         string
 }
 
-// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?". Many
-// editors and terminals recognize a position in this form.
+// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?".
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
 }

@@ -84,8 +84,7 @@ const (
 // time on the local clock at which the response arrived.
 //
 // A limit that the response describes in two dialects is returned twice. Limits from the fields of
-// IETF, Draft06 and Draft07 come first, each combined with its policy if there is one. IETF limits
-// are matched to policies by name and partition key, and those of the older drafts by quota.
+// IETF, Draft06 and Draft07 come first, each combined with its policy if there is one.
 //
 // Because servers confuse time formats, Parse accepts any format in any field. Numbers below 10^8
 // are seconds from now, numbers from 10^8 are Unix seconds, and numbers from 10^11 are Unix
@@ -102,8 +101,7 @@ const (
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.
 //
-// If Retry-After is sent twice, Parse returns the longer wait. If retry-after-ms differs from
-// Retry-After by less than a second, Parse uses it as the more precise value.
+// If Retry-After is sent twice, Parse returns the longer wait.
 func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
 	r := reader{h: h, base: now}
 	if r.count("Age") > 0 {

@@ -427,27 +427,32 @@ func tap(p *page, x, y float64, to ...float64) {
 	}
 }
 
-// TestReplicas sends more than the limit to two of three replicas. Without Hybrid they must
-// ask the store for every request, and with Hybrid for at most half of them.
+// TestReplicas sends more than the limit to the three replicas. Without Hybrid they must call the
+// store for every request, with Hybrid for at most half of them, and never if each counts by itself:
+// then three times the limit passes.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
-	for _, hybrid := range []bool{true, false} {
-		p.click("#replicas [data-replica='0']")
-		p.click("#replicas [data-replica='1']")
-		p.wait(fmt.Sprintf("playground.scenes.replicas.sent >= 38 && playground.scenes.replicas.hybrid.checked === %v", hybrid))
-		r := eval[struct{ Sent, Passed, Asked int }](p, "(({ sent, passed, asked }) => ({ sent, passed, asked }))(playground.scenes.replicas)")
-		if !hybrid && r.Asked != r.Sent {
-			t.Errorf("without Hybrid the store was asked %d times for %d requests", r.Asked, r.Sent)
+	for count, passed := range map[string]int{"hybrid": 10, "shared": 10, "apart": 30} {
+		r := eval[struct {
+			Sent, Passed, Asked, Lines int
+			Say                        string
+		}](p, fmt.Sprintf(`(() => {
+			const s = playground.scenes.replicas, e = s.find(".count"), sum = (all) => all.reduce((a, b) => a + b, 0);
+			e.value = %q;
+			e.dispatchEvent(new Event("change"));
+			s.pause();
+			for (const b of s.root.querySelectorAll("[data-replica]")) b.click();
+			s.pause();
+			return { sent: sum(s.sent), passed: s.recent(200), asked: sum(s.asked), lines: s.picture.querySelectorAll(".call").length, say: s.find(".say").textContent };
+		})()`, count))
+		asked := map[string]bool{"hybrid": r.Asked > 0 && r.Asked <= r.Sent/2, "shared": r.Asked == r.Sent, "apart": r.Asked == 0}[count]
+		if r.Sent != 48 || r.Passed != passed || !asked || count == "apart" && r.Lines > 0 || count == "shared" && r.Lines == 0 {
+			t.Errorf("%s: got %+v, want %d that passed", count, r, passed)
 		}
-		if hybrid && r.Asked > r.Sent/2 {
-			t.Errorf("with Hybrid the store was asked %d times for %d requests", r.Asked, r.Sent)
+		if want := fmt.Sprintf("In the last 10 s, %d of 48 requests passed", passed); !strings.HasPrefix(r.Say, want) {
+			t.Errorf("%s: the page says %q, want %q", count, r.Say, want)
 		}
-		if r.Passed < 10 {
-			t.Errorf("%d of %d passed, want 10 in 10 s", r.Passed, r.Sent)
-		}
-		p.click("#replicas .hybrid")
-		p.wait("playground.scenes.replicas.sent >= 18 && playground.scenes.replicas.sent < 30")
 	}
 }
 
@@ -624,7 +629,7 @@ func TestStoryKeys(t *testing.T) {
 		seen[focus.What] = true
 	}
 	for _, what := range []string{"chat text", "chat primary", "chat play", "chat limited", "edge quota", "edge period", "edge scrub", "edge primary", "edge play", "edge step", "edge reset", "edge handle", "edge dot",
-		"bucket burst", "bucket 5", "waiting within", "several 1.quota", "several handle", "several dot", "replicas 0", "replicas play", "replicas hybrid", "replicas reset"} {
+		"bucket burst", "bucket 5", "waiting within", "several 1.quota", "several handle", "several dot", "replicas 0", "replicas play", "replicas count", "replicas reset"} {
 		if !seen[what] {
 			t.Errorf("the Tab key does not reach %s; it reaches %v", what, slices.Sorted(maps.Keys(seen)))
 		}

@@ -81,13 +81,13 @@ export const tasks = {
     won: () => "You were refused, and the others still write.",
   },
   replicas: {
-    done: ({ hybrid, sent, asked }) => !hybrid.checked && sent === asked,
-    text: () => "let the store decide every request.",
-    won: () => "Without Hybrid, each refusal is a call, too.",
+    done: (site) => site.recent(200) >= 25,
+    text: () => "get 25 requests through a limit of 10 within 10 s.",
+    won: (site) => `${site.recent(200)} passed within 10 s: three separate counts are three limits.`,
   },
   outage: {
-    done: ({ tried }) => tried?.size === 3,
-    text: () => "find the choice that hurts nobody while Redis is down.",
-    won: () => "You can't: that is the point. Open hurts the server, closed every client, and memory a client whose requests all reach one replica.",
+    done: ({ tried }) => tried?.has("memory") ?? false,
+    text: () => "find the choice that does least harm while Redis is down.",
+    won: () => "Memory does least harm, but a client whose requests all reach one replica gets only its share.",
   },
 };
