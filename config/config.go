@@ -245,10 +245,10 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
-// Reads returns the parts of a request that a rule's key and cost read, such as "ip",
-// "header:X-Tenant" and "content-length", in the syntax of the file. Keys inside lists and first-of
-// are included. Reads is for programs that have only part of each request, such as a log line. If
-// there is no such rule, Reads returns nil.
+// Reads returns the parts of a request on which a rule's key and cost depend, such as "ip",
+// "header:X-Tenant" and "content-length". Keys inside lists and first-of are included. Reads is for
+// programs that have only part of each request, such as a log line. If there is no such rule, Reads
+// returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {

@@ -11,7 +11,7 @@
 // [Hashed] keeps secrets and names out of the store.
 //
 // [ByRoute] and [ByMethod] use a request's route or method as its key. To give each client a
-// separate quota per route or method, use [weir.Join] to combine such a key with the client's key.
+// separate quota per route or method, join them with the client's key: see [weir.Join].
 // [ByPathValue] uses part of the path as the key, such as a tenant name.
 //
 // [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP]. ByIPPrefix supports other

@@ -65,13 +65,14 @@ func TestHint(t *testing.T) {
 	p.wait(`/^The pattern sends its next request in 1\d s\.$/.test(document.querySelector("#hint").textContent)`)
 }
 
-// TestProblem enters an invalid quota. The error text must appear without moving the rows.
+// TestProblem enters no quota. The error text must appear without moving the rows.
 func TestProblem(t *testing.T) {
 	t.Parallel()
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
+	p.wait(`document.querySelector("#storeNote").textContent`) // it is above the rows
 	where := `JSON.stringify(document.querySelector("#rows").getBoundingClientRect())`
 	before := eval[string](p, where)
-	eval[any](p, `{ const e = document.getElementById("quota"); e.value = 0; e.dispatchEvent(new Event("change", { bubbles: true })); }`)
+	eval[any](p, `{ const e = document.getElementById("quota"); e.value = ""; e.dispatchEvent(new Event("change", { bubbles: true })); }`)
 	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 1000000."`)
 	if after := eval[string](p, where); after != before {
 		t.Errorf("the rows were at %s and are at %s", before, after)

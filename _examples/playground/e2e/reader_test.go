@@ -58,9 +58,19 @@ func TestProse(t *testing.T) {
 	// Pointing at a word lights its marks.
 	p.click("#edge .reset")
 	eval[any](p, `document.querySelector("#edge .lit").dispatchEvent(new Event("pointerover", { bubbles: true }))`)
-	p.wait(`document.querySelectorAll("#edge .lighted").length > 0`)
+	const lit = `(() => { const lit = (e) => getComputedStyle(e.querySelector(".box.open")).strokeWidth === "3px"; return [edge, windows].map(lit).join(); })()` // its own marks only
+	p.wait(lit + ` === "true,false"`)
+	eval[any](p, `playground.scenes.edge.go(21e6)`) // draws them anew
+	p.wait(lit + ` === "true,false"`)
 	eval[any](p, `document.querySelector("#edge .lit").dispatchEvent(new Event("pointerout", { bubbles: true }))`)
-	p.wait(`document.querySelectorAll("#edge .lighted").length === 0`)
+	p.wait(lit + ` === "false,false"`)
+	// Where the picture is off screen, a click on a word brings it into view.
+	p.do(chromedp.EmulateViewport(390, 500))
+	eval[any](p, `document.querySelector("#edge h2").scrollIntoView()`)
+	const seen = `((r) => r.top >= 0 && r.bottom <= innerHeight)(document.querySelector("#edge svg.tape").getBoundingClientRect())`
+	p.wait("!" + seen)
+	eval[any](p, `document.querySelector("#edge .lit").click()`)
+	p.wait(seen)
 }
 
 // TestTask gets 20 requests through a limit of 10. The task must be ticked only then, and
@@ -403,7 +413,11 @@ func TestShare(t *testing.T) {
 	base := serveStatic(t)
 	p := openStory(t, base)
 	eval[any](p, `{ const s = playground.scenes.edge; s.try(); s.pause(); s.set("quota", 4); for (const t of [8e6, 9e6, 11e6]) s.add(t); s.go(12.5e6); }`)
-	p.click("#edge .share")
+	for answer, want := range map[string]string{"async () => {}": "Link copied.", "async () => { throw new Error(); }": "The browser does not let this page copy. The link is in the address bar."} {
+		eval[any](p, fmt.Sprintf("{ navigator.clipboard.writeText = %s }", answer))
+		p.click("#edge .share")
+		p.wait(fmt.Sprintf(`document.querySelector("[role=status]#note").textContent === %q`, want))
+	}
 	p.wait(`location.hash === "#edge?quota=4&period=10&at=12.5&requests=8,9,11"`)
 	link := eval[string](p, "location.href")
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link))
@@ -411,6 +425,11 @@ func TestShare(t *testing.T) {
 	if got, want := eval[string](p, `JSON.stringify([playground.scenes.edge.limits[0].quota, playground.scenes.edge.now, playground.scenes.edge.dots.map((d) => d.t)])`), "[4,12500000,[8000000,9000000,11000000]]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
+	// In a page that is open, a link does the same, and a scene that played stands still.
+	eval[any](p, `{ playground.scenes.edge.play(); location.hash = "#edge?quota=5&period=12&at=7&requests=1,2"; }`)
+	p.wait(`(({ limits: [l], now, dots, playing }) => JSON.stringify([l.quota, l.period, now, dots.length, playing]))(playground.scenes.edge) === "[5,12000000,7000000,2,false]"`)
+	eval[any](p, `location.hash = "#which?quota=7&periods=3&unit=h"`)
+	p.wait(`document.querySelector("#which [name=quota]").value === "7" && document.querySelector("#which .go").textContent.includes("(7, 3*time.Hour)")`)
 	for _, wrong := range []string{"#edge?quota=1e9&at=-3&requests=x,1", "#edge?", "#nothing?quota=1"} {
 		p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(base+"/"+wrong))
 		p.wait("globalThis.playground?.ready")
@@ -455,23 +474,47 @@ func TestHidden(t *testing.T) {
 }
 
 // TestBoxes: a number that is out of range becomes the nearest that is in range when the reader
-// leaves the box, not what the box held after its first digit.
+// leaves the box, not what the box held after its first digit, and the page says so.
 func TestBoxes(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
-	for typed, want := range map[string]int{"1000": 12, "13": 12, "4": 4, "0": 1} {
-		got := eval[[]int](p, fmt.Sprintf(`(() => {
+	for typed, want := range map[string]struct {
+		n    int
+		note string
+	}{"1000": {12, "Requests in a window: at most 12."}, "13": {12, "Requests in a window: at most 12."}, "4": {4, ""}, "0": {1, "Requests in a window: at least 1."}, "2.4": {2, "Requests in a window: a whole number."}} {
+		got := eval[[]any](p, fmt.Sprintf(`(() => {
 			const s = playground.scenes.edge, e = s.find("[data-number=quota]"), typed = %q;
 			s.reset();
+			document.querySelector("#note").textContent = "";
 			for (let i = 1; i <= typed.length; i++) {
+				if (typed[i - 1] === ".") continue;
 				e.value = typed.slice(0, i);
-				e.dispatchEvent(new Event("input"));
+				e.dispatchEvent(new Event("input", { bubbles: true }));
 			}
-			e.dispatchEvent(new Event("change"));
-			return [Number(e.value), s.limits[0].quota];
+			e.dispatchEvent(new Event("change", { bubbles: true }));
+			return [Number(e.value), s.limits[0].quota, document.querySelector("#note").textContent];
 		})()`, typed))
-		if got[0] != want || got[1] != want {
-			t.Errorf("after %s the box has %d and the limit is %d, want %d", typed, got[0], got[1], want)
+		if want := fmt.Sprint([]any{want.n, want.n, want.note}); fmt.Sprint(got) != want {
+			t.Errorf("after %s: got the box, the limit and the note %v, want %s", typed, got, want)
 		}
 	}
+}
+
+// TestLate presses the button of a tape just after the tape has ended. The press was meant to pause,
+// so the tape must not begin again; a later press begins again.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	eval[any](p, `{ const s = playground.scenes.log; s.find(".stage").scrollIntoView(); s.go(s.end - 3e5); s.play(); }`)
+	if got := eval[[]any](p, `new Promise((next) => {
+		const s = playground.scenes.log, button = s.find(".play"), look = () => {
+			if (s.playing) return requestAnimationFrame(look);
+			button.click();
+			next([s.now === s.end, s.playing, button.textContent, s.find(".send").textContent]);
+		};
+		look();
+	})`); fmt.Sprint(got) != "[true false Play again Send one at 0 s]" {
+		t.Errorf("after a late press: %v", got)
+	}
+	p.wait(`(playground.scenes.log.find(".play").click(), playground.scenes.log.playing)`)
 }

@@ -158,7 +158,7 @@ func TestControls(t *testing.T) {
 	set("focus", "token-bucket")
 	p.wait(`document.querySelector("#go").textContent.includes("algorithms.TokenBucket(2, 4, 10*time.Second)")`)
 	set("quota", "0")
-	p.wait(`document.querySelector("#problem").textContent === "Quota: a whole number from 1 to 1000000."`)
+	p.wait(`document.querySelector("#note").textContent === "Quota: at least 1." && playground.scene.rows[0].capacity === 1`)
 	set("quota", "4")
 
 	p.click(`#patterns input[value="spammer"]`)

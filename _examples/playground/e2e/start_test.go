@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"flag"
 	"image/png"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -190,6 +192,28 @@ func TestWithoutScript(t *testing.T) {
 	check("without scripts", "")
 	script(false)
 	p.do(chromedp.Navigate("about:blank"))
+}
+
+// TestMinutes compares the time to read that the page names with its number of words, at 200 a minute.
+func TestMinutes(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(indexFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, scenes, _ := strings.Cut(string(page), "<main>")
+	scenes = regexp.MustCompile(`(?s)<(svg|pre|table|button).*?</(svg|pre|table|button)>|<[^>]*>`).ReplaceAllString(scenes, " ")
+	told := regexp.MustCompile(`(\d+) scenes, (\d+) minutes to read`).FindStringSubmatch(string(page))
+	if told == nil {
+		t.Fatal("the page does not say how long it takes")
+	}
+	if n := strings.Count(string(page), "<section "); strconv.Itoa(n) != told[1] {
+		t.Errorf("the page says %s scenes and has %d", told[1], n)
+	}
+	words := len(strings.Fields(scenes))
+	if minutes, _ := strconv.ParseFloat(told[2], 64); math.Abs(float64(words)/200-minutes) > 2 {
+		t.Errorf("the page says %v minutes to read, and has %d words", minutes, words)
+	}
 }
 
 // TestURL writes the page for a URL. The picture for links to it must have an absolute URL.
