@@ -103,9 +103,9 @@ type Metered interface {
 type Concurrent interface{ InFlight() }
 
 // A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether the limit
-// l is redundant beside the limit other: if both are charged together for the same key, l allows
-// every unit that other allows. If Redundant cannot tell, it must return false. weir.New and
-// package config reject redundant limits.
+// other makes l redundant: if both are charged together for the same key, l allows every unit that
+// other allows. If Redundant cannot tell, it must return false. weir.New and package config reject
+// redundant limits.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }
