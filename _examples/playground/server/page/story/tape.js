@@ -157,10 +157,10 @@ export class Tape {
     Object.assign(this, { limits, within, trying: true });
     this.fill();
     this.requests = [];
-    this.now = 0;
+    this.now = this.task.from?.(this) ?? 0;
     this.decide();
     this.play();
-    this.find(".send").focus();
+    this.find(".ten").focus();
   }
 
   // restore makes the tape what the address of the page says, if that is about it.

@@ -1,5 +1,5 @@
 // What the reader can try in a scene, by its id. A task with settings is about the numbers of the
-// scene; any other begins with an empty tape.
+// scene; any other begins with an empty tape, at the instant from.
 
 import { worst } from "./load.js";
 import { bound } from "./gcra.js";
@@ -10,12 +10,13 @@ const most = (tape) => busiest(tape.past, tape.limits[0].period).n;
 const none = ({ dots }, f) => !dots.some((d) => !d.ends && f(d));
 const anchored = ({ limits: [l] }) => l.algorithm === "anchored-window";
 const goal = (tape) => 2 * tape.limits[0].quota - (anchored(tape) ? 1 : 0); // the worst case of a window
+const before = ({ limits: [{ period }] }) => Math.max(0, period - 3 * second); // of the first edge
 const soFar = (tape) => tape.trying ? ` So far: ${most(tape)}.` : "";
 const refused = (d) => !d.allowed;
 
 export const tasks = {
   edge: {
-    done: (tape) => most(tape) >= goal(tape),
+    from: (tape) => anchored(tape) ? 0 : before(tape), done: (tape) => most(tape) >= goal(tape),
     text: (tape) => `get ${goal(tape)} requests through within ${seconds(tape)} s: ${anchored(tape) ? "send one, and when its window is almost over, press “Send 10”, and again just after its end" : "press “Send 10” just before an edge, and again just after it"}.${soFar(tape)}`,
     won: (tape) => `${most(tape)} passed within ${seconds(tape)} s. The next scene gets the same requests.`,
   },
@@ -25,7 +26,7 @@ export const tasks = {
     won: (tape) => `You can't: that is the point. The fullest ${seconds(tape)} s hold ${most(tape)}.`,
   },
   weighted: {
-    done: (tape) => most(tape) > tape.limits[0].quota,
+    from: before, done: (tape) => most(tape) > tape.limits[0].quota,
     text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s: press “Send 10” late in a window, and again half a window later.${soFar(tape)}`,
     won: (tape) => `${most(tape)} passed within ${seconds(tape)} s, because the first came late in their window.`,
   },
