@@ -3,7 +3,7 @@ package scene
 import "time"
 
 const (
-	// most is the largest number of requests and messages that one call of advance sends.
+	// most is the largest number of requests that one call of advance sends.
 	// While that many decisions wait to be sent to the page, the clock of the scene stands
 	// still.
 	most = 1000
@@ -16,7 +16,7 @@ const (
 	longest = 600
 )
 
-// catchUp sends the requests and messages that are due by now.
+// catchUp sends the requests that are due by now.
 func (s *Scene) catchUp() error {
 	until := s.due()
 	if s.set.Paused {
@@ -41,8 +41,8 @@ func (s *Scene) due() int64 {
 	return s.now + int64(float64(gone.Microseconds())*s.set.Speed)
 }
 
-// advance moves the clock of the scene forward to an instant, and sends the requests and
-// messages that are due by then.
+// advance moves the clock of the scene forward to an instant, and sends the requests that
+// are due by then.
 func (s *Scene) advance(until int64) error {
 	if len(s.rows[0].hits) >= most {
 		return nil
@@ -74,7 +74,7 @@ func (s *Scene) tick(now int64) {
 // next returns the source that is due first, and when it is due.
 func (s *Scene) next() (first *source, at int64) {
 	at = never
-	for _, src := range append([]*source{s.held, s.chat}, s.pattern...) {
+	for _, src := range append([]*source{s.held}, s.pattern...) {
 		if src == nil {
 			continue
 		}

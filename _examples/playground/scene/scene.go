@@ -45,9 +45,7 @@ type Scene struct {
 	wall     time.Time // when the scene last caught up
 	pattern  []*source
 	held     *source
-	chat     *source
 	rows     []*row
-	lines    []line // lines of the chat that are not sent yet
 	problem  string // not sent yet
 	announce bool   // the settings must be sent
 	fresh    bool   // when the settings arrive, the page must clear what it shows
@@ -95,8 +93,6 @@ func (s *Scene) Do(form url.Values) error {
 			err = s.step()
 		case "restart":
 			err = s.restart()
-		case "chat":
-			err = s.startChat()
 		case "set":
 			err = s.change(set)
 		default:
@@ -118,7 +114,7 @@ func (s *Scene) tell() {
 
 // restart begins the scene anew.
 func (s *Scene) restart() error {
-	s.pattern, s.held, s.chat, s.rows, s.lines = nil, nil, nil, nil, nil
+	s.pattern, s.held, s.rows = nil, nil, nil
 	s.decided, s.ahead, s.clock, s.asked = 0, 0, nil, nil
 	s.announce, s.fresh, s.moved = true, true, true
 	s.wall = time.Now()
