@@ -120,7 +120,8 @@ func TestHit(t *testing.T) {
 	}
 	p.wait(`document.querySelector("#live").textContent === "Refused by all."`)
 
-	// The page shows the response of a Limiter in each dialect.
+	// The page shows the response of a Limiter in each dialect, where the reader sees it.
+	eval[any](p, `document.querySelector("#answer").scrollIntoView()`)
 	p.wait(`/^HTTP.1.1 429 [^]*Retry-After: [1-6]?\d\n[^]*X-Ratelimit-Remaining: 0\n[^]*"violated-policies":\["api"\]/.test(document.querySelector("#answer").textContent)`)
 	for dialect, want := range map[string]string{
 		"ietf": `Ratelimit-Policy: "api";q=10;w=600`, "github": "X-Ratelimit-Resource: api", "openai": "X-Ratelimit-Limit-Requests: 10",
