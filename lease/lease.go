@@ -1,5 +1,5 @@
-// Package lease spends units for busy keys in advance and then allows requests from memory, so that
-// one call to Redis serves many requests.
+// Package lease spends units for busy keys in advance, and then allows requests without calling
+// Redis. One call to Redis thus serves many requests.
 //
 //	leases := lease.New(quota.Coalesce(store), lease.Options{})
 //	defer leases.Close(ctx) // returns the unused units
@@ -16,7 +16,7 @@
 //
 // # Vocabulary
 //
-// A lease is a number of units that have already been spent in the wrapped store. Until the lease
+// A lease consists of units that have already been spent in the wrapped store. Until the lease
 // expires, this process can use them for requests.
 package lease
 
@@ -100,8 +100,9 @@ type Options struct {
 // fetched waits for the fetch to finish. If the fetch fails, the waiting call returns the same
 // error.
 //
-// In a decision from memory, Allowed is exact. The other fields are based on the last call to next,
-// which was at most one TTL ago, and on the units that this Store has used since.
+// If a decision is made from a lease, its Allowed is still exact. Its other fields are based on the
+// last call to the wrapped store, which was at most one TTL ago, and on the units that this Store
+// has used since.
 //
 // Put quota.Fallback around the Store; otherwise, units taken from one store could be returned to
 // the other. Put quota.Share inside the Store:
@@ -148,7 +149,7 @@ type Store struct {
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the statistics collected since New. Each hit saves a call to next.
+// Stats returns the statistics collected since New. Each hit saves a call to the wrapped store.
 func (l *Store) Stats() quota.CacheStats {
 	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {

@@ -171,8 +171,8 @@ const maxBody = 1 << 20
 // request. The function multiplies the largest of the JSON fields max_tokens, max_completion_tokens
 // and max_output_tokens by the field n, the number of completions. The result never exceeds the
 // value of the argument most. If the body has none of the first three fields, is longer than 1 MiB,
-// or cannot be read (see keys.ByJSON), the function returns that value. A request without a body
-// costs 1. MaxTokens panics if most is below 1.
+// or cannot be read (see keys.ByJSON), the function returns that value. If a request has no body,
+// the function returns 1. MaxTokens panics if most is below 1.
 //
 // The value of most should not exceed the Capacity of any limit of the rule, because a limit never
 // allows a cost above its capacity.

@@ -31,8 +31,8 @@ import (
 // cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
 // the store is down for longer than half the lease, the units may expire while they are still in
 // use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
-// unchanged. In that case, units may have been spent, and those of a concurrency limit count until
-// their lease expires.
+// unchanged. If there is such an error, units may have been spent, and units of a concurrency limit
+// count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

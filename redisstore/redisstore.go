@@ -31,8 +31,8 @@
 // # Calls
 //
 // A transaction with one key usually needs a single script call, however many limits it has. The
-// script uses the clock of the Redis server. Every state in Redis has a TTL, and a refused
-// transaction writes nothing. See [Store] for the key names in Redis.
+// script uses the clock of the Redis server. Every state in Redis has a TTL. A refused transaction
+// writes nothing to Redis. See [Store] for the key names in Redis.
 //
 // # Errors
 //

@@ -1,5 +1,5 @@
-// Package stack provides a store for production, in which several processes share limits in Redis.
-// An in-memory store takes over while Redis is down.
+// Package stack provides a store for production use by several processes, which share limits in
+// Redis. An in-memory store takes over while Redis is down.
 //
 //	package main
 //

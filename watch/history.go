@@ -25,7 +25,7 @@ type Count struct {
 	Failed, Passed int64
 }
 
-// Add adds the counts of o to c.
+// Add adds the counts in o to those in c.
 func (c *Count) Add(o Count) {
 	c.Allowed += o.Allowed
 	c.Refused += o.Refused
