@@ -70,8 +70,8 @@ type Options struct {
 	MaxKeys int
 }
 
-// New wraps next in a Store that leases units for busy keys. When the Store calls the wrapped store
-// for a busy key, it may take more units than the call needs. It then allows later calls from
+// New wraps a store in a Store that leases units for busy keys. When the Store calls the wrapped
+// store for a busy key, it may take more units than the call needs. It then allows later calls from
 // memory until these units are used up or the lease expires.
 //
 // A lease covers as many calls as the key received during the previous TTL, but never takes more
@@ -94,11 +94,11 @@ type Options struct {
 // it is at most Options.Fraction of the remaining units.
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. The
-// Store passes a call directly to the wrapped store if its Mode is not ModeSpend or its Within is
-// set. It does the same if any charge has a Cost of 0 or less, a Key longer than 128 bytes, or an
-// algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a lease is being
-// fetched waits for the fetch to finish. If the fetch fails, the waiting call returns the same
-// error.
+// Store passes a transaction directly to the wrapped store if the transaction's Mode is not
+// ModeSpend, or if its Within is set. It does the same if any charge has a Cost of 0 or less, a Key
+// longer than 128 bytes, or an algorithm that is not a Leaser, such as SlidingLog. A call that
+// arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
+// waiting call returns the same error.
 //
 // If a decision is made from a lease, its Allowed is still exact. Its other fields are based on the
 // last call to the wrapped store, which was at most one TTL ago, and on the units that this Store

@@ -130,7 +130,8 @@ func (l *Live) unread(rule string) {
 
 // Of returns a function to use as the rule's weir.Rule.ForKey. If the table has an override for a
 // key, the returned function returns the override's policy. Otherwise, it returns the result of the
-// function file, which can be the ForKey method of a Table, for example, or nil.
+// function that was passed as file, which may be nil. For example, pass the ForKey method of a
+// Table.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -103,10 +103,10 @@ type Metered interface {
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether the limit
-// other makes l redundant: if both are charged together for the same key, l allows every unit that
-// other allows. If Redundant cannot tell, it must return false. weir.New and package config reject
-// redundant limits.
+// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l is
+// redundant: if l and the other limit are charged together for the same key, l allows every unit
+// that the other limit allows. If Redundant cannot tell, it must return false. weir.New and package
+// config reject redundant limits.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }

@@ -63,8 +63,8 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // t after Keep has returned. Keep passes ctx to the store, so ctx must never be cancelled or
 // expire.
 //
-// If units cannot be renewed or released, Keep calls the function failed with the rule's name and a
-// description of the problem, such as "units not refunded". If that function is nil, Keep logs a
+// If units cannot be renewed or released, Keep calls the given function with a description of the
+// problem, such as "units not refunded", and the rule's name. If the function is nil, Keep logs a
 // warning to slog.Default() instead.
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
