@@ -24,12 +24,12 @@ import (
 // all of its charges fit at the same time. The page docs/inflight.md in the repository explains how
 // processes share the units.
 //
-// If t still does not fit when t.Within or ctx's deadline has passed, or if waiting cannot help, t
-// is refused. If ctx is cancelled first, TakeInLine spends nothing and returns ctx.Err(). Errors
-// from the store are returned immediately. TakeInLine does not interrupt its calls to the store, so
-// it may return some time after ctx is done. A transaction without a concurrency limit waits only
-// for callers ahead of it in the queue. It then reserves a slot, which begins t.Wait after
-// TakeInLine has returned.
+// If t does not fit by the time that t.Within or ctx's deadline has passed, or if waiting cannot
+// help, t is refused. If ctx is cancelled first, TakeInLine spends nothing and returns ctx.Err().
+// Errors from the store are returned immediately. TakeInLine does not interrupt its calls to the
+// store, so it may return some time after ctx is done. A transaction without a concurrency limit
+// waits only for callers ahead of it in the queue. It then reserves a slot, which begins t.Wait
+// after TakeInLine has returned.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err

@@ -163,7 +163,7 @@ func (s *Store) Undivided() quota.Store { return s.undivided }
 // Redis returns the underlying Redis store, without decorators. It is also an overrides.Keeper.
 func (s *Store) Redis() *redisstore.Store { return s.redis }
 
-// Stores returns the stores inside s that have metrics or keep overrides. If you pass s to
+// Stores returns every store within s that has metrics or keeps overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
 	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}

@@ -190,6 +190,9 @@ func TestWithoutScript(t *testing.T) {
 	script(true)
 	p.do(chromedp.Navigate(base))
 	check("without scripts", "")
+	if dead := eval[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility({ visibilityProperty: true })).map((e) => e.textContent)`); len(dead) > 0 {
+		t.Errorf("without scripts the page shows buttons that do nothing: %v", dead)
+	}
 	script(false)
 	p.do(chromedp.Navigate("about:blank"))
 }

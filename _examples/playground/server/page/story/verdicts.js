@@ -18,21 +18,21 @@ function make(tag, text, attributes = {}) {
   return Object.assign(document.createElement(tag), { textContent: typeof text === "number" ? text.toLocaleString("en") : text }, attributes);
 }
 
-const name = (v, advice) => v.title + (v.algorithm === advice.algorithm && advice.burst ? `, burst ${advice.burst.toLocaleString("en")}` : "") + (notes[v.algorithm] ?? "");
+const name = (v, advice) => v.title + (v.algorithm === "gcra" && advice.algorithm === "gcra" && advice.burst ? `, burst ${advice.burst.toLocaleString("en")}` : "") + (notes[v.algorithm] ?? "");
 
 function row(v, advice) {
   const tr = document.createElement("tr");
   tr.classList.toggle("best", v.algorithm === advice.algorithm);
   tr.append(make("th", name(v, advice), { scope: "row" }));
   if (v.error) tr.append(make("td", v.error, { colSpan: 6 }));
-  else tr.append(make("td", v.worst, { className: v.breaks ? "over" : "" }), ...[v.most, v.admitted, v.refused, length(v.wait), v.bytes].map((x) => make("td", x)));
+  else tr.append(make("td", v.most), make("td", v.worst, { className: v.breaks ? "over" : "" }), ...[v.admitted, v.refused, length(v.wait), v.bytes].map((x) => make("td", x)));
   return tr;
 }
 
 // draw shows an Outcome in the section of the ending.
 export function draw(root, trial, { verdicts, advice }) {
   const find = (selector) => root.querySelector(selector);
-  write(find(".advice"), say`Take ${make("strong", advice.title + (advice.burst ? ` with a burst of ${advice.burst.toLocaleString("en")}` : ""))}. ${advice.why}`);
+  write(find(".advice"), say`Take ${make("strong", advice.title + (advice.burst && advice.algorithm === "gcra" ? ` with a burst of ${advice.burst.toLocaleString("en")}` : ""))}. ${advice.why}`);
   find(".given").replaceChildren(...(advice.givenUp ?? []).map((text) => make("li", `Your answers conflict. ${text}`)));
   find(".customers").textContent = advice.customers;
   find("tbody").replaceChildren(...verdicts.map((v) => row(v, advice)));
