@@ -396,7 +396,7 @@ func TestTouch(t *testing.T) {
 
 	// The reader sends messages in the chat, and the limit applies to them.
 	eval[any](p, `for (let i = 0; i < 4; i++) document.querySelector("#chat form .primary").click()`)
-	p.wait(`document.querySelector("#chat .why").textContent.startsWith("Your message was refused. The next one passes in 4.0 s")`)
+	p.wait(`document.querySelector("#chat .why").textContent.startsWith("Your message was refused, because your 3 were used up. One more fitted 4.0 s later.")`)
 	p.click("#chat .limited")
 	p.click("#chat form .primary")
 	p.wait(`document.querySelector("#chat .room li.you:last-of-type")?.textContent === "youhello"`)

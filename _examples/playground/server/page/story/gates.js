@@ -165,7 +165,10 @@ export class Gates extends Player {
   back(lane, from, until, now) {
     const x = (t) => this.stream.x(t), { n, from: a, to: b } = lane.worst, drawn = lane.under(lane, x, from, until, now);
     if (n > 1 && b > from) drawn.push(...bracket(x(a), x(b), lane.base + 11, 4, n > quota + 1 ? "bracket alarm" : "bracket"));
-    for (const { from: a, to: b, n } of this.bursts.filter((b) => b.to > from)) drawn.push(...bracket(x(a) - 4, x(b) + 4, lane.base - 68, 3, "bracket"), label(x(a) - 10, lane.base - 64, `your ${n}`, "end strong title"));
+    this.bursts.forEach(({ from: a, to: b, n }, i) => {
+      const near = i && x(a) - x(this.bursts[i - 1].to) < 80; // no room for a label
+      if (b > from) drawn.push(...bracket(x(a) - 4, x(b) + 4, lane.base - 68, 3, "bracket"), label(x(a) - 10, lane.base - 64, near ? "" : `your ${n}`, "end strong title"));
+    });
     for (let n = this.next; due(n) < now + ahead + second; n++) drawn.push(at(x(due(n)), lane.start, mark("waiting")));
     return drawn;
   }
