@@ -184,9 +184,9 @@ func (p Policy) Limits() []Limit { return p.limits }
 // Two Limited policies are of the same kind even if their limits differ.
 func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 
-// When returns a function for Rule.ForKey or Rule.Policy. For an argument x, the function returns p
-// if is(x) is true. If not, it calls the functions in otherwise with x, one after another, and
-// returns the first non-zero policy:
+// When returns a function f for Rule.ForKey or Rule.Policy. If is(x) is true, f(x) is the policy p.
+// If not, f calls the remaining functions with x, one after another, and returns the first non-zero
+// policy:
 //
 //	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
 //	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
@@ -215,12 +215,12 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // with a banned key cause only about one store call every 10 s.
 //
 // Each refusal by one of the rule's own limits is a strike, unless this process already knows that
-// the key is banned. A strike costs one additional store call, and the strike that begins a ban may
-// cost two. A ban clears the key's strikes.
+// the key is banned. A strike requires one additional store call, and the strike that begins a ban
+// may require two. A ban clears the key's strikes.
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
-// is the time until both the ban and the limits allow the request. A process that does not yet know
-// of a ban learns of it from the decision on the next request with that key. That request is
+// is the time until the ban has ended and the limits allow the request. A process that does not yet
+// know of a ban learns of it from the decision on the next request with that key. That request is
 // refused but still charged, unless it would have had to wait. Requests that are already waiting
 // when a ban begins keep their places in the queue.
 type Penalty struct {

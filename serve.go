@@ -183,11 +183,11 @@ func (s *stay) begin() {
 // and o.Cost, and also o.Used and o.Reported if ReportUsage or Draw was called. If o.Took is 0,
 // Done sets it to the time since Admit. If o.Status is 0, Done sets it to 500 if o.Panicked is
 // true, and to 200 otherwise. If the request's context is done, Done sets o.HungUp. Only the first
-// call to Done has an effect. It calls the store if there are units to refund, charge or release.
-// If Done is never called, the reserved cost stays spent, and a warning is logged when the
-// Admission is garbage-collected.
+// call to Done has an effect. It calls the store only if there are units to refund, charge or
+// release. If Done is never called, the reserved units remain charged, and a warning is logged when
+// the Admission is garbage-collected.
 //
-// Done does nothing for an Admission from FromContext or from a RefusedError.
+// Done does nothing for an Admission that FromContext returned or a RefusedError contains.
 func (a *Admission) Done(o Outcome) {
 	s := a.stay
 	if s == nil || s.v.reason != 0 || s.over.Swap(true) {

@@ -21,7 +21,7 @@ import (
 // once for each request that reserved units under the rule, after the handler has returned or
 // panicked. If HungUp is true, Settle should return Cost or Used, so that clients cannot avoid
 // paying by hanging up. The response is complete only after the final cost has been charged, which
-// takes a round trip to the store. If the store fails, the reserved units stay spent.
+// takes a round trip to the store. If the store fails, the reserved units remain charged.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request

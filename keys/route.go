@@ -49,8 +49,8 @@ func pathValue(r *http.Request, name string) string {
 }
 
 // ByRoute uses the route as the key: the pattern that matched the request, such as "/users/{id}".
-// The key does not include the method, and includes the host only with net/http. To distinguish
-// methods such as GET and POST, join ByRoute with [ByMethod].
+// The key does not include the method, and includes the host only with net/http. To count methods
+// such as GET and POST separately, combine ByRoute and [ByMethod]: see [weir.Join].
 //
 // With chi, ByRoute works in any middleware. In middleware added by r.Use, it looks up the route
 // that will match, so the request is routed twice. With net/http, middleware that uses ByRoute must
