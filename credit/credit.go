@@ -67,7 +67,7 @@ type Store struct {
 
 // Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if d
 // is 0. They are added to units left from earlier grants, up to 2^50 in total. The earlier units
-// and the new ones then expire together, at whichever of their expiry times is latest.
+// and the new ones then all expire at the later of the two expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -80,8 +80,8 @@ func Grant(ctx context.Context, store quota.Store, rule, key string, units int64
 	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// Left returns how many granted units a key has left under a rule, and when they expire. If none
-// are left, until is the zero Time.
+// Left returns how many granted units a key has left under a rule, and the time until which they
+// are valid. If no units are left, that time is the zero Time.
 func Left(ctx context.Context, store quota.Store, rule, key string) (units int64, until time.Time, err error) {
 	t := quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}}
 	if err := store.Take(ctx, &t); err != nil || t.Decisions[0].Remaining == 0 {
