@@ -104,9 +104,9 @@ func (o *TransportOptions) complete() error {
 // If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
 // store still fails, OnError decides what happens to the request. If the store's response is lost,
-// the request may be charged twice. Every store error is logged and passed to Options.Observe.
-// Transport does not use the Limiter's OnError, nor its options that affect responses, such as
-// Headers.
+// the request may be charged twice. Every store error is logged and passed to the Limiter's Observe
+// function. Transport does not use the Limiter's OnError, nor its options that affect responses,
+// such as Headers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -66,13 +66,13 @@
 //     week and month stand for calendar windows.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
-//     or a list of these. If the list includes the word exposed, the fields are also named in
+//     or a list of these. A list may also contain exposed, which adds the fields' names to
 //     Access-Control-Expose-Headers.
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - settle is reserved (the default) or used. If it is reserved, a request is charged its cost.
-//     If it is used, the request is charged the units that its handler reports or draws: see
+//   - settle is reserved (the default) or used. With the value reserved, a request is charged its
+//     cost. With the value used, it is charged the units that its handler reports or draws: see
 //     [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
