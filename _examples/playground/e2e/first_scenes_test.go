@@ -26,7 +26,7 @@ func sayings(t *testing.T, p *page, _ string) {
 		const refused = (s) => s.past.filter((d) => !d.allowed).length, fullest = (s) => busiest(s.passed, s.limits[0].period).n;
 		const counts = { // a number of a sentence, and what it must be
 			edge: [/ hold (\d+)/, fullest], log: [/has refused (\d+)/, refused], weighted: [/so far hold (\d+)/, fullest], bucket: [/So far (\d+)/, refused],
-			waiting: [/and (\d+) requests? got a 429/, refused], windows: [/ of (\d+) requests/, (s) => s.past.length],
+			waiting: [/and (\d+) (was|were) refused/, refused], windows: [/ of (\d+) requests/, (s) => s.past.length],
 		};
 		for (const [id, s] of Object.entries(playground.scenes)) {
 			if (!s.go) continue;
