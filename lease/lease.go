@@ -1,5 +1,5 @@
-// Package lease spends units for busy keys in advance and then allows requests from memory, so that
-// one call to Redis serves many requests.
+// Package lease spends units for busy keys in advance, and then allows requests without calling
+// Redis. One call to Redis thus serves many requests.
 //
 //	leases := lease.New(quota.Coalesce(store), lease.Options{})
 //	defer leases.Close(ctx) // returns the unused units
@@ -16,7 +16,7 @@
 //
 // # Vocabulary
 //
-// A lease is a number of units that have already been spent in the wrapped store. Until the lease
+// A lease consists of units that have already been spent in the wrapped store. Until the lease
 // expires, this process can use them for requests.
 package lease
 
@@ -70,8 +70,8 @@ type Options struct {
 	MaxKeys int
 }
 
-// New wraps next in a Store that leases units for busy keys. When the Store calls the wrapped store
-// for a busy key, it may take more units than the call needs. It then allows later calls from
+// New wraps a store in a Store that leases units for busy keys. When the Store calls the wrapped
+// store for a busy key, it may take more units than the call needs. It then allows later calls from
 // memory until these units are used up or the lease expires.
 //
 // A lease covers as many calls as the key received during the previous TTL, but never takes more
@@ -94,14 +94,15 @@ type Options struct {
 // it is at most Options.Fraction of the remaining units.
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. The
-// Store passes a call directly to the wrapped store if its Mode is not ModeSpend or its Within is
-// set. It does the same if any charge has a Cost of 0 or less, a Key longer than 128 bytes, or an
-// algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a lease is being
-// fetched waits for the fetch to finish. If the fetch fails, the waiting call returns the same
-// error.
+// Store passes a transaction directly to the wrapped store if the transaction's Mode is not
+// ModeSpend, or if its Within is set. It does the same if any charge has a Cost of 0 or less, a Key
+// longer than 128 bytes, or an algorithm that is not a Leaser, such as SlidingLog. A call that
+// arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
+// waiting call returns the same error.
 //
-// In a decision from memory, Allowed is exact. The other fields are based on the last call to next,
-// which was at most one TTL ago, and on the units that this Store has used since.
+// If a decision is made from a lease, its Allowed is still exact. Its other fields are based on the
+// last call to the wrapped store, which was at most one TTL ago, and on the units that this Store
+// has used since.
 //
 // Put quota.Fallback around the Store; otherwise, units taken from one store could be returned to
 // the other. Put quota.Share inside the Store:
@@ -148,7 +149,7 @@ type Store struct {
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the statistics collected since New. Each hit saves a call to next.
+// Stats returns the statistics collected since New. Each hit saves a call to the wrapped store.
 func (l *Store) Stats() quota.CacheStats {
 	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {

@@ -69,10 +69,10 @@ type LiveOptions struct {
 // Live is a table of overrides that can be changed while the program runs. It is safe for
 // concurrent use.
 //
-// Requests are checked against a copy of the table in memory, which Run keeps up to date. Changes
-// by other processes take effect within LiveOptions.Interval plus one call to the Keeper. If the
-// Keeper fails, the copy remains in effect, its overrides still expire on time, and Err returns the
-// error.
+// Requests are checked against a copy of the table in memory, which Run keeps up to date. When
+// another process changes the table, the change takes effect after LiveOptions.Interval at the
+// latest, plus the time that one call to the Keeper takes. If the Keeper fails, the copy remains in
+// effect, its overrides still expire on time, and Err returns the error.
 //
 // Until the table has been read for the first time, no overrides are in effect: requests from
 // denied keys and networks are served, and every key has the limits of its rule. During this time,
@@ -130,7 +130,8 @@ func (l *Live) unread(rule string) {
 
 // Of returns a function to use as the rule's weir.Rule.ForKey. If the table has an override for a
 // key, the returned function returns the override's policy. Otherwise, it returns the result of the
-// function file, which can be the ForKey method of a Table, for example, or nil.
+// function that was passed as file, which may be nil. For example, pass the ForKey method of a
+// Table.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -30,16 +30,17 @@ import (
 // with it Edged, Additive and Logged.
 
 // A Validator is an Algorithm that supports only some limits. Validate returns an error that says
-// which number of the limit is too large. It is called only for limits whose Quota and Period are
-// positive and whose Burst is not negative.
+// which of the limit's numbers is too large. It is called only for limits whose Quota and Period
+// are positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *Limit) error
 }
 
 // Uncountable is the error that Validate returns for a limit that cannot be counted exactly.
-// Nearest returns the closest lower limit that can be. If a function returns an uncountable limit
-// for a request, a weir.Limiter logs the error and applies the limit that Nearest returns instead.
-// If a function returns a limit that is invalid for another reason, the request fails.
+// Nearest returns the closest lower limit that can be counted exactly. If a function returns an
+// uncountable limit for a request, a weir.Limiter logs the error and applies the limit that Nearest
+// returns instead. If a function returns a limit that is invalid for another reason, the request
+// fails.
 type Uncountable interface {
 	error
 	Nearest() Limit
@@ -63,9 +64,9 @@ type Queuer interface {
 }
 
 // A Reserver is an Algorithm with a separate method for reservations, because Take would discard
-// data that is needed to cancel one. A reservation is made at the time now for a later time, which
-// is the argument at. Reserve makes the decision that Take would make at that later time, and keeps
-// the data for a cancellation.
+// data that is needed to cancel one. The argument now is the time at which the reservation is made,
+// and the argument at is the later time for which it is made. Reserve makes the decision that Take
+// would make at that later time, and keeps the data for a cancellation.
 type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
@@ -102,10 +103,10 @@ type Metered interface {
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether the limit
-// other makes l redundant: if both are charged together for the same key, l allows every unit that
-// other allows. If Redundant cannot tell, it must return false. weir.New and package config reject
-// redundant limits.
+// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l is
+// redundant: if l and the other limit are charged together for the same key, l allows every unit
+// that the other limit allows. If Redundant cannot tell, it must return false. weir.New and package
+// config reject redundant limits.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }
@@ -119,7 +120,7 @@ type Unpayable interface {
 	Refusing(c Charge) Charge
 }
 
-// A Batcher is a Store that can take many transactions in one round trip.
+// A Batcher is a Store that can evaluate many transactions in one round trip.
 type Batcher interface {
 	// TakeEach evaluates the transactions as if Take were called for each of them in order: each
 	// transaction spends all of its charges or none. TakeEach returns either nil or a slice with

@@ -39,12 +39,12 @@ type BreakerOptions struct {
 
 const moment = 25 * time.Millisecond // failures within a moment count once
 
-// Breaker wraps next in a circuit breaker. While the wrapped store is down, calls fail immediately
-// instead of waiting for it. After o.Failures consecutive failures the breaker opens, and Take
-// returns ErrOpen without calling the wrapped store. After o.Cooldown the breaker lets a single
-// transaction through as a probe. If the probe succeeds, the breaker closes; if the probe fails,
-// another cooldown begins. If the breaker opens or closes while a call is in progress, the result
-// of that call is ignored.
+// Breaker wraps a store in a circuit breaker. While the wrapped store is down, calls fail
+// immediately instead of waiting for it. After o.Failures consecutive failures the breaker opens,
+// and Take returns ErrOpen without calling the wrapped store. After o.Cooldown the breaker lets a
+// single transaction through as a probe. If the probe succeeds, the breaker closes; if the probe
+// fails, another cooldown begins. If the breaker opens or closes while a call is in progress, the
+// result of that call is ignored.
 //
 // Some errors do not show that the wrapped store is unhealthy, so the breaker ignores them:
 // ErrBusy, errors.ErrUnsupported, and any error for a transaction that is invalid or whose context

@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// Coalesce wraps next in a store that combines concurrent calls for the same key into shared calls.
+// Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to it.
 // If no other call for the key is in progress, a call is passed to the wrapped store immediately.
 // Calls that arrive while it is in progress wait, and are sent together as soon as it returns.
 // Coalesce never delays a call just to collect more of them. Each caller gets the same decision as
@@ -72,7 +72,7 @@ type lane struct {
 	_       [64]byte
 }
 
-// CoalesceStats contains the statistics of a CoalescedStore. All fields stay 0 if the next store
+// CoalesceStats contains the statistics of a CoalescedStore. All fields stay 0 if the wrapped store
 // is not a Batcher.
 type CoalesceStats struct {
 	Transactions int64 // transactions passed to Take

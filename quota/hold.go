@@ -31,8 +31,8 @@ import (
 // cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
 // the store is down for longer than half the lease, the units may expire while they are still in
 // use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
-// unchanged. In that case, units may have been spent, and those of a concurrency limit count until
-// their lease expires.
+// unchanged. If there is such an error, units may have been spent, and units of a concurrency limit
+// count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // t after Keep has returned. Keep passes ctx to the store, so ctx must never be cancelled or
 // expire.
 //
-// If units cannot be renewed or released, Keep calls the function failed with the rule's name and a
-// description of the problem, such as "units not refunded". If that function is nil, Keep logs a
+// If units cannot be renewed or released, Keep calls the given function with a description of the
+// problem, such as "units not refunded", and the rule's name. If the function is nil, Keep logs a
 // warning to slog.Default() instead.
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge

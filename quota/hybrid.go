@@ -20,9 +20,9 @@ type HybridOptions struct {
 	MaxKeys int
 }
 
-// Hybrid wraps next in a store that caches refusals. If the wrapped store has refused a charge and
-// would still refuse it, the HybridStore refuses it without calling the wrapped store. Hybrid
-// panics if next is nil or MaxKeys is negative.
+// Hybrid wraps a store and caches its refusals. If the wrapped store has refused a charge and would
+// still refuse it, the HybridStore refuses it without calling the wrapped store. Hybrid panics if
+// next is nil or MaxKeys is negative.
 //
 // A charge is refused from the cache only if the wrapped store has refused the same cost for the
 // same key and limit. A cached refusal expires when its RetryAfter has passed, counted from the
@@ -63,7 +63,7 @@ type HybridStore struct {
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
 // CacheStats contains the statistics of a store that makes some decisions from memory, without
-// calling the next store.
+// calling the wrapped store.
 type CacheStats struct {
 	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory

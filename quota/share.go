@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// Share wraps next in a store that divides the Quota and Burst of each limit by the number of
-// replicas. If each replica has a separate store, all replicas together then admit no more than the
-// limit. The caller's charges are not modified. Response headers therefore show the whole limit,
-// whereas Remaining covers only this replica's share. A client whose requests all reach the same
-// replica gets only one share.
+// Share wraps a store, and divides the Quota and Burst of each limit by the number of replicas. If
+// each replica has a separate store, all replicas together then admit no more than the limit. The
+// caller's charges are not modified. Response headers therefore show the whole limit, whereas
+// Remaining covers only this replica's share. A client whose requests all reach the same replica
+// gets only one share.
 //
 // The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota is smaller
 // than the number of replicas, all replicas together can therefore exceed the limit; the same is
@@ -32,11 +32,11 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc is like Share, but lets the function change choose the limits. For each valid
-// transaction, ShareFunc passes a copy of the charges to the function, which may replace the limits
-// in that copy. The function must be safe for concurrent use and must not retain the slice. The
-// Result is the one that next returns, and the caller's charges are not modified. ShareFunc panics
-// if an argument is nil.
+// ShareFunc is like Share, but uses a function to change the limits. For each valid transaction,
+// ShareFunc passes a copy of the charges to this function, which may replace the limits in that
+// copy. The function must be safe for concurrent use and must not retain the slice. The Result is
+// the one that the wrapped store returns, and the caller's charges are not modified. ShareFunc
+// panics if an argument is nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	switch {
 	case next == nil:

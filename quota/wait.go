@@ -81,10 +81,11 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. If the wait would be longer than the duration within, or would end after ctx's deadline,
-// Wait spends nothing and immediately returns a *LimitedError. Callers with the same key get slots
-// in order of arrival, across all processes that share the store. For concurrency limits, use Hold
-// instead, because Wait neither waits for their units nor releases them.
+// then. If the wait would be longer than the maximum, which is the argument within, or would end
+// after ctx's deadline, Wait spends nothing and immediately returns a *LimitedError. Callers with
+// the same key get slots in order of arrival, across all processes that share the store. For
+// concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
+// them.
 //
 // If ctx is done before the slot begins, Wait cancels the reservation and returns ctx.Err(). It
 // does not interrupt its call to the store, because only the store's answer says what to refund. If

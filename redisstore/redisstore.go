@@ -31,8 +31,8 @@
 // # Calls
 //
 // A transaction with one key usually needs a single script call, however many limits it has. The
-// script uses the clock of the Redis server. Every state in Redis has a TTL, and a refused
-// transaction writes nothing. See [Store] for the key names in Redis.
+// script uses the clock of the Redis server. Every state in Redis has a TTL. A refused transaction
+// writes nothing to Redis. See [Store] for the key names in Redis.
 //
 // # Errors
 //
@@ -141,13 +141,13 @@ type Store struct {
 	verdicts verdicts
 }
 
-// New returns a store that uses Redis through rdb. It does not wait for Redis to be up. The caller
-// must close rdb. New returns an error if rdb is nil, if the prefix contains a brace, or if the
-// timeout is negative.
+// New returns a store that uses Redis through the client rdb. It does not wait for Redis to be up.
+// The caller must close rdb. New returns an error if rdb is nil, if the prefix contains a brace, or
+// if the timeout is negative.
 //
-// Create rdb with ClientOptions, which returns suitable settings. Other settings also work, but
-// Warnings reports those that make the store slower or less reliable. New adds a hook to rdb that
-// records why connections fail, so that errors can include the cause.
+// Create the client with ClientOptions, which returns suitable settings. Other settings also work,
+// but Warnings reports those that make the store slower or less reliable. New adds a hook to the
+// client that records why connections fail, so that errors can include the cause.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:

@@ -1,5 +1,5 @@
-// Package stack provides a store for production, in which several processes share limits in Redis.
-// An in-memory store takes over while Redis is down.
+// Package stack provides a store for production use by several processes, which share limits in
+// Redis. An in-memory store takes over while Redis is down.
 //
 //	package main
 //
@@ -103,10 +103,10 @@ type Store struct {
 	checker   checker
 }
 
-// New returns a store that uses Redis through rdb and falls back to memory while Redis is down. It
-// does not wait for Redis to be up. Create rdb with redisstore.ClientOptions, which returns
-// suitable settings. The caller must close rdb. New returns an error if rdb is nil, if Replicas is
-// below 1, or if another option is invalid.
+// New returns a store that uses Redis through the client rdb and falls back to memory while Redis
+// is down. It does not wait for Redis to be up. Create the client with redisstore.ClientOptions,
+// which returns suitable settings. The caller must close rdb. New returns an error if rdb is nil,
+// if Replicas is below 1, or if another option is invalid.
 //
 // New starts a goroutine that checks Redis until it is usable (see Err). Closing the store or rdb
 // stops the goroutine.

@@ -21,8 +21,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Run runs every test as a subtest, each with a new store from open. If open starts a server or a
-// goroutine, it should call t.Cleanup to stop it.
+// Run runs every test as a subtest. For each subtest, it calls the given function to get a new
+// store. If that function starts a server or a goroutine, it should call t.Cleanup to stop it.
 //
 // Subtests cannot run inside a testing/synctest bubble. To test a store in such bubbles, range over
 // Tests and run each test in its own bubble.

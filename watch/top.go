@@ -234,8 +234,8 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 
 // Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. It
 // rounds d up to whole minutes, at most 60. The current minute counts as one of these, although it
-// has not ended. The duration over is the time that the counts actually cover. Keys that clients
-// make up come last, because their Error is almost as large as their Count.
+// has not ended. The second result is the duration that the counts actually cover. Keys that
+// clients make up come last, because their Error is almost as large as their Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	keys, over = t.keys(n)
