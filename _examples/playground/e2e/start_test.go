@@ -125,16 +125,20 @@ func TestStart(t *testing.T) {
 }
 
 // checkRecorded compares recorded.js with what the library decides about the traffic of the first
-// picture.
+// picture, in the first round and in a later one.
 func checkRecorded(t *testing.T, p *page) {
 	t.Helper()
-	const begin = "export const recorded = "
 	file, err := os.ReadFile(recordedFile)
 	if err != nil {
 		t.Fatal(err)
 	}
+	const begin = "export const recorded = "
 	head, _, _ := strings.Cut(string(file), begin)
-	want := head + begin + strings.ReplaceAll(eval[string](p, `import("./story/gates.js").then((m) => JSON.stringify(m.record()))`), "],[", "],\n[") + ";\n"
+	rounds := eval[[]string](p, `import("./story/gates.js").then((m) => [0, 5].map((round) => JSON.stringify(m.record(round))))`)
+	if rounds[0] != rounds[1] {
+		t.Error("a later round of the traffic is decided differently")
+	}
+	want := head + begin + strings.ReplaceAll(rounds[0], "]],[[", "]],\n[[") + ";\n"
 	if *update {
 		if err := os.WriteFile(recordedFile, []byte(want), 0o644); err != nil {
 			t.Fatal(err)

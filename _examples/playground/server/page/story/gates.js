@@ -13,34 +13,37 @@ const { period, quota, ahead } = scene;
 const high = 118; // of a lane
 
 // A Recording answers in place of a Ledger until the library is loaded, with what the library has
-// decided when the page was made: rows[i] is the answer to request i of the traffic.
+// decided when the page was made: rows has the answers to a round of the traffic, which are the same
+// in each round.
 class Recording {
-  i = 0; states = {};
+  i = 0;
   constructor(rows) { this.rows = rows; }
   take() {
-    const [allowed, remaining, retryAfter, nextAfter, resetAfter, At, A, B, Until] = this.rows[this.i++];
-    this.states = { "": [{ At, A, B, C: 0, Log: null, Until }] };
+    const [allowed, remaining, retryAfter, nextAfter, resetAfter] = this.rows[this.i++ % this.rows.length];
     return { allowed: allowed === 1, wait: 0, decisions: [{ allowed: allowed === 1, remaining, retryAfter, nextAfter, resetAfter }] };
   }
 }
 
-// record returns the rows of a Recording. It needs the library.
-export function record(until = 75 * second) {
-  return scene.lanes.map(({ limit }) => {
-    const ledger = new Ledger([limit]), rows = [];
-    for (let n = 0; due(n) <= until; n++) {
-      const { allowed, decisions: [d], states: [s] } = ledger.take(Math.round(due(n)));
-      rows.push([allowed ? 1 : 0, d.remaining, d.retryAfter, d.nextAfter, d.resetAfter, s.At, s.A, s.B, s.Until]);
-    }
-    return rows;
-  });
+// record returns the rows of a Recording for a round of the traffic. It needs the library.
+export function record(round) {
+  return scene.lanes.map(({ limit }) => replayed(limit, (round + 1) * scene.script.length).rows.slice(-scene.script.length));
+}
+
+// replayed decides the first requests of the traffic.
+function replayed(limit, until) {
+  const ledger = new Ledger([limit]), rows = [];
+  for (let n = 0; n < until; n++) {
+    const { allowed, decisions: [d] } = ledger.take(Math.round(due(n)));
+    rows.push([allowed ? 1 : 0, d.remaining, d.retryAfter, d.nextAfter, d.resetAfter]);
+  }
+  return { ledger, rows };
 }
 
 // due is when request n of the traffic comes.
 const due = (n) => Math.floor(n / scene.script.length) * scene.round + scene.script[n % scene.script.length];
 
 // Until live is called, the library is not loaded: the traffic gets the answers of the recording, and
-// stops where that ends, and the reader cannot send requests.
+// the reader cannot send requests.
 export class Gates extends Player {
   picture = svg("svg", { class: "gate", role: "img", "aria-label": "Requests arrive from the right at two limits, a fixed window above and GCRA below" });
   stream = new Stream();
@@ -75,10 +78,10 @@ export class Gates extends Player {
     this.move();
   }
 
-  // live goes on with the library, which has been loaded, in the states of the recording.
+  // live goes on with the library, which has been loaded: it decides all of the traffic so far again.
   live() {
     this.loaded = true;
-    for (const lane of this.lanes) lane.ledger = Object.assign(new Ledger([lane.limit]), { states: lane.ledger.states });
+    for (const lane of this.lanes) lane.ledger = replayed(lane.limit, this.next).ledger;
     this.find(".bar").hidden = false;
     this.invite();
   }
@@ -87,7 +90,6 @@ export class Gates extends Player {
 
   // until sends the requests of the traffic that are due by an instant.
   until(now) {
-    if (!this.loaded) now = Math.min(now, due(recorded[0].length) - 1);
     for (; due(this.next) <= now; this.next++) {
       this.now = due(this.next);
       this.take();
