@@ -44,7 +44,7 @@ func (a *Admission) Context() context.Context {
 	return a.stay.v
 }
 
-// Allowed reports whether the request was admitted and its units were charged.
+// Allowed reports whether the request was admitted and charged.
 func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transaction.Allowed() }
 
 // RetryAfter returns how long to wait until the request could be admitted, assuming that no other

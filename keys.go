@@ -157,12 +157,13 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 }
 
 // FreePreflight returns a Rule.Cost function that makes CORS preflight requests free. For other
-// requests, it returns cost(r), or 1 if cost is nil. A preflight is free only if it looks like one
-// sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, but without
-// a body or any of the fields Authorization, Proxy-Authorization, Cookie, Expect and Upgrade. Even
-// a free preflight is refused if its key is denied or banned. Without FreePreflight, preflights are
-// charged like other requests, because clients can send any number of them. CORS middleware in
-// front of the Limiter answers preflights before they are charged.
+// requests, the returned function calls cost, or returns 1 if cost is nil. A preflight is free only
+// if it looks like one sent by a browser: an OPTIONS request with Origin and
+// Access-Control-Request-Method, but without a body or any of the fields Authorization,
+// Proxy-Authorization, Cookie, Expect and Upgrade. Even a free preflight is refused if its key is
+// denied or banned. Without FreePreflight, preflights are charged like other requests, because
+// clients could otherwise send any number of them. CORS middleware in front of the Limiter answers
+// preflights before they are charged.
 func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
 	return func(r *http.Request) int64 {
 		switch {

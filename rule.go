@@ -138,10 +138,10 @@ const (
 	NoKeyRefuse
 )
 
-// A Policy says whether a rule limits a request, allows it without a limit, refuses it or ignores
-// it. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey can return the
-// result of a map lookup even if the map has no entry. Policies with equal limits are equivalent,
-// so a program may create a new Policy for each request.
+// A Policy says whether a rule limits a request, allows it without a limit, refuses it, or does not
+// apply to it at all. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey
+// can return the result of a map lookup even if the map has no entry. Policies with equal limits
+// are equivalent, so a program may create a new Policy for each request.
 type Policy struct {
 	kind   kind
 	limits []Limit
@@ -156,7 +156,7 @@ const (
 	allowedKind
 )
 
-// Limited returns a policy with the given limits, or the zero Policy if there are none.
+// Limited returns a policy with the given limits, or the zero Policy if no limits are given.
 func Limited(limits ...Limit) Policy {
 	if len(limits) == 0 {
 		return Policy{}
@@ -164,8 +164,8 @@ func Limited(limits ...Limit) Policy {
 	return Policy{limitedKind, limits}
 }
 
-// Unlimited returns a policy without limits, for example for a premium tier. If either Rule.Policy
-// or Rule.ForKey returns Unlimited and the other returns Denied, the request is refused. A ban has
+// Unlimited returns a policy without limits, for example for a premium tier. If one of Rule.Policy
+// and Rule.ForKey returns Unlimited and the other returns Denied, the request is refused. A ban has
 // no effect while the key's policy is Unlimited.
 func Unlimited() Policy { return Policy{kind: unlimitedKind} }
 
@@ -221,8 +221,8 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
 // is the time until the ban has ended and the limits allow the request. A process that does not yet
 // know of a ban learns of it from the decision on the next request with that key. That request is
-// refused but still charged, unless it would have had to wait. Requests that are already waiting
-// when a ban begins keep their places in the queue.
+// refused but still charged. It is not charged if it would have had to wait. Requests that are
+// already waiting when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a

@@ -75,7 +75,7 @@ func (o *TransportOptions) complete() error {
 // but at most MaxPause. It is kept in the store, so it applies to all processes that share the
 // store. New requests get slots after the end of the pause. A request that is already waiting is
 // checked again before it is sent, and gets a later slot if its key is paused by then. Unpause ends
-// a pause early. After a pause, limits such as SlidingLog admit a whole quota at once.
+// a pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
 // when the request fails without a response. If the body is never closed, the reserved units remain
@@ -104,8 +104,9 @@ func (o *TransportOptions) complete() error {
 // If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
 // store still fails, OnError decides what happens to the request. If the store's response is lost,
-// the request may be charged twice. Every store error is logged and observed. Transport does not
-// use the Limiter's OnError, nor its options that affect responses, such as Headers.
+// the request may be charged twice. Every store error is logged and passed to the Limiter's Observe
+// function. Transport does not use the Limiter's OnError, nor its options that affect responses,
+// such as Headers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

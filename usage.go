@@ -11,11 +11,11 @@ import (
 )
 
 // ReportUsage records that a request has used a number of units, such as LLM tokens. Usage from
-// several calls is added up. Outcome.Used passes the total for a rule's Unit ("requests" by
-// default) to the rule's Settle function. If some rules have a Settle function but none of them has
+// several calls is added up. The total for a rule's Unit ("requests" by default) is passed to the
+// rule's Settle function in Outcome.Used. If some rules have a Settle function but none of them has
 // the given unit, a warning is logged. If no rule has a Settle function, a warning is logged only
 // if some rule has the given unit. If the request was already settled, nothing is charged and a
-// warning is logged. If used is negative, it counts as 0. ReportUsage is safe for concurrent use.
+// warning is logged. A negative number counts as 0. ReportUsage is safe for concurrent use.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
 	var unsettled *rule

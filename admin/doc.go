@@ -123,8 +123,8 @@
 // key that has never been used has its full quota. A key longer than 128 bytes is shown as its
 // digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest.
 //
-// If a KeyFunc hashes keys that are not addresses, queries must contain the hashed key. /top and
-// the logs show hashed keys.
+// If a rule's KeyFunc hashes something other than an address, such as an API key, queries must
+// contain the hashed key. /top and the logs show hashed keys.
 //
 // A change is rejected with 400 if its key looks like an address but requests from that address
 // have a different key, for example because the rule counts networks. The response names the key to

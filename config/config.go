@@ -79,8 +79,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file. Units are counted in the given store. If the file contains errors, Open
-// returns an error that wraps up to 100 of them, each an [*Error].
+// Open loads a rules file. The given store counts the units that requests spend. If the file
+// contains errors, Open returns an error that wraps up to 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -139,9 +139,9 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 }
 
 // HandlerOfAll returns middleware that charges all rules in the file together. It uses the rules in
-// force when a request arrives, so a reload may add and remove rules. The headers setting must be
-// the same for all rules: HandlerOfAll panics if it differs between rules, and a later reload fails
-// if it would differ.
+// force when a request arrives, so a reload may add and remove rules. All rules must have the same
+// headers setting. Otherwise HandlerOfAll panics, and a reload that would make the settings differ
+// fails.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
@@ -179,8 +179,8 @@ func (f *File) handler(names []string) int {
 	return len(next.limiters) - 1
 }
 
-// Limiters returns the Limiters that the file's handlers currently use, for example for package
-// admin. A reload replaces them.
+// Limiters returns the Limiters that the file's handlers currently use. Package admin, for example,
+// needs them. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
 // TrustedProxies returns the proxies listed under trusted-proxies in the file. Use it if your

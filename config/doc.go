@@ -66,13 +66,14 @@
 //     week and month stand for calendar windows.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
-//     or a list of these. If the list includes exposed, the fields are also listed in
+//     or a list of these. A list may also contain exposed, which adds the fields' names to
 //     Access-Control-Expose-Headers.
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - settle is reserved (the default) or used. With reserved, a request is charged its cost. With
-//     used, it is charged the units that its handler reports or draws: see [weir.ChargeUsed].
+//   - settle is reserved (the default) or used. With the value reserved, a request is charged its
+//     cost. With the value used, it is charged the units that its handler reports or draws: see
+//     [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
 //   - allow is a list of clients to which the rule does not apply, and deny is a list of clients
@@ -98,10 +99,10 @@
 // # Reloads
 //
 // Stores keep counts under the key and the names of the rule, limit and algorithm. A reload
-// preserves a count if its key and names stay the same. You can therefore change a limit's numbers
-// without losing its count, and add or remove limits without losing the counts of the rule's other
-// limits. A limit without a name is named after its period ([weir.Limit.StoredName]), so give it a
-// name if its period may change. A [Change] says whether a reload loses the counts of a rule or
-// limit. If the secret of [keys.Hashed] changes, the counts of all hashed keys start again at 0. A
-// reload cannot detect such a change.
+// preserves a count if none of these changes. You can therefore change a limit's numbers without
+// losing its count, and add or remove limits without losing the counts of the rule's other limits.
+// A limit without a name is named after its period ([weir.Limit.StoredName]), so give it a name if
+// its period may change. A [Change] says whether a reload loses the counts of a rule or limit. If
+// the secret of [keys.Hashed] changes, the counts of all hashed keys start again at 0. A reload
+// cannot detect such a change.
 package config

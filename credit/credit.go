@@ -19,12 +19,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a Store that wraps the store next. If the limits of one of the named rules refuse a
-// charge, the Store pays for it with granted units. Each refusal under these rules requires a
-// second call to the wrapped store; refusals under other rules do not. New panics if next is nil or
-// if no rule is named.
+// New returns a Store that wraps another store, next. If the limits of one of the named rules
+// refuse a charge, the Store pays for it with granted units. Each refusal under these rules
+// requires a second call to the wrapped store; refusals under other rules do not. New panics if
+// next is nil or if no rule is named.
 //
-// The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of these
+// The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of the
 // second calls are answered from memory, because the Hybrid remembers for one second that a key has
 // no granted units.
 //
@@ -39,10 +39,10 @@ import (
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
-// number of units left under the limit that refused the charge. If the rule's Settle function
-// refunds such a charge, the units are granted again, unless they have expired. The refund is also
-// lost if the key has had no granted units for an hour or more.
+// In the Decision on a charge that was paid with granted units, the At field is set to Paid, and
+// Remaining is the number of units left under the limit that refused the charge. If the rule's
+// Settle function refunds such a charge, the units are granted again, unless they have expired. The
+// refund is also lost if the key has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -59,7 +59,7 @@ type Options struct {
 	Rules []string
 }
 
-// When limits refuse a charge, a Store pays for it with granted units. See New.
+// A Store uses granted units to pay for charges that would otherwise be refused. See New.
 type Store struct {
 	next  quota.Store
 	rules []string
@@ -67,7 +67,7 @@ type Store struct {
 
 // Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if d
 // is 0. They are added to units left from earlier grants, up to 2^50 in total. The earlier units
-// and the new ones then expire together, at whichever of their expiry times is latest.
+// and the new ones then all expire at the later of the two expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -80,8 +80,8 @@ func Grant(ctx context.Context, store quota.Store, rule, key string, units int64
 	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// Left returns how many granted units a key has left under a rule, and when they expire. If none
-// are left, until is the zero Time.
+// Left returns how many granted units a key has left under a rule, and the time until which they
+// are valid. If no units are left, that time is the zero Time.
 func Left(ctx context.Context, store quota.Store, rule, key string) (units int64, until time.Time, err error) {
 	t := quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}}
 	if err := store.Take(ctx, &t); err != nil || t.Decisions[0].Remaining == 0 {

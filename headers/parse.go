@@ -91,8 +91,8 @@ const (
 // field. Numbers below 10^8 are seconds from now, numbers from 10^8 are Unix seconds, and numbers
 // from 10^11 are Unix milliseconds. A number may have decimals. A retry-after-ms field, however, is
 // always the number of milliseconds to wait. A Unix time more than a year in the past means
-// "never". Other formats are durations ("6m0s"), RFC 3339 and the three HTTP date formats. Waits
-// are capped at 24 hours. Negative and malformed values are ignored.
+// "never", so the wait is 24 hours. Other formats are durations ("6m0s"), RFC 3339 and the three
+// HTTP date formats. Waits are capped at 24 hours. Negative and malformed values are ignored.
 //
 // The server's clock may differ from the local one, so Parse interprets absolute times relative to
 // the response's Date field. Because Date is in whole seconds, a wait may be up to a second too

@@ -40,8 +40,7 @@ const unreadable = "unreadable"
 // Anyone can spend another user's quota by sending that user's name: see [ByBasicAuthUser].
 //
 // For an outgoing request with a GetBody function, ByJSON reads the copy of the body that GetBody
-// returns. ByJSON panics if field or one of the names in its path is empty, or if max is less than
-// 1.
+// returns. ByJSON panics if the field's path or a name in it is empty, or if max is less than 1.
 func ByJSON(field string, max int64) weir.KeyFunc {
 	path := strings.Split(strings.ReplaceAll(field, `\.`, "\x00"), ".")
 	for i, name := range path {

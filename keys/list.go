@@ -109,8 +109,8 @@ func (l *AddrList) Has(a netip.Addr) bool {
 }
 
 // Match returns a function that calls find to obtain a request's client address, and reports
-// whether the list contains that address. It returns false if the request has none. Usually, find
-// is the result of ClientAddr with the same trusted proxies as for weir.ByIP.
+// whether the list contains that address. It returns false if the request has none. The argument
+// find is usually the result of [ClientAddr], called with the same trusted proxies as weir.ByIP.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)

@@ -321,6 +321,25 @@ func TestOutagePage(t *testing.T) {
 			t.Errorf("%s: the page says %q", policy, got)
 		}
 	}
+	// What was called before is not drawn while Redis is down, and the newest request is the last.
+	got := eval[struct {
+		Lines       int
+		Marks, Back string
+	}](p, `(() => {
+		const s = playground.scenes.outage, e = s.find(".policy"), marks = () => [...s.picture.querySelectorAll(".mark")].filter((m) => m.getBoundingClientRect().x < s.picture.getBoundingClientRect().x + s.picture.clientWidth / 3).sort((a, b) => a.getBoundingClientRect().x - b.getBoundingClientRect().x);
+		e.value = "open";
+		e.dispatchEvent(new Event("change"));
+		s.send(0, 3);
+		s.draw();
+		s.pause();
+		const got = { lines: s.picture.querySelectorAll(".call").length, marks: marks().map((m) => m.classList.contains("passed") ? "o" : "x").join("") };
+		s.find("button.down").click();
+		s.pause();
+		return { ...got, back: s.find("[data-tell]").textContent };
+	})()`)
+	if want := "ooooxooo"; got.Lines != 0 || got.Marks != want || !strings.HasPrefix(got.Back, "Redis decides again, with the counts that it had.") {
+		t.Errorf("got %+v, want no lines and %s", got, want)
+	}
 	p.click("#outage .reset")
 	if got, want := p.text("#outage button.down"), "Stop Redis"; got != want {
 		t.Errorf("after Start over the button says %q, want %q", got, want)
@@ -396,6 +415,8 @@ func TestWhich(t *testing.T) {
 	if got := p.text("#which .customers"); !strings.HasPrefix(got, "Each account may send 5 requests in any 15 min.") {
 		t.Errorf("the link opens with %q", got)
 	}
+	eval[any](p, `location.hash = "#which?quota=7&whose=key"`) // in a page that is open
+	p.wait(`document.querySelector("#which .customers").textContent.startsWith("Each API key may send 7 requests in any 15 min.")`)
 	set("quota", "1000000")
 	set("periods", "30")
 	set("unit", "d")

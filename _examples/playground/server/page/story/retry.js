@@ -35,7 +35,7 @@ export const retry = {
   requests: (tape) => clients.flatMap((_, i) => work(tape, i)),
   changes: true, // the requests depend on the limit
   rows: clients.map(({ title }, i) => ({
-    title, height: 34, max: 1, ticks: [],
+    title, height: 30, max: 1, ticks: [],
     place: (d) => d.who === i ? (d.allowed ? 0.25 : 0.75) : undefined,
     live: (tape, area) => {
       const [yes, no] = counts(tape.past, i);
@@ -46,7 +46,7 @@ export const retry = {
   tells: {
     lesson({ dots }) {
       const [a, b, c] = clients.map((_, i) => counts(dots, i)[1]), late = Math.round(end(dots, 1) / 1e5) - Math.round(end(dots, 0) / 1e5);
-      return say`The client that hammers is done ${late > 0 ? `${(late / 10).toFixed(1)} s later` : "at the same time"}, and ${b} of its requests are refused: work for both sides, and where a server has a penalty, a ban. The client that waits has ${a} refused. The third has ${c}: each response tells it how many are left, and when the next fits.`;
+      return say`The client that hammers is done ${late > 0 ? `${(late / 10).toFixed(1)} s later` : "at the same time"}, and ${b} of its requests are refused: work for both sides, and with a penalty, a ban. The client that waits has ${a} refused. The third has ${c}: each response says when the next fits.`;
     },
   },
   why: (d) => d.allowed ? "A job is done." : clients[d.who].why,
