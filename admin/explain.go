@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -110,24 +109,6 @@ func (s *ruleState) recall(r *rule) {
 		}
 		s.Past = append(s.Past, fmt.Sprintf("this process %s the key %d times in the last hour, the last time %s ago by %s", verb, s.Refusals, ago(s.refusals.Last), reasonText(s.refusals.Reason)))
 	}
-}
-
-// durationText formats a number of seconds for people: 1h30m, 12.5s.
-func durationText(seconds float64) string {
-	d := time.Duration(seconds * 1e9)
-	for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond, time.Microsecond} {
-		if d >= 10*unit {
-			d = d.Round(unit)
-			break
-		}
-	}
-	text := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
 }
 
 // note returns the note of the override of a key in Options.Overrides, or "".

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -63,14 +62,6 @@ func failureText(n int64, cause string, at time.Time) string {
 	return "1 error, " + ago(at) + " ago"
 }
 
-// addrsText joins addresses, at most three of them.
-func addrsText(addrs []string) string {
-	if more := len(addrs) - 3; more > 0 {
-		return strings.Join(addrs[:3], ", ") + " and " + strconv.Itoa(more) + " more"
-	}
-	return strings.Join(addrs, ", ")
-}
-
 // Requests returns how many requests there were.
 func (s *strip) Requests() int64 { return s.Minute.Allowed + s.Minute.Refused + s.Minute.Failed }
 
@@ -79,43 +70,6 @@ func (s *strip) PerSecond(n int64) string { return rate(n, s.Over) }
 
 // Share returns how many of the requests were refused.
 func (s *strip) Share() string { return share(s.Minute.Refused, s.Requests()) }
-
-// rate returns n in so many seconds as a rate.
-func rate(n int64, over float64) string {
-	r := float64(n) / max(1, over)
-	switch {
-	case n == 0:
-		return "0/s"
-	case r < 1:
-		return fmt.Sprintf("%.1f/min", 60*r)
-	case r < 10:
-		return fmt.Sprintf("%.1f/s", r)
-	}
-	return number(int64(r+.5)) + "/s"
-}
-
-// share returns n of all in percent.
-func share(n, all int64) string {
-	switch p := 100 * float64(n) / float64(max(1, all)); {
-	case n == 0:
-		return "0 %"
-	case p < 1:
-		return "below 1 %"
-	case n < all && p > 99:
-		return "over 99 %"
-	default:
-		return strconv.FormatFloat(p, 'f', 0, 64) + " %"
-	}
-}
-
-// number formats n with commas: 12,345.
-func number(n int64) string {
-	text := strconv.FormatInt(n, 10)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
 
 // lastMinute is how many intervals of watch.Traffic.History are a minute.
 const lastMinute = int(time.Minute / watch.HistoryEvery)
@@ -240,164 +194,4 @@ func versionOf() string {
 		}
 	}
 	return ""
-}
-
-// A ruleRow is what the page shows of a rule.
-type ruleRow struct {
-	ruleBody
-	Last15 watch.Count
-	Minute watch.Count
-	Spark  spark
-	keys   int   // how many keys the rule refused in the last 5 minutes, as far as they are known
-	recent int   // how many of these keys it refused in the last minute
-	all    int64 // refusals of these keys, at least
-	most   watch.Refused
-}
-
-// Share returns how many requests the rule refused in the last minute.
-func (r *ruleRow) Share() string { return share(r.Minute.Refused, r.Minute.Allowed+r.Minute.Refused) }
-
-// Bad reports whether the rule refuses half of its requests.
-func (r *ruleRow) Bad() bool { return r.Minute.Refused > 0 && r.Minute.Refused >= r.Minute.Allowed }
-
-// ruleRows returns a row for each rule. offenders are the keys of the last 5 minutes.
-func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRow {
-	rows := make([]ruleRow, len(rules))
-	for i := range rules {
-		r := &rows[i]
-		r.ruleBody = rules[i]
-		for _, k := range offenders {
-			if k.Rule != r.Name || k.Shadow != (r.Enforce == 0) {
-				continue
-			}
-			if r.keys == 0 {
-				r.most = k
-			}
-			r.keys, r.all = r.keys+1, r.all+k.AtLeast()
-			if time.Since(k.Last) < time.Minute {
-				r.recent++
-			}
-		}
-		if h.o.Traffic == nil {
-			continue
-		}
-		counts, since := h.o.Traffic.History(r.Name)
-		r.Minute, _ = minute(counts, since)
-		for _, c := range counts {
-			r.Last15.Add(c)
-		}
-		r.Spark = sparkOf(counts)
-	}
-	return rows
-}
-
-// A spark is the drawing of 15 minutes: an outline of all requests, and within it of those that
-// were refused or would have been.
-type spark struct {
-	All, Shadow, Refused string // data of SVG paths, in a box of 60 by 20
-	Peak                 string // the most requests in a column, as a rate
-}
-
-// sparkOf draws columns of 15 s.
-func sparkOf(counts []watch.Count) (s spark) {
-	const columns, height = 60, 20
-	var sums [columns]watch.Count
-	most := int64(0)
-	for i, c := range counts {
-		sum := &sums[i*columns/len(counts)]
-		sum.Add(c)
-		most = max(most, sum.Allowed+sum.Shadow+sum.Refused)
-	}
-	if most == 0 {
-		return s
-	}
-	draw := func(n func(c *watch.Count) int64) string {
-		var path strings.Builder
-		for i := range sums {
-			if n := n(&sums[i]); n > 0 {
-				y := max(1, float64(height)*float64(n)/float64(most)) // a single refusal is seen, too
-				fmt.Fprintf(&path, "M%d %dv-%.1fh1v%.1fz", i, height, y, y)
-			}
-		}
-		return path.String()
-	}
-	s.All = draw(func(c *watch.Count) int64 { return c.Allowed + c.Shadow + c.Refused })
-	s.Shadow = draw(func(c *watch.Count) int64 {
-		if c.Shadow == 0 {
-			return 0
-		}
-		return c.Shadow + c.Refused
-	})
-	s.Refused = draw(func(c *watch.Count) int64 { return c.Refused })
-	s.Peak = rate(most, 15)
-	return s
-}
-
-// An offender is a key that was refused in the last 5 minutes, or in the last hour.
-type offender struct {
-	watch.Refused
-	Five, Hour int64 // refusals, at least
-	Rate       string
-	Ago        string
-}
-
-// mostOffenders is how many keys of each window are shown, and mostShadows how many of these may be
-// keys that only a rule in shadow would have refused. Those come last.
-const mostOffenders, mostShadows = 10, 5
-
-// offenders returns the keys that were refused most in the last 5 minutes, and those of the last
-// hour that are not among them.
-func (h *Handler) offenders(five []watch.Refused, over time.Duration) []offender {
-	type id struct {
-		rule, key string
-		shadow    bool
-	}
-	idOf := func(k *watch.Refused) id { return id{k.Rule, k.Key, k.Shadow} }
-	hour, _ := h.o.Top.Keys(time.Hour)
-	inFive, inHour := map[id]int64{}, map[id]int64{}
-	for i := range five {
-		inFive[idOf(&five[i])] = five[i].AtLeast()
-	}
-	for i := range hour {
-		inHour[idOf(&hour[i])] = hour[i].AtLeast()
-	}
-	list, shown := []offender{}, map[id]bool{}
-	for _, shadow := range []bool{false, true} {
-		for _, keys := range [][]watch.Refused{five, hour} {
-			most := mostOffenders
-			if shadow {
-				most = mostShadows
-			}
-			for i := range keys {
-				k, id := &keys[i], idOf(&keys[i])
-				if k.Shadow != shadow {
-					continue
-				}
-				if !shown[id] {
-					shown[id] = true
-					list = append(list, offender{*k, inFive[id], inHour[id], rate(inFive[id], over.Seconds()), ago(k.Last)})
-				}
-				if most--; most == 0 {
-					break
-				}
-			}
-		}
-	}
-	return list
-}
-
-// ago says how long ago something was.
-func ago(t time.Time) string {
-	d := time.Since(t)
-	switch {
-	case d < 2*time.Second:
-		return "1 s"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", d/time.Hour)
-	}
-	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
