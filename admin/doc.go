@@ -50,7 +50,7 @@
 //	GET  /state?key=K                what K has left under each rule
 //	GET  /state?rule=R&key=K         what K has left under R
 //	GET  /explain?rule=R&key=K       the state of K, and why it is refused, in sentences
-//	GET  /explain?key=K&from=A       the same for a client at address A, for rules with address lists
+//	GET  /explain?key=K&from=A       the same under each rule, for a client at address A
 //	GET  /top?rule=R&seconds=300     the most refused keys of the last 300 seconds; the default is an hour
 //	GET  /refusals?rule=R&key=K      the latest refusals, with limit and route; rule and key are optional
 //	GET  /bans?rule=R                the bans that this process knows of, and the denied networks
@@ -76,8 +76,11 @@
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
 // The field "listed" is "allow" or "deny" if one of the rule's lists or overrides allows or denies
-// the key. If the key has an override, "overridden" is true. If K is an address and requests from
-// that address have a different key under the rule, "looked_up" is that key.
+// the key. If the key has an override, "overridden" is true. If the rule was looked up under another
+// key than K, "looked_up" is that key: K may be an address whose requests have a different key under
+// the rule, such as that of its network. If R is not given and K is not an address, a rule that
+// finds a key in every request, such as one that counts addresses, is looked up under the key of the
+// client at address A.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" names the missing information, such as the limits that Policy would choose,

@@ -58,8 +58,11 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 // the key, and for which reasons.
 func (s *ruleState) explain(r *rule) {
 	s.explanation = &explanation{Because: []string{}}
-	if s.Listed == "deny" {
-		s.Because = append(s.Because, "a list or an override of the rule denies the key")
+	switch {
+	case s.Listed == "deny" && s.denied:
+		s.Because = append(s.Because, "an override denies the key, such as a ban by an operator")
+	case s.Listed == "deny":
+		s.Because = append(s.Because, "a list of the rule denies the client")
 	}
 	if s.BannedFor > 0 {
 		s.Because = append(s.Because, "the key is banned for another "+durationText(s.BannedFor))

@@ -1,11 +1,8 @@
 package admin
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,10 +18,11 @@ type strip struct {
 	Minute   watch.Count // of all requests
 	Over     float64     // how many seconds Minute covers
 
-	Breakers, Open    int    // how many there are, and how many are open
-	Fallbacks, Active int    // how many there are, and how many have decided for more than a moment, and still do
-	Fallback          string // when fallbacks decided last, such as "14 s ago", if that was in the last minute
-	Decided           int64  // by fallbacks, since they were made
+	Breakers, Open    int                 // how many there are, and how many are open
+	Fallbacks, Active int                 // how many there are, and how many have decided for more than a moment, and still do
+	Fallback          string              // when fallbacks decided last, such as "14 s ago", if that was in the last minute
+	Decided           int64               // by fallbacks, since they were made
+	last              quota.FallbackStats // of the fallback that decided last
 	outage            []string
 
 	InMemory      bool   // the store is the memory of this process
@@ -122,6 +120,9 @@ func (h *Handler) strip() *strip {
 			if decides(st) {
 				s.Active++
 			}
+			if st.Last.After(s.last.Last) {
+				s.last = st
+			}
 			if st.Last.After(last) {
 				last = st.Last
 			}
@@ -136,49 +137,6 @@ func (h *Handler) strip() *strip {
 	}
 	s.outage = h.outage(decided, inUse)
 	return s
-}
-
-// decides reports whether a state goes on in which a fallback decides: its first store has failed for
-// a second or longer, and did so a moment ago. A single timeout is none, and no request ends it.
-func decides(s quota.FallbackStats) bool {
-	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
-}
-
-// outage returns what fallbacks have decided since the page was last shown while none did, by
-// cause, the most frequent first.
-func (h *Handler) outage(decided map[string]int64, active bool) (causes []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !active {
-		h.before = decided
-		return nil
-	}
-	count := func(cause string) int64 { return decided[cause] - h.before[cause] }
-	for _, cause := range slices.SortedFunc(maps.Keys(decided), func(a, b string) int { return cmp.Or(cmp.Compare(count(b), count(a)), cmp.Compare(a, b)) }) {
-		if n := count(cause); n > 0 {
-			causes = append(causes, fmt.Sprintf("%s: %s", causeText(cause), number(n)))
-		}
-	}
-	return causes
-}
-
-// causeText says what a cause of quota.Cause is.
-func causeText(cause string) string {
-	switch cause {
-	case "unusable":
-		return "the store cannot work as it is set up"
-	case "full":
-		return "the store in memory is full"
-	case "busy":
-		return "the store is busy"
-	case "open":
-		return "the breaker is open"
-	case "timeout":
-		return "the store did not answer in time"
-	case "limit":
-		return "a limit is invalid"
-	}
-	return "the store cannot be reached, or answers with an error"
 }
 
 // versionOf returns the version of this module in the program, or "" if it is not known.
