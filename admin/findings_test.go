@@ -223,6 +223,43 @@ func TestStripFallback(t *testing.T) {
 	})
 }
 
+// TestRateNow: the rate of a key is that of now, not of 5 minutes, also at the beginning of a minute.
+func TestRateNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		store, top := memstore.New(memstore.Options{}), watch.NewTop(100)
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1)}, Logger: quiet, Observe: top.Observe})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			_, got, _ := strings.Cut(send(h, "GET", "/", "").Body.String(), `data-label="rate now">`)
+			if got, _, _ = strings.Cut(got, "<"); got != want {
+				t.Errorf("%s: got %s, want %s", when, got, want)
+			}
+		}
+		flood := func(seconds int) { // 10 a second
+			for range seconds {
+				spend(l, "mallory", 10)
+				time.Sleep(time.Second)
+			}
+		}
+		spend(l, "mallory", 1)
+		time.Sleep(4 * time.Minute)
+		flood(30)
+		expect("half a minute", "10/s")
+		flood(35)
+		expect("at the beginning of a minute", "10/s")
+		time.Sleep(2 * time.Minute)
+		expect("after it", "0/s")
+	})
+}
+
 // A changed file knows what its last reload changed, and what its rules read.
 type changed struct {
 	dated

@@ -20,14 +20,24 @@ const mostOffenders, mostShadows = 10, 5
 
 // offenders returns the keys that were refused most in the last 5 minutes, and those of the last
 // hour that are not among them.
-func (h *Handler) offenders(five []watch.Refused, over time.Duration) []offender {
+//
+// The rate is that of the last 15 to 75 s: that of 5 minutes would be low while a flood is new, and high
+// after it.
+func (h *Handler) offenders(five []watch.Refused) []offender {
 	type id struct {
 		rule, key string
 		shadow    bool
 	}
 	idOf := func(k *watch.Refused) id { return id{k.Rule, k.Key, k.Shadow} }
 	hour, _ := h.o.Top.Keys(time.Hour)
-	inFive, inHour := map[id]int64{}, map[id]int64{}
+	now, over := h.o.Top.Keys(time.Minute)
+	if over < 15*time.Second { // of a minute that has just begun
+		now, over = h.o.Top.Keys(2 * time.Minute)
+	}
+	inFive, inHour, atOnce := map[id]int64{}, map[id]int64{}, map[id]int64{}
+	for i := range now {
+		atOnce[idOf(&now[i])] = now[i].AtLeast()
+	}
 	for i := range five {
 		inFive[idOf(&five[i])] = five[i].AtLeast()
 	}
@@ -48,7 +58,7 @@ func (h *Handler) offenders(five []watch.Refused, over time.Duration) []offender
 				}
 				if !shown[id] {
 					shown[id] = true
-					list = append(list, offender{*k, inFive[id], inHour[id], rate(inFive[id], over.Seconds()), ago(k.Last)})
+					list = append(list, offender{*k, inFive[id], inHour[id], rate(atOnce[id], over.Seconds()), ago(k.Last)})
 				}
 				if most--; most == 0 {
 					break

@@ -223,9 +223,8 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 		return p, err
 	}
 	var five []watch.Refused
-	var over time.Duration
 	if h.o.Top != nil {
-		five, over = h.o.Top.Keys(5 * time.Minute)
+		five, _ = h.o.Top.Keys(5 * time.Minute)
 	}
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
 	p.Findings = h.findings(p.Strip, p.Rows)
@@ -236,7 +235,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	switch p.Tab {
 	case "":
 		if h.o.Top != nil {
-			p.Offenders = h.offenders(five, over)
+			p.Offenders = h.offenders(five)
 		}
 		p.Refusals = h.refusals("", "", 15)
 	case "refusals":
