@@ -110,7 +110,7 @@ func (s *ruleState) recall(r *rule) {
 		if s.refusals.Shadow {
 			verb = "would have refused"
 		}
-		s.Past = append(s.Past, fmt.Sprintf("this process %s the key %d times in the last hour, the last time %s ago by %s", verb, s.Refusals, ago(s.refusals.Last), reasonText(s.refusals.Reason)))
+		s.Past = append(s.Past, fmt.Sprintf("this process %s the key %s times in the last hour, the last time %s ago by %s", verb, number(s.Refusals), ago(s.refusals.Last), reasonText(s.refusals.Reason)))
 	}
 }
 

@@ -81,7 +81,11 @@ type lookup struct {
 	key     string     // as the rule's KeyFunc returns it
 	from    netip.Addr // of the client; invalid if it is not known
 	unknown []string   // what could refuse the request, but cannot be known
+	keyless bool       // the key of the rule is that of the client's address, which is not known
 }
+
+// Keyless reports whether the typed key is not one of the rule, whose key is not known.
+func (l *lookup) Keyless() bool { return l.keyless }
 
 // keyAt returns the key of a request that has only this address. ok is false if the rule needs more.
 func (r *rule) keyAt(from netip.Addr) (key string, ok bool) {
@@ -129,7 +133,7 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 		case has && (from.IsValid() || !differs):
 			l.key, _ = r.keyAt(cmp.Or(from, oneAddr))
 		case has:
-			l.unknown = append(l.unknown, "the rule counts clients by their address, which is not given")
+			l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
 		}
 	}
 	if !ok {

@@ -190,6 +190,11 @@ func TestExplainUnnamed(t *testing.T) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
+	without := send(h, "GET", "/?key=anna", "").Body.String()
+	_, client, _ := strings.Cut(without, "client: <span")
+	if client, _, _ = strings.Cut(client, "</section>"); !strings.Contains(client, "Not known: the rule counts clients by their address, which is not given.") || strings.Contains(client, "<table") || strings.Contains(client, "do=") {
+		t.Errorf("without the address of the client, the page offers changes of what is no key: %s", client)
+	}
 	if n := strings.Count(page, "All clients at this address, such as the users of an office, share the key."); n != 1 {
 		t.Errorf("the page says of %d rules that an address is shared, want 1", n)
 	}

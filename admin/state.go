@@ -265,7 +265,7 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 		s.unknown = nil
 	case !known && l.from.IsValid():
 		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by more than its address")
-	case !known:
+	case !known && !l.keyless:
 		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by its address, which is not given")
 	}
 	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && r.ForKey != nil {
