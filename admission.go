@@ -26,8 +26,8 @@ type Admission struct {
 }
 
 // WriteHeaders sets the rate-limit header fields in the Limiter's Dialect. If the request was
-// refused, it also sets Retry-After. It does nothing for an Admission from FromContext, because the
-// fields are already set.
+// refused, it also sets Retry-After. It does nothing for an Admission returned by FromContext,
+// because the fields are already set.
 func (a *Admission) WriteHeaders(h http.Header) {
 	if s := a.stay; s != nil {
 		s.l.writeHeaders(h, s.v, false)
@@ -36,7 +36,7 @@ func (a *Admission) WriteHeaders(h http.Header) {
 
 // Context returns the context of the request passed to Admit, extended with the decision.
 // FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this context. It
-// returns nil for an Admission from FromContext.
+// returns nil for an Admission returned by FromContext.
 func (a *Admission) Context() context.Context {
 	if a.stay == nil {
 		return nil
@@ -44,18 +44,18 @@ func (a *Admission) Context() context.Context {
 	return a.stay.v
 }
 
-// Allowed reports whether the request was admitted and its charges were spent.
+// Allowed reports whether the request was admitted and charged.
 func (a *Admission) Allowed() bool { return a.Refusal.Reason == 0 && a.Transaction.Allowed() }
 
-// RetryAfter returns how long to wait until the request would be admitted, provided that nothing
-// else is spent. It may be quota.Never.
+// RetryAfter returns how long to wait until the request could be admitted, assuming that no other
+// request spends units in the meantime. It may be quota.Never.
 func (a *Admission) RetryAfter() time.Duration {
 	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
 }
 
 // A RefusedError is the error for a refused request. Limiter.Admit returns it, as does the
-// RoundTripper returned by Limiter.Transport. Use errors.As to find it in a chain of errors. A
-// *quota.LimitedError with the same charges can be found in the same way.
+// RoundTripper returned by Limiter.Transport. Use errors.As to find it in a chain of errors.
+// errors.As also finds a *quota.LimitedError with the same charges.
 type RefusedError struct {
 	Admission *Admission
 }
@@ -80,8 +80,8 @@ func (e *RefusedError) Unwrap() error {
 	return &quota.LimitedError{Transaction: &e.Admission.Transaction}
 }
 
-// RetryAfter returns how long to wait until the request would be admitted, provided that nothing
-// else is spent. It may be quota.Never.
+// RetryAfter returns how long to wait until the request could be admitted, assuming that no other
+// request spends units in the meantime. It may be quota.Never.
 func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
 
 // FromContext returns the decision on the request whose context is ctx, or nil if no Limiter has
@@ -145,7 +145,7 @@ type Event struct {
 	// the clock would take as long as the call itself.
 	Took time.Duration
 
-	// Shadow reports whether the rules of this transaction are in shadow.
+	// Shadow reports whether the rules in this Transaction are in shadow mode.
 	Shadow bool
 
 	// BanBegan reports whether this refusal is the strike that begins a ban.
@@ -201,16 +201,17 @@ var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"
 // Refuse is the default OnLimited handler. It responds with the Status of the rule that refused the
 // request, which is 429 by default. The response body contains JSON problem details (RFC 9457), or
 // text or HTML if the client prefers it. If the key is banned or denied, the problem type is
-// abnormal-usage-detected. If a limit refused the request, the type is quota-exceeded, or
+// abnormal-usage-detected. If a limit refused the request, the problem type is quota-exceeded, or
 // temporary-reduced-capacity if the Status is 503. If a rule with NoKeyRefuse refused the request,
-// the response is 400 with type about:blank, whatever the rule's Status. If no decision was
-// possible and Options.OnError refused the request, the response is 503 with type
+// the status is 400 and the problem type is about:blank, whatever the rule's Status. If no decision
+// was possible and Options.OnError refused the request, the status is 503 and the problem type is
 // temporary-reduced-capacity.
 //
 // Refuse recognizes gRPC, gRPC-Web and Connect clients by their Content-Type and sends them the
-// corresponding error code. The code is permission_denied after a deny, invalid_argument without a
-// key, unavailable for 503, and otherwise resource_exhausted. If waiting helps, the response
-// includes a google.rpc.RetryInfo.
+// corresponding error code. Status 400 becomes invalid_argument, 401 unauthenticated, 404 not_found
+// and 503 unavailable. Status 403 becomes permission_denied, as does 429 if the key is denied. Any
+// other status becomes resource_exhausted. If waiting helps, the response includes a
+// google.rpc.RetryInfo.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {
 		refusal, violated := v.problem()

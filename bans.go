@@ -180,8 +180,8 @@ func (p *penalties) begin(ctx context.Context, store Store, key string) (time.Du
 }
 
 // Ban bans a key under a rule for the duration d, rounded down to whole microseconds. It is
-// intended for operators. The rule must have a Penalty. If the key is already banned for longer,
-// Ban has no effect.
+// intended for operators. The rule must have a Penalty. If the key is already banned until a later
+// time, Ban has no effect.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	b, p, err := l.bansOf(rule)
 	if err != nil {
@@ -223,8 +223,8 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 	return o.Banned, err
 }
 
-// Offenses returns a key's Offenses under a rule, or the store's error. The Offenses are zero if no
-// rule with that name has a Penalty.
+// Offenses returns a key's Offenses under a rule, or the store's error. It returns zero Offenses if
+// no rule with that name has a Penalty.
 func (l *Limiter) Offenses(ctx context.Context, rule, key string) (o Offenses, err error) {
 	_, p, err := l.bansOf(rule)
 	if err != nil {

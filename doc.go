@@ -55,12 +55,13 @@
 // # Vocabulary
 //
 //   - A rule limits requests that have the same key. The rule's name is part of every stored key.
-//   - A key is the string under which a store counts, such as a client address or an account name.
+//   - A key is the string under which a store counts units, such as a client address or an account
+//     name.
 //   - A policy decides whether a rule limits a request, allows it without a limit, or denies it.
 //   - A penalty bans a key that is refused too often. A banned key is refused even if it has units
 //     left.
 //   - A rule in shadow mode is charged but never refuses a request.
 //
-// Package quota defines the terms limit, unit, charge, transaction and state. Package headers
-// defines the term dialect.
+// The terms limit, unit, charge, transaction and state are defined in package quota, and dialect in
+// package headers.
 package weir

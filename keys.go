@@ -38,14 +38,15 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // Trust only the prefixes of your own proxies. If a trusted prefix contains clients, or if a proxy
 // forwards X-Forwarded-For unchanged, clients can choose their keys. Clients behind an untrusted
 // proxy all share the proxy's key. To detect such a proxy, ByIP examines the first 1,024 requests
-// from untrusted peers. It logs a warning to [slog.Default] if a peer with a private address sends
-// X-Forwarded-For or Forwarded. It does the same if more than half of these requests contain one of
-// the two fields. The warning is logged once per process and contains no addresses.
+// from untrusted peers. A warning is logged to [slog.Default] if a peer with a private address
+// sends X-Forwarded-For or Forwarded, or if more than half of these requests contain one of the two
+// fields. It is logged once per process and contains no addresses.
 //
 // Requests whose client address cannot be determined are still limited. If an entry is not an IP
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are
 // trusted, the key is the leftmost one. Peers without an IP address, such as those on a Unix
-// socket, share the key "unknown". To trust such peers, include the zero [netip.Prefix] in trusted.
+// socket, share the key "unknown". To trust such peers, pass the zero [netip.Prefix] as one of the
+// trusted prefixes.
 //
 // ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
 // addresses. If a chi middleware has already determined the client's address, use weirchi.ClientIP.
@@ -120,11 +121,11 @@ func Join(keys ...KeyFunc) KeyFunc {
 }
 
 // FirstOf uses the key from the first function that returns one. If no function does, the request
-// has no key. Each key is prefixed with the position of its function, such as "0:". An API key that
-// looks like an IP address therefore does not spend that address's quota.
+// has no key. Each key is prefixed with the position of the function that returned it, such as
+// "0:". An API key that looks like an IP address therefore does not spend that address's quota.
 //
-// If clients can omit or forge the first keys, let the last key be one that they cannot omit or
-// forge:
+// If clients can omit or forge the earlier keys, the last key should be one that they can neither
+// omit nor forge:
 //
 //	weir.FirstOf(keys.ByContext(userKey{}), weir.ByIP())
 func FirstOf(keys ...KeyFunc) KeyFunc {
@@ -156,11 +157,12 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 }
 
 // FreePreflight returns a Rule.Cost function that makes CORS preflight requests free. For other
-// requests, it returns cost(r), or 1 if cost is nil. A preflight is free only if it looks like one
-// sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, but without
-// a body or any of the fields Authorization, Proxy-Authorization, Cookie, Expect and Upgrade. Even
-// a free preflight is refused if its key is denied or banned. By default, preflights are charged,
-// because clients can send any number of them. CORS middleware in front of the Limiter answers
+// requests, the returned function calls cost, or returns 1 if cost is nil. A preflight is free only
+// if it looks like one sent by a browser: an OPTIONS request with Origin and
+// Access-Control-Request-Method, but without a body or any of the fields Authorization,
+// Proxy-Authorization, Cookie, Expect and Upgrade. Even a free preflight is refused if its key is
+// denied or banned. Without FreePreflight, preflights are charged like other requests, because
+// clients could otherwise send any number of them. CORS middleware in front of the Limiter answers
 // preflights before they are charged.
 func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
 	return func(r *http.Request) int64 {

@@ -44,10 +44,10 @@ type Options struct {
 	// other rules' keys, and delays the requests behind it there. Put limits that many clients
 	// share in a separate Limiter.
 	//
-	// A request under a concurrency limit (algorithms.InFlight) waits in a queue of its process for
-	// the limit and key that refuse it, and takes no place in other queues: see quota.TakeInLine.
-	// It spends and holds nothing until all limits admit it at the same time. If that does not
-	// happen within MaxWait, it is refused.
+	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
+	// queue for the limit and key that refuse it, and takes no place in other queues: see
+	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time. If
+	// that does not happen within MaxWait, it is refused.
 	MaxWait time.Duration
 
 	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. Requests
@@ -79,8 +79,8 @@ type Options struct {
 // New returns a Limiter, or an error that says which argument is invalid and why. It validates all
 // Limits, so only Policy and ForKey can later return an invalid limit. Create Limiters before the
 // server starts, not in a handler. New logs a warning if ten Limiters are created for the same rule
-// within a minute. It also logs a warning if another Limiter over the same store has a rule with
-// the same name but different limits.
+// within a minute. It also logs a warning if another Limiter that uses the same store has a rule
+// with the same name but different limits.
 func New(store Store, o Options) (*Limiter, error) {
 	if store == nil {
 		return nil, errors.New("weir: the store is nil")
@@ -169,7 +169,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Rules returns the rules that the Limiter applies, with the stored name of each limit.
+// Rules returns the rules that the Limiter applies. Each limit's Name is its stored name.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
 	for i := range l.rules {
@@ -192,9 +192,9 @@ func Middleware(store Store, rule string, key KeyFunc, limits ...Limit) func(htt
 	return l.Handler
 }
 
-// Handler returns an http.Handler that applies the rules and calls next for each admitted request.
-// It wraps the ResponseWriter only if a rule has a Settle function. The wrapper still supports
-// http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController.
+// Handler returns an http.Handler that applies the rules and calls the next handler for each
+// admitted request. It wraps the ResponseWriter only if a rule has a Settle function. The wrapper
+// still supports http.Flusher, http.Hijacker, io.ReaderFrom and http.ResponseController.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
 }
@@ -203,7 +203,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 func FailClosed(_ *http.Request, err error) error { return err }
 
 // PolicyOf returns a key's policy under a rule: the one from ForKey or, if there is none, the
-// rule's Limits. The limits in the result have their stored names. PolicyOf does not call
+// rule's Limits. In the result, each limit's Name is its stored name. PolicyOf does not call
 // Rule.Policy, which needs a request. For a rule without Limits, it therefore returns the zero
 // Policy unless ForKey returns Unlimited, Denied or Allowed. It returns an error if there is no
 // such rule, or if one of the key's limits is invalid.

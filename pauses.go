@@ -112,8 +112,8 @@ func (p *pauses) asksToPause(v *verdict, res *http.Response) (pause time.Duratio
 }
 
 // pause stops the use of the keys of v for as long as the server has asked, but at most for
-// MaxPause. New requests queue behind the pause. Requests that already wait learn of the
-// pause from the method paused. If a longer pause is in force, nothing changes.
+// MaxPause. New requests get slots after the end of the pause. Requests that already wait learn of
+// the pause from the method paused. If a longer pause is in force, nothing changes.
 func (p *pauses) pause(v *verdict, asked time.Duration) {
 	d := p.bounded(v, &p.cut, "pause", v.Charges[0].Rule, asked)
 	ctx := asking{v.Context}
@@ -145,9 +145,9 @@ func (p *pauses) paused(v *verdict) bool {
 
 // Unpause ends a pause that Transport imposed on a key under a rule, in all processes that share
 // the store. In a process that uses a quota.HybridStore, the pause may last up to 10 seconds
-// longer. This process also forgets how many units the server said remain for the key, but other
-// processes do not. Requests that are already waiting keep their slots, and later requests do not
-// overtake them.
+// longer. This process also forgets the number of remaining units that the server last reported for
+// the key, but other processes do not. Requests that are already waiting keep their slots, and
+// later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {

@@ -172,8 +172,8 @@ func (p *Penalty) validate() error {
 	return nil
 }
 
-// PolicyOf returns a key's policy as Limiter.PolicyOf does. If the rule is invalid, it returns the
-// error from Validate.
+// PolicyOf returns a key's policy in the same way as Limiter.PolicyOf. If the rule is invalid, it
+// returns the error from Validate.
 func (r Rule) PolicyOf(key string) (Policy, error) {
 	rule, err := newRule(r, defaultWriter)
 	if err != nil {

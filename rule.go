@@ -34,11 +34,11 @@ type Rule struct {
 	// logged, whatever NoKey is.
 	NoKey NoKey
 
-	// Limits all apply to each key, for example 20 per minute and 5 per 3 seconds, unless Policy or
-	// ForKey returns other limits. A limit without a name is named after its period, such as "1m"
-	// or "3s". Counts are stored under that name, so give a limit a Name if its period may change.
-	// If a rule has only one limit and that limit has no name, header fields show it under the
-	// rule's name. A rule without Policy needs Limits.
+	// Limits are the limits of each key, all of which apply, such as 20 per minute and 5 per 3
+	// seconds. Policy or ForKey can return other limits. A limit without a name is named after its
+	// period, such as "1m" or "3s". Counts are stored under that name, so give a limit a Name if
+	// its period may change. If a rule has only one limit and that limit has no name, header fields
+	// show it under the rule's name. A rule without Policy needs Limits.
 	Limits []Limit
 
 	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits. It
@@ -138,10 +138,10 @@ const (
 	NoKeyRefuse
 )
 
-// A Policy says whether a rule limits a request, allows it without a limit, refuses it or ignores
-// it. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey can return the
-// result of a map lookup even if the map has no entry. Policies with equal limits are equivalent,
-// so a program may create a new Policy for each request.
+// A Policy says whether a rule limits a request, allows it without a limit, refuses it, or does not
+// apply to it at all. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey
+// can return the result of a map lookup even if the map has no entry. Policies with equal limits
+// are equivalent, so a program may create a new Policy for each request.
 type Policy struct {
 	kind   kind
 	limits []Limit
@@ -156,7 +156,7 @@ const (
 	allowedKind
 )
 
-// Limited returns a policy with the given limits, or the zero Policy if there are none.
+// Limited returns a policy with the given limits, or the zero Policy if no limits are given.
 func Limited(limits ...Limit) Policy {
 	if len(limits) == 0 {
 		return Policy{}
@@ -164,8 +164,8 @@ func Limited(limits ...Limit) Policy {
 	return Policy{limitedKind, limits}
 }
 
-// Unlimited returns a policy without limits, for example for a premium tier. If either Rule.Policy
-// or Rule.ForKey returns Unlimited and the other returns Denied, the request is refused. A ban has
+// Unlimited returns a policy without limits, for example for a premium tier. If one of Rule.Policy
+// and Rule.ForKey returns Unlimited and the other returns Denied, the request is refused. A ban has
 // no effect while the key's policy is Unlimited.
 func Unlimited() Policy { return Policy{kind: unlimitedKind} }
 
@@ -184,9 +184,9 @@ func (p Policy) Limits() []Limit { return p.limits }
 // Two Limited policies are of the same kind even if their limits differ.
 func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 
-// When returns a function for Rule.ForKey or Rule.Policy. For an argument x, the function returns p
-// if is(x) is true. If not, it calls the functions in otherwise with x, one after another, and
-// returns the first non-zero policy:
+// When returns a function f for Rule.ForKey or Rule.Policy. If is(x) is true, f(x) is the policy p.
+// If not, f calls the remaining functions with x, one after another, and returns the first non-zero
+// policy:
 //
 //	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
 //	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
@@ -214,23 +214,15 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // that share the store enforce them. Each process also remembers a ban for up to 10 s, so requests
 // with a banned key cause only about one store call every 10 s.
 //
-// Each refusal by one of the rule's own limits is a strike. In addition to the call that decides
-// each request, penalties cause these calls to the store:
-//
-//   - a strike: one call;
-//   - the strike that begins a ban: one call, or usually two if this process has not refused the
-//     key within the period of Strikes;
-//   - a refusal during a ban that the process remembers: no call, not even for the decision. Such a
-//     refusal is not a strike.
-//
-// The call that begins a ban also clears the key's strikes. If that call fails, it is repeated at
-// the next refusal.
+// Each refusal by one of the rule's own limits is a strike, unless this process already knows that
+// the key is banned. A strike requires one additional store call, and the strike that begins a ban
+// may require two. A ban clears the key's strikes.
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
-// is the time until both the ban and the limits allow the request. A process that does not yet know
-// of a ban learns of it from the decision on the next request with that key. That request is
-// refused but still charged, unless it would have had to wait. Requests that are already waiting
-// when a ban begins keep their places in the queue.
+// is the time until the ban has ended and the limits allow the request. A process that does not yet
+// know of a ban learns of it from the decision on the next request with that key. That request is
+// refused but still charged. It is not charged if it would have had to wait. Requests that are
+// already waiting when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a

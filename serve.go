@@ -113,7 +113,7 @@ func (l *Limiter) tells(v *verdict) bool {
 // Admit applies the rules to a request exactly as Handler does: it charges the rules and waits for
 // up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that do
 // not use http.Handler, such as gRPC servers and workers. It can also limit parts of a request. For
-// example, a separate Limiter can charge each WebSocket message under the keys of the request that
+// example, a separate Limiter can charge each WebSocket message to the keys of the request that
 // opened the connection.
 //
 // If the error is nil, the request was admitted, either by the rules or, if no decision was
@@ -181,13 +181,13 @@ func (s *stay) begin() {
 // Done completes an admitted request. It charges the request's final cost under each rule with a
 // Settle function, and releases its units in flight. The Outcome may be zero. Done sets o.Request
 // and o.Cost, and also o.Used and o.Reported if ReportUsage or Draw was called. If o.Took is 0,
-// Done sets it to the time since Admit. If o.Status is 0, Done sets it to 500 if o.Panicked is
-// true, and to 200 otherwise. If the request's context is done, Done sets o.HungUp. Only the first
-// call to Done has an effect. It calls the store if there are units to refund, charge or release.
-// If Done is never called, the reserved cost stays spent, and a warning is logged when the
-// Admission is garbage-collected.
+// Done sets it to the time since the call to Admit. If o.Status is 0, Done sets it to 500 if
+// o.Panicked is true, and to 200 otherwise. If the request's context has ended, Done sets o.HungUp.
+// Only the first call to Done has an effect. It calls the store only if there are units to refund,
+// charge or release. If Done is never called, the reserved units remain charged, and a warning is
+// logged when the Admission is garbage-collected.
 //
-// Done does nothing for an Admission from FromContext or from a RefusedError.
+// Done does nothing for an Admission that FromContext returned or a RefusedError contains.
 func (a *Admission) Done(o Outcome) {
 	s := a.stay
 	if s == nil || s.v.reason != 0 || s.over.Swap(true) {

@@ -16,12 +16,12 @@ import (
 //
 // If the final cost is lower, the difference is refunded, except for units that have already
 // expired. If the final cost is higher, the difference is charged even if it exceeds the limit. The
-// key is then in debt, and requests are refused until the debt has drained or its window has ended
+// key is then in debt, and requests are refused until the debt has drained or the window has ended
 // (see quota.ModeForce). To avoid debt, Settle must not return more than Cost. Settle is called
 // once for each request that reserved units under the rule, after the handler has returned or
 // panicked. If HungUp is true, Settle should return Cost or Used, so that clients cannot avoid
 // paying by hanging up. The response is complete only after the final cost has been charged, which
-// takes a round trip to the store. If the store fails, the reserved units stay spent.
+// takes a round trip to the store. If the store fails, the reserved units remain charged.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request

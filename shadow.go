@@ -10,8 +10,8 @@ import (
 // Percent(100). Enforcements are comparable.
 type Enforcement struct{ shadow float64 } // percent of the keys in shadow
 
-// Percent returns an Enforcement for p percent of a rule's keys, from 0 to 100. New returns an
-// error if p is outside this range.
+// Percent returns an Enforcement that enforces a rule for p percent of its keys. New returns an
+// error if p is not in the range from 0 to 100.
 func Percent(p float64) Enforcement { return Enforcement{100 - p} }
 
 // Percent returns the percentage of keys, from 0 to 100.

@@ -64,28 +64,28 @@ func (o *TransportOptions) complete() error {
 	return nil
 }
 
-// Transport returns a RoundTripper that applies l's rules to requests and sends them through
-// o.Base. It returns an error if an option is invalid or makes a limit invalid. A request that
-// exceeds a limit waits for up to MaxWait. If it would have to wait longer, RoundTrip returns a
-// *RefusedError, which errors.As finds in the error from http.Client. If the request's context ends
-// during the wait, its units are refunded.
+// Transport returns a RoundTripper that applies the Limiter's rules to requests, and sends admitted
+// requests through o.Base. It returns an error if an option is invalid or makes a limit invalid. A
+// request that exceeds a limit waits for up to MaxWait. If it would have to wait longer, RoundTrip
+// returns a *RefusedError, which errors.As finds in the error from http.Client. If the request's
+// context ends during the wait, its units are refunded.
 //
-// A response pauses the request's keys if it is a 429 or 503 with Retry-After, or if its header
+// The request's keys are paused if the response is a 429 or 503 with Retry-After, or if its header
 // fields say, in any Dialect, that no units remain. The pause lasts as long as the response says,
 // but at most MaxPause. It is kept in the store, so it applies to all processes that share the
-// store. New requests queue behind the pause. A request that is already waiting checks for a pause
-// before it is sent, and takes a later slot if there is one. Unpause ends a pause early. After a
-// pause, limits such as SlidingLog admit a whole quota at once.
+// store. New requests get slots after the end of the pause. A request that is already waiting is
+// checked again before it is sent, and gets a later slot if its key is paused by then. Unpause ends
+// a pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
-// when the request fails without a response. If the body is never closed, the reserved units stay
-// spent and the units in flight stay held. A 429 counts as a reported usage of 0, so ChargeUsed
-// refunds the reserved units.
+// when the request fails without a response. If the body is never closed, the reserved units remain
+// charged, and the units in flight are not released. A 429 counts as a reported usage of 0, so
+// ChargeUsed refunds the reserved units.
 //
-// Response header fields may also say how many units of another kind remain, such as tokens. Until
-// these units are reset, but at most for MaxPause, a request that costs more than the remaining
-// units waits or is refused. Other processes are not affected. Each request that is sent reduces
-// the remaining units by its cost.
+// Response header fields may also say how many units of another kind, such as tokens, remain. Until
+// these units are reset (but for no longer than MaxPause), a request that costs more than the
+// remaining units waits or is refused. Other processes are not affected. Each request that is sent
+// reduces the remaining units by its cost.
 //
 // Use a key that distinguishes hosts, such as ByHeader("Host"). If several hosts share a key, as
 // with Global, a pause requested by one host stops the requests to all of them.
@@ -95,17 +95,18 @@ func (o *TransportOptions) complete() error {
 // no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
-// the windows begin. Set Buffer as well, because some requests take longer than others to reach the
+// the windows begin. Also set Buffer, because some requests take longer than others to reach the
 // server.
 //
-// Every request checks whether its keys are paused. A lease.Store cannot do this in memory, so with
-// a lease.Store every request calls the underlying store.
+// For every request, Transport checks whether the keys are paused. A lease.Store cannot check this
+// in memory, so it calls the underlying store for every request.
 //
 // If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
 // store still fails, OnError decides what happens to the request. If the store's response is lost,
-// the request may be charged twice. Every store error is logged and observed. Transport does not
-// use the Limiter's OnError or its options for responses.
+// the request may be charged twice. Every store error is logged and passed to the Limiter's Observe
+// function. Transport does not use the Limiter's OnError, nor its options that affect responses,
+// such as Headers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

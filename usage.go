@@ -11,11 +11,11 @@ import (
 )
 
 // ReportUsage records that a request has used a number of units, such as LLM tokens. Usage from
-// several calls is added up. In Outcome.Used, a rule's Settle function finds the total for the
-// rule's Unit, which is "requests" by default. If some rules have a Settle function but none of
-// them has the given unit, a warning is logged. If no rule has a Settle function, a warning is
-// logged only if a rule has the unit. If the request was already settled, nothing is charged and a
-// warning is logged. If used is negative, it counts as 0. ReportUsage is safe for concurrent use.
+// several calls is added up. The total for a rule's Unit ("requests" by default) is passed to the
+// rule's Settle function in Outcome.Used. If some rules have a Settle function but none of them has
+// the given unit, a warning is logged. If no rule has a Settle function, a warning is logged only
+// if some rule has the given unit. If the request was already settled, nothing is charged and a
+// warning is logged. A negative number counts as 0. ReportUsage is safe for concurrent use.
 func ReportUsage(ctx context.Context, unit string, used int64) {
 	var l *Limiter
 	var unsettled *rule
@@ -48,16 +48,17 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // currently available. If drawn is 0 because no units were available, err is a *quota.LimitedError
 // whose RetryAfter is the wait until a unit becomes available.
 //
-// Draw applies to rules that have a Settle function and the given unit. It uses the units reserved
-// by Rule.Cost first. Any further units are charged to all of these rules or to none of them, as
-// with a quota.Stream. Outcome.Used includes the drawn units, so ChargeUsed charges them together
-// with the units passed to ReportUsage. Units that Draw took in advance but did not return are
-// refunded when the handler returns or panics, or when Done is called.
+// Draw applies to rules that have a Settle function and whose Unit is the given unit. It first uses
+// the units reserved by Rule.Cost. Any further units are charged to all of these rules or to none
+// of them, as with a quota.Stream. Outcome.Used includes the drawn units, so ChargeUsed charges
+// them together with the units passed to ReportUsage. Units that Draw took in advance but did not
+// return are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. It also returns an error if some rule has the unit or a Settle function, but no rule
-// has both. If no rule has either, Draw returns n, because nothing limits the unit. If the store
-// fails, OnError decides whether the handler may use the n units. If so, Settle charges them.
+// is negative. It also returns an error if some rule has the given unit or a Settle function, but
+// no rule has both. If no rule has either of the two, Draw returns n, because no rule limits the
+// unit. If the store fails, OnError decides whether the handler may use the n units. If so, Settle
+// charges them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

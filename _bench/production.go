@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -45,7 +44,7 @@ func production(o options) (tables []*table, err error) {
 				return nil, err
 			}
 		}
-		asks[i], calls[i] = c.open(rdb, 1<<24), slices.Clone(rec.args) // the store uses the slice again
+		asks[i], calls[i] = c.open(rdb, 1<<24), rec.last()
 		var hangUp func()
 		if replays[i], hangUp, err = replay(rdb.Options().Addr, calls[i]); err != nil {
 			return nil, err

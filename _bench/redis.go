@@ -154,9 +154,12 @@ func refunds(rdb *redis.Client, _ int64) func() check {
 	})
 }
 
+// windowsOf makes checks of n limits with periods of 1 to n days: with shorter ones, a window
+// could end between two checks, and the second would be allowed.
 func windowsOf(name string, n int, f func(int64, time.Duration) quota.Limit) shared {
+	days := func(units int64, minutes time.Duration) quota.Limit { return f(units, 24*60*minutes) }
 	return shared{name: name, open: func(rdb *redis.Client, units int64) func() check {
-		return weirOf(storeOf(rdb, name+":"), several(n, f, units)...)
+		return weirOf(storeOf(rdb, name+":"), several(n, days, units)...)
 	}}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -12,20 +13,40 @@ import (
 )
 
 // A recorder is a hook of a client. It keeps the arguments of the last call of a script, and
-// counts the commands by their names.
+// counts the commands by their names. A store connects on goroutines of its own, so commands
+// can meet.
 type recorder struct {
+	mu   sync.Mutex
 	args []any
 	sent map[string]int64
+}
+
+// last returns the arguments of the last call of a script, which the store does not use again.
+func (r *recorder) last() []any {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.args)
+}
+
+// since returns the counts since the last call of since.
+func (r *recorder) since() map[string]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sent := r.sent
+	r.sent = map[string]int64{}
+	return sent
 }
 
 func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.mu.Lock()
 		if cmd.Name() == "evalsha" {
-			r.args = cmd.Args()
+			r.args = slices.Clone(cmd.Args())
 		}
 		r.sent[cmd.Name()]++
+		r.mu.Unlock()
 		return next(ctx, cmd)
 	}
 }
@@ -122,16 +143,17 @@ func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bo
 	}
 	asked := func(n int) (trips, usec float64, err error) {
 		rdb.ConfigResetStat(ctx)
-		clear(rec.sent)
+		rec.since()
 		for range n {
 			if allowed, err := ask("k"); err != nil || allowed != want {
 				return 0, 0, fmt.Errorf("a wrong decision: %v, %v", allowed, err)
 			}
 		}
+		sent := rec.since()
 		if !c.several {
-			delete(rec.sent, "time") // a store connects with it
+			delete(sent, "time") // a store connects with it
 		}
-		trips, usec, err = serverTime(rdb, rec.sent)
+		trips, usec, err = serverTime(rdb, sent)
 		return trips / float64(n), usec / float64(n), err
 	}
 	if c.several {
@@ -143,7 +165,7 @@ func (c *shared) serverTime(rdb *redis.Client, rec *recorder, ask check, want bo
 	rdb.ConfigResetStat(ctx)
 	pipe := rdb.Pipeline()
 	for i := range ops {
-		args := slices.Clone(rec.args)
+		args := rec.last()
 		if c.unique {
 			args[len(args)-1] = i
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/watch"
 )
 
-// Options are the options for New. Only Limiters is required.
+// Options configures the Handler that New returns. Only Limiters is required.
 type Options struct {
 	// Limiters returns the current limiters. It is called for each request. For a rules file, set
 	// it to config.File.Limiters.
@@ -74,9 +74,10 @@ type Handler struct {
 	before map[string]int64 // see outage
 }
 
-// New returns a Handler for limiters that all use store. Pass the Store value that the limiters
-// use, not another Store for the same Redis server. A Store such as [quota.Hybrid] remembers
-// refusals, so changes must go through it. New returns an error if store or o.Limiters is nil.
+// New returns a Handler for limiters that all use the given store. Pass the Store value that the
+// limiters use, not another Store for the same Redis server: a Store such as [quota.Hybrid]
+// remembers refusals, so changes must be made through the same value. New returns an error if store
+// is nil or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
 	case store == nil:

@@ -68,28 +68,28 @@
 //	POST /undo?change=C              undoes the change C
 //
 // The response to a change contains the new state of K, and its Weir-Change header field contains
-// the ID of the change. If K is a network, or if an override is set for a K that ends with an
-// asterisk, the response lists all overrides of R instead. Durations are in seconds:
+// the ID of the change. If K is a network, or if the change sets an override for a key that ends
+// with an asterisk, the response lists all overrides of R instead. Durations are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
 // The field "listed" is "allow" or "deny" if one of the rule's lists or overrides allows or denies
-// the key. If the key has an override, "overridden" is true. If the rule was looked up under another
-// key than K, "looked_up" is that key: K may be an address whose requests have a different key under
-// the rule, such as that of its network. If R is not given and K is not an address, a rule that
-// finds a key in every request, such as one that counts addresses, is looked up under the key of the
-// client at address A.
+// the key. If the key has an override, "overridden" is true. If K is an address, but requests from
+// that address have a different key under the rule, "looked_up" contains that key. If you do not name
+// a rule and K is not an address, a rule that finds a key in every request, such as one that counts
+// addresses, uses the key of a request from A, and "looked_up" contains it.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
-// that case, "unknown" names the missing information, such as the limits that Policy would choose,
-// or whether any request has the key K. The field "past" describes earlier refusals and bans.
+// that case, "unknown" says what information is missing: for example, which limits Policy would
+// choose, or whether any request has the key K. The field "past" describes earlier refusals and
+// bans.
 //
-// /undo restores the state that the key had before the change. It does not restore spent units,
-// bans and overrides that would have expired by now. If an override has since been changed again,
-// /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
-// strikes and bans.
+// /undo restores the state that the key had before the change. It does not restore anything that
+// would have expired by now, whether spent units, a ban or an override. If an override has since
+// been changed again, /undo leaves it unchanged and returns 409. Undoing a ban does not restore the
+// key's earlier strikes and bans.
 //
 // Each attempted change is logged with its operator (Options.Who), rule, key and body, even if it
 // fails. A request that is rejected because of its method, origin, rule or key is not logged.
@@ -125,8 +125,8 @@
 // key that has never been used has its full quota. A key longer than 128 bytes is shown as its
 // digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest.
 //
-// If a KeyFunc hashes keys that are not addresses, queries must contain the hashed key. /top and
-// the logs show hashed keys.
+// If a rule's KeyFunc hashes something other than an address, such as an API key, queries must
+// contain the hashed key. /top and the logs show hashed keys.
 //
 // A change is rejected with 400 if its key looks like an address but requests from that address
 // have a different key, for example because the rule counts networks. The response names the key to
@@ -137,15 +137,15 @@
 // If a rule has no Limits because its Policy chooses them for each request, set Options.Policy so
 // that the Handler can look them up. Otherwise, "limits" is null, and /reset and /grant return 409.
 // Bans still work. Overrides are stored without being checked against the limits that they replace,
-// and the response says so in "unchecked".
+// and the "unchecked" field of the response says so.
 //
 // A change takes effect immediately in this process and in every process that calls the store for
-// each decision. An override takes effect in other processes within a second. Processes that
-// remember a ban or, with [quota.Hybrid], a refusal may enforce it for up to 10 more seconds.
+// each decision. An override takes effect in other processes within a second. A process that has
+// cached a ban (or, with [quota.Hybrid], a refusal) may enforce it for up to 10 more seconds.
 //
 // If the store fails, the response is 503, and the error is logged but not sent to the caller. The
-// change may or may not have been made. Repeat the request, unless it is a grant, which could then
-// count twice.
+// change may or may not have been made. Repeat the request, unless it was a grant: if the first
+// attempt succeeded after all, the key would receive the units twice.
 //
 // Cross-origin changes are rejected by [http.CrossOriginProtection], so other websites cannot make
 // changes through an operator's browser.

@@ -21,14 +21,14 @@ import (
 // RateLimit is meant for clients, whereas only operators should be able to reach ServeHTTP. The
 // response contains a resource for each rule that applies to the request. If a rule's key contains
 // the route or method, the resource shows the quota for the route and method of this request. If a
-// rule has several limits, the resource shows the one with the smallest fraction of its quota left,
-// as the header fields do. The field reset is the Unix time in seconds at which the quota will be
-// full again. The field rate is a copy of the first resource, and is omitted if there are no
-// resources.
+// rule has several limits, the resource shows the limit with the smallest fraction of its quota
+// left, as the header fields do. The "reset" field is the Unix time in seconds at which the quota
+// will be full again. The "rate" field is a copy of the first resource, and is omitted if there are
+// no resources.
 //
-// Rules in shadow mode for the caller are omitted. If the caller is banned, remaining is 0, and
-// reset is no earlier than the end of the ban. If a rule denies the caller, RateLimit responds with
-// that rule's refusal.
+// Rules that are in shadow mode for the caller are omitted. If the caller is banned, "remaining" is
+// 0, and "reset" is no earlier than the end of the ban. If a rule denies the caller, RateLimit
+// responds with that rule's refusal.
 //
 // RateLimit calls the store once for each limiter and once for each rule with a penalty. If this
 // load is too high, limit requests to RateLimit with a separate rule.

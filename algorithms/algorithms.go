@@ -10,8 +10,8 @@
 // at a constant rate. They suit most limits.
 //
 // [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in the current window, and
-// differ in when a window begins. They suit quotas that customers buy, such as a number of requests
-// per month.
+// differ in when a window begins. They suit quotas for which customers pay, such as a number of
+// requests per month.
 //
 // [SlidingWindow] and [SlidingLog] limit the units spent in the last period. SlidingWindow
 // estimates their number, and SlidingLog counts them exactly. SlidingLog suits small limits that

@@ -7,16 +7,16 @@ import (
 )
 
 // AnchoredWindow allows n units in each window of one period. The first unit that a key spends
-// starts its window. After the window has ended, the next unit starts a new one. In any interval (t
-// − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit of a window
-// is refunded. FixedWindow admits about as many units, but its windows end at the same time for all
-// keys.
-//
-// In its State, A is the number of units spent in the window, and B is the start of the window.
+// starts its window. After the window has ended, the next unit that the key spends starts a new
+// window. In any interval (t − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if
+// the first unit of a window is refunded. FixedWindow has almost the same bound, but its windows
+// end at the same time for all keys.
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }
 
+// In the State of an anchoredWindow, A is the number of units spent in the window, and B is the
+// start of the window.
 type anchoredWindow struct{}
 
 func (anchoredWindow) Name() string                  { return "anchored-window" }

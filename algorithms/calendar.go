@@ -34,16 +34,17 @@ func (u Unit) String() string {
 // UTC. A day begins when clocks in the zone first show its date, and may last 23 or 25 hours. The
 // limit is named after the unit. Its Period of 24 hours, 7 days or 30 days is only for display.
 //
-// Like FixedWindow, Calendar admits at most 2·n units in an interval that is no longer than any
-// window it overlaps. In a longer interval it may admit 3·n, for example in 24 hours that include a
-// 23-hour day, or in 30 days that include a whole February.
+// In an interval that is no longer than the shortest window it overlaps, Calendar admits at most
+// 2·n units, as FixedWindow does. In a longer interval it may admit 3·n units: for example, in 24
+// hours that include a 23-hour day, or in 30 days that include a whole February.
 //
-// Users may have different locations (see Policy in weir.Rule), but must not be able to change
-// their location at will. A user who moves to another location gets a full quota at the next
-// midnight there. By moving once, a user gains at most one day's quota. A user who alternates
-// between two locations gets two quotas a day, and a user who follows midnight around the world
-// gets a new quota every hour. If users choose their location, restrict how often a change takes
-// effect, or add a second limit that does not depend on the location.
+// Different users may have different time zones (see Policy in weir.Rule), but users must not be
+// able to change their time zone at will. A user who switches to another time zone gets a full
+// quota at the next midnight there. With a single switch, the user gains at most one day's quota.
+// However, a user who alternates between two time zones gets two quotas a day, and a user who
+// always switches to the zone where midnight comes next gets a new quota every hour. If users can
+// choose their time zone, restrict how often a change takes effect, or add a second limit that does
+// not depend on the time zone.
 func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
 	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {

@@ -12,12 +12,13 @@ import (
 // lease. A lease of one minute suits most services: it outlasts a short store outage, but frees a
 // killed process's units after a minute.
 //
-// InFlight counts units as SlidingLog does, with lease as the period. Nobody knows when a request
+// InFlight counts units like a SlidingLog whose period is the lease. Nobody knows when a request
 // will end, so a refused charge has a RetryAfter of quota.Never and a NextAfter of 0, and clients
-// receive no Retry-After field. Requests can still wait for units in their own process: see MaxWait
-// in weir.Options. If the store's clock has stepped back, RetryAfter and NextAfter may be the time
-// until the clock catches up. ResetAfter is the time until the newest lease expires. Without a
-// Limiter, use quota.Hold to renew and release the units.
+// receive no Retry-After field. A request can nevertheless wait until other requests in its own
+// process release units: see MaxWait in weir.Options. If the store's clock has stepped back,
+// RetryAfter and NextAfter may instead be the time until the clock catches up. ResetAfter is the
+// time until the newest lease expires. Without a Limiter, use quota.Hold to renew and release the
+// units.
 func InFlight(n int64, lease time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: inFlight{}, Quota: n, Period: lease}
 }

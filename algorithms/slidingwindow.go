@@ -8,21 +8,20 @@ import (
 
 // SlidingWindow estimates how many units were spent in the last period, and allows a charge if the
 // estimate plus the charge is at most n. The estimate is the number of units spent in the current
-// window plus a share of those spent in the previous one. If the last period still covers a quarter
-// of the previous window, that share is a quarter. The estimate is exact if the previous window's
-// units were spent evenly. If those units were not spent evenly, SlidingWindow may admit up to 2·n
-// − 1 units in an interval (t − period, t]. It admits at most 1.5·n in half a period, and 1.1·n in
-// a tenth of a period. By comparison, FixedWindow may admit 2·n units within two microseconds.
+// window plus a share of those spent in the previous one. For example, if a quarter of the previous
+// window lies within the last period, a quarter of the previous window's units are counted. The
+// estimate is exact if the previous window's units were spent evenly. If those units were not spent
+// evenly, SlidingWindow may admit up to 2·n − 1 units in an interval (t − period, t]. It admits at
+// most 1.5·n units in half a period, and at most 1.1·n units in a tenth of a period.
 //
 // Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
-// domains" (2017). Unlike Cloudflare's implementation, SlidingWindow does not round the estimate.
-//
-// In its State, A is the number of units spent in the window that contains At, and B is the number
-// spent in the previous window.
+// domains" (2017).
 func SlidingWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingWindow{}, Quota: n, Period: period}
 }
 
+// In the State of a slidingWindow, A is the number of units spent in the window that contains At,
+// and B is the number spent in the previous window.
 type slidingWindow struct{}
 
 func (slidingWindow) Name() string                  { return "sliding-window" }

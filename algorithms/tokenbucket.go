@@ -9,7 +9,8 @@ import (
 // TokenBucket implements a bucket that holds up to capacity tokens and gains refill tokens per
 // period at a constant rate. The parameter every is the length of the period. Each unit takes one
 // token. A new key has a full bucket. In any interval (t − every, t], TokenBucket admits at most
-// capacity + refill − 1 units. The limit's Quota is refill, and its Burst is capacity.
+// capacity + refill − 1 units. In the returned limit, Quota is set to refill, and Burst to
+// capacity.
 //
 // TokenBucket uses the same arithmetic as GCRA and admits the same charges. See Jonathan Turner,
 // "New Directions in Communications" (1986).

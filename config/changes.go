@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/headers"
 )
 
-// Changes lists the differences that a reload made, in the order of the file. Removed rules come
-// last.
+// Changes lists the differences that a reload made, in the order in which the rules appear in the
+// file. Removed rules come last.
 type Changes []Change
 
 // A Change describes one difference between the rules before and after a reload.
@@ -47,7 +47,7 @@ func (c Changes) String() string {
 }
 
 // String returns text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". If
-// counts are lost, the text says so.
+// the change loses counts, the text says so.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {

@@ -19,8 +19,7 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. It
-// bounds the time and memory that parsing takes.
+// MaxSize is the maximum size, in bytes, of a file together with the files that it includes.
 const MaxSize = 4 << 20
 
 //go:embed schema.json
@@ -81,8 +80,8 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file, whose limits are counted in store. If the file contains errors, Open
-// returns an error that wraps up to 100 of them, each an [*Error].
+// Open loads a rules file. The argument store counts the units that requests spend. If the file
+// contains errors, Open returns an error that wraps up to 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -142,14 +141,16 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 
 // HandlerOfAll returns middleware that charges all rules in the file together. It uses the rules in
 // force when a request arrives, so a reload may add and remove rules. All rules must have the same
-// headers. HandlerOfAll panics if they differ, and a later reload that makes them differ fails.
+// headers setting. Otherwise HandlerOfAll panics, and a reload that would make the settings differ
+// fails.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
 
-// Admit returns a function that applies the named rules to requests with [weir.Limiter.Admit]. The
-// function uses the rules in force when it is called. It is for package weirgrpc and other servers
-// that do not use http.Handler. Admit panics in the same cases as Handler.
+// Admit returns a function that applies the named rules to a request, in the same way as
+// [weir.Limiter.Admit]. The function uses the rules in force when it is called. It is intended for
+// package weirgrpc and for other servers that do not use http.Handler. Admit panics in the same
+// cases as Handler.
 func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
 	i := f.handler(names)
 	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
@@ -187,7 +188,7 @@ func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load()
 // program also trusts other header fields from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
-// ByIP returns the key function that the file calls ip. It uses the trusted-proxies and
+// ByIP returns the key function that "key: ip" selects in the file. It uses the trusted-proxies and
 // proxy-header settings in force when the request arrives. Use it for limits that the program
 // defines outside the file.
 func (f *File) ByIP() weir.KeyFunc {
@@ -211,7 +212,7 @@ func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
 
 // Err returns the last reload's error, or nil if that reload succeeded or there was no reload.
-// While Err returns an error, the rules in force may differ from the file.
+// While Err returns an error, the rules in force may differ from those in the file.
 func (f *File) Err() error {
 	if err := f.failed.Load(); err != nil {
 		return *err
@@ -219,8 +220,8 @@ func (f *File) Err() error {
 	return nil
 }
 
-// Unused returns the names of rules that no handler uses. Such a rule limits no requests unless the
-// program obtains it from Rules.
+// Unused returns the names of rules that no handler uses. These rules limit no requests, unless the
+// program obtains them from Rules and applies them itself.
 func (f *File) Unused() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,15 +234,16 @@ func (f *File) Unused() (names []string) {
 }
 
 // Check loads a file without applying its rules, and returns the error that Open would return. Use
-// it, for example, before you deploy a file. Pass the same Keys, Costs, FS and Limiter as to Open,
-// because the errors depend on them. Check never calls the functions in Keys and Costs.
+// it, for example, before you deploy a file. Pass the same Keys, Costs, FS and Limiter that you
+// pass to Open, because the errors depend on them. Check never calls the functions in Keys and
+// Costs.
 func Check(path string, o Options) error {
 	_, err := Open(path, memstore.New(memstore.Options{}), o)
 	return err
 }
 
-// Rules returns the rules in the order of the file. Use it to build a Limiter that is not affected
-// by reloads, such as one for [weir.Limiter.Transport].
+// Rules returns the rules in the order in which they appear in the file. Use it to build a Limiter
+// that is not affected by reloads, such as one for [weir.Limiter.Transport].
 func (f *File) Rules() []weir.Rule {
 	var rules []weir.Rule
 	for _, r := range f.current.Load().rules {
@@ -251,10 +253,10 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
-// Reads returns the parts of a request that a rule's key and cost read, such as "ip",
-// "header:X-Tenant" and "content-length", in the syntax of the file. Parts inside lists and
-// first-of are included. Reads is for programs that have only part of each request, such as a log
-// line. If there is no such rule, Reads returns nil.
+// Reads returns the parts of a request on which a rule's key and cost depend, such as "ip",
+// "header:X-Tenant" and "content-length". For a key that is a list or uses first-of, the parts that
+// each of its keys depends on are included. Use Reads in programs that have only part of each
+// request, such as a line of an access log. If there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {

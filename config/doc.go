@@ -66,24 +66,25 @@
 //     week and month stand for calendar windows.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
-//     or a list of these. Add exposed to list the fields in Access-Control-Expose-Headers as well.
+//     or a list of these. A list may also contain exposed, which adds the fields' names to
+//     Access-Control-Expose-Headers.
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - settle is reserved (the default) or used. With reserved, a request is charged its cost. With
-//     used, it is charged what its handler reports or draws in the rule's unit: see
+//   - settle is reserved (the default) or used. With the value reserved, a request is charged its
+//     cost. With the value used, it is charged the units that its handler reports or draws: see
 //     [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
-//   - allow lists clients to which the rule does not apply, and deny lists clients that it refuses.
-//     An entry is an address, a network, a key, or a key prefix such as tenant-a/*. Addresses and
-//     networks are compared with the client's address, whatever the rule's key is. An entry that
-//     can never match is an error.
+//   - allow is a list of clients to which the rule does not apply, and deny is a list of clients
+//     that it refuses. An entry is an address, a network, a key, or a key prefix such as
+//     tenant-a/*. Addresses and networks are compared with the client's address, whatever the
+//     rule's key is. An entry that can never match is an error.
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the maximum random time
 //     that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
 //   - overrides give keys their own limits: see docs/overrides.md.
 //   - penalty has the fields strikes, for and most, which correspond to Strikes, Duration and
-//     MaxDuration of [weir.Penalty]. The value of strikes is a limit, and its default algorithm is
+//     MaxDuration of [weir.Penalty]. The strikes field is a limit whose default algorithm is
 //     anchored-window.
 //
 // The include field names other rules files, such as limits.d/*.yaml: see docs/files.md.
@@ -92,15 +93,16 @@
 //
 // A file must be UTF-8 text of at most 4 MiB, without YAML anchors, aliases or tags. If a file
 // contains an error, no part of it is loaded. Each error is reported as an [Error] with a line and
-// a column. It is also an error if a limit is redundant: if it never refuses a request that another
-// limit of its rule admits. Only simple cases of redundancy are detected.
+// a column. It is also an error if a limit is redundant, that is, if it never refuses a request
+// that another limit of its rule admits. Only simple cases of redundancy are detected.
 //
 // # Reloads
 //
 // Stores keep counts under the key and the names of the rule, limit and algorithm. A reload
-// preserves a count if its key and names stay the same. You can therefore change a limit's numbers,
-// and add limits to a rule or remove them. A limit without a name is named after its period
-// ([weir.Limit.StoredName]), so give it a name if its period may change. A [Change] says whether a
-// reload loses the counts of a rule or limit. If the secret of [keys.Hashed] changes, every key
-// becomes a new one, and a reload cannot detect this.
+// preserves a count if none of these changes. You can therefore change a limit's numbers without
+// losing its count, and add or remove limits without losing the counts of the rule's other limits.
+// A limit without a name is named after its period ([weir.Limit.StoredName]), so give it a name if
+// its period may change. A [Change] says whether a reload loses the counts of a rule or limit. If
+// the secret of [keys.Hashed] changes, the counts of all hashed keys start again at 0. A reload
+// cannot detect such a change.
 package config

@@ -7,16 +7,16 @@ import (
 	"github.com/seed83679106/weir/internal/typo"
 )
 
-// An Error describes one error in a file. The error returned by Open or Reload wraps at most 100
-// Errors, in the order of the file. Its text has a line for each of them.
+// An Error describes a single error in a rules file. The error returned by Open or Reload wraps at
+// most 100 Errors, in the order in which they occur in the file. The text of that error has a line
+// for each Error.
 type Error struct {
 	Path         string
 	Line, Column int // both from 1; Column counts characters
 	Text         string
 }
 
-// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?". Many
-// editors and terminals recognize a position in this form.
+// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?".
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
 }

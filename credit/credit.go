@@ -1,13 +1,13 @@
-// Package credit grants keys units beyond a rule's limits, for example when a customer has just
-// paid.
+// Package credit gives keys extra units beyond a rule's limits, for example when a customer has
+// just paid.
 //
 //	paying := credit.New(store, credit.Options{Rules: []string{"api"}})
 //	limiter, err := weir.New(paying, weir.Options{Rules: rules}) // one of the rules is named "api"
 //	err = credit.Grant(ctx, paying, "api", "acme", 10_000, 24*time.Hour)
 //
-// When the rule's limits refuse a request, its key's granted units pay for it, until they are used
-// up or expire. Granted units are kept in the store, so all processes that share the store see a
-// grant within a second.
+// When the rule's limits refuse a request, the units granted to the request's key pay for it, until
+// those units are used up or expire. Granted units are kept in the store, so all processes that
+// share the store see a grant within a second.
 package credit
 
 import (
@@ -19,27 +19,30 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a Store that wraps next. If the limits of one of the named rules refuse a charge, the
-// Store pays for it with granted units. Each refusal under these rules requires a second call to
-// next; refusals under other rules do not. New panics if next is nil or no rule is named.
+// New returns a Store that wraps another store, next. If the limits of one of the named rules
+// refuse a charge, the Store pays for it with granted units. Each refusal under these rules
+// requires a second call to the wrapped store; refusals under other rules do not. New panics if
+// next is nil or if no rule is named.
 //
-// The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, the Hybrid
-// remembers for a second that a key has no granted units, which avoids most of the second calls.
+// The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of the
+// second calls are answered from memory, because the Hybrid remembers for one second that a key has
+// no granted units.
 //
 // Granted units pay for a request in full or not at all. Limits that admit the request are charged
-// as usual, and granted units pay in place of the limits that refuse it. If a pause, a ban, a deny
-// or a concurrency limit refuses the request, no granted units are spent. A rule in shadow mode
-// never spends granted units, because it refuses no requests. Its events therefore report refusals
-// that granted units would have paid for. If the second call to next fails, the request is refused.
+// as usual; granted units are spent only in place of the limits that refuse it. If a pause, a ban,
+// a Denied policy or a concurrency limit refuses the request, no granted units are spent. A rule in
+// shadow mode never spends granted units, because it refuses no requests. Its events therefore also
+// report refusals that granted units would have prevented. If the second call to the wrapped store
+// fails, the request is refused.
 //
 // With this Store, quota.Peek includes granted units in Remaining. Allowed is true if either the
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision on a charge that was paid with granted units, At is Paid, and Remaining is the
-// number of units left under the limit that refused the charge. If the rule's Settle refunds such a
-// charge, the units are granted again, unless they have expired. The refund is also lost if the key
-// has had no granted units for an hour or more.
+// In the Decision on a charge that was paid with granted units, the At field is set to Paid, and
+// Remaining is the number of units left under the limit that refused the charge. If the rule's
+// Settle function refunds such a charge, the units are granted again, unless they have expired. The
+// refund is also lost if the key has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -50,21 +53,21 @@ func New(next quota.Store, o Options) *Store {
 	return &Store{next, slices.Clone(o.Rules)}
 }
 
-// Options are the options for New.
+// Options configures the Store that New returns.
 type Options struct {
 	// Rules are the names of the rules whose keys can be granted units. At least one is required.
 	Rules []string
 }
 
-// A Store uses granted units to pay for charges that limits refuse. See New.
+// A Store uses granted units to pay for charges that would otherwise be refused. See New.
 type Store struct {
 	next  quota.Store
 	rules []string
 }
 
 // Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if d
-// is 0. They are added to units left from earlier grants, up to 2^50 in total. All of these units
-// then expire together, at the latest of their expiry times.
+// is 0. They are added to units left from earlier grants, up to 2^50 in total. The earlier units
+// and the new ones then all expire at the later of the two expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -77,8 +80,8 @@ func Grant(ctx context.Context, store quota.Store, rule, key string, units int64
 	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// Left returns how many granted units a key has left under a rule, and when they expire. If none
-// are left, until is the zero Time.
+// Left returns how many granted units a key has left under a rule, and the time until which they
+// are valid. If no units are left, that time is the zero Time.
 func Left(ctx context.Context, store quota.Store, rule, key string) (units int64, until time.Time, err error) {
 	t := quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}}
 	if err := store.Take(ctx, &t); err != nil || t.Decisions[0].Remaining == 0 {
@@ -99,8 +102,8 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
 }
 
-// Paid is the Decision.At of a charge that was paid with granted units. Such a charge can be
-// refunded only through a store returned by New.
+// Paid is the value of Decision.At for a charge that was paid with granted units. Such a charge can
+// be refunded only through a store returned by New.
 const Paid = 1
 
 // Unpaid returns the store that was passed to New. Calls to it spend no granted units. See

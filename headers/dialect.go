@@ -9,8 +9,8 @@ import (
 )
 
 // A Dialect is a format for describing limits in response header fields. Dialects are bit flags:
-// IETF | GitHub sends both. In every dialect, a refusal has a Retry-After field unless waiting does
-// not help.
+// IETF | GitHub sends both. In every dialect, the response to a refused request has a Retry-After
+// field if waiting helps.
 //
 // If a response concerns several limits, a dialect that can describe only one limit shows the
 // tightest one: after a refusal, the limit with the longest wait; otherwise, the limit with the
@@ -57,7 +57,7 @@ const (
 	None
 
 	// Exposed adds Access-Control-Expose-Headers, which lists the fields of the other dialects, so
-	// that scripts from another origin may read them. Exposed alone means XRateLimit | Exposed.
+	// that scripts from other origins can read them. Exposed alone means XRateLimit | Exposed.
 	Exposed
 )
 
@@ -101,7 +101,7 @@ func (d Dialect) fields(units []string) []string {
 	return names
 }
 
-// Requests is the default unit of a limit.
+// Requests is the default value of a limit's Unit.
 const (
 	Requests           = "requests"
 	concurrentRequests = "concurrent-requests" // of a concurrency limit, in the IETF fields

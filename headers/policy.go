@@ -12,7 +12,8 @@ import (
 )
 
 // A Writer writes the header fields of a Dialect. It is safe for concurrent use. Responses share
-// the value slices that a Writer sets. A slice may be replaced but must not be modified.
+// the slices of field values that a Writer stores in an http.Header. Such a slice may be replaced
+// but must not be modified.
 type Writer struct {
 	dialect Dialect
 	triples []triple            // those that show the tightest limit of all
@@ -76,8 +77,8 @@ type Policy struct {
 	Limit quota.Limit
 }
 
-// A Prepared is a Policy in the form that Writer.Write needs. It holds the parts of the fields that
-// are the same in every response.
+// A Prepared is a Policy in the form that Writer.Write needs. It holds those parts of the header
+// fields that do not change from one response to the next.
 type Prepared struct {
 	unit      string
 	capacity  int64

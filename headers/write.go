@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Item is the decision on a request under one limit. If its Remaining is unknown (-1), the
-// fields omit the limit.
+// An Item describes the decision of one limit on a request. If Remaining is unknown (-1), the
+// header fields omit the limit.
 type Item struct {
 	*Prepared
 	*quota.Decision
@@ -86,8 +86,8 @@ type Room struct {
 	text   [80]byte
 }
 
-// Write sets the rate-limit fields of r.Header according to items, which must be in the order of
-// the limits.
+// Write sets the rate-limit fields of r.Header. If a field contains several limits, they are in the
+// order of items. This order should be the same for every response.
 func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		if exposed := r.Header[exposeField]; exposed == nil {

@@ -10,7 +10,7 @@ import (
 
 // ByIPPrefix is like [weir.ByIP], but groups addresses into networks of the given sizes. The
 // arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
-// client that owns a larger network has several quotas.
+// client that owns a larger network has a quota for each network of this size within it.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -46,8 +46,8 @@ func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr is like [ByIPPrefix], but the client's address is the one that find returns. A request has
-// no key if find returns no address.
+// ByAddr is like [ByIPPrefix], but calls the function find to obtain the client's address. If that
+// function returns no address, the request has no key.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {

@@ -28,11 +28,11 @@ const unreadable = "unreadable"
 // allows.
 //
 // If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
-// This happens if the body is longer than max, truncated, nested more deeply than encoding/json
-// allows, or not a JSON object, such as a JSON-RPC batch. It also happens if the body contains the
-// field twice or with a value of another type, or if the request declares a body but does not send
-// it, as in forward auth. A body of unknown length (chunked) must be shorter than max. The
-// Content-Type is ignored, because many handlers ignore it.
+// This happens if the body is longer than max bytes, is truncated, is nested more deeply than
+// encoding/json allows, or is not a JSON object but, for example, a JSON-RPC batch. It also happens
+// if the body contains the field twice, if the field's value has another type, or if the request
+// declares a body but does not send it, as in forward auth. A body of unknown length (chunked) must
+// be shorter than max bytes. ByJSON ignores the Content-Type, because many handlers do.
 //
 // A request has no key if the body is empty, if the field or an object on its path is missing or
 // null, or if the field is an empty string. Use [weir.FirstOf] to give such requests another key.
@@ -40,8 +40,7 @@ const unreadable = "unreadable"
 // Anyone can spend another user's quota by sending that user's name: see [ByBasicAuthUser].
 //
 // For an outgoing request with a GetBody function, ByJSON reads the copy of the body that GetBody
-// returns. ByJSON panics if field or one of the names in its path is empty, or if max is less than
-// 1.
+// returns. ByJSON panics if the field's path or a name in it is empty, or if max is less than 1.
 func ByJSON(field string, max int64) weir.KeyFunc {
 	path := strings.Split(strings.ReplaceAll(field, `\.`, "\x00"), ".")
 	for i, name := range path {

@@ -6,13 +6,13 @@
 //
 // # Which key
 //
-// [ByContext] is for accounts that middleware has authenticated. [ByJSON], [ByCookie] and
+// Use [ByContext] for accounts that middleware has authenticated. [ByJSON], [ByCookie] and
 // [ByBasicAuthUser] read values that clients can forge, so limit each client address as well.
 // [Hashed] keeps secrets and names out of the store.
 //
 // [ByRoute] and [ByMethod] use a request's route or method as its key. To give each client a
-// separate quota per route or method, use [weir.Join] to combine such a key with the client's key.
-// [ByPathValue] uses part of the path as the key, such as a tenant name.
+// separate quota per route or method, combine the route or method with the client's key: see
+// [weir.Join]. [ByPathValue] uses part of the path as the key, such as a tenant name.
 //
 // [ByIPPrefix], [ByForwarded] and [ByAddr] are variants of [weir.ByIP]. ByIPPrefix supports other
 // network sizes, ByForwarded reads the Forwarded field, and ByAddr uses an address that your own
@@ -55,10 +55,10 @@ func ByCookie(name string) weir.KeyFunc {
 }
 
 // ByBasicAuthUser uses the HTTP Basic authentication user name as the key. A request without a user
-// name has no key. ByBasicAuthUser does not check the password. Unless an earlier handler does, any
-// client can spend a user's quota by sending the user's name. The quota limits password guessing,
-// but a stranger can lock the user out by spending it. To prevent this, join the key with
-// [weir.ByIP].
+// name has no key. ByBasicAuthUser does not check the password. Unless an earlier handler checks
+// it, any client can spend a user's quota by sending the user's name. The quota limits password
+// guessing, but strangers can lock the user out by exhausting the quota. To prevent this, combine
+// this function with [weir.ByIP]: see [weir.Join].
 func ByBasicAuthUser() weir.KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		user, _, _ := r.BasicAuth()
@@ -81,9 +81,9 @@ func ByMethod() weir.KeyFunc {
 	}
 }
 
-// ByContext uses a value from the request's context, such as the user that authentication
-// middleware has stored under key. The value must be a [fmt.Stringer], or have a string or integer
-// type. If it is missing, empty or of another type, the request has no key.
+// ByContext uses the value that the request's context holds for the given context key, such as the
+// user stored there by authentication middleware. The value must be a [fmt.Stringer], or have a
+// string or integer type. If it is missing, empty or of another type, the request has no key.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
 		panic("keys: ByContext: key is nil")
@@ -112,8 +112,8 @@ func ByContext(key any) weir.KeyFunc {
 // Hashed replaces each key with its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
 // encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
 // API keys, and cannot test guesses without the secret. Processes that share a store need the same
-// secret. If the secret changes, every key's count starts at 0. If key returns ok false, so does
-// the function that Hashed returns.
+// secret. If the secret changes, every key's count starts again at 0. If the function key returns
+// ok false, the returned function does too.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
 		panic("keys: Hashed: secret is empty")

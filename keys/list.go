@@ -25,13 +25,13 @@ type List struct {
 // with the prefix "tenant-a/". Any other entry matches only that exact key.
 //
 // Entries are compared with the rule's whole key. With weir.ByIP, the key of an IPv6 client is a
-// /64 network, so the entry "2001:db8::1" matches no key, and denying it refuses nobody. With
-// ByIPPrefix(32, 128), it does match. The keys of Join, FirstOf and Global are never addresses. To
-// list clients by address, whatever their keys are, use an [AddrList].
+// /64 network, so the entry "2001:db8::1" matches no key, and a denylist with this entry refuses
+// nobody. With ByIPPrefix(32, 128), the entry does match. The keys of Join, FirstOf and Global are
+// never addresses. To list clients by address, whatever their keys are, use an [AddrList].
 //
-// NewList returns an error for an entry that would match every key or none. Examples are "*", "", a
-// malformed network, and an address with a port, a zone or spaces. To obtain the reason, which
-// names the entry, call errors.Unwrap on the error.
+// NewList returns an error for an entry that would match every key, or could never match any key.
+// Examples are "*", "", a malformed network, and an address with a port, a zone or spaces. To
+// obtain the reason, which names the entry, call errors.Unwrap on the error.
 func NewList(entries ...string) (*List, error) {
 	l := &List{keys: map[string]bool{}, starts: map[string]bool{}}
 	for _, e := range entries {
@@ -85,8 +85,8 @@ func (l *List) Has(key string) bool {
 type AddrList struct{ networks networks }
 
 // NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and networks such
-// as "10.0.0.0/8". An IPv4-mapped IPv6 address is equivalent to the IPv4 address. Any other entry
-// is an error; its text says what to list instead.
+// as "10.0.0.0/8". An IPv4-mapped IPv6 address is equivalent to the IPv4 address that it contains.
+// Any other entry is an error; its text says what to list instead.
 func NewAddrList(entries ...string) (*AddrList, error) {
 	l := &AddrList{}
 	for _, e := range entries {
@@ -108,9 +108,10 @@ func (l *AddrList) Has(a netip.Addr) bool {
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function that reports whether the list contains the address that find returns.
-// The function returns false if find returns no address. For find, use ClientAddr with the same
-// trusted proxies as for weir.ByIP.
+// Match returns a function that calls find to obtain a request's client address, and reports
+// whether the list contains that address. It returns false if the request has none. The argument
+// find is usually the result of [ClientAddr], called with the trusted proxies that weir.ByIP also
+// receives.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)

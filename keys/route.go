@@ -17,9 +17,8 @@ import (
 // router has run, so with chi, use r.With on the router that matches the route, not r.Use. If the
 // value is missing or empty, the request has no key.
 //
-// The key is the decoded value, so /users/alice and /users/alic%65 have the same key. Handlers
-// behind chi see the encoded value "alic%65" if a client has escaped more than necessary, but
-// ByPathValue decodes it. If a value cannot be decoded, the key is the encoded value.
+// The key is the decoded value, so /users/alice and /users/alic%65 have the same key. If a value
+// cannot be decoded, the key is the encoded value.
 func ByPathValue(name string) weir.KeyFunc {
 	if name == "" {
 		panic("keys: ByPathValue: name is empty")
@@ -50,13 +49,12 @@ func pathValue(r *http.Request, name string) string {
 }
 
 // ByRoute uses the route as the key: the pattern that matched the request, such as "/users/{id}".
-// The key does not include the method, and includes the host only with net/http. To distinguish
-// methods such as GET and POST, join ByRoute with [ByMethod].
+// The key does not include the method, and includes the host only with net/http. To count methods
+// such as GET and POST separately, combine ByRoute and [ByMethod]: see [weir.Join].
 //
 // With chi, ByRoute works in any middleware. In middleware added by r.Use, it looks up the route
-// that will match, so the request is routed twice. If no route matches a HEAD request, its key is
-// the route of the corresponding GET request, because middleware.GetHead may follow. With net/http,
-// middleware that uses ByRoute must wrap a route's handler, not the mux.
+// that will match, so the request is routed twice. With net/http, middleware that uses ByRoute must
+// wrap a route's handler, not the mux.
 //
 // Requests that match no route share the key "unmatched". If the middleware wraps a net/http mux,
 // all requests have this key. If none of the first 200 requests has a route, a warning is logged to

@@ -1,5 +1,5 @@
-// Package lease spends units for busy keys in advance and then allows requests from memory, so that
-// one call to Redis serves many requests.
+// Package lease spends units for busy keys in advance, and then allows requests without calling
+// Redis. One call to Redis thus serves many requests.
 //
 //	leases := lease.New(quota.Coalesce(store), lease.Options{})
 //	defer leases.Close(ctx) // returns the unused units
@@ -10,13 +10,13 @@
 //
 // # What it costs
 //
-// Limits are never exceeded. However, other processes cannot use the units of a lease until it
+// Limits are never exceeded. However, other processes cannot use a lease's units until the lease
 // expires (after 100 ms by default), and Remaining may be out of date. Every request for a key with
 // little traffic, or for a key near its limit, still causes a call to Redis.
 //
 // # Vocabulary
 //
-// A lease is a number of units that have already been spent in the wrapped store. Until the lease
+// A lease consists of units that have already been spent in the wrapped store. Until the lease
 // expires, this process can use them for requests.
 package lease
 
@@ -35,8 +35,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
-// hold as if the units had been spent when they are used. A Leaser must have a comparable type.
+// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. Leased units
+// count as spent at the time they are used, and even so the limit must never be exceeded. A Leaser
+// must have a comparable type.
 type Leaser interface {
 	quota.Canceler
 
@@ -69,36 +70,39 @@ type Options struct {
 	MaxKeys int
 }
 
-// New returns a Store that leases units for busy keys from the store next. When the Store calls
-// next for a busy key, it may take more units than the call needs. It then allows later calls from
+// New wraps a store in a Store that leases units for busy keys. When the Store calls the wrapped
+// store for a busy key, it may take more units than the call needs. It then allows later calls from
 // memory until these units are used up or the lease expires.
 //
-// A lease has units for as many calls as the key had during the previous TTL, but never more than
-// the given Fraction of the remaining units. If that is not enough for two calls, there is no lease
-// and each call goes to next. A key near its limit therefore has no leases, and its last units go
-// to whichever process calls first. Every refusal comes from next. Under GCRA, TokenBucket and
-// LeakyBucket, a lease never has more units than drain in one TTL. With a TTL of 100 ms, limits of
-// fewer than 20 units per second therefore have no leases.
+// A lease covers as many calls as the key received during the previous TTL, but never takes more
+// than Options.Fraction of the remaining units. If these units are not enough for two calls, no
+// lease is taken, and each call is passed to the wrapped store. A key near its limit therefore has
+// no leases, and whichever process calls first gets the key's last units. Every refusal comes from
+// the wrapped store. Under GCRA, TokenBucket and LeakyBucket, a lease never contains more units
+// than drain in one TTL. With a TTL of 100 ms, limits of fewer than 20 units per second therefore
+// have no leases.
 //
-// The limit is never exceeded, because the units of a lease have already been spent in next, and
-// the Store uses them only while they still count against the limit in next. However, if leased
-// units are refunded or forgotten (by a negative cost, Reset or ModeForget), up to that many extra
-// units may be admitted.
+// The limit is never exceeded, because leased units have already been spent in the wrapped store,
+// and the Store uses them only while they still count there. However, if leased units are refunded
+// or forgotten (by a negative cost, Reset or ModeForget), up to that many extra units may be
+// admitted.
 //
-// When a lease expires, the Store returns unused units with one more call to next. If Leaser.Drains
-// reports true, this call is not needed, because the units become available again within another
-// TTL. If the process dies or the call fails, the unused units stay unavailable until their window
-// ends. For each process, key and cost, these are at most the given Fraction of the remaining
-// units.
+// When a lease expires, the Store returns unused units with one more call to the wrapped store. If
+// Leaser.Drains reports true, this call is not needed, because the units become available again
+// within another TTL. If the process dies or the call fails, the unused units stay unavailable
+// until their window ends. Their number is limited: for each combination of process, key and cost,
+// it is at most Options.Fraction of the remaining units.
 //
-// Calls share a lease only if they have the same list of charges, including costs and limits. A
-// call always goes to next if its Mode is not ModeSpend, Within is set, a cost is 0 or less, a key
-// is longer than 128 bytes, or an algorithm is not a Leaser (such as SlidingLog). A call that
+// Calls share a lease only if they have the same list of charges, including costs and limits. The
+// Store passes a transaction directly to the wrapped store if the transaction's Mode is not
+// ModeSpend, or if its Within is set. It does the same if any charge has a Cost of 0 or less, a Key
+// longer than 128 bytes, or an algorithm that is not a Leaser, such as SlidingLog. A call that
 // arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
 // waiting call returns the same error.
 //
-// In a decision from memory, Allowed is exact. The other fields are based on the last call to next,
-// which was at most one TTL ago, and on the units that this Store has used since.
+// If a decision is made from a lease, its Allowed is still exact. Its other fields are based on the
+// last call to the wrapped store, which was at most one TTL ago, and on the units that this Store
+// has used since.
 //
 // Put quota.Fallback around the Store; otherwise, units taken from one store could be returned to
 // the other. Put quota.Share inside the Store:
@@ -131,7 +135,8 @@ func New(next quota.Store, o Options) *Store {
 	return l
 }
 
-// A Store is a quota.Store that allows requests from leases. See New.
+// A Store is a quota.Store that leases units, and allows requests from these leases without calling
+// the wrapped store. See New.
 type Store struct {
 	next   quota.Store
 	o      Options
@@ -144,7 +149,7 @@ type Store struct {
 
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the statistics collected since New. Each hit saves a call to next.
+// Stats returns the statistics collected since New. Each hit saves a call to the wrapped store.
 func (l *Store) Stats() quota.CacheStats {
 	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {
@@ -212,10 +217,10 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 	return err
 }
 
-// Close returns the unused units of all leases to next. It waits for calls that are taking or
-// returning leased units. Later calls to Take go to next. If ctx is done first, Close returns
-// ctx.Err(). Otherwise, it returns any errors from next. Units that could not be returned stay
-// unavailable.
+// Close returns the unused units of all leases to the wrapped store. It waits for calls that are
+// taking or returning leased units. Later calls to Take are passed to the wrapped store. If ctx is
+// done first, Close returns ctx.Err(). Otherwise, it returns all errors that occurred while units
+// were returned. Units that could not be returned stay unavailable until their window ends.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

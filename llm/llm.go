@@ -32,7 +32,7 @@
 //	}
 //
 // Each request first reserves the maximum number of tokens that its response may use. When the
-// response is complete, the tokens that it did not use are refunded.
+// response is complete, the unused tokens are refunded.
 //
 // # APIs
 //
@@ -73,13 +73,14 @@ func (u Usage) Total() (sum int64) {
 	return sum
 }
 
-// A Transport is an http.RoundTripper that reports how many tokens responses use. As
-// TransportOptions.Base, it reports to the rules of a weir.Transport. As
-// httputil.ReverseProxy.Transport, it reports to the rules of the Limiter around the proxy.
+// A Transport is an http.RoundTripper that reports how many tokens responses use. If it is the
+// TransportOptions.Base of a weir.Transport, the tokens count under the rules of that
+// weir.Transport. If it is the Transport of an httputil.ReverseProxy, they count under the rules of
+// the Limiter that wraps the proxy.
 //
 // The usage is reported after the last byte of a JSON response or the last event of a stream. For a
-// response with status 400 or above, a zero Usage is reported. Nothing is reported if the response
-// breaks off, if the caller closes the body early, or if the response contains no usage or a count
+// response with status 400 or above, a zero Usage is reported. No usage is reported if the response
+// ends prematurely, if its body is closed early, if it contains no usage, or if it contains a count
 // that is negative or above math.MaxInt64. In these cases, weir.ChargeUsed charges the Cost of the
 // request. If a complete response to a POST request contains no valid usage, the Transport logs a
 // warning, but only once. Fractional counts are rounded up. A Chat Completions stream contains the
@@ -168,13 +169,13 @@ const maxBody = 1 << 20
 
 // MaxTokens returns a function for Rule.Cost that returns the maximum number of output tokens of a
 // request. The function multiplies the largest of the JSON fields max_tokens, max_completion_tokens
-// and max_output_tokens by the field n, the number of completions. The argument most is the maximum
-// cost. It is also the cost if the body has none of the first three fields, is longer than 1 MiB,
-// or cannot be read (see keys.ByJSON). A request without a body costs 1. MaxTokens panics if most
-// is below 1.
+// and max_output_tokens by the field n, the number of completions. The result never exceeds a
+// maximum, which is the argument most. If the body has none of the first three fields, is longer
+// than 1 MiB, or cannot be read (see keys.ByJSON), the function returns this maximum. If a request
+// has no body, the function returns 1. MaxTokens panics if most is below 1.
 //
-// The argument most should not exceed the Capacity of any limit of the rule, because a limit never
-// allows a cost above its capacity.
+// The maximum should not exceed the Capacity of any limit of the rule, because a limit never allows
+// a cost above its capacity.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {
 		panic("llm: MaxTokens: most is " + strconv.FormatInt(most, 10) + "; want at least 1")

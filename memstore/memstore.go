@@ -8,9 +8,9 @@
 // # Bounds
 //
 // Options.MaxKeys bounds the store's memory, however many keys clients make up. When the store is
-// full, a new key replaces a key that has not been refused, preferably one whose quota is full. A
-// key that has been refused stays until its quota is full. If no key can be replaced, Take returns
-// [quota.ErrFull].
+// full, a new key replaces a key that has not been refused, preferably one whose whole quota is
+// available. A key that has been refused is kept until its whole quota is available again. If no
+// key can be replaced, Take returns [quota.ErrFull].
 package memstore
 
 import (
@@ -51,9 +51,10 @@ type Options struct {
 // that any two collide by chance is one in 37 million.
 //
 // When the store is full, a new state replaces one of a few candidates. The store prefers a state
-// whose quota is full, then a state that has always had units left, then a state that has run out
-// of units. Among similar candidates, it replaces the one that will be full soonest. A state that
-// has refused a charge is kept until its quota is full.
+// whose whole quota is available, then a state that has always had units left, then a state that
+// has run out of units. Among similar candidates, it replaces the one whose whole quota will be
+// available soonest. If a state has been used to refuse a charge, it is kept until its whole quota
+// is available again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -99,9 +100,9 @@ var handlerMade remade.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
 // ctx.Err(), quota.ErrFull, or an error from Transaction.Validate. Take returns quota.ErrFull if it
-// needs a new state but every candidate for replacement has refused a charge. This can happen only
-// if more than nine tenths of MaxKeys states have refused a charge, or if a transaction needs more
-// states than a small store can hold.
+// needs room for a new state, but each state that it could replace has been used to refuse a
+// charge. This can happen only if more than nine tenths of MaxKeys states have been used in this
+// way, or if a transaction needs more states than a small store can hold.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -22,6 +22,6 @@
 // # Which entry applies
 //
 // If an entry matches the key exactly, it applies; otherwise, the entry with the longest matching
-// prefix applies. When the limits of a key change, units that it has spent still count (see
+// prefix applies. When a key's limits change, the units that the key has spent still count (see
 // [weir.Rule.ForKey]).
 package overrides

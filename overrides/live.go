@@ -66,18 +66,19 @@ type LiveOptions struct {
 	Logger *slog.Logger
 }
 
-// A Live is a table of overrides that can be changed while the program runs. It is safe for
+// Live is a table of overrides that can be changed while the program runs. It is safe for
 // concurrent use.
 //
-// Requests are checked against a copy of the table in memory, which Run keeps up to date. Changes
-// by other processes take effect within LiveOptions.Interval plus one call to the Keeper. If the
-// Keeper fails, the copy remains in effect, its overrides still expire on time, and Err returns the
-// error.
+// Requests are checked against a copy of the table in memory, which Run keeps up to date. When
+// another process changes the table, the change takes effect after LiveOptions.Interval at the
+// latest, plus the time that one call to the Keeper takes. If the Keeper fails, the copy remains in
+// effect, its overrides still expire on time, and Err returns the error.
 //
-// Until the table has been read for the first time, no overrides are in effect: denied keys and
-// networks are served, and every key has the limits of its rule. During this time, Ready reports
-// false, and a warning is logged when the Keeper fails and when a request arrives. If denied keys
-// must never be served, wait until Ready reports true before accepting requests.
+// Until the table has been read for the first time, no overrides are in effect: requests from
+// denied keys and networks are served, and every key has the limits of its rule. During this time,
+// Ready reports false. A warning is logged when the Keeper first fails, and another when the first
+// request arrives. If denied keys must never be served, wait until Ready reports true before
+// accepting requests.
 type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
@@ -128,8 +129,9 @@ func (l *Live) unread(rule string) {
 }
 
 // Of returns a function to use as the rule's weir.Rule.ForKey. If the table has an override for a
-// key, that function returns the override's policy. Otherwise, it calls file, for example the
-// ForKey method of a Table. The argument file may be nil.
+// key, the returned function returns the override's policy. Otherwise, it returns the result of the
+// function that was passed as file, which may be nil. For example, pass the ForKey method of a
+// Table.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +157,7 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 	}
 }
 
-// OverridesKeys reports whether Of was called for the rule.
+// OverridesKeys reports whether the method Of has been called for the rule.
 func (l *Live) OverridesKeys(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,8 +290,8 @@ func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err er
 	return found, l.Refresh(ctx)
 }
 
-// Get returns the override that was set for exactly this rule and key. An override for
-// "tenant-a/*" is returned only if key is "tenant-a/*".
+// Get returns the override that was set for exactly this rule and key. An override for "tenant-a/*"
+// is therefore returned only if the argument key is "tenant-a/*" itself.
 func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	for _, o := range l.All() {
 		if nameOf(o.Rule, o.Key) == nameOf(rule, key) {

@@ -81,8 +81,8 @@ func (e *Entry) policy() weir.Policy {
 	return weir.Limited(slices.Clone(e.Limits)...)
 }
 
-// A Table finds the entry for a key. An exact match takes precedence over prefixes, and the
-// longest matching prefix over shorter ones. A Table never changes, so it is safe for concurrent
+// A Table finds the entry for a key. An exact match takes precedence over any prefix, and a longer
+// prefix takes precedence over a shorter one. A Table never changes, so it is safe for concurrent
 // use.
 type Table struct {
 	exact   map[string]*node // by stored key
@@ -113,10 +113,10 @@ type span struct{ from, to int }
 // wrong.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
-// NewJoined returns a table for keys from [weir.Join]. An Entry is matched against the first part
-// of a key, and its Nested entries against the second part. If no Nested entry matches, the Entry
-// itself applies. If the Entry has only Nested entries, the Entry with the next-longest matching
-// prefix applies.
+// NewJoined returns a table for keys that were built by [weir.Join]. An Entry is matched against
+// the first part of a key, and its Nested entries are matched against the second part. If no Nested
+// entry matches, the Entry itself applies. If the Entry has only Nested entries, the Entry with the
+// next-longest matching prefix applies.
 func NewJoined(entries ...Entry) (*Table, error) { return newTable(entries, true, false) }
 
 func twice(key string) error {

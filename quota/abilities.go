@@ -30,23 +30,24 @@ import (
 // with it Edged, Additive and Logged.
 
 // A Validator is an Algorithm that supports only some limits. Validate returns an error that says
-// which number of the limit is too large. It is called only for limits whose Quota and Period are
-// positive and whose Burst is not negative.
+// which of the limit's numbers is too large. It is called only for limits whose Quota and Period
+// are positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *Limit) error
 }
 
-// An Uncountable is an error from Validate for a limit that cannot be counted exactly. Nearest
-// returns the closest lower limit that can be counted. If a function returns such a limit for a
-// request, a weir.Limiter logs the error and applies the limit from Nearest. With any other invalid
-// limit, the request fails.
+// Uncountable is the error that Validate returns for a limit that cannot be counted exactly.
+// Nearest returns the closest lower limit that can be counted exactly. If a function returns an
+// uncountable limit for a request, a weir.Limiter logs the error and applies the limit that Nearest
+// returns instead. If a function returns a limit that is invalid for another reason, the request
+// fails.
 type Uncountable interface {
 	error
 	Nearest() Limit
 }
 
-// A Stepper is an Algorithm that can update a State in place. Step stores in *s and *d what Take
-// would return, which saves copying the State.
+// A Stepper is an Algorithm that can update a State in place. Step does the same as Take, but it
+// stores the new State in *s and the Decision in *d, so that a State need not be copied.
 type Stepper interface {
 	Step(s *State, d *Decision, l *Limit, now, cost int64)
 }
@@ -63,9 +64,9 @@ type Queuer interface {
 }
 
 // A Reserver is an Algorithm with a separate method for reservations, because Take would discard
-// data that a cancellation needs. The arguments now and at are when the reservation is made and the
-// later instant for which it is made. Reserve makes the same decision as Take would at the later
-// instant, but keeps the data for a cancellation.
+// data that is needed to cancel one. The argument now is the time at which the reservation is made,
+// and the argument at is the later time for which it is made. Reserve makes the decision that Take
+// would make at that later time, and keeps the data for a cancellation.
 type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
@@ -80,7 +81,7 @@ type Canceler interface {
 }
 
 // A Forcer is an Algorithm with its own implementation of ModeForce. For any other algorithm,
-// ModeForce spends the units as if the Quota were larger. The limit then refuses charges until
+// ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
 // enough of the spent units have expired.
 type Forcer interface {
 	// Force spends cost > 0 units even if they do not fit. It spends them at the instant given by
@@ -88,28 +89,30 @@ type Forcer interface {
 	Force(s State, l *Limit, at, cost int64) State
 }
 
-// A Metered is an Algorithm, such as GCRA or a bucket, whose debt drains at a constant rate. Stores
-// do its arithmetic themselves with three numbers from Meter, all in ticks: unit is what one unit
-// adds to the debt, rate is how much of the debt drains in a microsecond, and full is the largest
-// debt allowed. In a State, A is the debt at the instant At, and B is the value of unit. Lua
-// scripts get the three numbers instead of quota, period and burst.
+// Metered is an Algorithm, such as GCRA or a bucket, whose debt drains at a constant rate. A store
+// can do the arithmetic of such an algorithm itself, with three numbers that Meter returns. All
+// three are in ticks: unit is what one unit adds to the debt, rate is how much of the debt drains
+// in a microsecond, and full is the largest debt allowed. In a State, the field A is the debt at
+// the time At, and the field B is the value of unit. The functions in Lua have parameters for these
+// three numbers in place of quota, period and burst.
 type Metered interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
 
-// A Concurrent is an Algorithm whose units are released when the request ends. The Period of its
+// Concurrent is an Algorithm whose units are released when the request ends. The Period of its
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l never
-// refuses a unit that other allows when both are charged together for the same key. If it cannot
-// tell, it must return false. Redundant limits are rejected by weir.New and package config.
+// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l is
+// redundant: if l and the other limit are charged together for the same key, l allows every unit
+// that the other limit allows. If Redundant cannot tell, it must return false. weir.New and package
+// config reject redundant limits.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }
 
-// An Unpayable is an Algorithm, such as that of bans, whose refusals cannot be overridden with
-// units granted by package credit. The refusals of a Concurrent cannot be overridden either.
+// Unpayable is an Algorithm, such as the one for bans, whose refusals cannot be overridden with
+// units granted by package credit. Refusals by a Concurrent algorithm cannot be overridden either.
 type Unpayable interface {
 	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is refused
 	// if the limit has since begun to refuse the key. Package credit takes the returned charge when
@@ -117,7 +120,7 @@ type Unpayable interface {
 	Refusing(c Charge) Charge
 }
 
-// A Batcher is a Store that can take many transactions in one round trip.
+// A Batcher is a Store that can evaluate many transactions in one round trip.
 type Batcher interface {
 	// TakeEach evaluates the transactions as if Take were called for each of them in order: each
 	// transaction spends all of its charges or none. TakeEach returns either nil or a slice with
@@ -125,10 +128,9 @@ type Batcher interface {
 	TakeEach(ctx context.Context, ts []*Transaction) []error
 }
 
-// An Instant is a Store that makes decisions in memory without waiting. Its Take method must use
-// ctx only to check whether it is done, and must not modify or retain charges. The method Instant
-// must return its receiver, so that a store that merely embeds an Instant is not treated as an
-// Instant.
+// Instant is a Store that makes decisions in memory without waiting. Its Take method may use ctx
+// only to check whether ctx is done, and must not modify or retain charges. The method Instant must
+// return its receiver. A store that merely embeds an Instant is therefore not treated as one.
 type Instant interface{ Instant() Store }
 
 // A Payer is a Store that pays for refused charges with granted units, such as a credit.Store.

@@ -39,16 +39,17 @@ type BreakerOptions struct {
 
 const moment = 25 * time.Millisecond // failures within a moment count once
 
-// Breaker returns a circuit breaker around next. While next is down, calls fail immediately instead
-// of waiting for next. After o.Failures consecutive failures the breaker opens, and Take returns
-// ErrOpen without calling next. After o.Cooldown the breaker passes a single transaction to next as
-// a probe. If the probe succeeds, the breaker closes; if the probe fails, another cooldown begins.
-// The result of a call that was in progress when the breaker opened or closed is ignored.
+// Breaker wraps a store in a circuit breaker. While the wrapped store is down, calls fail
+// immediately instead of waiting for it. After o.Failures consecutive failures the breaker opens,
+// and Take returns ErrOpen without calling the wrapped store. After o.Cooldown the breaker lets a
+// single transaction through as a probe. If the probe succeeds, the breaker closes; if the probe
+// fails, another cooldown begins. If the breaker opens or closes while a call is in progress, the
+// result of that call is ignored.
 //
-// The breaker ignores errors that say nothing about the health of next: ErrBusy,
-// errors.ErrUnsupported, and any error if the transaction is invalid or the context is done. If a
-// probe returns such an error, the next call becomes the probe. The breaker sets no deadline, so if
-// next never answers a probe, the breaker stays open.
+// Some errors do not show that the wrapped store is unhealthy, so the breaker ignores them:
+// ErrBusy, errors.ErrUnsupported, and any error for a transaction that is invalid or whose context
+// is done. If a probe returns such an error, the following call is used as the next probe. The
+// breaker sets no deadline, so if a probe never gets an answer, the breaker stays open.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.

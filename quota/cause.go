@@ -28,7 +28,8 @@ var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error",
 //	error     any other error
 //
 // If an error belongs to several classes, Cause returns the first one in this list. For example, if
-// a wrong password has opened a breaker, Cause returns "unusable" for the breaker's error.
+// a breaker has opened because of a wrong Redis password, Cause returns "unusable" for the error
+// that the breaker returns.
 func Cause(err error) string {
 	if err == nil {
 		return ""

@@ -14,26 +14,27 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// Coalesce returns a store that combines concurrent calls for the same key into shared calls to
-// next. If no other call for the key is in progress, a call goes to next immediately. Calls that
-// arrive in the meantime wait, and are sent together when that call returns. Coalesce never delays
-// a call just to collect more of them. Each caller gets the same decision as if the calls had been
-// made one by one, in order of arrival. A caller gets an error only if its own transaction or the
-// whole shared call fails.
+// Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to it.
+// If no other call for the key is in progress, a call is passed to the wrapped store immediately.
+// Calls that arrive while it is in progress wait, and are sent together as soon as it returns.
+// Coalesce never delays a call just to collect more of them. Each caller gets the same decision as
+// if the calls had been made one by one, in order of arrival. A caller gets an error only if its
+// own transaction fails, or if the shared call fails as a whole.
 //
-// A call therefore takes at most twice as long as a call to next, unless more than 1,024 calls are
+// Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
 // waiting ahead of it. If a caller's context is done while the caller waits, Take returns
 // immediately. A transaction that has not been sent yet is then dropped; otherwise, its units may
 // be spent. A shared call runs with a background context. If weirotel.Trace traces any of the
-// callers, that context has the values of the first traced caller's context. If next panics in a
-// shared call, every caller of that call gets an error.
+// callers, that background context carries the values of the first traced caller's context. If the
+// wrapped store panics in a shared call, every caller of that call gets an error.
 //
-// Calls for different keys may also be combined, because keys are distributed over 16 queues by
-// hash. A transaction with several keys goes to the queue of its first key.
+// Keys are distributed over 16 queues by hash. Calls for different keys in the same queue also wait
+// for each other and are combined. A transaction with several keys joins the queue of its first
+// key.
 //
-// If next is not a Batcher, each call goes to next immediately. The stores of packages memstore and
-// redisstore are Batchers. Put Coalesce directly around such a store, and Breaker and Fallback
-// around Coalesce. Coalesce panics if next is nil.
+// If the wrapped store is not a Batcher, each call is passed to it immediately. The stores of
+// packages memstore and redisstore are Batchers. Wrap such a store in Coalesce first, and then in
+// Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
 		panic("quota: Coalesce: the store is nil")
@@ -71,7 +72,7 @@ type lane struct {
 	_       [64]byte
 }
 
-// CoalesceStats contains the statistics of a CoalescedStore. All fields stay 0 if the next store
+// CoalesceStats contains the statistics of a CoalescedStore. All fields stay 0 if the wrapped store
 // is not a Batcher.
 type CoalesceStats struct {
 	Transactions int64 // transactions passed to Take

@@ -28,21 +28,23 @@ type FallbackOptions struct {
 	Logger *slog.Logger
 }
 
-// Fallback returns a store that calls primary and, if primary fails, secondary. If both fail, Take
-// returns both errors. If the context is done or the transaction is invalid, secondary is not
-// called. Put a Breaker around primary so that requests do not wait while primary is down:
+// Fallback returns a store that calls the primary store first, and calls the secondary store if the
+// primary fails. If both stores fail, Take returns both errors. If the context is done or the
+// transaction is invalid, the secondary store is not called. Put a Breaker around the primary
+// store, so that requests do not wait for it while it is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //
 // Each store enforces the limits separately, and counts are never copied between the stores. In a
-// period in which an outage begins or ends, both stores together may therefore admit more than the
-// limit. If secondary counts in memory, wrap it in Share, so that at most twice the limit is
-// admitted.
+// period during which an outage begins or ends, the two stores together may therefore admit more
+// than the limit. If the secondary store keeps its counts in memory, wrap it in Share, so that no
+// more than twice the limit is admitted.
 //
-// A call to primary that fails may still have spent the units, because only the answer may have
-// been lost. The charge may then count in both stores, so fewer units are admitted later, never
-// more. A refund goes to the store that answers. If the units were spent in the other store, up to
-// that many extra units may be admitted. ModeForget also goes to the store that answers.
+// A call to the primary store that fails may still have spent the units, because it may be that
+// only the answer was lost. The charge may then count in both stores, which can only lower the
+// number of units that are admitted later. A refund, like a call with ModeForget, takes effect in
+// only one store: the primary store or, if it fails, the secondary store. If the units were spent
+// in the other store, up to that many extra units may be admitted.
 //
 // Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {

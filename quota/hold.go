@@ -15,12 +15,12 @@ import (
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
-// Hold spends charges and holds the units of concurrency limits (algorithms.InFlight) until release
-// is called. At least one of the charges must have a concurrency limit. Use Hold for jobs,
-// connections, and exclusive access across all processes that share the store. Hold keeps renewing
-// the units, so the work may take longer than the lease, which is the Period of the limit. If the
-// process dies, the units are released when their lease expires. Units spent under other limits
-// stay spent.
+// Hold spends charges, and holds their units under concurrency limits (see algorithms.InFlight)
+// until release is called. At least one of the charges must have a concurrency limit. Use Hold for
+// jobs, connections, and exclusive access across all processes that share the store. Hold keeps
+// renewing the units, so the work may take longer than the lease duration, which is the Period of
+// the limit. If the process dies, the units are released when their lease expires. Units that were
+// spent under other limits are not refunded.
 //
 // If the charges do not fit, Hold waits until ctx's deadline (see TakeInLine), and then returns a
 // *LimitedError. If ctx has no deadline, Hold returns the *LimitedError immediately. If ctx is
@@ -31,8 +31,8 @@ import (
 // cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
 // the store is down for longer than half the lease, the units may expire while they are still in
 // use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
-// unchanged. In that case, units may have been spent, and those of a concurrency limit count until
-// their lease expires.
+// unchanged. If there is such an error, units may have been spent, and units of a concurrency limit
+// count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -58,13 +58,14 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 }
 
 // Keep holds the units that an allowed transaction has spent under concurrency limits, until
-// release is called. It is for code that calls Store.Take itself, and renews the units as Hold
-// does. If t has spent no such units, Keep returns nil. The caller may modify t after Keep has
-// returned. Keep passes ctx to the store, so ctx must never be cancelled or expire.
+// release is called. Keep renews the units as Hold does, and is for code that calls Store.Take
+// itself. If t has spent no units under concurrency limits, Keep returns nil. The caller may modify
+// t after Keep has returned. Keep passes ctx to the store, so ctx must never be cancelled or
+// expire.
 //
-// If units cannot be renewed or released, Keep calls failed with a description of the problem, such
-// as "units not refunded", and the rule's name. If failed is nil, Keep logs a warning to
-// slog.Default() instead.
+// If units cannot be renewed or released, Keep calls the given function with a description of the
+// problem, such as "units not refunded", and the rule's name. If the function is nil, Keep logs a
+// warning to slog.Default() instead.
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond

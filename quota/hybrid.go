@@ -20,19 +20,20 @@ type HybridOptions struct {
 	MaxKeys int
 }
 
-// Hybrid returns a store that calls next and caches its refusals. While next would still refuse a
-// charge, the store refuses it without calling next. Hybrid panics if next is nil or MaxKeys is
-// negative.
+// Hybrid wraps a store and caches its refusals. If the wrapped store has refused a charge and would
+// still refuse it, the HybridStore refuses it without calling the wrapped store. Hybrid panics if
+// next is nil or MaxKeys is negative.
 //
-// A charge is refused from the cache only if next has refused the same cost for the same key and
-// limit. A cached refusal expires when its RetryAfter has passed, counted from the start of the
-// call to next. Hybrid therefore never refuses a charge for longer than next would. The durations
-// in a Decision from the cache may be too long by up to one round trip. Its Remaining is 0 while no
-// unit is available, and otherwise −1, because another process may have spent what was left. For
-// the other limits of the transaction, Remaining is also −1.
+// A charge is refused from the cache only if the wrapped store has refused the same cost for the
+// same key and limit. A cached refusal expires when its RetryAfter has passed, counted from the
+// start of the call to the wrapped store. A HybridStore therefore never refuses a charge for longer
+// than the wrapped store would. The durations in a Decision from the cache may be too long by up to
+// one round trip. The Decision's Remaining is 0 while no unit is available, and otherwise −1,
+// because another process may have spent what was left. For the other limits of the transaction,
+// Remaining is also −1.
 //
 // A refusal is cached for at most 10 s, so a refund by another process takes effect within 10 s. A
-// refund through this store takes effect immediately.
+// refund that is made through this store takes effect immediately.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
@@ -62,7 +63,7 @@ type HybridStore struct {
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
 // CacheStats contains the statistics of a store that makes some decisions from memory, without
-// calling the next store.
+// calling the wrapped store.
 type CacheStats struct {
 	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory
@@ -78,8 +79,8 @@ func (h *HybridStore) Stats() CacheStats {
 	return s
 }
 
-// BlockedSince returns the time at which the cached refusals of c began, or the zero Time if the
-// cache does not refuse c.
+// BlockedSince returns the time at which the cache began to refuse c, or the zero Time if it does
+// not refuse c now.
 func (h *HybridStore) BlockedSince(c Charge) time.Time {
 	s, id := h.place(c.names(), c.Key)
 	if b, found := s.get(id); found && compare.Can(c.Limit.Algorithm) && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {

@@ -58,7 +58,7 @@ func (l Limit) WithBurst(n int64) Limit {
 
 // Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
 // rounded down, but are never below 1. If the new Quota cannot be counted exactly, Divide rounds it
-// down further, to a multiple of 10, of 100 and so on.
+// down further, to a multiple of 10, 100 or a larger power of 10.
 func (l *Limit) Divide(n int) {
 	l.Quota = max(1, l.Quota/int64(n))
 	if l.Burst > 0 {
@@ -81,8 +81,9 @@ func (l *Limit) InFlight() bool {
 	return ok
 }
 
-// Redundant reports whether l can never refuse a unit that other allows, if both are charged
-// together. Both limits must be valid. See Comparer.
+// Redundant reports whether l is redundant: if l and the other limit are charged together for the
+// same key, l allows every unit that the other limit allows. Both limits must be valid. If the
+// algorithm of l is not a Comparer, Redundant returns false.
 func (l *Limit) Redundant(other *Limit) bool {
 	c, ok := l.Algorithm.(Comparer)
 	return ok && c.Redundant(l, other)

@@ -6,16 +6,18 @@ import (
 	"sync"
 )
 
-// Share returns a store that divides each limit by replicas before it calls next. If each replica
-// has a separate store, all replicas together then admit at most the limit. The caller's charges
-// are not modified, so response headers show the whole limit, but only one share's Remaining. A
-// client whose requests all reach the same replica gets only one share.
+// Share wraps a store, and divides the Quota and Burst of each limit by the number of replicas. If
+// each replica has a separate store, all replicas together then admit no more than the limit. The
+// caller's charges are not modified. Response headers therefore show the whole limit, whereas
+// Remaining covers only this replica's share. A client whose requests all reach the same replica
+// gets only one share.
 //
-// Quota and Burst are rounded down, but are never below 1 (see Limit.Divide). If Quota, or a Burst
-// other than 0, is smaller than replicas, all replicas together can therefore exceed the limit. To
-// avoid this for GCRA and the buckets, express a small Quota over a longer Period with the same
-// Burst, such as 60 per minute instead of 1 per second. Costs are not divided, so a charge whose
-// Cost exceeds the share is always refused. Share panics if next is nil or replicas is below 1.
+// The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota is smaller
+// than the number of replicas, all replicas together can therefore exceed the limit; the same is
+// true of a Burst, unless it is 0. To avoid this for GCRA and the buckets, express a small Quota
+// over a longer Period with the same Burst, such as 60 per minute instead of 1 per second. Costs
+// are not divided, so a charge whose Cost exceeds the share is always refused. Share panics if next
+// is nil or replicas is below 1.
 func Share(next Store, replicas int) *SharedStore {
 	switch {
 	case next == nil:
@@ -30,11 +32,11 @@ func Share(next Store, replicas int) *SharedStore {
 	})
 }
 
-// ShareFunc is like Share, but calls the function change to determine the limits. For each valid
-// transaction, ShareFunc calls change with a copy of the charges, in which change may replace the
-// limits. The function must be safe for concurrent use and must not retain the slice. The Result
-// comes from next, and the caller's charges are not modified. ShareFunc panics if an argument is
-// nil.
+// ShareFunc is like Share, but uses a function to change the limits. For each valid transaction,
+// ShareFunc passes a copy of the charges to this function, which may replace the limits in that
+// copy. The function must be safe for concurrent use and must not retain the slice. The Result is
+// the one that the wrapped store returns, and the caller's charges are not modified. ShareFunc
+// panics if an argument is nil.
 func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	switch {
 	case next == nil:
@@ -45,8 +47,8 @@ func ShareFunc(next Store, change func(charges []Charge)) *SharedStore {
 	return &SharedStore{next, change, sync.Pool{New: func() any { return new(Transaction) }}}
 }
 
-// A SharedStore is a Store that modifies limits before it calls another Store: see Share and
-// ShareFunc.
+// A SharedStore is a Store that modifies the limits in each transaction before it calls the wrapped
+// store: see Share and ShareFunc.
 type SharedStore struct {
 	next   Store
 	change func([]Charge)

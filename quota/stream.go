@@ -23,11 +23,11 @@ import (
 //		send(token)
 //	}
 //
-// Across all processes that share the store, the Streams for a key together draw at most what its
-// limits allow. To save calls to the store, a Stream takes units in advance, but never more than it
-// has drawn so far, and never more than an eighth of the remaining units. If the process dies,
-// unused units stay spent until they expire. With an algorithm that is not a lease.Leaser, such as
-// SlidingLog, a Stream takes nothing in advance.
+// All Streams for the same key, in all processes that share the store, together draw no more than
+// the key's limits allow. To save calls to the store, a Stream takes units in advance, but never
+// more than it has drawn so far, and never more than an eighth of the remaining units. If the
+// process dies, units that were taken but not drawn still count as spent until they expire. If a
+// limit's algorithm is not a lease.Leaser, as with SlidingLog, a Stream takes nothing in advance.
 //
 // A Stream is safe for concurrent use. While one call to Draw is waiting for the store, other calls
 // to Draw block.
@@ -42,10 +42,10 @@ type Stream struct {
 	drawn  int64       // in all
 }
 
-// NewStream returns a Stream that spends the Cost of every charge for each unit drawn. For example,
-// if a unit is a token, a charge that counts tokens has Cost 1, and a charge that counts money has
-// the price of a token as its Cost. If a charge has a Cost of 0 or less, every Draw returns an
-// error.
+// NewStream returns a Stream that spends, for each unit drawn, as many units under each charge's
+// limit as the charge's Cost. For example, if Draw counts tokens, use a Cost of 1 for a limit on
+// tokens, and the price of a token as the Cost for a limit on money. If a charge has a Cost of 0 or
+// less, every Draw returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
 }
@@ -55,9 +55,9 @@ func NewStream(store Store, charges ...Charge) *Stream {
 // whose RetryAfter says how long to wait before calling Draw again.
 //
 // If ctx is done, Draw draws nothing and returns ctx.Err(). It does not interrupt its call to the
-// store, because only the store's answer says which units the Stream has. Errors from the store are
-// returned unchanged, and units may then have been spent. The error is nil if drawn is positive or
-// n is 0. A negative n is an error.
+// store, because only the store's answer shows how many units the Stream has obtained. Errors from
+// the store are returned unchanged, and units may then have been spent. The error is nil if drawn
+// is positive or n is 0. A negative n is an error.
 func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,8 +84,8 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 }
 
 // Close refunds unused units that have not expired, even if ctx is done. If Close returns an error,
-// these units may stay spent. After Close, Draw returns an error. A second call to Close does
-// nothing.
+// these units may still count as spent until they expire. After Close, Draw returns an error. A
+// second call to Close does nothing.
 func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -81,10 +81,11 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. If the wait would be longer than the argument within, or would end after ctx's deadline,
-// Wait spends nothing and immediately returns a *LimitedError. Callers with the same key get slots
-// in order of arrival, across all processes that share the store. For concurrency limits, use Hold
-// instead, because Wait neither waits for their units nor releases them.
+// then. If the wait would be longer than the maximum, which is the argument within, or would end
+// after ctx's deadline, Wait spends nothing and immediately returns a *LimitedError. Callers with
+// the same key get slots in order of arrival, across all processes that share the store. For
+// concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
+// them.
 //
 // If ctx is done before the slot begins, Wait cancels the reservation and returns ctx.Err(). It
 // does not interrupt its call to the store, because only the store's answer says what to refund. If
@@ -124,7 +125,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation is a slot that Reserve has reserved. It is not safe for concurrent use.
+// A Reservation represents a slot that Reserve has set aside. It is not safe for concurrent use.
 type Reservation struct {
 	store Store
 	t     Transaction
@@ -164,8 +165,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel refunds the units, unless the slot has already begun. If no later slot has been reserved
-// in the meantime, the state of each key becomes what it was before Reserve. A second call does
-// nothing.
+// in the meantime, each key's state is restored to what it was before the call to Reserve. A second
+// call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -175,8 +176,8 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 }
 
 // Refund undoes an allowed transaction by refunding the units that it has spent. If t reserved a
-// slot and no later slot has been reserved since, the state of each key becomes what it was before
-// t. Refund ignores charges whose Cost is 0 or less.
+// slot and no later slot has been reserved since, each key's state is restored to what it was
+// before t. Refund ignores charges whose Cost is 0 or less.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -191,19 +192,20 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns the decisions that the store would make on charges now, without spending anything.
-// See ModePeek.
+// Peek returns the decisions that the store would make if charges were to be spent now, but spends
+// nothing. See ModePeek.
 //
-// If the store is a HybridStore, Remaining may be -1 for a charge that is refused from memory.
+// If the store is a HybridStore that refuses a charge from its cache, the Remaining of that charge
+// may be -1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
 	t := &Transaction{Charges: slices.Clone(charges), Mode: ModePeek}
 	err := store.Take(ctx, t)
 	return t, err
 }
 
-// Reset refunds all units that the key of each charge has spent under the charge's limit. It
-// ignores the Cost. Slots that are already reserved keep their times, and new callers get later
-// slots. To refund only some units, call Take with a negative Cost.
+// For each charge in charges, Reset refunds all units that the charge's key has spent under the
+// charge's limit. It ignores the Cost. Slots that are already reserved keep their times, and new
+// callers get later slots. To refund only some units, call Take with a negative Cost.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

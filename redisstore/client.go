@@ -14,12 +14,13 @@ import (
 
 // ClientOptions returns client settings that are suitable for a Store. Pass them to
 // redis.NewUniversalClient, or copy the fields into your client's options. The argument timeout
-// should be the Store's Options.Timeout; 0 means 50 ms. The client then reports a refused
-// connection immediately, allows up to a second for connecting even if timeout is shorter, and
-// keeps two idle connections ready.
+// should be the Store's Options.Timeout; 0 means 50 ms. With these settings, the client reports a
+// refused connection immediately and keeps two idle connections ready. It allows up to a second for
+// connecting, even if the timeout is shorter.
 //
-// A Store observes its Timeout and never spends a charge twice, whatever the client settings. With
-// the default settings of go-redis, however, the client takes 1.7 s to report a refused connection.
+// Whatever the client's settings, a Store observes its Timeout and never spends a charge twice.
+// With the default settings of go-redis, however, the client takes 1.7 s to report a refused
+// connection.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
 	if timeout <= 0 {
 		timeout = defaultTimeout

@@ -13,72 +13,78 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Scripted is an algorithm that can run in Redis. Its Lua code must make exactly the same
-// decisions as its Take method; storetest.Limits tests this. The code defines the function
+// Scripted is an algorithm that can run in Redis. Its Lua code must make exactly the same decisions
+// as its Take method; storetest.Limits tests this. The code defines the function
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
 // The first four arguments are the At, A, B and Until fields of the state; for a new key, all four
-// are 0. The arguments now and period are in µs, and cost is not 0. The argument now is never
-// earlier than at: if the state's At is in the future, the script passes At as now and adds the
-// wait until At to the result. See Logged for algorithms that keep logs.
+// are 0. The arguments now and period are in µs, and the argument cost is never 0. The argument now
+// is never earlier than the argument at. If the state's At is in the future, the script passes that
+// time as now, and adds the time until then to the wait that the function returns. See Logged for
+// algorithms that keep logs.
 //
-// If the cost fits, take returns 0 and the four numbers of the new state. Otherwise, it returns how
-// many µs after now the cost will fit, or −1 if it never will. A negative cost refunds units and
-// always fits. The fourth number of the new state is its expiry time: from then on, the state must
-// lead to the same decisions as a new key. Numbers are float64, so return integers below 2^53,
-// which are exact. With Lua 5.4, numbers below 2^31 may be integers, which overflow at 2^63, and
-// string.format('%d') rejects fractions.
+// If the cost fits, take returns 0 and the four numbers of the new state. Otherwise, it returns the
+// time in µs from now until the cost will fit, or −1 if it never will. A negative cost refunds
+// units and always fits. The fourth number of the new state is its expiry time: from then on, the
+// state must lead to the same decisions as a new key. In Redis, numbers are float64, which
+// represents integers below 2^53 exactly; each returned number must be such an integer. In Lua 5.4,
+// numbers below 2^31 may be integers. Integer arithmetic overflows at 2^63, and string.format('%d')
+// rejects numbers with a fraction.
 //
 // Each function receives two more arguments after burst: the edges (if the algorithm is Edged) and
-// the C field of the state. If the C of the new state is not 0, take, queue and cancel return it
-// after the other four numbers. Only force may change C from 0 to another value.
+// the C field of the state. If the C field of the new state is not 0, the functions take, queue and
+// cancel return it after the other four numbers. The function force is the only one that may change
+// C from 0 to another value.
 //
 // The code must define only local names, because a script can contain the code of several
 // algorithms. Two algorithms with the same Name must have the same code, because a script contains
 // only one of them.
 //
-// The code of a quota.Queuer also defines queue, the code of a quota.Canceler defines cancel, and
-// the code of a quota.Forcer defines force. Define these functions after take and every function
-// that take calls:
+// The code of a quota.Queuer also defines a function queue, the code of a quota.Canceler defines a
+// function cancel, and the code of a quota.Forcer defines a function force. Define these functions
+// after the function take and every function that it calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// In queue and cancel, now is the clock time, which may be earlier than the state's At. The
-// function queue finds the first free place in the queue at or after the instant turn. It returns
-// the wait in µs, whether there is room, and the four numbers of the new state. The function cancel
-// refunds n of the units that were spent at the instant `of`. It returns the four numbers of the
-// new state, or nothing if no units were spent at that instant. The function force returns the four
-// numbers of the new state and its C, or nothing if it spends nothing.
+// The functions queue and cancel receive the clock time as the argument now, which may be earlier
+// than the state's At. The function queue finds the first free place in the queue at or after the
+// time given by the argument turn. It returns the wait in µs, a boolean that says whether there is
+// room, and, if there is, the four numbers of the new state. The function cancel refunds units that
+// were spent at one instant. That instant is its sixth argument, and the seventh is how many of the
+// units to refund. It returns the four numbers of the new state, or nothing if no units were spent
+// at that instant. The function force returns the four numbers of the new state followed by its C
+// field, or nothing if it spends nothing.
 type Scripted interface {
 	Lua() string
 }
 
-// An Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
+// Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
 // cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
-// since 1970. The first start time is earlier than at, and the last is well after it. The Lua
-// functions receive these edges as packed doubles for struct.unpack, with a 0 between the results
-// of two calls to Edges. If the Lua code needs another window, it calls error(string.format('WEIR
-// edges %.0f ', instant)). The store then adds the edges around that instant and runs the script
-// again.
+// since 1970. The first of these times is earlier than the argument at, and the last is well after
+// it. The Lua functions receive these edges as a string of packed doubles, to be decoded with
+// struct.unpack. If the store has called Edges several times, the string has a 0 between the
+// results of two calls. If the Lua code needs an edge that is not in the string, it calls
+// error(string.format('WEIR edges %.0f ', instant)). The store then adds the edges around that
+// instant and runs the script again.
 type Edged interface {
 	Edges(at int64) []int64
 }
 
-// An Additive is a Scripted algorithm for which only the total cost of the charges at an instant
+// Additive is a Scripted algorithm for which only the total cost of the charges at an instant
 // matters. After a first charge, charges of 2 and 3 units at the same instant must have the same
-// effect as one charge of 5 units. Store.TakeEach can then evaluate many equal transactions with
-// one key in a single step. An algorithm that counts requests regardless of their cost is not
+// effect as one charge of 5 units. Store.TakeEach can then evaluate many identical transactions
+// with one key in a single step. An algorithm that counts requests regardless of their cost is not
 // additive.
 type Additive interface {
 	Additive()
 }
 
-// A Logged is a Scripted algorithm that keeps a log as its state. Redis stores all logs of a rule
-// and key in one value. The Lua code of a Logged defines the following functions, where c is the
-// table that general.lua creates for a charge:
+// Logged is a Scripted algorithm that keeps a log as its state. For each rule and key, Redis stores
+// all logs in one value. The Lua code of such an algorithm defines the following functions, where c
+// is the table that general.lua creates for a charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1

@@ -22,10 +22,10 @@ const probeTimeout = 5 * time.Second
 var probeLua string
 
 // Probe checks whether Redis is suitable for the store; call it before the first request arrives.
-// Probe connects and calls each command that the store and its overrides need. It also evaluates a
-// few charges under the algorithm of each limit, and compares Redis's decisions with those of the
-// Go code. In a cluster, Probe checks each master. It uses separate keys under the store's prefix,
-// and deletes them afterwards.
+// Probe connects to Redis and uses each command that the store and its overrides need. It also
+// evaluates a few charges with the algorithm of each limit, and compares Redis's decisions with
+// those of the Go code. In a cluster, Probe checks each master. It uses separate keys under the
+// store's prefix, and deletes them afterwards.
 //
 // Probe returns nil if every check passes. An error that wraps quota.ErrUnusable means that Redis
 // is misconfigured or not supported, and names everything that is wrong or missing. Any other

@@ -31,8 +31,8 @@
 // # Calls
 //
 // A transaction with one key usually needs a single script call, however many limits it has. The
-// script uses the clock of the Redis server. Every state in Redis has a TTL, and a refused
-// transaction writes nothing. See [Store] for the key names in Redis.
+// script uses the clock of the Redis server. Every state in Redis has a TTL. A refused transaction
+// writes nothing to Redis. See [Store] for the key names in Redis.
 //
 // # Errors
 //
@@ -106,9 +106,9 @@ const (
 // ErrTimeout is the error that Take returns or wraps if Redis does not answer in time. The units
 // may have been spent anyway. If a connection attempt has just failed, the returned error also
 // wraps the error from that attempt. If Redis still answers other calls in time, or if this process
-// is overloaded, it also wraps quota.ErrBusy, so that it does not count as an outage. ErrTimeout
-// has a Timeout method that returns true. If the caller's own deadline has passed, Take returns
-// context.DeadlineExceeded instead.
+// is overloaded, the returned error also wraps quota.ErrBusy, so that the timeout does not count as
+// an outage. ErrTimeout has a Timeout method that returns true. If the caller's own deadline has
+// passed, Take returns context.DeadlineExceeded instead.
 var ErrTimeout = queue.ErrTimeout
 
 // A Store is a quota.Store that keeps its states in Redis. It is safe for concurrent use.
@@ -120,11 +120,12 @@ var ErrTimeout = queue.ErrTimeout
 //	weir:api:{.192.0.2.1}
 //
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
-// one slot, while different keys are spread over all nodes. A transaction with keys in different
-// slots still spends all of its charges or none, but not all at the same instant. Such a
-// transaction never waits, even if Within is set. In ModeAtMost, Take returns errors.ErrUnsupported
-// for such a transaction. While two such transactions compete for the last unit of a key, other
-// requests may be refused and the unit may go unused, but no limit is exceeded.
+// one slot, while different keys are spread over all nodes. A transaction whose keys are in
+// different slots still spends either all of its charges or none, but the charges are not all spent
+// at the same instant. Such a transaction never waits, even if Within is set. If its Mode is
+// ModeAtMost, Take returns errors.ErrUnsupported. While two such transactions compete for the last
+// unit of a key, other requests may be refused and the unit may go unused, but no limit is
+// exceeded.
 type Store struct {
 	rdb     redis.UniversalClient
 	prefix  string
@@ -140,13 +141,13 @@ type Store struct {
 	verdicts verdicts
 }
 
-// New returns a store that uses Redis through rdb. It does not wait for Redis to be up. The caller
-// must close rdb. New returns an error if rdb is nil, if the prefix contains a brace, or if the
-// timeout is negative.
+// New returns a store that uses Redis through the client rdb. It does not wait for Redis to be up.
+// The caller must close rdb. New returns an error if rdb is nil, if the prefix contains a brace, or
+// if the timeout is negative.
 //
-// Create rdb with ClientOptions, which returns suitable settings. Other settings also work, but see
-// Warnings. New adds a hook to rdb that records why connections fail, so that errors can include
-// the cause.
+// Create the client with ClientOptions, which returns suitable settings. Other settings also work,
+// but Warnings reports those that make the store slower or less reliable. New adds a hook to the
+// client that records why connections fail, so that errors can include the cause.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:

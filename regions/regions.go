@@ -51,27 +51,27 @@ type Options struct {
 const whole = 10_000
 
 // New returns a Store that divides each limit among the regions, and enforces this region's share
-// in local. Run claims that share in central.
+// in the local store. Run claims this share in the central store.
 //
-// Under GCRA and TokenBucket, the burst is divided evenly among the regions, and the rate is
-// divided according to demand. In each interval of length Every, the region claims the share of the
-// rate that it needs for the next interval, based on its recent demand. Each region always keeps at
-// least a tenth of an even share. If a region stops using its share, other regions can claim it
-// after one or two intervals. Any rate that no region needs is divided evenly. Limits of other
-// algorithms, including LeakyBucket, are always divided evenly, as by quota.Share.
+// Under GCRA and TokenBucket, the rate is divided among the regions according to demand, whereas
+// the burst is divided evenly. In each interval, whose length is Options.Every, a region claims the
+// share of the rate that it needs for the next interval, based on its recent demand. Each region
+// always keeps at least a tenth of an even share. If a region stops using its share, other regions
+// can claim it after one or two intervals. Any rate that no region needs is divided evenly. Limits
+// of other algorithms, including LeakyBucket, are always divided evenly, as by quota.Share.
 //
 // Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
 // any period of length d. This holds even while shares change: see docs/regions.md.
 //
-// This bound holds only if calls to local take at most a sixteenth of Every. A request that waits
-// (Transaction.Within) gets a slot at the current rate, even if the region loses that rate before
-// the slot begins. Shares are rounded down, but are at least one unit. If the burst is smaller than
-// the number of regions, or the quota is smaller than ten times that number, the regions together
-// may therefore admit more than the limit.
+// This bound holds only if a call to the local store takes no longer than a sixteenth of
+// Options.Every. A request that waits (Transaction.Within) gets a slot at the current rate, even if
+// the region loses that rate before the slot begins. Shares are rounded down, but are at least one
+// unit. If the burst is smaller than the number of regions, or the quota is smaller than ten times
+// that number, the regions together may therefore admit more than the limit.
 //
-// If central fails or Run is not active, the region keeps its share until the current interval
-// ends, and then has a tenth of an even share. If the clock of central jumps, two regions may use
-// the same share for one interval.
+// If the central store fails or Run is not running, the region keeps its share until the current
+// interval ends. After that, its share is a tenth of an even share. If the central store's clock
+// jumps, two regions may use the same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {

@@ -1,5 +1,5 @@
-// Package stack provides a store for production, in which several processes share limits in Redis.
-// An in-memory store takes over while Redis is down.
+// Package stack provides a store for production use by several processes, which share limits in
+// Redis. An in-memory store takes over while Redis is down.
 //
 //	package main
 //
@@ -103,10 +103,10 @@ type Store struct {
 	checker   checker
 }
 
-// New returns a store that uses Redis through rdb and falls back to memory while Redis is down. It
-// does not wait for Redis to be up. Create rdb with redisstore.ClientOptions, which returns
-// suitable settings. The caller must close rdb. New returns an error if rdb is nil, if Replicas is
-// below 1, or if another option is invalid.
+// New returns a store that uses Redis through the client rdb and falls back to memory while Redis
+// is down. It does not wait for Redis to be up. Create the client with redisstore.ClientOptions,
+// which returns suitable settings. The caller must close rdb. New returns an error if rdb is nil,
+// if Replicas is below 1, or if another option is invalid.
 //
 // New starts a goroutine that checks Redis until it is usable (see Err). Closing the store or rdb
 // stops the goroutine.
@@ -163,7 +163,7 @@ func (s *Store) Undivided() quota.Store { return s.undivided }
 // Redis returns the underlying Redis store, without decorators. It is also an overrides.Keeper.
 func (s *Store) Redis() *redisstore.Store { return s.redis }
 
-// Stores returns the stores inside s that have metrics or keep overrides. If you pass s to
+// Stores returns every store within s that has metrics or keeps overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
 	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}

@@ -12,22 +12,22 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// A Bans remembers the bans that have refused requests in this process. If more keys are banned
-// than NewBans allows, it forgets the ban that expires first.
+// Bans remembers the bans that have refused requests in this process. If more keys are banned than
+// NewBans allows, the ban that expires first is forgotten.
 type Bans struct {
 	n     int
 	mu    sync.Mutex
 	known map[ruleKey]*Banned
 }
 
-// A Banned describes a key that is banned under a rule.
+// Banned describes a key that is banned under a rule.
 type Banned struct {
 	Rule  string
 	Key   string    // as quota.Charge.StoredKey returns it
 	Until time.Time // when the ban expires, according to the last refusal
 }
 
-// NewBans returns a Bans that remembers at most n keys. It panics if n is below 1.
+// NewBans returns a *Bans that remembers the bans of at most n keys. It panics if n is below 1.
 func NewBans(n int) *Bans {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewBans: n is %d; want at least 1", n))
@@ -35,7 +35,7 @@ func NewBans(n int) *Bans {
 	return &Bans{n: n, known: map[ruleKey]*Banned{}}
 }
 
-// Observe records the ban that refused a request, if any. It ignores rules in shadow mode.
+// If a ban refused the request, Observe records the ban. It ignores rules in shadow mode.
 func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return

@@ -2,8 +2,8 @@ package watch
 
 import "github.com/seed83679106/weir"
 
-// A File is a rules file that is reloaded when it changes, such as a *config.File. Packages
-// admin, weirprom and weirotel report what its methods return.
+// A File is a rules file that is reloaded when it changes, such as a *config.File. Packages admin,
+// weirprom and weirotel report the values that its methods return.
 type File interface {
 	// Version returns a string that identifies the current content.
 	Version() string

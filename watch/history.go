@@ -25,7 +25,7 @@ type Count struct {
 	Failed, Passed int64
 }
 
-// Add adds the counts of o to c.
+// Add adds the counts in o to those in c.
 func (c *Count) Add(o Count) {
 	c.Allowed += o.Allowed
 	c.Refused += o.Refused
@@ -117,11 +117,11 @@ func isNear(l *quota.Limit, d *quota.Decision) bool {
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
-// History counts the requests under a rule in the last 15 minutes by outcome. There is one Count
-// for each of 180 intervals of length HistoryEvery, oldest first. The last interval is the current
-// one, which began `since` ago. A request counts as allowed if no rule refused it, and as refused
-// under each rule that refused it. If rule is "", every request is counted once. An interval
-// without requests has a zero Count.
+// History returns how many requests had each outcome under a rule in the last 15 minutes. There is
+// one Count for each of 180 intervals, oldest first. The length of an interval is HistoryEvery. The
+// last interval is still in progress; the second result is the time since it began. A request
+// counts as allowed if no rule refused it, and as refused under each rule that refused it. If rule
+// is "", every request is counted once. An interval without requests has a zero Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -100,7 +100,7 @@ func cut(s string) string {
 }
 
 // Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some of
-// them have no Line (see Line.LeftOut).
+// them are left out (see Line.LeftOut).
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

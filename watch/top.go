@@ -12,9 +12,9 @@
 // # Functions
 //
 // [Top] finds the keys that are refused most often. [Bans] lists banned keys. [Traffic] counts
-// requests, and finds out what other limits would have refused. [Log] logs refusals at a bounded
-// rate. [Diagnose] detects likely configuration errors. All of these cover only the requests that
-// this process handles. Package admin displays the results.
+// requests, and determines how many of them other limits would have refused. [Log] logs refusals at
+// a bounded rate. [Diagnose] detects likely configuration errors. All of these cover only the
+// requests that this process handles. Package admin displays the results.
 package watch
 
 import (
@@ -31,12 +31,14 @@ import (
 )
 
 // A Top finds the keys that were refused most often in the last hour. It also remembers the latest
-// refusals: see Recent. Each key takes about 600 bytes, and each refusal about 300 bytes.
+// refusals: see Recent. Each remembered key takes about 600 bytes of memory, and each remembered
+// refusal about 300 bytes.
 //
 // A Top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
 // Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A Top that remembers
-// n keys forgets a key only if that key has at most 1/n of the refusals in an hour. To displace a
-// key, a client that makes up keys must therefore be refused n times as often as that key.
+// n keys forgets a key only if that key has at most 1/n of the refusals in an hour. A client that
+// makes up keys can therefore displace a given key only by being refused n times as often as that
+// key.
 type Top struct {
 	n      int
 	mu     sync.Mutex
@@ -78,7 +80,7 @@ func (c counts) Swap(i, j int)      { c[i], c[j] = c[j], c[i]; c[i].at, c[j].at 
 func (c *counts) Push(x any)        { *c = append(*c, x.(*counted)) }
 func (c *counts) Pop() any          { panic("watch: a Top forgets no key but by replacing it") }
 
-// A Refused describes a key that was refused under a rule. The number of refusals is at most Count
+// Refused describes a key that was refused under a rule. The number of refusals is at most Count
 // and at least Count − Error.
 type Refused struct {
 	Rule         string
@@ -94,7 +96,7 @@ type Refused struct {
 func (r *Refused) AtLeast() int64 { return r.Count - r.Error }
 
 // NewTop returns a Top that remembers n keys and n refusals. It panics if n is below 1. Counting a
-// refusal takes O(log n) time and, once a minute, O(n) time.
+// refusal takes O(log n) time, except once a minute, when it takes O(n) time.
 func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
@@ -216,8 +218,8 @@ func (t *Top) now() {
 }
 
 // Find returns how often a key was refused under a rule in the last hour. If the Top remembers no
-// refusal of the key, ok is false. If the key was refused only in shadow mode, Find returns those
-// refusals.
+// refusal of the key, ok is false. If all refusals of the key were in shadow mode, Find returns the
+// number of these.
 func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,9 +233,9 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 }
 
 // Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. It
-// rounds d up to whole minutes, at most 60, and counts the current, incomplete minute as a whole
-// one. The result over is the duration that the counts actually cover. Keys that clients make up
-// come last, because almost all of their Count is Error.
+// rounds d up to whole minutes, at most 60. The current minute counts as one of these, although it
+// has not ended. The second result is the duration that the counts actually cover. Keys that
+// clients make up come last, because their Error is almost as large as their Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	keys, over = t.keys(n)

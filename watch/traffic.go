@@ -60,8 +60,8 @@ func NewTraffic(n int) *Traffic {
 }
 
 // Observe records a request under each rule that charges it at least 1 unit, even if a limit
-// refused the request. Requests that are refused by a deny list, or by a ban that the process knows
-// of, count in History but not in Try, because no limit is evaluated for them.
+// refused the request. Requests that are refused by a deny list, or by a ban that the process has
+// remembered, are counted by History but not by Try, because no limit is evaluated for them.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Transaction == nil {
 		return
@@ -140,11 +140,11 @@ type Trial struct {
 	Top []Refused // at most ten keys, those that the tried limits would have refused most
 }
 
-// Try tests limits on the recorded requests under a rule, and returns how many of these requests
-// the limits would have refused. Each key starts with its full quota, so the result is of little
-// use if a limit's Period is longer than the recorded time. After a refusal, real clients might
-// have sent different requests. Try returns an error if there are no limits, if a limit is invalid,
-// or if one is a concurrency limit.
+// Try tests limits on the requests that were recorded under a rule, and returns how many of them
+// the limits would have refused. In this test, each key starts with its full quota. The result is
+// therefore of little use if a limit's Period is longer than the time that the recorded requests
+// cover. After a refusal, real clients might have sent different requests. Try returns an error if
+// there are no limits, if a limit is invalid, or if a limit is a concurrency limit.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: limits is empty")

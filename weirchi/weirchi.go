@@ -31,7 +31,7 @@
 // Importing this package registers net/http/pprof and expvar on [http.DefaultServeMux], because
 // chi's middleware package imports both. Do not expose that mux to the public: /debug/pprof/cmdline
 // shows the process's command line, including any passwords in it. If your program already imports
-// chi's middleware package, importing weirchi publishes nothing more.
+// chi's middleware package, importing weirchi adds no further handlers to that mux.
 package weirchi
 
 import (

@@ -50,6 +50,7 @@ func TestAccessLog(t *testing.T) {
 		t.Run(where, func(t *testing.T) {
 			p := openStory(t, base)
 			said := func() string { return p.text("#log-form .said") }
+			p.click("#which .replays summary")
 			p.click("#log-form .replay")
 			p.wait(`document.querySelector("#log-form .said").textContent === "There are no lines yet."`)
 			eval[any](p, "performance.clearResourceTimings()")

@@ -120,7 +120,7 @@ func TestShared(t *testing.T) {
 	p := open(t, serveStatic(t)+"/try.html#paused=yes")
 	for _, hybrid := range []bool{true, false} {
 		calls := eval[[]scene.Call](p, fmt.Sprintf(`(async () => {
-			weir.share(3, %v);
+			weir.share(3, %v ? "hybrid" : "shared");
 			const charge = JSON.stringify({ algorithm: "sliding-log", quota: 5, period: 1e6, key: "visitor", cost: 1 }), calls = [];
 			for (let i = 0; i < 150; i++) {
 				calls.push(JSON.parse(weir.take(i %% 3, charge)));

@@ -11,9 +11,8 @@ import (
 )
 
 // TestBeforeLibrary opens the page while the library does not arrive. The first picture must move,
-// by what the library has decided when the page was made, and must stand where that ends. Once the
-// library has arrived, it decides what follows, in the states that it would have without the
-// recording.
+// by what the library has decided when the page was made. Once the library has arrived, it decides
+// what follows, in the states that it would have without the recording.
 func TestBeforeLibrary(t *testing.T) {
 	t.Parallel()
 	handler, err := static()
@@ -43,11 +42,7 @@ func TestBeforeLibrary(t *testing.T) {
 	}
 	p.do(chromedp.Click(chromedp.CSS("#gate svg.gate")))
 	p.wait(`document.querySelector("#gate .why").textContent === "You can send requests as soon as the library has been loaded."`)
-	eval[any](p, "gate.until(1e9)")
-	n, end := eval[int](p, "gate.next"), eval[float64](p, "gate.now")
-	if n < 100 || end < 60e6 || end > 90e6 {
-		t.Errorf("the recording ends after %d requests, at %.1f s", n, end/1e6)
-	}
+	eval[any](p, "gate.until(75e6)")
 	let()
 	p.wait("globalThis.playground?.ready")
 	p.wait("gate.playing && gate.now > 75.2e6")

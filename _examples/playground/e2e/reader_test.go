@@ -58,9 +58,19 @@ func TestProse(t *testing.T) {
 	// Pointing at a word lights its marks.
 	p.click("#edge .reset")
 	eval[any](p, `document.querySelector("#edge .lit").dispatchEvent(new Event("pointerover", { bubbles: true }))`)
-	p.wait(`document.querySelectorAll("#edge .lighted").length > 0`)
+	const lit = `(() => { const lit = (e) => getComputedStyle(e.querySelector(".box.open")).strokeWidth === "3px"; return [edge, windows].map(lit).join(); })()` // its own marks only
+	p.wait(lit + ` === "true,false"`)
+	eval[any](p, `playground.scenes.edge.go(21e6)`) // draws them anew
+	p.wait(lit + ` === "true,false"`)
 	eval[any](p, `document.querySelector("#edge .lit").dispatchEvent(new Event("pointerout", { bubbles: true }))`)
-	p.wait(`document.querySelectorAll("#edge .lighted").length === 0`)
+	p.wait(lit + ` === "false,false"`)
+	// Where the picture is off screen, a click on a word brings it into view.
+	p.do(chromedp.EmulateViewport(390, 500))
+	eval[any](p, `document.querySelector("#edge h2").scrollIntoView()`)
+	const seen = `((r) => r.top >= 0 && r.bottom <= innerHeight)(document.querySelector("#edge svg.tape").getBoundingClientRect())`
+	p.wait("!" + seen)
+	eval[any](p, `document.querySelector("#edge .lit").click()`)
+	p.wait(seen)
 }
 
 // TestTask gets 20 requests through a limit of 10. The task must be ticked only then, and
@@ -116,7 +126,7 @@ func TestActs(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
 	for _, selector := range []string{"#gate .send", "#gate .burst", "#edge .send", "#log .ten", "#bucket [data-give]", "#chat form .primary", "#chat .limited",
-		"#replicas [data-replica='1']", "#replicas .hybrid", "#outage [data-replica='0']", "#outage button.down"} {
+		"#replicas [data-replica='1']", "#outage [data-replica='0']", "#outage button.down"} {
 		id, _, _ := strings.Cut(selector[1:], " ")
 		eval[any](p, fmt.Sprintf(`playground.scenes.%s.pause(); document.querySelector(%q).click()`, id, selector))
 		p.wait(fmt.Sprintf("playground.scenes.%s.playing", id))
@@ -209,13 +219,8 @@ func TestTasks(t *testing.T) {
 		"retry":    `type("burst", 6)`,
 		"load":     `type("burst", 1)`,
 		"chat":     `for (let i = 0; i < 4; i++) s.find("form .primary").click()`,
-		"replicas": `s.find(".hybrid").click()`,
-		"outage": `for (const policy of ["memory", "open", "closed"]) {
-			const e = s.find(".policy");
-			e.value = policy;
-			e.dispatchEvent(new Event("change"));
-			if (!s.down) s.find("button.down").click();
-		}`,
+		"replicas": `{ const e = s.find(".count"); e.value = "apart"; e.dispatchEvent(new Event("change")); for (const b of s.root.querySelectorAll("[data-replica]")) b.click(); }`,
+		"outage":   `{ s.find("button.down").click(); const e = s.find(".policy"); e.value = "memory"; e.dispatchEvent(new Event("change")); }`,
 	} {
 		got := eval[struct {
 			Before, After bool
@@ -236,7 +241,8 @@ func TestTasks(t *testing.T) {
 }
 
 // TestCounts draws pictures again, as a change of the limit does. Crosses that cover each other
-// must again be one with their number.
+// must again be one with their number. Marks must fall where they cannot be misread, and sentences
+// must have the numbers of the pictures.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
@@ -247,6 +253,31 @@ func TestCounts(t *testing.T) {
 				t.Errorf("%s: got %q, want %q", name, got, want)
 			}
 		}
+	}
+	// A mark that falls is never above its own row, nor at another height of a chart of latencies.
+	if wrong := eval[[]string](p, `["several", "whose", "load"].flatMap((id) => {
+		const s = playground.scenes[id], [first, ...rest] = s.areas, found = [];
+		s.playing = true;
+		for (let t = 0; t < s.end; t += 1e5) {
+			s.go(t);
+			for (const e of s.picture.querySelectorAll(".dot.past > g")) {
+				const m = e.firstChild, y = m.outline ? Number(m.getAttribute("d").match(/^M\S+ ([\d.]+)/)[1]) : Number(m.getAttribute("cy"));
+				if (rest.some((a) => e.y >= a.top && y < a.top - 6) || id === "load" && Math.abs(y - e.y) > 6) found.push(id + " at " + t + ": " + y);
+			}
+		}
+		s.playing = false;
+		return found;
+	})`); len(wrong) > 0 {
+		t.Errorf("%d marks fall through another row: %v", len(wrong), wrong[:min(5, len(wrong))])
+	}
+	// What the picture says of the three clients is what the sentence says, with every burst.
+	if wrong := eval[[]string](p, `[1, 2, 3, 4, 5, 6].flatMap((burst) => {
+		const s = playground.scenes.retry, tenths = (i) => Math.round(s.dots.findLast((d) => d.who === i && d.allowed).t / 1e5);
+		s.set("burst", burst);
+		const late = tenths(1) - tenths(0), said = s.find("[data-tell]").textContent, refused = s.dots.filter((d) => d.who === 2 && !d.allowed).length;
+		return late >= 0 && refused === 0 && said.includes(late ? "is done " + (late / 10).toFixed(1) + " s later" : "at the same time") ? [] : [burst + ": " + late + ", " + refused + ": " + said];
+	})`); len(wrong) > 0 {
+		t.Errorf("the three clients: %v", wrong)
 	}
 }
 
@@ -286,9 +317,28 @@ func TestOutagePage(t *testing.T) {
 		if got := p.text("#outage .why"); got != want {
 			t.Errorf("%s: got %q, want %q", policy, got, want)
 		}
-		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down.") {
+		if got := p.text("#outage [data-tell]"); !strings.HasPrefix(got, "Redis is down") {
 			t.Errorf("%s: the page says %q", policy, got)
 		}
+	}
+	// What was called before is not drawn while Redis is down, and the newest request is the last.
+	got := eval[struct {
+		Lines       int
+		Marks, Back string
+	}](p, `(() => {
+		const s = playground.scenes.outage, e = s.find(".policy"), marks = () => [...s.picture.querySelectorAll(".mark")].filter((m) => m.getBoundingClientRect().x < s.picture.getBoundingClientRect().x + s.picture.clientWidth / 3);
+		e.value = "open";
+		e.dispatchEvent(new Event("change"));
+		s.send(0, 4);
+		s.draw();
+		s.pause();
+		const got = { lines: s.picture.querySelectorAll(".call").length, marks: marks().map((m) => m.classList.contains("passed") ? "o" : "x").join("") };
+		s.find("button.down").click();
+		s.pause();
+		return { ...got, back: s.find("[data-tell]").textContent };
+	})()`)
+	if want := "ooooxoooo"; got.Lines != 0 || got.Marks != want || !strings.HasPrefix(got.Back, "Redis decides again, with the counts that it had.") {
+		t.Errorf("got %+v, want no lines and %s", got, want)
 	}
 	p.click("#outage .reset")
 	if got, want := p.text("#outage button.down"), "Stop Redis"; got != want {
@@ -319,7 +369,7 @@ func TestWhich(t *testing.T) {
 				n++
 			}
 		}
-		want := fmt.Sprint([]int{worst[row], peak(dots), n, len(dots) - n})
+		want := fmt.Sprint([]int{peak(dots), worst[row], n, len(dots) - n})
 		if got := fmt.Sprint(cells(row)); got != want {
 			t.Errorf("%s: got %s, want %s", row, got, want)
 		}
@@ -356,7 +406,7 @@ func TestWhich(t *testing.T) {
 	}
 	eval[any](p, `globalThis.copied = ""; navigator.clipboard.writeText = async (text) => { copied = text; }`)
 	p.click("#which .text")
-	p.wait(`copied.includes("\nGCRA\t9\t") && copied.includes("What to tell your customers: Each account") && copied.endsWith(location.href)`)
+	p.wait(`/\nGCRA\t\d+\t9\t/.test(copied) && copied.includes("What to tell your customers: Each account") && copied.endsWith(location.href)`)
 	p.click("#which .share")
 	p.wait(`copied === location.href && location.hash.includes("quota=5&periods=15&unit=min&burst=&late=refuse&exact=yes&back=daily")`)
 	link := eval[string](p, "location.href")
@@ -382,7 +432,11 @@ func TestShare(t *testing.T) {
 	base := serveStatic(t)
 	p := openStory(t, base)
 	eval[any](p, `{ const s = playground.scenes.edge; s.try(); s.pause(); s.set("quota", 4); for (const t of [8e6, 9e6, 11e6]) s.add(t); s.go(12.5e6); }`)
-	p.click("#edge .share")
+	for answer, want := range map[string]string{"async () => {}": "Link copied.", "async () => { throw new Error(); }": "The browser does not let this page copy. The link is in the address bar."} {
+		eval[any](p, fmt.Sprintf("{ navigator.clipboard.writeText = %s }", answer))
+		p.click("#edge .share")
+		p.wait(fmt.Sprintf(`document.querySelector("[role=status]#note").textContent === %q`, want))
+	}
 	p.wait(`location.hash === "#edge?quota=4&period=10&at=12.5&requests=8,9,11"`)
 	link := eval[string](p, "location.href")
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link))
@@ -390,6 +444,11 @@ func TestShare(t *testing.T) {
 	if got, want := eval[string](p, `JSON.stringify([playground.scenes.edge.limits[0].quota, playground.scenes.edge.now, playground.scenes.edge.dots.map((d) => d.t)])`), "[4,12500000,[8000000,9000000,11000000]]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
+	// In a page that is open, a link does the same, and a scene that played stands still.
+	eval[any](p, `{ playground.scenes.edge.play(); location.hash = "#edge?quota=5&period=12&at=7&requests=1,2"; }`)
+	p.wait(`(({ limits: [l], now, dots, playing }) => JSON.stringify([l.quota, l.period, now, dots.length, playing]))(playground.scenes.edge) === "[5,12000000,7000000,2,false]"`)
+	eval[any](p, `location.hash = "#which?quota=7&periods=3&unit=h"`)
+	p.wait(`document.querySelector("#which [name=quota]").value === "7" && document.querySelector("#which .go").textContent.includes("(7, 3*time.Hour)")`)
 	for _, wrong := range []string{"#edge?quota=1e9&at=-3&requests=x,1", "#edge?", "#nothing?quota=1"} {
 		p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(base+"/"+wrong))
 		p.wait("globalThis.playground?.ready")
@@ -434,23 +493,47 @@ func TestHidden(t *testing.T) {
 }
 
 // TestBoxes: a number that is out of range becomes the nearest that is in range when the reader
-// leaves the box, not what the box held after its first digit.
+// leaves the box, not what the box held after its first digit, and the page says so.
 func TestBoxes(t *testing.T) {
 	t.Parallel()
 	p := openStory(t, serveStatic(t))
-	for typed, want := range map[string]int{"1000": 12, "13": 12, "4": 4, "0": 1} {
-		got := eval[[]int](p, fmt.Sprintf(`(() => {
+	for typed, want := range map[string]struct {
+		n    int
+		note string
+	}{"1000": {12, "Requests in a window: at most 12."}, "13": {12, "Requests in a window: at most 12."}, "4": {4, ""}, "0": {1, "Requests in a window: at least 1."}, "2.4": {2, "Requests in a window: a whole number."}} {
+		got := eval[[]any](p, fmt.Sprintf(`(() => {
 			const s = playground.scenes.edge, e = s.find("[data-number=quota]"), typed = %q;
 			s.reset();
+			document.querySelector("#note").textContent = "";
 			for (let i = 1; i <= typed.length; i++) {
+				if (typed[i - 1] === ".") continue;
 				e.value = typed.slice(0, i);
-				e.dispatchEvent(new Event("input"));
+				e.dispatchEvent(new Event("input", { bubbles: true }));
 			}
-			e.dispatchEvent(new Event("change"));
-			return [Number(e.value), s.limits[0].quota];
+			e.dispatchEvent(new Event("change", { bubbles: true }));
+			return [Number(e.value), s.limits[0].quota, document.querySelector("#note").textContent];
 		})()`, typed))
-		if got[0] != want || got[1] != want {
-			t.Errorf("after %s the box has %d and the limit is %d, want %d", typed, got[0], got[1], want)
+		if want := fmt.Sprint([]any{want.n, want.n, want.note}); fmt.Sprint(got) != want {
+			t.Errorf("after %s: got the box, the limit and the note %v, want %s", typed, got, want)
 		}
 	}
+}
+
+// TestLate presses the button of a tape just after the tape has ended. The press was meant to pause,
+// so the tape must not begin again; a later press begins again.
+func TestLate(t *testing.T) {
+	t.Parallel()
+	p := openStory(t, serveStatic(t))
+	eval[any](p, `{ const s = playground.scenes.log; s.find(".stage").scrollIntoView(); s.go(s.end - 3e5); s.play(); }`)
+	if got := eval[[]any](p, `new Promise((next) => {
+		const s = playground.scenes.log, button = s.find(".play"), look = () => {
+			if (s.playing) return requestAnimationFrame(look);
+			button.click();
+			next([s.now === s.end, s.playing, button.textContent, s.find(".send").textContent]);
+		};
+		look();
+	})`); fmt.Sprint(got) != "[true false Play again Send one at 0 s]" {
+		t.Errorf("after a late press: %v", got)
+	}
+	p.wait(`(playground.scenes.log.find(".play").click(), playground.scenes.log.playing)`)
 }

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"flag"
 	"image/png"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -123,16 +125,20 @@ func TestStart(t *testing.T) {
 }
 
 // checkRecorded compares recorded.js with what the library decides about the traffic of the first
-// picture.
+// picture, in the first round and in a later one.
 func checkRecorded(t *testing.T, p *page) {
 	t.Helper()
-	const begin = "export const recorded = "
 	file, err := os.ReadFile(recordedFile)
 	if err != nil {
 		t.Fatal(err)
 	}
+	const begin = "export const recorded = "
 	head, _, _ := strings.Cut(string(file), begin)
-	want := head + begin + strings.ReplaceAll(eval[string](p, `import("./story/gates.js").then((m) => JSON.stringify(m.record()))`), "],[", "],\n[") + ";\n"
+	rounds := eval[[]string](p, `import("./story/gates.js").then((m) => [0, 5].map((round) => JSON.stringify(m.record(round))))`)
+	if rounds[0] != rounds[1] {
+		t.Error("a later round of the traffic is decided differently")
+	}
+	want := head + begin + strings.ReplaceAll(rounds[0], "]],[[", "]],\n[[") + ";\n"
 	if *update {
 		if err := os.WriteFile(recordedFile, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -188,8 +194,33 @@ func TestWithoutScript(t *testing.T) {
 	script(true)
 	p.do(chromedp.Navigate(base))
 	check("without scripts", "")
+	if dead := eval[[]string](p, `[...document.querySelectorAll("button")].filter((e) => e.checkVisibility({ visibilityProperty: true })).map((e) => e.textContent)`); len(dead) > 0 {
+		t.Errorf("without scripts the page shows buttons that do nothing: %v", dead)
+	}
 	script(false)
 	p.do(chromedp.Navigate("about:blank"))
+}
+
+// TestMinutes compares the time to read that the page names with its number of words, at 200 a minute.
+func TestMinutes(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(indexFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, scenes, _ := strings.Cut(string(page), "<main>")
+	scenes = regexp.MustCompile(`(?s)<(svg|pre|table|button).*?</(svg|pre|table|button)>|<[^>]*>`).ReplaceAllString(scenes, " ")
+	told := regexp.MustCompile(`(\d+) scenes, (\d+) minutes to read`).FindStringSubmatch(string(page))
+	if told == nil {
+		t.Fatal("the page does not say how long it takes")
+	}
+	if n := strings.Count(string(page), "<section "); strconv.Itoa(n) != told[1] {
+		t.Errorf("the page says %s scenes and has %d", told[1], n)
+	}
+	words := len(strings.Fields(scenes))
+	if minutes, _ := strconv.ParseFloat(told[2], 64); math.Abs(float64(words)/200-minutes) > 2 {
+		t.Errorf("the page says %v minutes to read, and has %d words", minutes, words)
+	}
 }
 
 // TestURL writes the page for a URL. The picture for links to it must have an absolute URL.

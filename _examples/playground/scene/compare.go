@@ -94,7 +94,11 @@ func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
 		return v
 	}
 	store, passed := &memory{states: map[stateKey]quota.State{}}, span{}
-	take := func(t *quota.Transaction) error { return store.Take(context.Background(), t) }
+	take := func(t *quota.Transaction) error {
+		err := store.Take(context.Background(), t)
+		v.Wait = max(v.Wait, t.Wait.Microseconds()) // of several sent at once, not only the last part
+		return err
+	}
 	for _, at := range times {
 		store.now = epoch + at
 		n, _ := send(take, &t, charge, k.within(set), each) // cannot fail: the charge is valid
@@ -104,7 +108,7 @@ func (k *kind) judge(set *settings, times []int64, each int64) Verdict {
 			passed.add(at+t.Wait.Microseconds(), n, set.Period*second)
 			v.Most = max(v.Most, passed.sum)
 		}
-		v.Wait = max(v.Wait, t.Wait.Microseconds(), t.RetryAfter().Microseconds())
+		v.Wait = max(v.Wait, t.RetryAfter().Microseconds())
 		if n < each && t.Mode == quota.ModeAtMost {
 			v.Wait = max(v.Wait, t.Decisions[0].NextAfter.Microseconds())
 		}

@@ -102,6 +102,11 @@ func TestCompareNumbers(t *testing.T) {
 	if most["fixed-window"] != 20 || most["sliding-log"] != 10 || most["anchored-window"] != 10 || worst["anchored-window"] != 19 {
 		t.Errorf("seen %v, can be %v", most, worst)
 	}
+	for _, v := range compare(t, Trial{Quota: 5000, Period: 3600, Times: attack(), Each: 500}).Verdicts {
+		if v.Algorithm == "leaky-bucket" && (v.Wait > patience.Microseconds() || v.Wait < patience.Microseconds()*9/10) {
+			t.Errorf("the longest wait in the queue is %d µs, want nearly %v", v.Wait, patience)
+		}
+	}
 	var reply Reply
 	for _, wrong := range []string{"", `{"quota":0,"period":1}`, `{"quota":1,"period":2592001}`, `{"quota":2000000,"period":1}`} {
 		if err := json.Unmarshal(Compare([]byte(wrong)), &reply); err != nil || reply.Error == "" {

@@ -118,19 +118,23 @@ func reply(v any) []byte {
 	return data
 }
 
-// Replicas simulates processes that share one store. Either each process has a Hybrid in
-// front of the store, or none has. The store is a memstore, on the clock of this process.
+// Replicas simulates processes that share one store, or count each by itself. The stores are
+// memstores, on the clock of this process.
 type Replicas struct {
 	store   *counted
 	replica []quota.Store
 }
 
-// NewReplicas returns n replicas, each with a Hybrid if hybrid is set.
-func NewReplicas(n int, hybrid bool) *Replicas {
+// NewReplicas returns n replicas. They count "apart", each in its own memory; "shared", in one store
+// that decides every request; or in that store with a "hybrid" in front of it, in each replica.
+func NewReplicas(n int, count string) *Replicas {
 	r := &Replicas{store: &counted{Store: memstore.New(memstore.Options{})}}
 	for range n {
 		var s quota.Store = r.store
-		if hybrid {
+		switch count {
+		case "apart":
+			s = memstore.New(memstore.Options{})
+		case "hybrid":
 			s = quota.Hybrid(r.store, quota.HybridOptions{MaxKeys: most})
 		}
 		r.replica = append(r.replica, s)

@@ -11,7 +11,6 @@ type frame struct {
 	Now     int64      `json:"now"`
 	Next    int64      `json:"next,omitempty"` // when the next request or message is due, in µs since 1970; 0 while paused
 	Rows    []rowFrame `json:"rows"`
-	Chat    []line     `json:"chat,omitempty"`
 	Decided int        `json:"decided"`
 	Asked   int        `json:"asked"` // calls of Redis for decisions
 }
@@ -110,11 +109,10 @@ func (s *Scene) failed(err error) {
 }
 
 func (s *Scene) frame(at int64, left [][][3]int64) frame {
-	f := frame{Now: at, Chat: s.lines, Decided: s.decided}
+	f := frame{Now: at, Decided: s.decided}
 	if _, due := s.next(); due < never && !s.set.Paused {
 		f.Next = due
 	}
-	s.lines = nil
 	if s.asked != nil {
 		f.Asked = s.asked.n
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A source is a stream of requests, or of messages of the chat, numbered from 0.
+// A source is a stream of requests, numbered from 0.
 type source struct {
 	at   func(n int64) int64    // when number n is due, in µs since 1970, or the constant never
 	fire func(n, k int64) error // sends k of them, from number n on, at the same instant

@@ -38,7 +38,7 @@ func main() {
 			return []any{status, asked}
 		},
 		"share": func(args []js.Value) any {
-			replicas = scene.NewReplicas(args[0].Int(), args[1].Bool())
+			replicas = scene.NewReplicas(args[0].Int(), args[1].String())
 			return nil
 		},
 		"take":   func(args []js.Value) any { return string(replicas.Take(args[0].Int(), []byte(args[1].String()))) },

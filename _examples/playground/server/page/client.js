@@ -29,7 +29,7 @@ let asked = 0, about = "";
 const seen = inView($("answer"));
 export async function showAnswer(now) {
   const key = `${serial} ${$("focus").value} ${scene.now.id}`;
-  if (!now && (key === about || performance.now() - asked < 1000 || !seen())) return;
+  if (!now && (key === about || performance.now() - asked < 1000 || $("answer").className && !seen())) return;
   about = key;
   asked = performance.now();
   try {

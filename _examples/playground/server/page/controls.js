@@ -1,5 +1,6 @@
 // The controls: the settings of the scene, its clock, and the button that sends requests.
 
+import "./boxes.js";
 import { $, copy, length, make, problem, say, write } from "./dom.js";
 import { command, scene } from "./scene.js";
 import { served } from "./library.js";
@@ -105,7 +106,7 @@ $("restart").onclick = () => command("restart");
 $("all").onclick = () => send({ algorithms: "" });
 $("two").onclick = () => send({ algorithms: "fixed-window,sliding-log" });
 $("link").onclick = () => copy($("link"), location.href);
-$("photo").onclick = () => copyPicture($("photo"), $("lines"), ".row h3, .line, #axis", document.title, settings(document.querySelector(".sentence")), location.href);
+$("photo").onclick = () => copyPicture($("lines"), ".row h3, .line, #axis", document.title, settings(document.querySelector(".sentence")), location.href);
 
 // The button sends a request when it is pressed, and more while it is held.
 let holding = false, released = 0;

@@ -45,20 +45,24 @@ export function say(text) {
   }, Math.max(0, spoke + 2000 - performance.now()));
 }
 
-export async function copy(button, text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    return problem("The browser does not let this page copy. " + text);
-  }
-  done(button, "Copied");
+// note shows a short message at the lower edge, which screen readers read, too.
+let noted;
+export function note(text) {
+  clearTimeout(noted);
+  $("note").textContent = text;
+  noted = setTimeout(() => { $("note").textContent = ""; }, 4000 + 30 * text.length);
 }
 
-// done says on a button, for a moment, what it has done.
-export function done(button, text) {
-  say(text + ".");
-  const label = button.textContent;
-  if (label === text) return;
-  button.textContent = text;
-  setTimeout(() => { button.textContent = label; }, 1200);
+// settle waits for the clipboard. A browser that asks its user, who does not answer, never settles.
+export const settle = (promise) => Promise.race([promise, new Promise((_, fail) => setTimeout(fail, 3000))]);
+
+// copy copies a text, and says so in the words of the button: after Copy link, "Link copied."
+export async function copy(button, text) {
+  const what = (button.ariaLabel ?? button.textContent).replace(/^Copy (the |this )?/, "");
+  try {
+    await settle(navigator.clipboard.writeText(text));
+    note(`${what[0].toUpperCase()}${what.slice(1)} copied.`);
+  } catch {
+    note("The browser does not let this page copy. " + (text.startsWith("http") ? "The link is in the address bar." : "Select the text, and copy it yourself."));
+  }
 }

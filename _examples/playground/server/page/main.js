@@ -1,18 +1,10 @@
 import { beat, slow } from "./beat.js";
-import { Chat } from "./chat.js";
 import { choose, showAnswer } from "./client.js";
 import { count, fill, sayHit } from "./controls.js";
 import { $, problem, write } from "./dom.js";
 import { Axis } from "./line.js";
 import { lay, rivals, rows, take, tell } from "./rows.js";
 import { command, connect, listen, scene } from "./scene.js";
-
-const chat = new Chat($("chatSum"), $("free"), $("limited"));
-$("chat").onclick = () => {
-  chat.begin();
-  if (scene.now.settings.paused) $("chatSum").textContent = "The scene is paused, and its chat with it.";
-  command("chat");
-};
 
 let view = 0;    // the instant that is drawn
 let version = 0; // changes with the settings
@@ -29,7 +21,6 @@ const on = {
   },
   frame(frame) {
     if (view > frame.now || frame.now - view > 3e6 * Math.max(1, scene.speed)) view = frame.now - 1;
-    if (frame.chat) chat.add(frame.chat);
     if (take(frame)) sayHit();
   },
 };

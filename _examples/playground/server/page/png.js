@@ -1,24 +1,23 @@
 // A picture as a PNG to copy, with its title, its settings and its link. The marks are drawn on a
 // canvas one by one, because the page may not load an image that it has made (its CSP).
 
-import { done, problem } from "./dom.js";
+import { note, settle } from "./dom.js";
 
 const scale = 2, pad = 16, row = 20; // px
 
 // copyPicture copies what root shows in the elements that the selector parts finds, or saves it as a
 // file if the browser does not let the page copy.
-export async function copyPicture(button, root, parts, title, settings, link) {
+export async function copyPicture(root, parts, title, settings, link) {
   const png = new Promise((next) => draw(root, parts, title, [settings, link]).toBlob(next, "image/png"));
   try {
-    await navigator.clipboard.write([new ClipboardItem({ "image/png": png })]);
-    done(button, "Copied");
+    await settle(navigator.clipboard.write([new ClipboardItem({ "image/png": png })]));
+    note("Picture copied.");
   } catch {
     const a = document.createElement("a"), url = URL.createObjectURL(await png);
     Object.assign(a, { href: url, download: "rate-limit.png" });
     a.click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
-    problem("");
-    done(button, "Saved");
+    note("Picture saved as rate-limit.png, because the browser does not let this page copy it.");
   }
 }
 

@@ -1,5 +1,6 @@
 // Replays an access log of the reader through the limit of the ending.
 
+import { make } from "../dom.js";
 import { write, say } from "./prose.js";
 import { weir } from "./world.js";
 
@@ -56,14 +57,10 @@ export class AccessLog {
     else write(this.root.querySelector(".said"), say`${title} would have refused none of ${r.requests} requests from ${r.from} to ${r.to}.${whole}`);
     this.root.querySelector("table").hidden = !r.refused;
     this.root.querySelector("tbody").replaceChildren(...(r.top ?? []).map(({ key, refused }) => {
-      const tr = document.createElement("tr");
-      for (const text of [key, refused.toLocaleString("en")]) tr.appendChild(document.createElement("td")).textContent = text;
+      const tr = make("tr");
+      tr.append(make("td", "", key), make("td", "", refused.toLocaleString("en")));
       return tr;
     }));
-    this.root.querySelector("ul").replaceChildren(...(r.notes ?? []).map((note) => {
-      const li = document.createElement("li");
-      li.textContent = note[0].toUpperCase() + note.slice(1) + ".";
-      return li;
-    }));
+    this.root.querySelector("ul").replaceChildren(...(r.notes ?? []).map((note) => make("li", "", note[0].toUpperCase() + note.slice(1) + ".")));
   }
 }

@@ -51,7 +51,7 @@ export const bucket = {
   tells: {
     lesson({ limits: [l], past }) {
       const no = past.filter((d) => !d.allowed).length, n = size(l);
-      return say`A ${lit("full bucket", ".vessel, .mark.token")} lets a burst of ${plural(n, "request")} through at once. After it, one passes every ${cost(l) / 1e6} s. So far ${plural(no, "request")} found none.`;
+      return say`A ${lit("full bucket", ".vessel, .mark.token")} lets a burst of ${plural(n, "request")} through at once. After it, one passes every ${cost(l) / 1e6} s. So far ${plural(no, "request")} found no token.`;
     },
   },
   why: (d, { limits: [l] }) => d.allowed ? `It took a token; ${d.decisions[0].remaining} ${d.decisions[0].remaining === 1 ? "is" : "are"} left.` : `The bucket had ${tokens(l, d.decisions[0]).toFixed(2)} tokens, which is less than 1.`,

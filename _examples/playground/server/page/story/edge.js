@@ -8,16 +8,14 @@ import { busiest, second } from "./world.js";
 
 const anchored = ({ limits: [l] }) => l.algorithm === "anchored-window";
 const begin = (d, period) => d.t + d.decisions[0].resetAfter - period; // of the window that counts a request
-const recent = (tape) => tape.passed.filter((d) => d.t > tape.now - tape.limits[0].period).length;
+
+const times = (n) => n === 2 ? "twice" : `${+n.toFixed(1)} times`;
 
 // starts returns when windows begin.
 function starts(tape) {
   const { end, passed, limits: [{ period }] } = tape;
-  if (anchored(tape)) return [...new Set(passed.map((d) => begin(d, period)))];
-  return Array.from({ length: Math.ceil(end / period) }, (_, i) => i * period);
+  return anchored(tape) ? [...new Set(passed.map((d) => begin(d, period)))] : Array.from({ length: Math.ceil(end / period) }, (_, i) => i * period);
 }
-
-const times = (n) => ({ 1: "as many as", 2: "twice" })[n] ?? `${+n.toFixed(1)} times`;
 
 export const edge = {
   id: "edge", name: "a window that counts", gaugeName: "The count of the window that is open now",
@@ -26,14 +24,14 @@ export const edge = {
   chosen(tape) { tape.limits[0].algorithm = tape.choice; },
   requests: (tape) => anchored(tape) ? anchoredAttack : attack,
   rows: [{
-    title: "count of the window", height: 170, max: 14, gap: 18, limit: "quota",
+    title: "count of the window", height: 170, max: 14, gap: 26, limit: "quota",
     place: (d, { limits: [l] }) => d.allowed ? l.quota - d.decisions[0].remaining : l.quota + 1,
     live(tape, area) {
-      const { limits: [{ quota, period }], now, end } = tape, b = tape.x(now), n = recent(tape), short = tape.width < 480, left = b < (short ? 160 : 300), y = area.top - 12;
+      const { limits: [{ quota, period }], now, end } = tape, { n, to } = busiest(tape.passed, period), b = tape.x(to), short = tape.width < 480, left = b < (short ? 160 : 300), y = area.top - 12;
       return [...starts(tape).map((from) => {
         const open = from <= now && now < from + period, x = tape.x(from);
         return box(x + 1, area.y(quota), tape.x(Math.min(end, from + period)) - x - 2, area.bottom - area.y(quota), open ? "box open" : "box");
-      }), ...bracket(tape.x(Math.max(0, now - period)), b, y, 5, "bracket"),
+      }), ...bracket(tape.x(Math.max(0, to - period)), b, y, 5, "bracket"),
       label(left ? b + 6 : b - 6, left ? y + 4 : y - 9, `${n} ${short ? "" : "passed "}in these ${period / second} s`, (left ? "" : "end ") + (n > quota ? "alarm strong" : "strong"))];
     },
   }],
@@ -43,7 +41,7 @@ export const edge = {
     return slots(w, h, quota, Array(n).fill("passed"), `${n} of ${quota}`, again ? `0 again in ${span(again)}` : "no window");
   },
   say(tape) {
-    const [{ quota, period }] = tape.limits, [{ remaining }] = tape.look(), n = recent(tape);
+    const [{ quota, period }] = tape.limits, [{ remaining }] = tape.look(), n = tape.passed.filter((d) => d.t > tape.now - period).length;
     return `This window has counted ${quota - remaining} of ${quota}. In the last ${period / second} s, ${n} passed` + (n > quota ? `: more than ${quota}, because an edge lies between.` : ".");
   },
   tells: {

@@ -11,7 +11,7 @@ const running = (tape) => tape.passed.filter((d) => d.t + d.lasts > tape.now).le
 
 export const flights = {
   id: "flights", name: "requests in flight", gaugeName: "The requests that run now",
-  length: 30, start: 15, own: { lasts: 4e6 },
+  length: 30, start: 15, own: { lasts: 2e6 },
   limits: [{ algorithm: "in-flight", quota: 3, period: 60 }],
   requests: [...every(6, 1, 9).map((t) => ({ t, lasts: 1 })), ...every(6, 9, 17).map((t) => ({ t, lasts: 7 })), ...every(7, 17, 26.33).map((t) => ({ t, lasts: 1 }))],
   rows: [{

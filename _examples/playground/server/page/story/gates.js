@@ -13,34 +13,37 @@ const { period, quota, ahead } = scene;
 const high = 118; // of a lane
 
 // A Recording answers in place of a Ledger until the library is loaded, with what the library has
-// decided when the page was made: rows[i] is the answer to request i of the traffic.
+// decided when the page was made: rows has the answers to a round of the traffic, which are the same
+// in each round.
 class Recording {
-  i = 0; states = {};
+  i = 0;
   constructor(rows) { this.rows = rows; }
   take() {
-    const [allowed, remaining, retryAfter, nextAfter, resetAfter, At, A, B, Until] = this.rows[this.i++];
-    this.states = { "": [{ At, A, B, C: 0, Log: null, Until }] };
+    const [allowed, remaining, retryAfter, nextAfter, resetAfter] = this.rows[this.i++ % this.rows.length];
     return { allowed: allowed === 1, wait: 0, decisions: [{ allowed: allowed === 1, remaining, retryAfter, nextAfter, resetAfter }] };
   }
 }
 
-// record returns the rows of a Recording. It needs the library.
-export function record(until = 75 * second) {
-  return scene.lanes.map(({ limit }) => {
-    const ledger = new Ledger([limit]), rows = [];
-    for (let n = 0; due(n) <= until; n++) {
-      const { allowed, decisions: [d], states: [s] } = ledger.take(Math.round(due(n)));
-      rows.push([allowed ? 1 : 0, d.remaining, d.retryAfter, d.nextAfter, d.resetAfter, s.At, s.A, s.B, s.Until]);
-    }
-    return rows;
-  });
+// record returns the rows of a Recording for a round of the traffic. It needs the library.
+export function record(round) {
+  return scene.lanes.map(({ limit }) => replayed(limit, (round + 1) * scene.script.length).rows.slice(-scene.script.length));
+}
+
+// replayed decides the first requests of the traffic.
+function replayed(limit, until) {
+  const ledger = new Ledger([limit]), rows = [];
+  for (let n = 0; n < until; n++) {
+    const { allowed, decisions: [d] } = ledger.take(Math.round(due(n)));
+    rows.push([allowed ? 1 : 0, d.remaining, d.retryAfter, d.nextAfter, d.resetAfter]);
+  }
+  return { ledger, rows };
 }
 
 // due is when request n of the traffic comes.
 const due = (n) => Math.floor(n / scene.script.length) * scene.round + scene.script[n % scene.script.length];
 
 // Until live is called, the library is not loaded: the traffic gets the answers of the recording, and
-// stops where that ends, and the reader cannot send requests.
+// the reader cannot send requests.
 export class Gates extends Player {
   picture = svg("svg", { class: "gate", role: "img", "aria-label": "Requests arrive from the right at two limits, a fixed window above and GCRA below" });
   stream = new Stream();
@@ -75,19 +78,18 @@ export class Gates extends Player {
     this.move();
   }
 
-  // live goes on with the library, which has been loaded, in the states of the recording.
+  // live goes on with the library, which has been loaded: it decides all of the traffic so far again.
   live() {
     this.loaded = true;
-    for (const lane of this.lanes) lane.ledger = Object.assign(new Ledger([lane.limit]), { states: lane.ledger.states });
+    for (const lane of this.lanes) lane.ledger = replayed(lane.limit, this.next).ledger;
     this.find(".bar").hidden = false;
     this.invite();
   }
 
-  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click the picture." : ""; }
+  invite() { this.reply.textContent = this.loaded ? "You are a client, too: click or tap the picture." : ""; }
 
   // until sends the requests of the traffic that are due by an instant.
   until(now) {
-    if (!this.loaded) now = Math.min(now, due(recorded[0].length) - 1);
     for (; due(this.next) <= now; this.next++) {
       this.now = due(this.next);
       this.take();
@@ -165,7 +167,10 @@ export class Gates extends Player {
   back(lane, from, until, now) {
     const x = (t) => this.stream.x(t), { n, from: a, to: b } = lane.worst, drawn = lane.under(lane, x, from, until, now);
     if (n > 1 && b > from) drawn.push(...bracket(x(a), x(b), lane.base + 11, 4, n > quota + 1 ? "bracket alarm" : "bracket"));
-    for (const { from: a, to: b, n } of this.bursts.filter((b) => b.to > from)) drawn.push(...bracket(x(a) - 4, x(b) + 4, lane.base - 68, 3, "bracket"), label(x(a) - 10, lane.base - 64, `your ${n}`, "end strong title"));
+    this.bursts.forEach(({ from: a, to: b, n }, i) => {
+      const near = i && x(a) - x(this.bursts[i - 1].to) < 80; // no room for a label
+      if (b > from) drawn.push(...bracket(x(a) - 4, x(b) + 4, lane.base - 68, 3, "bracket"), label(x(a) - 10, lane.base - 64, near ? "" : `your ${n}`, "end strong title"));
+    });
     for (let n = this.next; due(n) < now + ahead + second; n++) drawn.push(at(x(due(n)), lane.start, mark("waiting")));
     return drawn;
   }

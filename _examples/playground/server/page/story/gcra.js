@@ -1,7 +1,7 @@
 // GCRA, which makes the decisions of a token bucket from one instant. The upper row is the bucket,
 // and the lower one the ruler: both show when the bucket is full again, one below the other.
 
-import { bucket, cost, level, size, tokens, traffic } from "./bucket.js";
+import { cost, level, size, tokens, traffic } from "./bucket.js";
 import { lit, say } from "./prose.js";
 import { box, clock, label, line, path, plural } from "./svg.js";
 
@@ -13,7 +13,7 @@ const tenths = (us) => (Math.floor(us / 1e5 + 1e-6) / 10).toFixed(1);
 export const bound = (l) => size(l) + more(l);
 
 export const gcra = {
-  id: "gcra", name: "GCRA", gaugeName: "The same limit as a token bucket", gauge: bucket.gauge,
+  id: "gcra", name: "GCRA",
   length: 30, start: 8, clock: (t) => `${tenths(t)} s`,
   limits: [{ algorithm: "gcra", quota: 1, period: 1, burst: 5 }],
   requests: traffic,
@@ -33,7 +33,7 @@ export const gcra = {
       const rod = (a, b, kind) => box(tape.x(a), y, Math.max(0, Math.min(right, tape.x(b)) - tape.x(a)), 28, kind);
       const drawn = [rod(tape.now, far, "ahead"), ...tape.passed.map((p, i) => rod(Math.max(p.t, until(p) - cost(l)), until(p), i % 2 ? "rod" : "rod odd"))];
       if (tape.x(far) <= right) drawn.push(line(tape.x(far), y - 8, tape.x(far), y + 36, "limit most"));
-      if (d.resetAfter > 0 && tape.x(end) <= right) drawn.push(line(tape.x(end), y - 5, tape.x(end), y + 33, "tip"), label(Math.min(tape.x(end), right - 30), y + 46, `TAT ${clock(end)}`, "middle strong"));
+      if (d.resetAfter > 0 && tape.x(end) <= right) drawn.push(line(tape.x(end), y - 5, tape.x(end), y + 33, "tip"), label(Math.min(tape.x(end) - 3, right - 66), y + 46, `TAT ${clock(end)}`, "strong"));
       return drawn;
     },
   }],

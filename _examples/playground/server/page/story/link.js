@@ -6,6 +6,8 @@ const round = (t, tape) => +(t / tape.unit).toFixed(2);
 export function link(tape) {
   const query = new URLSearchParams();
   for (const input of tape.root.querySelectorAll("[data-number]")) query.set(input.dataset.number, tape.value(input.dataset.number));
+  const choice = tape.find("[data-choice]");
+  if (choice && tape.choice !== choice.options[0].value) query.set(choice.dataset.choice, tape.choice);
   query.set("at", String(round(tape.now, tape)));
   if (tape.requests.some((r) => r.mine) || tape.trying) query.set("requests", tape.requests.filter((r) => r.cost > 0).map((r) => round(r.t, tape)).join(","));
   history.replaceState(null, "", `#${tape.scene.id}?${query.toString().replaceAll("%2C", ",")}`);
@@ -22,7 +24,8 @@ export function linked(id, unit) {
     const value = Number(values.get(input.dataset.number));
     if (value % Number(input.step || 1) === 0 && value >= Number(input.min) && value <= Number(input.max)) numbers[input.dataset.number] = value;
   }
+  const select = document.querySelector(`#${id} [data-choice]`), option = [...select?.options ?? []].find((o) => o.value === values.get(select.dataset.choice));
   const list = values.get("requests"), at = Number(values.get("at"));
   const times = list?.split(",").map((t) => Math.round(Number(t) * unit)).filter((t) => t >= 0 && t <= 60 * unit).slice(0, 160);
-  return { numbers, now: (at >= 0 ? at : 0) * unit, times };
+  return { numbers, choice: option?.value, now: (at >= 0 ? at : 0) * unit, times };
 }

@@ -37,7 +37,7 @@ export const load = {
   limits: [{ algorithm: "gcra", quota: 4, period: 1, burst: 4 }],
   requests: [...every(10, 0.5, 6), ...every(72, 6, 14), ...every(26, 14, 28)],
   rows: [{
-    title: "time that a request takes, in s", height: 150, max: 12, dense: true,
+    title: "time that a request takes, in s", height: 150, max: 12, dense: true, still: true,
     place: (d, tape) => d.allowed ? Math.min(12, latencies(tape)[1].get(d) / second) : 11.4,
     live: (tape, area) => latencies(tape).map((took, i) => curve(tape, area, took, i ? "estimate" : "real")),
   }],

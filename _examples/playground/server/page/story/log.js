@@ -21,18 +21,18 @@ export const log = {
   }],
   gauge(tape, w, h) {
     const times = kept(tape), rows = Math.floor((h - 40) / 15), cols = times.length > rows ? 2 : 1, fit = rows * cols;
-    const drawn = [label(w / 2, 16, plural(times.length, "time"), "middle strong"), box(4, 24, w - 8, h - 32, "vessel")];
+    const drawn = [label(w / 2, 16, plural(times.length, "stored time"), "middle strong"), box(4, 24, w - 8, h - 32, "vessel")];
     times.slice(0, fit).forEach((d, i) => drawn.push(label(w * (i % cols + 0.5) / cols, 42 + Math.floor(i / cols) * 15, clock(d.t), "middle small")));
     return drawn;
   },
   say(tape) {
     const n = kept(tape).length;
-    return `The log keeps ${plural(n, "time")} now. A fixed window keeps 1 number.`;
+    return `The log keeps the times of ${plural(n, "request")} now. A fixed window keeps 1 number.`;
   },
   tells: {
     lesson(tape) {
       const { quota, period } = tape.limits[0], p = period / second, no = tape.past.filter((d) => !d.allowed).length;
-      return say`${tape.changed ? "Whatever you send, a" : "These are the requests of scene 1. A"} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. So far it has refused ${plural(no, "request")}. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each client.`;
+      return say`${[tape.changed ? "Whatever you send, a" : "These are the requests of scene 1. A"]} log has no edge: any ${p} s, wherever they begin, hold at most ${quota}. So far it has refused ${plural(no, "request")}. The price is memory: ${lit("a time for each request", ".stayed, .small")}, up to ${quota} for each client.`;
     },
   },
   why(d, { dots, limits: [{ quota, period }] }) {

@@ -2,74 +2,58 @@
 // what it does while the store is down.
 
 import { say, write } from "./prose.js";
-import { names, Site } from "./replicas.js";
+import { names, period, Site } from "./site.js";
 import { plural } from "./svg.js";
 import { weir } from "./world.js";
-
-const recent = 10e3; // ms: the period of the limit
 
 export class Outage extends Site {
   constructor() {
     super("outage", "Three replicas, and a Redis that can be stopped", "Redis");
-    this.find(".policy").onchange = () => {
-      const { down } = this;
-      this.reset();
-      this.set(down);
-      this.act();
-    };
-    this.find("button.down").onclick = () => {
-      this.set(!this.down);
-      this.act();
-    };
+    this.on(this.find("button.down"), "click", () => this.set(!this.down));
   }
 
-  get policy() { return this.find(".policy").value; }
+  change() {
+    const { down } = this;
+    this.reset();
+    if (down) this.set(true);
+  }
 
   reset() {
-    this.clear();
-    this.statuses = []; // {status, seen}
-    weir.fail(names.length, this.policy);
-    this.set(false);
-    for (let i = 0; i < 15; i++) this.take(i % names.length);
-    this.draw();
+    weir.fail(names.length, this.choice);
+    this.set(false, -period);
+    this.begin(15);
   }
 
-  set(down) {
-    this.down = down;
+  // set stops Redis or starts it. What was called before is no longer drawn.
+  set(down, since = performance.now()) {
+    Object.assign(this, { down, since });
+    for (const call of this.calls ?? []) call.old = true;
     weir.stop(down);
-    if (down) (this.tried ??= new Set()).add(this.policy);
-    const button = this.find("button.down");
-    button.textContent = down ? "Start Redis" : "Stop Redis";
-    button.setAttribute("aria-pressed", down);
+    if (down) (this.tried ??= new Set()).add(this.choice);
+    this.write(this.find("button.down"), down ? "Start Redis" : "Stop Redis");
+    this.find("button.down").setAttribute("aria-pressed", down);
     this.reply.textContent = down ? "Send 10 to A, and see who decides." : "Stop Redis, and see who decides.";
     this.draw();
   }
 
-  take(i) {
-    const [status, asked] = weir.request(i);
-    this.statuses = [...this.statuses.slice(-300), { status, seen: performance.now() }];
-    return this.keep(i, { status, asked, allowed: status === 200 });
-  }
+  ask(i) { return weir.request(i); }
 
-  send(i, n) {
-    const got = {};
-    for (let k = 0; k < n; k++) {
-      const { status } = this.take(i);
-      got[status] = (got[status] ?? 0) + 1;
-    }
-    this.reply.textContent = `Replica ${names[i]} answered ${n} requests: ${Object.entries(got).map(([status, n]) => `${n} with ${status}`).join(", ")}.`;
+  answer(i, calls) {
+    const got = Object.entries(Object.groupBy(calls, (c) => String(c.status)));
+    return `Replica ${names[i]} answered ${calls.length} requests: ${got.map(([status, { length }]) => `${length} with ${status}`).join(", ")}.`;
   }
 
   say() {
-    const now = performance.now(), n = (s) => this.statuses.filter((x) => x.status === s && now - x.seen < recent).length;
-    write(this.find("[data-tell]"), this.lesson(n(200)));
-    return `In the last 10 s: ${n(200)} passed, ${n(429)} were refused by the limit (429)` + (n(503) ? `, ${n(503)} got 503 (service unavailable).` : ".");
+    const [yes, no, failed] = [200, 429, 503].map((s) => this.recent(s));
+    write(this.find("[data-tell]"), this.lesson(plural(yes, "request")));
+    return `In the last 10 s: ${yes} passed, ${no} were refused by the limit (429)` + (failed ? `, ${failed} because Redis is down (503).` : ".");
   }
 
   lesson(passed) {
-    if (!this.down) return say`Redis answers, so it decides: in the last 10 s ${plural(passed, "request")} passed, and the limit is 10. Stop it.`;
-    return { open: say`Redis is down. Every request passes: ${passed} in the last 10 s, though the limit is 10.`,
-      closed: say`Redis is down. Nobody gets through, whatever they sent before.`,
-      memory: say`Redis is down. Each replica admits 3 in any 10 s, its share of 10, rounded down. The counts of Redis are unknown to it, so the first 10 s may hold up to 9 more.` }[this.policy];
+    if (!this.down && performance.now() - this.since < period) return say`Redis decides again, with the counts that it had. It does not know what passed meanwhile, so these 10 s may hold up to twice the limit: now ${passed}.`;
+    if (!this.down) return say`Redis answers, so it decides: in the last 10 s ${passed} passed, and the limit is 10. Stop it.`;
+    return { open: say`Redis is down, and nothing is counted: ${passed} passed in the last 10 s. Right where too much is better than nothing, as for reading public pages.`,
+      closed: say`Redis is down, and every request gets 503 (service unavailable). Right where one request too many does harm, as for a login or a payment.`,
+      memory: say`Redis is down. Each replica admits 3 in any 10 s, its share of 10, rounded down. Right for most APIs: nobody is locked out, and the server is protected.` }[this.choice];
   }
 }

@@ -86,7 +86,7 @@ export class Picture {
       const kind = d.cost < 0 ? "gift" : area.kind?.(d) ?? (d.allowed ? "passed" : "refused");
       const e = svg("g", {}, mark(kind));
       if (d.mine) e.append(svg("circle", { r: 8, class: "mine" }));
-      g.append(Object.assign(at(x, y, e), { x, y, kind, dense: area.dense && kind === "passed" }));
+      g.append(Object.assign(at(x, y, e), { x, y, kind, dense: area.dense && kind === "passed", from: area.still ? y : area === this.areas[0] ? top : area.top }));
     }
     return g;
   }
@@ -130,6 +130,7 @@ export class Picture {
       const marks = this.fallen.flatMap((dot) => [...dot.children].map((e) => around(e.x, e.y, 5)));
       const called = row.called ?? "limit", places = [[end - 4, y - 5], [end - 4, y + 14], [this.left + wide(called) + 8, y - 5]];
       const [lx, ly] = places[Math.max(0, free(places.map((p) => area(...p, called, true)), [...marks, ...this.taken], [0, -9, this.width, 1e3]))];
+      this.taken.push([this.left, y - 2, end, y + 2]);
       g.append(line(this.left, y, end, y, "limit"), box(this.left, y - 12, end - this.left, 24, "grip"),
         svg("path", { d: `M${end} ${y - 5}v10l9 -5z`, class: "knob" }), box(end - 50, y - 14, 64, 28, "pad"), this.write(lx, ly, called, "end accent"));
       const choose = (v) => tape.choose(input, v);
@@ -181,13 +182,14 @@ export class Picture {
     patch(this.lives, ...this.areas.flatMap((a) => a.live?.(this.tape, a) ?? []));
   }
 
-  // drop draws a dot that falls from the line of requests to its place. part is how much of the
+  // drop draws a dot that falls to its place, from the line of requests or, in a lower row, from the top
+  // of that row, so that it crosses no other. part is how much of the
   // time of the fall has passed.
   drop(dot, part) {
     const way = Math.min(1, part) ** 2;
     if (way === (dot.way ?? 1)) return;
     dot.way = way;
-    for (const e of dot.children) at(e.x, top + (e.y - top) * way, e);
+    for (const e of dot.children) at(e.x, e.from + (e.y - e.from) * way, e);
   }
 
   // roam makes one dot reachable with the Tab key.

@@ -3,7 +3,7 @@
 
 import { beat, inView } from "../beat.js";
 
-export const still = matchMedia("(prefers-reduced-motion: reduce)");
+export const still = matchMedia("(prefers-reduced-motion: reduce)"), touch = matchMedia("(pointer: coarse)");
 
 export class Player {
   root; button; words; reply; shown; playing; stop; task; box;

@@ -39,13 +39,18 @@ export function write(p, parts) {
   patch(p, ...nodes);
 }
 
-// light lights the marks of pictures that the reader points at with a word.
+// light lights the marks of pictures that the reader points at with a word. A picture that is off screen
+// comes into view when the word is clicked.
 export function light(root) {
+  const sheet = new CSSStyleSheet(); // a class would go when the marks are drawn anew
+  document.adoptedStyleSheets.push(sheet);
   const set = (e, on) => {
-    const words = e.target.closest?.(".lit");
+    const words = e.target.closest?.(".lit"), scene = words?.closest("section, #gate");
     if (!words) return;
-    for (const mark of root.querySelectorAll(`.stage :is(${words.dataset.light})`)) mark.classList.toggle("lighted", on);
+    const marks = `#${scene.id} .stage :is(${words.dataset.light})`;
+    sheet.replaceSync(on ? `${marks} { stroke: var(--ink) !important; stroke-width: 3 !important; stroke-opacity: 1 !important; } ${marks}:is(text) { stroke: none !important; font-weight: 700; }` : "");
+    if (e.type === "click") scene.querySelector(".frame").scrollIntoView({ block: "nearest" });
   };
-  for (const name of ["pointerover", "focusin"]) root.addEventListener(name, (e) => set(e, true));
+  for (const name of ["pointerover", "focusin", "click"]) root.addEventListener(name, (e) => set(e, true));
   for (const name of ["pointerout", "focusout"]) root.addEventListener(name, (e) => set(e, false));
 }

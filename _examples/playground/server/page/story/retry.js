@@ -1,51 +1,53 @@
-// Two clients with the same work: one waits as long as Retry-After says, the other hammers.
+// Three clients with the same work: one waits as long as Retry-After says, one hammers, and one waits
+// as RateLimit says, before it is refused.
 
 import { say } from "./prose.js";
 import { clock, label } from "./svg.js";
 import { Ledger, second } from "./world.js";
 
-const jobs = 12;       // of each client
-const again = 0.2;     // after so many s the hammering client tries again
-const names = ["honours Retry-After", "tries every 0.2 s"];
+const jobs = 12;    // of each client
+const next = 50e3;  // after so many µs a client sends the next job
+const clients = [   // how long a client waits, by the last decision
+  { title: "waits as Retry-After says", wait: (d) => (d.allowed ? next : d.retryAfter), why: "It sleeps until then." },
+  { title: "tries every 0.2 s", wait: (d) => (d.allowed ? next : 200e3), why: "It does not read Retry-After." },
+  { title: "waits as RateLimit says", wait: (d) => (d.remaining > 0 ? next : d.nextAfter), why: "" },
+];
 
 // work returns when a client sends requests until all its jobs are done.
 function work({ limits, end }, who) {
   const ledger = new Ledger(limits), sent = [];
   for (let t = second, done = 0; done < jobs && t < end && sent.length < 90;) {
     sent.push({ t: t / second, user: String(who), who });
-    const { allowed, decisions: [{ retryAfter }] } = ledger.take(t);
+    const { allowed, decisions: [decision] } = ledger.take(t);
     if (allowed) done++;
-    t += allowed ? 50e3 : who ? again * second : retryAfter;
+    t += clients[who].wait(decision);
   }
   return sent;
 }
 
-const counts = (dots, i) => [dots.filter((d) => d.who === i && d.allowed).length, dots.filter((d) => d.who === i && !d.allowed).length];
+const counts = (dots, i) => [true, false].map((yes) => dots.filter((d) => d.who === i && d.allowed === yes).length);
+const end = (dots, i) => dots.findLast((d) => d.who === i && d.allowed).t;
 
 export const retry = {
-  id: "retry", name: "two clients", fixed: true, left: 8,
+  id: "retry", name: "three clients", fixed: true, left: 8,
   length: 14, start: 14,
   limits: [{ algorithm: "gcra", quota: 1, period: 1, burst: 3 }],
-  requests: (tape) => [...work(tape, 0), ...work(tape, 1)],
+  requests: (tape) => clients.flatMap((_, i) => work(tape, i)),
   changes: true, // the requests depend on the limit
-  rows: names.map((title, i) => ({
-    title, height: 40, max: 1, ticks: [],
+  rows: clients.map(({ title }, i) => ({
+    title, height: 30, max: 1, ticks: [],
     place: (d) => d.who === i ? (d.allowed ? 0.25 : 0.75) : undefined,
     live: (tape, area) => {
-      const [yes, no] = counts(tape.past, i), last = tape.past.findLast((d) => d.who === i && d.allowed);
-      return [label(tape.width - 14, area.top - 12, tape.width < 400 ? `${yes} done, ${no} refused` : `${yes} of ${jobs} jobs${yes === jobs ? ` by ${clock(last.t)}` : ""}, ${no} refused`, "end soft title")];
+      const [yes, no] = counts(tape.past, i);
+      return [label(tape.width - 14, area.top - 12, tape.width < 400 ? `${no} refused` : `${yes} of ${jobs} jobs${yes === jobs ? ` by ${clock(end(tape.past, i))}` : ""}, ${no} refused`, "end soft title")];
     },
   })),
-  say(tape) {
-    const [[a, b], [c, d]] = [0, 1].map((i) => counts(tape.past, i));
-    return `The client that waits has sent ${a + b} requests, and the one that hammers ${c + d}.`;
-  },
+  say: ({ past }) => `The client that waits has sent ${past.filter((d) => d.who === 0).length} requests, the one that hammers ${past.filter((d) => d.who === 1).length}, and the one that reads RateLimit ${past.filter((d) => d.who === 2).length}.`,
   tells: {
     lesson({ dots }) {
-      const [[, b], [c, d]] = [0, 1].map((i) => counts(dots, i));
-      const end = (i) => dots.findLast((x) => x.who === i && x.allowed).t, late = end(1) - end(0);
-      return say`Both do ${jobs} jobs, and hammering gains nothing: it is done ${late > 0 ? `${(late / second).toFixed(1)} s later` : "at the same time"}, with ${d} of ${c + d} requests refused. The client that waits has ${b} refused: it sends the next job at once, and each refusal tells it how long to wait.`;
+      const [a, b, c] = clients.map((_, i) => counts(dots, i)[1]), late = Math.round(end(dots, 1) / 1e5) - Math.round(end(dots, 0) / 1e5);
+      return say`The client that hammers is done ${late > 0 ? `${(late / 10).toFixed(1)} s later` : "at the same time"}, and ${b} of its requests are refused: work for both sides, and with a penalty, a ban. The client that waits has ${a} refused. The third has ${c}: each response says when the next fits.`;
     },
   },
-  why: (d) => d.allowed ? "A job is done." : d.who ? "This client does not read Retry-After." : "This client sleeps until then.",
+  why: (d) => d.allowed ? "A job is done." : clients[d.who].why,
 };

@@ -53,7 +53,7 @@ export class Room extends Player {
     if (this.dots.length > 200) this.dots.shift();
     if (!allowed) this.refused[user] = (this.refused[user] ?? 0) + 1;
     this.add(user, text, !allowed);
-    if (user === "you") this.reply.textContent = allowed ? `Your message passed. You may send ${d.remaining} more at once.` : `Your message was refused. The next one passes in ${span(d.retryAfter)}.`;
+    if (user === "you") this.reply.textContent = allowed ? "Your message passed." : `Your message was refused, because your ${limits[0].burst} were used up. One more fitted ${span(d.retryAfter)} later.`;
   }
 
   // add writes a line, and shows it unless the reader looks at earlier ones. Refusals of one user in a

@@ -1,5 +1,6 @@
 // The story: starts every scene, and plays the one that the reader looks at.
 
+import "../boxes.js";
 import { bucket } from "./bucket.js";
 import { edge } from "./edge.js";
 import { flights } from "./flights.js";
@@ -69,7 +70,16 @@ async function tell() {
   await pause();
   const which = new Which({ attack: attacked, yours: () => scenes.edge.requests.map((r) => r.t), clicks: () => scenes.gate.sent.map((t) => t - scenes.gate.sent[0]) });
   light(document.body);
-  if (location.hash.includes("?")) document.getElementById(location.hash.slice(1).split("?")[0])?.scrollIntoView();
+  const follow = () => { // a link to a scene as its sender saw it
+    const [id, query] = location.hash.slice(1).split("?"), scene = /** @type {any} */ ({ ...scenes, which })[id];
+    if (!query || !scene?.restore) return;
+    scene.reset?.();
+    scene.away = false;
+    scene.restore();
+    scene.root.scrollIntoView();
+  };
+  addEventListener("hashchange", follow);
+  follow();
   globalThis.playground = { first: at, ready: performance.now(), scenes, epoch, which }; // for tests
 }
 

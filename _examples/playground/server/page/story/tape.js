@@ -9,13 +9,14 @@ import { copy } from "../dom.js";
 import { copyPicture, settings } from "../png.js";
 import { link, linked } from "./link.js";
 import { Picture } from "./picture.js";
+import { still, touch } from "./player.js";
 import * as prose from "./prose.js";
 import { tasks } from "./tasks.js";
 import { clock, patch, plural, span, svg } from "./svg.js";
 import { look, replay, second } from "./world.js";
 
-const still = matchMedia("(prefers-reduced-motion: reduce)");
 const most = 160; // the most requests of a tape
+const late = 700; // ms after the end of a tape, in which a press of its button is still meant to pause
 
 // lasts returns a length of time from t on as text. It rounds so that clock(t) and this time add up
 // to the clock at the end.
@@ -24,6 +25,7 @@ const lasts = (t, us) => span(us < 1e5 ? us : tenth(t + us) - tenth(t));
 
 export class Tape {
   won; // called when the reader has done the task
+  ended = -Infinity;
 
   // A scene has
   //   id: the id of its section
@@ -41,7 +43,8 @@ export class Tape {
   // and a row has
   //   title, height and max: its axis goes from 0 to max
   //   place(dot, tape): the value at which a dot is drawn, or undefined
-  //   gap: space above it; dense: dots that passed are not counted where they cover each other
+  //   gap: space above it; dense: dots that passed are not counted where they cover each other;
+  //     still: dots do not fall to their place, where a height on the way would be read as a value
   //   limit: the name of the number that is drawn as a line, as in the method number; called: what
   //     the line is called, usually limit
   //   live(tape, row): what is drawn for the present instant
@@ -53,8 +56,7 @@ export class Tape {
     this.end = scene.length * this.unit;
     this.build();
     this.reset();
-    const from = linked(scene.id, this.unit);
-    if (from) this.restore(from);
+    this.restore();
     this.shown = inView(this.find(".stage"));
     new ResizeObserver(() => { if (this.picture.clientWidth !== this.width) this.draw(); }).observe(this.picture);
   }
@@ -84,23 +86,20 @@ export class Tape {
       this.go(t);
     };
     const on = (selector, f) => { if (this.find(selector)) this.find(selector).onclick = f; };
-    on(".play", () => (this.playing ? this.pause() : this.play()));
-    on(".step", () => { this.pause(); this.go(this.now >= this.end ? 0 : this.now + this.unit / 2); });
+    on(".play", () => {
+      if (this.playing) this.pause();
+      else if (performance.now() - this.ended > late) this.play();
+    });
+    on(".step", () => { this.pause(); this.go(this.now + this.unit / 2); });
     on(".send", () => this.act(1));
     on(".ten", () => this.act(10));
     on(".reset", () => this.reset());
     on(".share", () => copy(this.find(".share"), link(this)));
-    on(".photo", () => copyPicture(this.find(".photo"), frame, "svg", this.find("h2").textContent, [...this.root.querySelectorAll(".words > .rule")].map(settings).join(" "), link(this)));
+    on(".photo", () => copyPicture(frame, "svg", this.find("h2").textContent, [...this.root.querySelectorAll(".words > .rule")].map(settings).join(" "), link(this)));
     on(".begin", () => this.try());
     for (const input of this.root.querySelectorAll("[data-number]")) {
-      input.oninput = () => {
-        if (input.value && input.checkValidity()) this.set(input.dataset.number, Number(input.value));
-        else if (input.validity.rangeOverflow) input.reportValidity(); // the browser names the maximum
-      };
-      input.onchange = () => { // a number out of range becomes the nearest that is in range
-        if (input.value && !input.checkValidity()) this.choose(input, Number(input.value));
-        this.fill();
-      };
+      input.oninput = () => { if (input.value && input.checkValidity()) this.set(input.dataset.number, Number(input.value)); };
+      input.onchange = () => this.fill();
     }
     const choice = this.find("[data-choice]");
     if (choice) choice.onchange = () => {
@@ -158,14 +157,21 @@ export class Tape {
     Object.assign(this, { limits, within, trying: true });
     this.fill();
     this.requests = [];
-    this.now = 0;
+    this.now = this.task.from?.(this) ?? 0;
     this.decide();
     this.play();
-    this.find(".send").focus();
+    this.find(".ten").focus();
   }
 
-  // restore makes the tape what a link says.
-  restore({ numbers, now, times }) {
+  // restore makes the tape what the address of the page says, if that is about it.
+  restore() {
+    const from = linked(this.scene.id, this.unit);
+    if (!from) return;
+    const { numbers, choice, now, times } = from;
+    if (choice) {
+      this.find("[data-choice]").value = choice;
+      this.reset();
+    }
     for (const [name, value] of Object.entries(numbers)) this.assign(name, value);
     if (times) this.requests = times.map((t) => ({ t, cost: 1, mine: true }));
     this.now = now;
@@ -268,7 +274,9 @@ export class Tape {
       const gone = Math.min(600, time - (before ?? time - pace()));
       before = time;
       this.go(this.now + gone * 1e-3 * this.unit * (this.scene.speed ?? 1), time);
-      if (this.now >= this.end) this.pause();
+      if (this.now < this.end) return;
+      this.ended = performance.now();
+      this.pause();
     }, this.shown);
     this.move();
   }
@@ -309,7 +317,10 @@ export class Tape {
     if (this.gauge) patch(this.gauge, ...this.scene.gauge(this, ...this.gaugeSize));
     this.scrub.value = this.now / this.unit;
     this.scrub.setAttribute("aria-valuetext", this.clock(this.now));
-    this.write(".play", this.playing ? "Pause" : this.now >= this.end ? "Play again" : "Play");
+    const over = this.now >= this.end;
+    this.write(".play", this.playing ? "Pause" : over ? "Play again" : "Play");
+    this.write(".send", over ? "Send one at 0 s" : "Send a request now");
+    this.write(".ten", over ? "10 at 0 s" : "Send 10");
     this.write(".say", this.scene.say(this));
     for (const p of this.root.querySelectorAll("[data-tell]")) prose.write(p, this.scene.tells[p.dataset.tell](this));
     this.check();
@@ -323,7 +334,7 @@ export class Tape {
     if (yes && !box.classList.contains("done")) this.won?.(this);
     box.classList.toggle("done", yes);
     this.write(".task output", yes ? won(this).replace(/^[a-z0-9]/, (c) => c.toUpperCase()) : `Task: ${text(this)}`);
-    this.write(".begin", this.trying ? "Try again" : "Try it");
+    this.write(".begin", this.trying ? "Clear, and try again" : "Clear the picture, and try");
   }
 
   write(selector, text) {
@@ -356,14 +367,14 @@ export class Tape {
 
   // tell says what became of a request, and why.
   tell(dot, text) {
-    this.write(".why", text ?? (!dot ? this.scene.fixed ? "Point at a dot for its answer." : "Point at a dot for its answer. Click the line of time to put a request there." :
+    this.write(".why", text ?? (!dot ? `${touch.matches ? "Tap" : "Point at"} a dot for its answer.` + (this.scene.fixed ? "" : ` ${touch.matches ? "Tap" : "Click"} the line of time to put a request there.`) :
       dot.t > this.now ? `${dot.cost < 0 ? "The tokens come" : "Your request comes"} at ${this.clock(dot.t)}.` : this.describe(dot)));
   }
 
   describe(d) {
     if (this.scene.describe) return this.scene.describe(d, this);
     const when = `Request ${d.n + 1}, at ${this.clock(d.t)}`, { remaining, retryAfter } = d.decisions[0];
-    if (d.cost < 0) return `${this.clock(d.t)}: ${plural(-d.cost, "token")} given back. ${remaining} are there now.`;
+    if (d.cost < 0) return `${this.clock(d.t)}: ${plural(-d.cost, "token")} put in. ${remaining} are there now.`;
     const because = this.scene.why?.(d, this) ?? "";
     if (d.wait > 0) return `${when}: it waits ${lasts(d.t, d.wait)} and goes ahead at ${this.clock(d.t + d.wait)}. ${because}`;
     if (d.allowed) return `${when}: passed. ${because || `After it, ${remaining} more ${remaining === 1 ? "fits" : "fit"} at once.`}`;

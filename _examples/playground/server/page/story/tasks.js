@@ -1,5 +1,5 @@
 // What the reader can try in a scene, by its id. A task with settings is about the numbers of the
-// scene; any other begins with an empty tape.
+// scene; any other begins with an empty tape, at the instant from.
 
 import { worst } from "./load.js";
 import { bound } from "./gcra.js";
@@ -10,12 +10,13 @@ const most = (tape) => busiest(tape.past, tape.limits[0].period).n;
 const none = ({ dots }, f) => !dots.some((d) => !d.ends && f(d));
 const anchored = ({ limits: [l] }) => l.algorithm === "anchored-window";
 const goal = (tape) => 2 * tape.limits[0].quota - (anchored(tape) ? 1 : 0); // the worst case of a window
+const before = ({ limits: [{ period }] }) => Math.max(0, period - 3 * second); // of the first edge
 const soFar = (tape) => tape.trying ? ` So far: ${most(tape)}.` : "";
 const refused = (d) => !d.allowed;
 
 export const tasks = {
   edge: {
-    done: (tape) => most(tape) >= goal(tape),
+    from: (tape) => anchored(tape) ? 0 : before(tape), done: (tape) => most(tape) >= goal(tape),
     text: (tape) => `get ${goal(tape)} requests through within ${seconds(tape)} s: ${anchored(tape) ? "send one, and when its window is almost over, press “Send 10”, and again just after its end" : "press “Send 10” just before an edge, and again just after it"}.${soFar(tape)}`,
     won: (tape) => `${most(tape)} passed within ${seconds(tape)} s. The next scene gets the same requests.`,
   },
@@ -25,7 +26,7 @@ export const tasks = {
     won: (tape) => `You can't: that is the point. The fullest ${seconds(tape)} s hold ${most(tape)}.`,
   },
   weighted: {
-    done: (tape) => most(tape) > tape.limits[0].quota,
+    from: before, done: (tape) => most(tape) > tape.limits[0].quota,
     text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s: press “Send 10” late in a window, and again half a window later.${soFar(tape)}`,
     won: (tape) => `${most(tape)} passed within ${seconds(tape)} s, because the first came late in their window.`,
   },
@@ -80,13 +81,13 @@ export const tasks = {
     won: () => "You were refused, and the others still write.",
   },
   replicas: {
-    done: ({ hybrid, sent, asked }) => !hybrid.checked && sent === asked,
-    text: () => "let the store decide every request.",
-    won: () => "Without Hybrid, each refusal is a call, too.",
+    done: (site) => site.recent(200) >= 25,
+    text: () => "get 25 requests through a limit of 10 within 10 s.",
+    won: (site) => `${site.recent(200)} passed within 10 s: three separate counts are three limits.`,
   },
   outage: {
-    done: ({ tried }) => tried?.size === 3,
-    text: () => "find the choice that hurts nobody while Redis is down.",
-    won: () => "You can't: that is the point. Open hurts the server, closed every client, and memory a client whose requests all reach one replica.",
+    done: ({ tried }) => tried?.has("memory") ?? false,
+    text: () => "find the choice that does least harm while Redis is down.",
+    won: () => "Memory does least harm, but a client whose requests all reach one replica gets only its share.",
   },
 };

@@ -1,5 +1,6 @@
 // What the ending shows: an answer, what it gives up, a table of all algorithms, and code.
 
+import { make } from "../dom.js";
 import { say, write } from "./prose.js";
 import { span } from "./svg.js";
 import { second } from "./world.js";
@@ -14,26 +15,23 @@ export function length(us) {
   return us < second ? span(us) : `${+(us / second / size).toFixed(1)} ${name}`;
 }
 
-function make(tag, text, attributes = {}) {
-  return Object.assign(document.createElement(tag), { textContent: typeof text === "number" ? text.toLocaleString("en") : text }, attributes);
-}
+const cell = (tag, text, attributes = {}) => Object.assign(make(tag, "", typeof text === "number" ? text.toLocaleString("en") : text), attributes);
 
-const name = (v, advice) => v.title + (v.algorithm === advice.algorithm && advice.burst ? `, burst ${advice.burst.toLocaleString("en")}` : "") + (notes[v.algorithm] ?? "");
+const name = (v, advice) => v.title + (v.algorithm === "gcra" && advice.algorithm === "gcra" && advice.burst ? `, burst ${advice.burst.toLocaleString("en")}` : "") + (notes[v.algorithm] ?? "");
 
 function row(v, advice) {
-  const tr = document.createElement("tr");
-  tr.classList.toggle("best", v.algorithm === advice.algorithm);
-  tr.append(make("th", name(v, advice), { scope: "row" }));
-  if (v.error) tr.append(make("td", v.error, { colSpan: 6 }));
-  else tr.append(make("td", v.worst, { className: v.breaks ? "over" : "" }), ...[v.most, v.admitted, v.refused, length(v.wait), v.bytes].map((x) => make("td", x)));
+  const tr = make("tr", v.algorithm === advice.algorithm ? "best" : "");
+  tr.append(cell("th", name(v, advice), { scope: "row" }));
+  if (v.error) tr.append(cell("td", v.error, { colSpan: 6 }));
+  else tr.append(cell("td", v.most), cell("td", v.worst, { className: v.breaks ? "over" : "" }), ...[v.admitted, v.refused, length(v.wait), v.bytes].map((x) => cell("td", x)));
   return tr;
 }
 
 // draw shows an Outcome in the section of the ending.
 export function draw(root, trial, { verdicts, advice }) {
   const find = (selector) => root.querySelector(selector);
-  write(find(".advice"), say`Take ${make("strong", advice.title + (advice.burst ? ` with a burst of ${advice.burst.toLocaleString("en")}` : ""))}. ${advice.why}`);
-  find(".given").replaceChildren(...(advice.givenUp ?? []).map((text) => make("li", `Your answers conflict. ${text}`)));
+  write(find(".advice"), say`Take ${make("strong", "", advice.title + (advice.burst && advice.algorithm === "gcra" ? ` with a burst of ${advice.burst.toLocaleString("en")}` : ""))}. ${advice.why}`);
+  find(".given").replaceChildren(...(advice.givenUp ?? []).map((text) => make("li", "", `Your answers conflict. ${text}`)));
   find(".customers").textContent = advice.customers;
   find("tbody").replaceChildren(...verdicts.map((v) => row(v, advice)));
   find(".most").textContent = `most seen in any ${trial.name}`;

@@ -27,7 +27,7 @@ export const waiting = {
   tells: {
     lesson(tape) {
       const [l] = tape.limits, longest = Math.max(0, ...tape.passed.map((d) => d.wait)), no = tape.past.filter((d) => !d.allowed).length;
-      return say`Requests leave the queue ${l.period / second} s apart, ${lit("however they arrive", ".way")}. So far the longest wait is ${(longest / second).toFixed(1)} s, and ${plural(no, "request")} got a 429.`;
+      return say`Requests leave the queue ${l.period / second} s apart, ${lit("however they arrive", ".way")}. So far the longest wait is ${(longest / second).toFixed(1)} s, and ${no} ${no === 1 ? "was" : "were"} refused.`;
     },
   },
   say(tape) {

@@ -50,8 +50,8 @@ export class Which {
     const { advice } = reply, all = trial.times.length * trial.each;
     Object.assign(this, { trial, outcome: reply });
     draw(this.root, trial, reply);
-    write(this.find(".traffic"), all === 0 ? ["You have sent no requests yet. Click the first picture, or choose other requests."] :
-      say`All get the same ${all.toLocaleString("en")} requests: ${sent[trial.traffic]}${trial.each > 1 ? `, with ${trial.each.toLocaleString("en")} for each dot` : ""}${trial.period === 10 ? "" : `, and ${trial.name} for 10 s`}.`);
+    write(this.find(".traffic"), all === 0 ? ["You have sent no requests yet. Send some in the first picture, or choose other requests."] :
+      say`All get the same ${all.toLocaleString("en")} requests: ${sent[trial.traffic]}${trial.each > 1 ? `, with ${trial.each.toLocaleString("en")} for each dot there` : ""}${trial.period === 10 ? "" : `, and ${trial.name} for 10 s there`}.`);
     this.chosen = { algorithm: advice.algorithm, title: advice.title + (advice.algorithm === "leaky-bucket" ? ", without its queue," : ""), query: `quota=${trial.quota}&period=${trial.period}&burst=${advice.burst || trial.burst}` };
   }
 }

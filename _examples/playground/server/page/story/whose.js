@@ -12,7 +12,6 @@ const people = [
   { name: "Cleo, at home", addr: () => "198.51.100.20", token: "cleo", times: every(7, 1.5, 17.6) },
   { name: "a script, IPv6", addr: (n) => `2001:db8:1:2::${n + 1}`, token: "trial", times: every(30, 0.4, 18) },
 ];
-const keys = { ip: "the client's address (IPv6: its /64)", address: "the whole address", token: "the API key" };
 
 const counts = (dots, i) => [dots.filter((d) => d.who === i && d.allowed).length, dots.filter((d) => d.who === i).length];
 
@@ -30,11 +29,11 @@ export const whose = {
     return people.map(({ name }, i) => `${name.split(",")[0]}: ${counts(tape.past, i).join(" of ")}`).join("; ") + " passed.";
   },
   tells: {
-    lesson({ dots, choice }) {
+    lesson({ dots }) {
       const used = new Set(dots.map((d) => d.user)).size, [ana, anas] = counts(dots, 0), [ben, bens] = counts(dots, 1), [bot, bots] = counts(dots, 3);
-      const office = ana + ben < anas + bens ? say`The office shares a quota: Ana, who sends first, gets ${ana} of ${anas} through, and Ben ${ben} of ${bens}.` : say`Ana and Ben each have a quota, and all ${anas + bens} requests pass.`;
+      const office = ana + ben < anas + bens ? say` The office shares a quota: Ana sends as often as a request becomes free, so Ben gets only ${ben} of ${bens} through.` : say` Ana and Ben each have a quota, and all ${anas + bens} requests pass.`;
       const script = bot === bots ? say` The script gets all ${bots} through, because each of its addresses is a new key.` : say` The script gets ${bot} of ${bots} through.`;
-      return [`With ${keys[choice]} as the key there are `, ...say`${plural(used, "key")}. `, ...office, ...script];
+      return [...say`Here there are ${plural(used, "key")}.`, ...office, ...script];
     },
   },
   why: (d) => `Its key is “${d.user}”.`,

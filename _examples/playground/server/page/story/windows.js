@@ -45,7 +45,7 @@ export const windows = {
     zone: ({ limits: [, { zone }] }) => [utc(zone) + (cities[zone] ? `, as in ${cities[zone]}` : "")],
     lesson({ past, limits: [{ quota }] }) {
       const split = past.filter((d) => new Set(d.granted).size > 1).length, n = batch(quota);
-      return say`So far the ${lit("four", ".box, .covered")} disagree about ${split} of ${past.length} ${n > 1 ? `dots, each ${number(n)} requests` : "requests"}. 24 hours around a midnight can hold two days' worth, ${number(2 * quota)}. An anchored window can let ${number(2 * quota - 1)} through, a sliding log never more than ${number(quota)}.`;
+      return say`So far the ${lit("four", ".box, .covered")} disagree about ${split} of ${past.length} ${n > 1 ? `dots, each ${number(n)} requests` : "requests"}. With the first two, 24 hours around midnight can hold two days' worth, ${number(2 * quota)}. An anchored window can let ${number(2 * quota - 1)} through, a sliding log never more than ${number(quota)}.`;
     },
     contract: ({ limits: [{ quota }, { zone }] }) => say`Each account may make ${number(quota)} calls per calendar day. The day begins at midnight in your time zone (${[utc(zone)]}), and has 23 or 25 hours when clocks change.`,
   },
