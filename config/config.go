@@ -80,7 +80,7 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file. The argument store counts the units that requests spend. If the file
+// Open loads a rules file. The given store counts the units that requests spend. If the file
 // contains errors, Open returns an error that wraps up to 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
@@ -180,8 +180,8 @@ func (f *File) handler(names []string) int {
 	return len(next.limiters) - 1
 }
 
-// Limiters returns the Limiters that the file's handlers currently use, for example for package
-// admin. A reload replaces them.
+// Limiters returns the Limiters that the file's handlers currently use. Package admin, for example,
+// needs them. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
 // TrustedProxies returns the proxies listed under trusted-proxies in the file. Use it if your

@@ -73,11 +73,11 @@ func Cost(max int64) func(*http.Request) int64 {
 // request.
 //
 // The handler calls weir.Refuse instead if the request is a notification (which has no id) or a
-// batch of more than 100 requests. It does the same if the body is missing, as in an MCP client's
-// GET, is longer than max bytes, or is not JSON-RPC. The handler reads the body before it responds;
-// to limit how long that takes, set ReadTimeout on the server. Do not use OnLimited for a proxy's
-// authorization requests (forward auth), because the proxy would allow every request that gets
-// status 200. OnLimited panics if max is below 1.
+// batch of more than 100 requests. It does the same if the body is missing (as in an MCP client's
+// GET), is longer than max bytes, or is not JSON-RPC. The handler reads the body before it
+// responds; to limit how long that takes, set ReadTimeout on the server. Do not use OnLimited for a
+// proxy's authorization requests (forward auth), because the proxy would allow every request that
+// gets status 200. OnLimited panics if max is below 1.
 func OnLimited(max int64) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

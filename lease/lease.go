@@ -35,9 +35,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. Leased units
-// count as spent at the time they are used, and even so the limit must never be exceeded. A Leaser
-// must have a comparable type.
+// A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
+// never be exceeded, even though leased units count as spent only when they are used. A Leaser must
+// have a comparable type.
 type Leaser interface {
 	quota.Canceler
 
@@ -70,8 +70,8 @@ type Options struct {
 	MaxKeys int
 }
 
-// New wraps a store in a Store that leases units for busy keys. When the Store calls the wrapped
-// store for a busy key, it may take more units than the call needs. It then allows later calls from
+// New wraps a store in one that leases units for busy keys. When the Store calls the wrapped store
+// for a busy key, it may take more units than the call needs. It then allows later calls from
 // memory until these units are used up or the lease expires.
 //
 // A lease covers as many calls as the key received during the previous TTL, but never takes more
@@ -100,9 +100,9 @@ type Options struct {
 // arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
 // waiting call returns the same error.
 //
-// If a decision is made from a lease, its Allowed is still exact. Its other fields are based on the
-// last call to the wrapped store, which was at most one TTL ago, and on the units that this Store
-// has used since.
+// If a decision is made from a lease, the field Allowed is still exact. The other fields are based
+// on the last call to the wrapped store, which was at most one TTL ago, and on the units that this
+// Store has used since.
 //
 // Put quota.Fallback around the Store; otherwise, units taken from one store could be returned to
 // the other. Put quota.Share inside the Store:
@@ -220,7 +220,7 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 // Close returns the unused units of all leases to the wrapped store. It waits for calls that are
 // taking or returning leased units. Later calls to Take are passed to the wrapped store. If ctx is
 // done first, Close returns ctx.Err(). Otherwise, it returns all errors that occurred while units
-// were returned. Units that could not be returned stay unavailable until their window ends.
+// were being returned. Units that could not be returned stay unavailable until their window ends.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

@@ -69,10 +69,10 @@ type LiveOptions struct {
 // Live is a table of overrides that can be changed while the program runs. It is safe for
 // concurrent use.
 //
-// Requests are checked against a copy of the table in memory, which Run keeps up to date. When
-// another process changes the table, the change takes effect after LiveOptions.Interval at the
-// latest, plus the time that one call to the Keeper takes. If the Keeper fails, the copy remains in
-// effect, its overrides still expire on time, and Err returns the error.
+// Requests are checked against a copy of the table in memory, which Run keeps up to date. A change
+// that another process makes takes effect within LiveOptions.Interval, plus the time that one call
+// to the Keeper takes. If the Keeper fails, the copy remains in effect, its overrides still expire
+// on time, and Err returns the error.
 //
 // Until the table has been read for the first time, no overrides are in effect: requests from
 // denied keys and networks are served, and every key has the limits of its rule. During this time,

@@ -40,11 +40,11 @@ type FallbackOptions struct {
 // than the limit. If the secondary store keeps its counts in memory, wrap it in Share, so that no
 // more than twice the limit is admitted.
 //
-// A call to the primary store that fails may still have spent the units, because it may be that
-// only the answer was lost. The charge may then count in both stores, which can only lower the
-// number of units that are admitted later. A refund, like a call with ModeForget, takes effect in
-// only one store: the primary store or, if it fails, the secondary store. If the units were spent
-// in the other store, up to that many extra units may be admitted.
+// A failed call to the primary store may still have spent the units, for example if only the answer
+// was lost. The charge may then count in both stores, which can only lower the number of units that
+// are admitted later. A refund, like a call with ModeForget, takes effect in only one store: the
+// primary store or, if it fails, the secondary store. If the units were spent in the other store,
+// up to that many extra units may be admitted.
 //
 // Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {

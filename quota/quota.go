@@ -251,7 +251,7 @@ type Result struct {
 	Undo []Undo
 }
 
-// SetQuestion copies all of *from except its Result to *t, and reuses t's memory. Stores call
+// SetQuestion copies *from, except for its Result, to *t, and reuses t's memory. Stores call
 // SetQuestion if they need to modify the charges, or to keep them after Take has returned.
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)

@@ -42,10 +42,10 @@ type Stream struct {
 	drawn  int64       // in all
 }
 
-// NewStream returns a Stream that spends, for each unit drawn, as many units under each charge's
-// limit as the charge's Cost. For example, if Draw counts tokens, use a Cost of 1 for a limit on
-// tokens, and the price of a token as the Cost for a limit on money. If a charge has a Cost of 0 or
-// less, every Draw returns an error.
+// NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
+// example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and the price of a token
+// as the Cost for a limit on money. If a charge has a Cost of 0 or less, every Draw returns an
+// error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
 }

@@ -81,8 +81,8 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. If the wait would be longer than the maximum, which is the argument within, or would end
-// after ctx's deadline, Wait spends nothing and immediately returns a *LimitedError. Callers with
+// then. The argument within and ctx's deadline limit how long Wait may wait. If the slot would
+// begin later than that, Wait spends nothing and immediately returns a *LimitedError. Callers with
 // the same key get slots in order of arrival, across all processes that share the store. For
 // concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
 // them.
@@ -177,7 +177,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 
 // Refund undoes an allowed transaction by refunding the units that it has spent. If t reserved a
 // slot and no later slot has been reserved since, each key's state is restored to what it was
-// before t. Refund ignores charges whose Cost is 0 or less.
+// before t was allowed. Refund ignores charges whose Cost is 0 or less.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
 	for i, c := range t.Charges {
@@ -192,7 +192,7 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	return store.Take(ctx, &back)
 }
 
-// Peek returns the decisions that the store would make if charges were to be spent now, but spends
+// Peek returns the decisions that a call to Take with these charges would get now, but spends
 // nothing. See ModePeek.
 //
 // If the store is a HybridStore that refuses a charge from its cache, the Remaining of that charge

@@ -49,14 +49,14 @@ import (
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// The functions queue and cancel receive the clock time as the argument now, which may be earlier
-// than the state's At. The function queue finds the first free place in the queue at or after the
-// time given by the argument turn. It returns the wait in µs, a boolean that says whether there is
-// room, and, if there is, the four numbers of the new state. The function cancel refunds units that
-// were spent at one instant. That instant is its sixth argument, and the seventh is how many of the
-// units to refund. It returns the four numbers of the new state, or nothing if no units were spent
-// at that instant. The function force returns the four numbers of the new state followed by its C
-// field, or nothing if it spends nothing.
+// In the functions queue and cancel, the argument now is the clock time, which may be earlier than
+// the state's At. The function queue finds the first free place in the queue at or after the time
+// given by the argument turn. It returns the wait in µs, a boolean that says whether there is room,
+// and, if there is, the four numbers of the new state. The function cancel refunds units that were
+// spent at one instant. It takes that instant as its sixth argument, and the number of units to
+// refund as its seventh. It returns the four numbers of the new state, or nothing if no units were
+// spent at that instant. The function force returns the four numbers of the new state followed by
+// its C field, or nothing if it spends nothing.
 type Scripted interface {
 	Lua() string
 }
@@ -65,8 +65,8 @@ type Scripted interface {
 // cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
 // since 1970. The first of these times is earlier than the argument at, and the last is well after
 // it. The Lua functions receive these edges as a string of packed doubles, to be decoded with
-// struct.unpack. If the store has called Edges several times, the string has a 0 between the
-// results of two calls. If the Lua code needs an edge that is not in the string, it calls
+// struct.unpack. If the store has called Edges several times, a 0 follows the result of each call
+// except the last. If the Lua code needs an edge that is not in the string, it calls
 // error(string.format('WEIR edges %.0f ', instant)). The store then adds the edges around that
 // instant and runs the script again.
 type Edged interface {

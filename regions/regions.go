@@ -69,9 +69,9 @@ const whole = 10_000
 // unit. If the burst is smaller than the number of regions, or the quota is smaller than ten times
 // that number, the regions together may therefore admit more than the limit.
 //
-// If the central store fails or Run is not running, the region keeps its share until the current
-// interval ends. After that, its share is a tenth of an even share. If the central store's clock
-// jumps, two regions may use the same share for one interval.
+// If the central store fails or no call to Run is active, the region keeps its share until the
+// current interval ends. After that, its share is a tenth of an even share. If the central store's
+// clock jumps, two regions may use the same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {

@@ -8,7 +8,7 @@
 //
 // Tests cannot set a store's clock. The suite therefore repeats every transaction on its own copy
 // of the state, at the time that the store reports in [quota.Result.At]. It then compares every
-// field of the two results. A store whose times are off by a single microsecond fails.
+// field of the two results. A store whose times are off by a single microsecond fails the suite.
 //
 // [Run] tests the algorithms in package algorithms; use [Limits] to test other algorithms. The
 // store need not be empty, because every run uses new keys. The tests sleep for less than a second

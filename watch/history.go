@@ -117,11 +117,12 @@ func isNear(l *quota.Limit, d *quota.Decision) bool {
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
-// History returns how many requests had each outcome under a rule in the last 15 minutes. There is
-// one Count for each of 180 intervals, oldest first. The length of an interval is HistoryEvery. The
-// last interval is still in progress; the second result is the time since it began. A request
-// counts as allowed if no rule refused it, and as refused under each rule that refused it. If rule
-// is "", every request is counted once. An interval without requests has a zero Count.
+// History returns the number of requests under a rule in the last 15 minutes, broken down by
+// outcome. There is one Count for each of 180 intervals, oldest first. The length of an interval is
+// HistoryEvery. The last interval is still in progress; the second result is the time since it
+// began. A request counts as allowed if no rule refused it, and as refused under each rule that
+// refused it. If rule is "", every request is counted once. An interval without requests has a zero
+// Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

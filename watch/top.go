@@ -218,8 +218,7 @@ func (t *Top) now() {
 }
 
 // Find returns how often a key was refused under a rule in the last hour. If the Top remembers no
-// refusal of the key, ok is false. If all refusals of the key were in shadow mode, Find returns the
-// number of these.
+// refusal of the key, ok is false. Find counts refusals in shadow mode only if there are no others.
 func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

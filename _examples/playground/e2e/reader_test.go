@@ -415,6 +415,8 @@ func TestWhich(t *testing.T) {
 	if got := p.text("#which .customers"); !strings.HasPrefix(got, "Each account may send 5 requests in any 15 min.") {
 		t.Errorf("the link opens with %q", got)
 	}
+	eval[any](p, `location.hash = "#which?quota=7&whose=key"`) // in a page that is open
+	p.wait(`document.querySelector("#which .customers").textContent.startsWith("Each API key may send 7 requests in any 15 min.")`)
 	set("quota", "1000000")
 	set("periods", "30")
 	set("unit", "d")

@@ -2,7 +2,7 @@
 
 import { lit, say } from "./prose.js";
 import { slots } from "./slots.js";
-import { box, bracket, clock, label, span } from "./svg.js";
+import { box, bracket, clock, label, plural, span } from "./svg.js";
 import { anchoredAttack, attack } from "./traffic.js";
 import { busiest, second } from "./world.js";
 
@@ -47,7 +47,7 @@ export const edge = {
   tells: {
     lesson(tape) {
       const [{ quota, period }] = tape.limits, p = period / second, { n, from } = busiest(tape.passed, period);
-      if (n <= quota) return say`So far the fullest ${p} s hold ${n} requests, no more than the limit. Look at an edge, where the next window counts from 0: send some before and after it.`;
+      if (n <= quota) return say`So far the fullest ${p} s hold ${plural(n, "request")}, no more than the limit. Look at an edge, where the next window counts from 0: send some before and after it.`;
       const edge = begin(tape.passed.find((d) => d.t === from), period) + period, before = tape.passed.filter((d) => d.t >= from && d.t < edge).length;
       return say`Look at ${lit(`the edge at ${+(edge / second).toFixed(1)} s`, ".box.open, .bracket")}: ${before} requests pass before it, and ${n - before} after it, because the new window counts from 0. So ${p} s around the edge hold ${n}, ${times(n / quota)} the limit.`;
     },

@@ -201,7 +201,8 @@ export class Tape {
 
   // choose sets the number of an input to a value that the input allows.
   choose(input, v) {
-    v = Math.min(Number(input.max), Math.max(Number(input.min), Math.round(v)));
+    const step = Number(input.step) || 1;
+    v = Math.min(Number(input.max), Math.max(Number(input.min), Math.round(v / step) * step));
     if (String(v) === input.value) return;
     input.value = v;
     this.set(input.dataset.number, v);

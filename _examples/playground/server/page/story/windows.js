@@ -2,7 +2,7 @@
 // or any 24 hours. The four limits decide the same requests, each by itself.
 
 import { lit, say } from "./prose.js";
-import { box } from "./svg.js";
+import { box, plural } from "./svg.js";
 
 const hour = 3600e6, day = 24 * hour, names = ["fixed window", "calendar", "anchored window", "sliding log"];
 const two = (n) => String(n).padStart(2, "0");
@@ -45,9 +45,9 @@ export const windows = {
     zone: ({ limits: [, { zone }] }) => [utc(zone) + (cities[zone] ? `, as in ${cities[zone]}` : "")],
     lesson({ past, limits: [{ quota }] }) {
       const split = past.filter((d) => new Set(d.granted).size > 1).length, n = batch(quota);
-      return say`So far the ${lit("four", ".box, .covered")} disagree about ${split} of ${past.length} ${n > 1 ? `dots, each ${number(n)} requests` : "requests"}. With the first two, 24 hours around midnight can hold two days' worth, ${number(2 * quota)}. An anchored window can let ${number(2 * quota - 1)} through, a sliding log never more than ${number(quota)}.`;
+      return say`So far the ${lit("four", ".box, .covered")} disagree about ${split} of ${n > 1 ? `${plural(past.length, "dot")}, each ${number(n)} requests` : plural(past.length, "request")}. With the first two, 24 hours around midnight can hold two days' worth, ${number(2 * quota)}. An anchored window can let ${number(2 * quota - 1)} through, a sliding log never more than ${number(quota)}.`;
     },
-    contract: ({ limits: [{ quota }, { zone }] }) => say`Each account may make ${number(quota)} calls per calendar day. The day begins at midnight in your time zone (${[utc(zone)]}), and has 23 or 25 hours when clocks change.`,
+    contract: ({ limits: [{ quota }, { zone }] }) => say`Each account may make ${number(quota)} ${quota === 1 ? "call" : "calls"} per calendar day. The day begins at midnight in your time zone (${[utc(zone)]}), and has 23 or 25 hours when clocks change.`,
   },
   describe: (d) => `${d.most > 1 ? `${number(d.most)} requests` : `Request ${d.n + 1}`}, at ${place(d.t)} UTC: ${names.map((name, i) => `${name} ${d.most > 1 ? number(d.granted[i]) : d.granted[i] ? "passed" : "refused"}`).join(", ")}${d.most > 1 ? " passed" : ""}.`,
 };
