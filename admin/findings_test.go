@@ -308,7 +308,7 @@ func TestFindingsOfFile(t *testing.T) {
 		const (
 			hint    = "It allows 12 per 1m. The file of rules has changed it 7 s ago, at 01:00:07 UTC: 1m (anchored-window): 120 per 1m → 12 per 1m. Its refusals"
 			file    = "The file of rules was read 7 s ago, at 01:00:07 UTC, and changed api: limit 1m (anchored-window): 120 per 1m → 12 per 1m; tenant: added: 5 per 1m; apis: limit 1m: 1 per 1m → 2 per 1m."
-			aside   = `Rule "tenant" has counted none of 228 requests that a rule beside it allowed. They may lack its key (header:X-Tenant), be in its allow list, or cost nothing.`
+			aside   = `Rule "tenant" has counted none of 228 requests that another rule allowed. They may lack its key (header:X-Tenant), be in its allow list, or cost nothing.`
 			tenant0 = `Rule "tenant"`
 		)
 		for i := range 30 { // before the reload

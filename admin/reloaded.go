@@ -98,5 +98,5 @@ func (h *Handler) asideText(rule string, n int64) string {
 			key += " (" + strings.Join(reads, ", ") + ")"
 		}
 	}
-	return fmt.Sprintf("Rule %q has counted none of %s requests that a rule beside it allowed. They may lack %s, be in its allow list, or cost nothing.", rule, number(n), key)
+	return fmt.Sprintf("Rule %q has counted none of %s requests that another rule allowed. They may lack %s, be in its allow list, or cost nothing.", rule, number(n), key)
 }
