@@ -72,6 +72,7 @@ type File struct {
 type version struct {
 	digest   string    // the SHA-256 of the content
 	at       time.Time // when the content was decoded
+	changed  []string  // what it changed, if it was a reload
 	paths    []string  // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
@@ -202,6 +203,10 @@ func (f *File) Version() string { return f.current.Load().digest[:12] }
 // Loaded returns the time at which the rules in force were loaded by Open or a reload.
 func (f *File) Loaded() time.Time { return f.current.Load().at }
 
+// Changed returns what the reload at the time Loaded changed, as [Change.String] returns it, in the
+// order of the file. It is empty after Open, and after a reload that changed no rule.
+func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed) }
+
 // Reloads returns how many times a changed file has been loaded since Open, and how many reloads
 // have failed.
 func (f *File) Reloads() (loaded, failed int64) { return f.reloads.Load(), f.failures.Load() }
@@ -306,8 +311,12 @@ func (f *File) replace(c *content) (Changes, error) {
 		}
 		v.limiters = append(v.limiters, l)
 	}
+	list := changes(old.rules, v.rules)
+	for _, c := range list {
+		v.changed = append(v.changed, c.String())
+	}
 	f.current.Store(v)
-	return changes(old.rules, v.rules), nil
+	return list, nil
 }
 
 // version returns a version without limiters, or the errors in the content.
