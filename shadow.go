@@ -14,7 +14,7 @@ type Enforcement struct{ shadow float64 } // percent of the keys in shadow
 // error if p is not in the range from 0 to 100.
 func Percent(p float64) Enforcement { return Enforcement{100 - p} }
 
-// Percent returns the percentage of keys, from 0 to 100.
+// Percent returns the percentage of keys for which the rule is enforced, from 0 to 100.
 func (e Enforcement) Percent() float64 { return 100 - e.shadow }
 
 // String returns the percentage with at most four significant digits, such as "10%".

@@ -50,7 +50,7 @@
 //	GET  /state?key=K                what K has left under each rule
 //	GET  /state?rule=R&key=K         what K has left under R
 //	GET  /explain?rule=R&key=K       the state of K, and why it is refused, in sentences
-//	GET  /explain?key=K&from=A       the same for a client at address A, for rules with address lists
+//	GET  /explain?key=K&from=A       the same under each rule, for a client at address A
 //	GET  /top?rule=R&seconds=300     the most refused keys of the last 300 seconds; the default is an hour
 //	GET  /refusals?rule=R&key=K      the latest refusals, with limit and route; rule and key are optional
 //	GET  /bans?rule=R                the bans that this process knows of, and the denied networks
@@ -77,7 +77,9 @@
 //
 // The field "listed" is "allow" or "deny" if one of the rule's lists or overrides allows or denies
 // the key. If the key has an override, "overridden" is true. If K is an address, but requests from
-// that address have a different key under the rule, "looked_up" contains that key.
+// that address have a different key under the rule, "looked_up" contains that key. If you do not name
+// a rule and K is not an address, a rule that finds a key in every request, such as one that counts
+// addresses, uses the key of a request from A, and "looked_up" contains it.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" says what information is missing: for example, which limits Policy would

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -59,8 +58,11 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 // the key, and for which reasons.
 func (s *ruleState) explain(r *rule) {
 	s.explanation = &explanation{Because: []string{}}
-	if s.Listed == "deny" {
-		s.Because = append(s.Because, "a list or an override of the rule denies the key")
+	switch {
+	case s.Listed == "deny" && s.denied:
+		s.Because = append(s.Because, "an override denies the key, such as a ban by an operator")
+	case s.Listed == "deny":
+		s.Because = append(s.Because, "a list of the rule denies the client")
 	}
 	if s.BannedFor > 0 {
 		s.Because = append(s.Because, "the key is banned for another "+durationText(s.BannedFor))
@@ -108,26 +110,8 @@ func (s *ruleState) recall(r *rule) {
 		if s.refusals.Shadow {
 			verb = "would have refused"
 		}
-		s.Past = append(s.Past, fmt.Sprintf("this process %s the key %d times in the last hour, the last time %s ago by %s", verb, s.Refusals, ago(s.refusals.Last), reasonText(s.refusals.Reason)))
+		s.Past = append(s.Past, fmt.Sprintf("this process %s the key %s times in the last hour, the last time %s ago by %s", verb, number(s.Refusals), ago(s.refusals.Last), reasonText(s.refusals.Reason)))
 	}
-}
-
-// durationText formats a number of seconds for people: 1h30m, 12.5s.
-func durationText(seconds float64) string {
-	d := time.Duration(seconds * 1e9)
-	for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond, time.Microsecond} {
-		if d >= 10*unit {
-			d = d.Round(unit)
-			break
-		}
-	}
-	text := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
 }
 
 // note returns the note of the override of a key in Options.Overrides, or "".

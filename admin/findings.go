@@ -28,8 +28,9 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 	add := func(bad bool, rule, key, format string, args ...any) {
 		list = append(list, finding{bad, fmt.Sprintf(format, args...), rule, key})
 	}
+	outage := s.outageText()
 	if s.Active > 0 {
-		add(true, "", "", "The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error. Once the store works, this process uses it again by itself.", strings.Join(s.outage, "; "))
+		add(true, "", "", "%s", outage)
 	} else if s.Open > 0 {
 		add(true, "", "", "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error. Once the store works, the breaker closes by itself.")
 	}
@@ -44,6 +45,7 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 	if o := h.o.Overrides; o != nil && o.Err() != nil {
 		add(true, "", "", "The overrides cannot be read, so changes by other processes are not known here. The log has the error.")
 	}
+	file := h.reloaded()
 	for i := range rows {
 		r := &rows[i]
 		refused, verb := r.Minute.Refused, "refuses"
@@ -52,11 +54,11 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 		}
 		all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
 		alone := r.most.AtLeast() >= fewInFive && 2*r.most.AtLeast() >= r.all && time.Since(r.most.Last) < time.Minute
-		hint := h.limitHint(r)
+		hint := h.limitHint(r, file)
 		switch others := r.all - r.most.AtLeast(); {
 		case alone && r.recent > fewKeys && others >= max(fewInMinute, r.Minute.Allowed):
 			// One client that sends too many requests must not hide that the rule refuses nearly all others.
-			add(r.Enforce > 0, r.Name, "", "Rule %q %s many keys, not only the next one: %s keys or more in the last minute, in which it allowed %s requests. %s",
+			add(r.Enforce > 0, r.Name, "", "Rule %q %s many keys, not only the one named below: %s keys or more in the last minute, in which it allowed %s requests. %s",
 				r.Name, verb, number(int64(r.recent)), number(r.Minute.Allowed), hint)
 		case !alone && refused >= fewInMinute && 2*refused >= all && r.keys >= fewKeys:
 			add(r.Enforce > 0, r.Name, "", "Rule %q %s %s of its requests in the last minute, of %s keys or more, and of none above all. %s",
@@ -66,13 +68,28 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 			add(r.Enforce > 0, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.",
 				r.Name, verb, keyText(r.most.Key), share(r.most.AtLeast(), r.all), number(r.most.AtLeast()), reasonText(r.most.Reason), ago(r.most.Last))
 		}
+		if n := h.aside(r, file.At); n > 0 {
+			add(false, "", "", "%s", h.asideText(r.Name, n))
+		}
+	}
+	if file.lately() {
+		add(false, "", "", "%s", file.Text())
+	}
+	if outage != "" && s.Active == 0 {
+		add(false, "", "", "%s", outage)
 	}
 	return list
 }
 
-// limitHint says what a rule that refuses many keys allows, and what to do if that is an error.
-func (h *Handler) limitHint(r *ruleRow) string {
+// limitHint says what a rule that refuses many keys allows, whether the file has just changed that, and
+// what to do if that is an error.
+func (h *Handler) limitHint(r *ruleRow, file reload) string {
 	text := "It allows " + limitsText(r.Limits) + "."
+	if file.lately() {
+		if change := file.limit(r.Name); change != "" {
+			return text + " " + change
+		}
+	}
 	switch {
 	case r.Limits == nil:
 		return text + " Its limits are chosen for each request."
@@ -97,7 +114,7 @@ func reasonText(r weir.Reason) string {
 	case weir.ReasonBan:
 		return "a ban"
 	case weir.ReasonDeny:
-		return "a deny list"
+		return "a deny list or an override"
 	case weir.ReasonNoKey:
 		return "the lack of a key"
 	case weir.ReasonPause:

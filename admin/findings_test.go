@@ -73,7 +73,7 @@ func TestFindings(t *testing.T) {
 		{name: "a limit of 1 for 1000", limit: 1, requests: 20, clients: 50,
 			want: []string{`Rule "api" refuses 95 % of its requests in the last minute, of 50 keys or more, and of none above all. It allows 1 per 1m. Is that limit meant? Its refusals`}},
 		{name: "a limit of 1 for 1000, and one client", limit: 1, requests: 20, clients: 50, hammer: 2000,
-			want: []string{`Rule "api" refuses many keys, not only the next one: 51 keys or more in the last minute, in which it allowed 51 requests. It allows 1 per 1m. Is that limit meant?`,
+			want: []string{`Rule "api" refuses many keys, not only the one named below: 51 keys or more in the last minute, in which it allowed 51 requests. It allows 1 per 1m. Is that limit meant?`,
 				`Rule "api" refuses one key above all: "hammer" has 68 % of the refusals of the last 5 minutes (1,999)`}},
 		{name: "one client, and a few of others", limit: 10, requests: 11, clients: 50, hammer: 1000,
 			want: []string{`refuses one key above all: "hammer"`}, not: "many keys"},
@@ -85,9 +85,9 @@ func TestFindings(t *testing.T) {
 		{name: "the store is busy", limit: 1000, requests: 3, clients: 50, err: quota.ErrBusy,
 			want: []string{"because the store is busy: 0 passed without a limit, and 150 were refused with 503."}},
 		{name: "the store cannot work", limit: 1000, requests: 3, clients: 50, err: fmt.Errorf("NOAUTH: %w", quota.ErrUnusable), fallback: true,
-			want: []string{"The store fails, so this process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
+			want: []string{"The store has failed since 00:00:00 UTC, because the store cannot work as it is set up. This process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
 		{name: "a fallback", limit: 1000, requests: 3, clients: 50, err: outage, fallback: true,
-			want:  []string{"The store fails, so this process decides alone", "by cause: the breaker is open: 136; the store cannot be reached, or answers with an error: 14. The log has the error. Once the store works, this process uses it again by itself."},
+			want:  []string{"The store has failed since 00:00:00 UTC, because the store cannot be reached, or answers with an error. This process decides alone", "by cause: the store cannot be reached, or answers with an error: 14; the breaker is open: 136. The log has the error. Once the store works, this process uses it again by itself."},
 			strip: []string{"Fallback decides 150 so far, the last 1 s ago", "Breaker open", "Counts in memory now"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -169,7 +169,8 @@ func TestFindings(t *testing.T) {
 }
 
 // TestStripFallback: one decision of a fallback is a note, although no request has ended the state, and
-// the strip is red while a fallback goes on deciding.
+// the strip is red while a fallback goes on deciding. For 15 minutes after it, the page tells from when
+// to when that was, and why.
 func TestStripFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
@@ -202,11 +203,133 @@ func TestStripFallback(t *testing.T) {
 			spend(l, "alice", 1)
 			time.Sleep(2 * time.Second)
 		}
-		expect("a state that goes on", "Fallback decides 4 so far, the last 2 s ago Counts in memory now", ` class="bad"`, "The store fails")
+		expect("a state that goes on", "Fallback decides 4 so far, the last 2 s ago Counts in memory now", ` class="bad"`, "The store has failed since 00:00:00 UTC, because the store did not answer in time. ")
+		const outage = "The store failed from 00:00:00 UTC to 00:00:20 UTC, because the store cannot be reached, or answers with an error. In that time this process decided alone, by what it counted in its own memory."
+		refused := errors.New("connection refused") // the server, which hung, has died
+		primary.err.Store(&refused)
+		spend(l, "alice", 1)
+		expect("another cause", "Fallback decides 5 so far", ` class="bad"`, "The store has failed since 00:00:00 UTC, because the store cannot be reached, or answers with an error. ")
 		time.Sleep(20 * time.Second)
-		expect("no more requests", "Fallback not in use 4 so far, the last 22 s ago", ` class="warn"`, "Nothing.")
+		expect("no more requests", "Fallback not in use 5 so far, the last 20 s ago", ` class="warn"`, outage)
+		if list, _ := findings(t, h); strings.Contains(list, "decides again") {
+			t.Errorf("no request has found the store at work: got %s", list)
+		}
+		primary.err.Store(nil)
+		spend(l, "alice", 1)
 		time.Sleep(time.Minute)
-		expect("it is forgotten", "Fallback not in use 4 so far Counts in the store", "", "Nothing.")
+		expect("after a minute", "Fallback not in use 5 so far Counts in the store", "", outage+" The store decides again.")
+		time.Sleep(14 * time.Minute)
+		expect("it is forgotten", "Fallback not in use 5 so far Counts in the store", "", "Nothing.")
+	})
+}
+
+// TestRateNow: the rate of a key is that of now, not of 5 minutes, also at the beginning of a minute.
+func TestRateNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		store, top := memstore.New(memstore.Options{}), watch.NewTop(100)
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{hourly("api", 1)}, Logger: quiet, Observe: top.Observe})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Top: top, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			_, got, _ := strings.Cut(send(h, "GET", "/", "").Body.String(), `data-label="rate now">`)
+			if got, _, _ = strings.Cut(got, "<"); got != want {
+				t.Errorf("%s: got %s, want %s", when, got, want)
+			}
+		}
+		flood := func(seconds int) { // 10 a second
+			for range seconds {
+				spend(l, "mallory", 10)
+				time.Sleep(time.Second)
+			}
+		}
+		spend(l, "mallory", 1)
+		time.Sleep(4 * time.Minute)
+		flood(30)
+		expect("half a minute", "10/s")
+		flood(35)
+		expect("at the beginning of a minute", "10/s")
+		time.Sleep(2 * time.Minute)
+		expect("after it", "0/s")
+	})
+}
+
+// A changed file knows what its last reload changed, and what its rules read.
+type changed struct {
+	dated
+	changes []string
+}
+
+func (changed) Err() error          { return nil }
+func (f changed) Changed() []string { return f.changes }
+func (changed) Reads(rule string) []string {
+	return map[string][]string{"tenant": {"header:X-Tenant"}}[rule]
+}
+
+// TestFindingsOfFile: the page names what the last reload changed, for 15 minutes, beside a rule that
+// refuses many keys, and on the tab of changes. It names a rule whose key no request has, once 200
+// requests have passed it by since the reload.
+func TestFindingsOfFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Hour)
+		quiet := slog.New(slog.DiscardHandler)
+		store, traffic, top := memstore.New(memstore.Options{}), watch.NewTraffic(1000), watch.NewTop(100)
+		tenant := weir.Rule{Name: "tenant", Key: weir.ByHeader("X-Tenant"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}
+		api := weir.Rule{Name: "api", Key: byUser, Limits: []weir.Limit{algorithms.AnchoredWindow(12, time.Minute)}}
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, tenant}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &changed{changes: []string{"api: limit 1m (anchored-window): 120 per 1m → 12 per 1m", "tenant: added: 5 per 1m", "apis: limit 1m: 1 per 1m → 2 per 1m"}}
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Traffic: traffic, Top: top, Logger: quiet, File: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect := func(when string, want, not []string) {
+			t.Helper()
+			list, _ := findings(t, h)
+			for _, w := range want {
+				if !strings.Contains(list, w) {
+					t.Errorf("%s: got %s, want %s", when, list, w)
+				}
+			}
+			for _, n := range not {
+				if strings.Contains(list, n) {
+					t.Errorf("%s: got %s, want nothing of %s", when, list, n)
+				}
+			}
+		}
+		const (
+			hint    = "It allows 12 per 1m. The file of rules has changed it 7 s ago, at 01:00:07 UTC: 1m (anchored-window): 120 per 1m → 12 per 1m. Its refusals"
+			file    = "The file of rules was read 7 s ago, at 01:00:07 UTC, and changed api: limit 1m (anchored-window): 120 per 1m → 12 per 1m; tenant: added: 5 per 1m; apis: limit 1m: 1 per 1m → 2 per 1m."
+			aside   = `Rule "tenant" has counted none of 228 requests that another rule allowed. They may lack its key (header:X-Tenant), be in its allow list, or cost nothing.`
+			tenant0 = `Rule "tenant"`
+		)
+		for i := range 30 { // before the reload
+			spend(l, fmt.Sprint("early", i), 10)
+		}
+		time.Sleep(7 * time.Second)
+		f.at = time.Now()
+		expect("at once", []string{"and changed api: limit 1m"}, []string{tenant0, "many keys"})
+		time.Sleep(4 * time.Second)
+		for i := range 19 {
+			spend(l, fmt.Sprint("client", i), 100)
+		}
+		time.Sleep(3 * time.Second)
+		expect("a low limit, and a key that is missing", []string{hint, file, aside}, nil)
+		if page := html.UnescapeString(send(h, "GET", "/?tab=changes", "").Body.String()); !strings.Contains(page, file) {
+			t.Errorf("the tab of changes: got %s, want %s", page, file)
+		}
+		send(l.Handler(served), "GET", "/", "", "X-User", "client", "X-Tenant", "a")
+		expect("a request with the key", []string{file}, []string{tenant0})
+		time.Sleep(15 * time.Minute)
+		expect("15 minutes later", []string{"Nothing."}, nil)
 	})
 }
 

@@ -68,6 +68,9 @@ func (h *Handler) form(p *page, r *rule, q url.Values) (*form, error) {
 		f.Title, f.Button, f.Lasts = "Ban", "Ban", true
 		f.Text = "Every request of this key is refused under this rule, whatever its limits have left."
 		f.Note = f.Do == "deny" || p.Network != ""
+		if r.shared(p.Key) {
+			f.Text = "Every request from this address is refused under this rule, whatever its limits have left, and so is every client that shares the address, such as the users of an office."
+		}
 		if p.Network != "" {
 			f.Text = "Every request from this network is refused under this rule, in all processes within a second."
 		}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -80,14 +81,61 @@ type lookup struct {
 	key     string     // as the rule's KeyFunc returns it
 	from    netip.Addr // of the client; invalid if it is not known
 	unknown []string   // what could refuse the request, but cannot be known
+	keyless bool       // the key of the rule is that of the client's address, which is not known
+}
+
+// Keyless reports whether the typed key is not one of the rule, whose key is not known.
+func (l *lookup) Keyless() bool { return l.keyless }
+
+// keyAt returns the key of a request that has only this address. ok is false if the rule needs more.
+func (r *rule) keyAt(from netip.Addr) (key string, ok bool) {
+	for _, f := range r.keys {
+		if key, ok = keyFrom(f, from); ok {
+			return key, true
+		}
+	}
+	return "", false
+}
+
+// Two addresses for documentation (RFC 5737), in different networks.
+var oneAddr, otherAddr = netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.AddrFrom4([4]byte{198, 51, 100, 1})
+
+// byAddress reports whether requests that have only an address have a key, and whether it differs
+// from address to address.
+func (r *rule) byAddress() (has, differs bool) {
+	one, ok := r.keyAt(oneAddr)
+	other, also := r.keyAt(otherAddr)
+	return ok && also, ok && also && one != other
+}
+
+// shared reports whether all clients at one address have the key, such as the users of an office.
+func (r *rule) shared(key string) bool {
+	client, ok := addrOf(key)
+	if !ok {
+		return false
+	}
+	at, ok := r.keyAt(client)
+	_, differs := r.byAddress()
+	return ok && differs && storedkey.Equal(at, key)
 }
 
 // lookUp returns what a rule looks up for a key that an operator has typed. If the key is an
 // address, that is the key of a request from this address, such as its /64. The address of the
 // client is then known too, even if from is invalid.
+//
+// If the operator has not named the rule, a key that is no address need not be a key of the rule. If
+// the rule finds a key in a request that has only an address, lookUp returns that key.
 func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, ok := addrOf(typed)
+	if !ok && !r.named {
+		switch has, differs := r.byAddress(); {
+		case has && (from.IsValid() || !differs):
+			l.key, _ = r.keyAt(cmp.Or(from, oneAddr))
+		case has:
+			l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
+		}
+	}
 	if !ok {
 		return l
 	}

@@ -87,7 +87,7 @@ func TestExplainLooksUp(t *testing.T) {
 			hashed, _ := keys.Hashed(secret, weir.ByIP())(&http.Request{RemoteAddr: "192.0.2.1:1"})
 			digest := (&quota.Charge{Key: long}).StoredKey()
 			const yes, no, unknown = "refused", "passes", "not known"
-			const list, shape, whole = "the Policy of the rule may allow or deny the client", "this may be no key of the rule", "the key is a digest"
+			const list, shape, whole = "a list or the Policy of the rule may allow or deny the client by ", "this may be no key of the rule", "the key is a digest"
 			for _, tt := range []struct {
 				rule, key, from string
 				lookedUp        string
@@ -136,6 +136,67 @@ func TestExplainLooksUp(t *testing.T) {
 				t.Errorf("got %d, %s", code, a.Detail)
 			}
 		})
+	}
+}
+
+// TestExplainUnnamed: if the operator does not name a rule, each rule looks up its own key of the
+// client: a customer behind the address of an office that floods does not pass.
+func TestExplainUnnamed(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	one := []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}
+	l := must(t, store,
+		weir.Rule{Name: "client", Key: weir.ByIP(), Limits: one},
+		weir.Rule{Name: "user", Key: byUser, Limits: one},
+		weir.Rule{Name: "everybody", Key: weir.Global(), Limits: []weir.Limit{algorithms.AnchoredWindow(9, time.Hour)}},
+	)
+	h := newAdmin(t, store, l)
+	spend(l, "flood", 5) // from 192.0.2.1
+	const yes, no, unknown = "refused", "passes", "not known"
+	for _, tt := range []struct {
+		query    string
+		want     [3]string
+		lookedUp [3]string
+	}{
+		{"key=anna&from=192.0.2.1", [3]string{yes, no, no}, [3]string{"192.0.2.1", "-", ""}},
+		{"key=anna&from=198.51.100.7", [3]string{no, no, no}, [3]string{"198.51.100.7", "-", ""}},
+		{"key=anna&from=2001:db8::1", [3]string{no, no, no}, [3]string{"2001:db8::/64", "-", ""}},
+		{"key=anna", [3]string{unknown, no, no}, [3]string{"-", "-", ""}},
+		{"key=flood", [3]string{unknown, yes, no}, [3]string{"-", "-", ""}},
+		{"key=192.0.2.1", [3]string{yes, unknown, no}, [3]string{"-", "-", ""}},
+	} {
+		code, a := answerOf(t, h, "GET", "/explain?"+tt.query, "")
+		if code != 200 || len(a.Rules) != 3 {
+			t.Fatalf("%s: got %d, %+v", tt.query, code, a)
+		}
+		for i, r := range a.Rules {
+			got, lookedUp := unknown, "-"
+			if r.Refused != nil {
+				got = map[bool]string{true: yes, false: no}[*r.Refused]
+			}
+			if r.LookedUp != nil {
+				lookedUp = *r.LookedUp
+			}
+			if got != tt.want[i] || lookedUp != tt.lookedUp[i] {
+				t.Errorf("%s, %s: got %s of %q, want %s of %q (unknown: %q)", tt.query, r.Rule, got, lookedUp, tt.want[i], tt.lookedUp[i], r.Unknown)
+			}
+		}
+	}
+	if _, a := answerOf(t, h, "GET", "/explain?rule=client&key=anna&from=192.0.2.1", ""); a.Rules[0].LookedUp != nil {
+		t.Error("a key of a rule that the query names was replaced")
+	}
+	page := send(h, "GET", "/?key=anna&from=192.0.2.1", "").Body.String()
+	for _, want := range []string{`client: <span class="no">refused</span>`, `Looked up: <bdi class="key">192.0.2.1</bdi>`, "All requests share one key under this rule."} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	without := send(h, "GET", "/?key=anna", "").Body.String()
+	_, client, _ := strings.Cut(without, "client: <span")
+	if client, _, _ = strings.Cut(client, "</section>"); !strings.Contains(client, "Not known: the rule counts clients by their address, which is not given.") || strings.Contains(client, "<table") || strings.Contains(client, "do=") {
+		t.Errorf("without the address of the client, the page offers changes of what is no key: %s", client)
+	}
+	if n := strings.Count(page, "All clients at this address, such as the users of an office, share the key."); n != 1 {
+		t.Errorf("the page says of %d rules that an address is shared, want 1", n)
 	}
 }
 

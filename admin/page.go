@@ -95,6 +95,7 @@ type page struct {
 	Overrides []overrideBody
 	Stale     bool // Overrides
 	Changes   []changeBody
+	Reload    reload
 
 	Quota, Period string // of the limit to try
 	Trial         *trialBody
@@ -109,6 +110,12 @@ func (p *page) can(rule, key string) can {
 	c := p.h.can(r, key, p.Network != "" && p.Network == key)
 	c.From = p.From
 	return c
+}
+
+// Shared reports whether all clients at one address have a key under a rule.
+func (p *page) Shared(rule, key string) bool {
+	r := ruleNamed(p.rules, rule)
+	return r != nil && r.shared(key)
 }
 
 // stated returns the changes of a key whose state the page shows.
@@ -216,9 +223,8 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 		return p, err
 	}
 	var five []watch.Refused
-	var over time.Duration
 	if h.o.Top != nil {
-		five, over = h.o.Top.Keys(5 * time.Minute)
+		five, _ = h.o.Top.Keys(5 * time.Minute)
 	}
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
 	p.Findings = h.findings(p.Strip, p.Rows)
@@ -229,13 +235,13 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	switch p.Tab {
 	case "":
 		if h.o.Top != nil {
-			p.Offenders = h.offenders(five, over)
+			p.Offenders = h.offenders(five)
 		}
 		p.Refusals = h.refusals("", "", 15)
 	case "refusals":
 		p.Refusals = h.refusals(p.Rule, p.Key, maxRefusals)
 	case "changes":
-		p.Changes = h.changes.bodies()
+		p.Changes, p.Reload = h.changes.bodies(), h.reloaded()
 	case "keys":
 		return p, h.keysOnPage(r, p, q, asked)
 	case "rules":
@@ -262,6 +268,7 @@ func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values, asked bool)
 	rules := p.rules
 	if p.Rule != "" {
 		rules = []rule{*ruleNamed(p.rules, p.Rule)}
+		rules[0].named = true
 	}
 	for i := range rules {
 		if isNetwork, _ := rules[i].checkKey(p.Key); isNetwork && h.deniesNetworks(rules[i].Name) {

@@ -131,7 +131,7 @@ func TestExplain(t *testing.T) {
 	s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[]}`)
 	s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
 	s.json("POST", "/override?rule=api&key=al*", `{"denied": true, "note": "ticket 7"}`, 200, `al*`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["a list or an override of the rule denies the key"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago by a limit"],"note":"ticket 7"`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["an override denies the key, such as a ban by an operator"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago by a limit"],"note":"ticket 7"`)
 	s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
 	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
 	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
@@ -259,7 +259,7 @@ func TestPage(t *testing.T) {
 	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "no key: shadow", "a ban of 10m after 5 refusals in 1h")
 	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`,
 		"has refused the key 1 times in the last hour, the last time 1 s ago by a limit", `data-label="by">limit 1h</td>`)
-	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: the Policy of the rule may allow or deny the client")
+	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: a list or the Policy of the rule may allow or deny the client by its address, which is not given")
 	s.expect("?key=2001:db8::9", nil, 200, `Looked up: <bdi class="key">2001:db8::/64</bdi>`)
 	s.expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
 	s.expect("?key="+url.QueryEscape(nasty), nil, 200, `value="&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;"`)

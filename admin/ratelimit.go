@@ -31,7 +31,7 @@ import (
 // responds with that rule's refusal.
 //
 // RateLimit calls the store once for each limiter and once for each rule with a penalty. If this
-// load is too high, limit requests to RateLimit with a separate rule.
+// load is too high, add a separate rule that limits calls to the RateLimit method.
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {

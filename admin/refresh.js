@@ -20,9 +20,15 @@ function inUse(part) {
 async function refresh() {
   if (document.hidden || loading) return;
   loading = true;
+  let answer = "No answer";
   try {
-    const response = await fetch(document.body.dataset.refresh, { cache: "no-store", signal: AbortSignal.timeout(2 * every) });
-    if (!response.ok) throw new Error(String(response.status));
+    const url = new URL(document.body.dataset.refresh ?? "", location.href);
+    url.username = url.password = ""; // as in a bookmark with the token, which fetch refuses
+    const response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(2 * every) });
+    if (!response.ok) {
+      answer = `Only the status ${response.status}`;
+      throw new Error(answer);
+    }
     const next = new DOMParser().parseFromString(await response.text(), "text/html");
     if (!next.getElementById("strip")) throw new Error("another page"); // such as that of a login
     for (const part of document.querySelectorAll("[data-live]")) {
@@ -32,7 +38,7 @@ async function refresh() {
     last = new Date();
     notice.hidden = true;
   } catch {
-    notice.textContent = `No answer from this process since ${last.toISOString().slice(11, 19)} UTC. What you see is from then.`;
+    notice.textContent = `${answer} from this process since ${last.toISOString().slice(11, 19)} UTC. What you see is from then.`;
     notice.hidden = false;
   } finally {
     loading = false;

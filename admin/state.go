@@ -20,6 +20,7 @@ import (
 // all of them, because a store keeps one state for them.
 type rule struct {
 	weir.Rule
+	named      bool            // the query names the rule, so the key in it is one of this rule
 	keys       []weir.KeyFunc  // the key functions of all rules of this name
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
@@ -51,6 +52,7 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 	if !ok {
 		return nil, refuse(http.StatusNotFound, "there is no rule %q; known are %s", q.Get("rule"), strings.Join(known, ", "))
 	}
+	rules[i].named = true
 	return rules[i : i+1], nil
 }
 
@@ -153,6 +155,7 @@ type ruleState struct {
 	LookedUp  *string      `json:"looked_up,omitempty"` // the key of the rule, if it is not the key of the answer
 	Listed    string       `json:"listed,omitempty"`
 	Own       bool         `json:"overridden,omitempty"` // the key has a policy of its own
+	denied    bool         // by that policy
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if the limits depend on the request and are unknown
 	Unchecked string       `json:"unchecked,omitempty"`
@@ -247,7 +250,7 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 	s = ruleState{Rule: r.Name, lookup: l}
 	own := r.own(l.key)
 	asked, known := ask(r.Policy, l.from)
-	s.Own = !own.Is(weir.Policy{}) && !own.Is(weir.Allowed())
+	s.Own, s.denied = !own.Is(weir.Policy{}) && !own.Is(weir.Allowed()), own.Is(weir.Denied())
 	exempt := own.Is(weir.Allowed()) || asked.Is(weir.Allowed()) // Unlimited is not, because it does not beat Denied
 	switch {
 	case exempt:
@@ -260,8 +263,10 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 	switch {
 	case exempt || s.Listed == "deny":
 		s.unknown = nil
-	case !known:
-		s.unknown = append(s.unknown, "the Policy of the rule may allow or deny the client by its address, which the parameter from takes")
+	case !known && l.from.IsValid():
+		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by more than its address")
+	case !known && !l.keyless:
+		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by its address, which is not given")
 	}
 	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && r.ForKey != nil {
 		s.unknown = append(s.unknown, "the key is a digest, so a policy that needs the whole key was not found")

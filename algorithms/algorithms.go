@@ -10,7 +10,7 @@
 // at a constant rate. They suit most limits.
 //
 // [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in the current window, and
-// differ in when a window begins. They suit quotas for which customers pay, such as a number of
+// differ in when a window begins. They suit quotas that customers pay for, such as a number of
 // requests per month.
 //
 // [SlidingWindow] and [SlidingLog] limit the units spent in the last period. SlidingWindow

@@ -47,7 +47,7 @@ func (c Changes) String() string {
 }
 
 // String returns text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". If
-// the change loses counts, the text says so.
+// the change would discard counts, the text says so.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {

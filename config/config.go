@@ -72,6 +72,7 @@ type File struct {
 type version struct {
 	digest   string    // the SHA-256 of the content
 	at       time.Time // when the content was decoded
+	changed  []string  // what it changed, if it was a reload
 	paths    []string  // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
@@ -79,7 +80,7 @@ type version struct {
 	limiters []*weir.Limiter // one for each of File.handlers
 }
 
-// Open loads a rules file. The argument store counts the units that requests spend. If the file
+// Open loads a rules file. The given store counts the units that requests spend. If the file
 // contains errors, Open returns an error that wraps up to 100 of them, each an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
@@ -179,8 +180,8 @@ func (f *File) handler(names []string) int {
 	return len(next.limiters) - 1
 }
 
-// Limiters returns the Limiters that the file's handlers currently use, for example for package
-// admin. A reload replaces them.
+// Limiters returns the Limiters that the file's handlers currently use. Package admin, for example,
+// needs them. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
 // TrustedProxies returns the proxies listed under trusted-proxies in the file. Use it if your
@@ -201,6 +202,10 @@ func (f *File) Version() string { return f.current.Load().digest[:12] }
 
 // Loaded returns the time at which the rules in force were loaded by Open or a reload.
 func (f *File) Loaded() time.Time { return f.current.Load().at }
+
+// Changed returns what the reload at the time Loaded changed, as [Change.String] returns it, in the
+// order of the file. It is empty after Open, and after a reload that changed no rule.
+func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed) }
 
 // Reloads returns how many times a changed file has been loaded since Open, and how many reloads
 // have failed.
@@ -306,8 +311,12 @@ func (f *File) replace(c *content) (Changes, error) {
 		}
 		v.limiters = append(v.limiters, l)
 	}
+	list := changes(old.rules, v.rules)
+	for _, c := range list {
+		v.changed = append(v.changed, c.String())
+	}
 	f.current.Store(v)
-	return changes(old.rules, v.rules), nil
+	return list, nil
 }
 
 // version returns a version without limiters, or the errors in the content.

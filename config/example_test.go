@@ -99,7 +99,7 @@ func ExampleFile_Reload() {
 	}
 	write("limits: [{name: api, enforce: 25%, config: [{limit: 50, period: 1m}]}]")
 	fmt.Println(rules.Reload())
-	fmt.Println("version", rules.Version(), "unused", rules.Unused())
+	fmt.Println(len(rules.Changed()), "changes, version", rules.Version(), "unused", rules.Unused())
 	rules.HandlerOfAll() // uses all rules, and later also the rules that a reload adds
 	fmt.Println("unused", rules.Unused())
 	write("limits: [{name: api, config: [{limit: 50, perid: 1m}]}]")
@@ -110,7 +110,7 @@ func ExampleFile_Reload() {
 	// Output:
 	// api: enforce: 100% → 25%
 	// api: limit 1m (gcra): 100 per 1m → 50 per 1m <nil>
-	// version c39af0626b7d unused [api]
+	// 2 changes, version c39af0626b7d unused [api]
 	// unused []
 	// rules.yaml:1:43: unknown field perid in a limit; did you mean period?
 	// 1 loaded, 1 failed, version c39af0626b7d of this minute true

@@ -601,20 +601,26 @@ func TestReloadsAreCounted(t *testing.T) {
 	}
 }
 
-// TestLoaded: Loaded is when the rules in force were loaded. A file that did not change, and one that
-// is wrong, leave it as it was.
+// TestLoaded: Loaded is when the rules in force were loaded, and Changed is what that changed. A file
+// that did not change, and one that is wrong, leave both as they were.
 func TestLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPage(t, limitOf(2), Options{})
+		const changed = "[a: limit 1h (gcra): 2 per 1h → 3 per 1h]"
 		opened := time.Now()
 		for _, step := range []struct {
-			text string
-			want time.Duration // after Open
-		}{{limitOf(2), 0}, {limitOf(3), 2 * time.Minute}, {"limits: 5", 2 * time.Minute}, {limitOf(3) + "\n", 4 * time.Minute}} {
+			text    string
+			want    time.Duration // after Open
+			changed string
+		}{{limitOf(2), 0, "[]"}, {limitOf(3), 2 * time.Minute, changed}, {"limits: 5", 2 * time.Minute, changed}, {limitOf(3) + "\n", 4 * time.Minute, "[]"}} {
 			time.Sleep(time.Minute)
 			p.write(step.text)
 			if got := p.Loaded().Sub(opened); got != step.want {
 				t.Errorf("%q: got %v after Open, want %v", step.text, got, step.want)
+			}
+			p.HandlerOfAll() // a new handler leaves it as it was, too
+			if got := fmt.Sprint(p.Changed()); got != step.changed {
+				t.Errorf("%q: got %s, want %s", step.text, got, step.changed)
 			}
 		}
 	})

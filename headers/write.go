@@ -86,8 +86,8 @@ type Room struct {
 	text   [80]byte
 }
 
-// Write sets the rate-limit fields of r.Header. If a field contains several limits, they are in the
-// order of items. This order should be the same for every response.
+// Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
+// the same order as in the argument items. This order should be the same for every response.
 func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		if exposed := r.Header[exposeField]; exposed == nil {

@@ -10,7 +10,8 @@ import (
 
 // ByIPPrefix is like [weir.ByIP], but groups addresses into networks of the given sizes. The
 // arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
-// client that owns a larger network has a quota for each network of this size within it.
+// client that owns a larger network gets a separate quota for each network of this size that it
+// contains.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)

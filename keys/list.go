@@ -110,8 +110,7 @@ func (l *AddrList) Has(a netip.Addr) bool {
 
 // Match returns a function that calls find to obtain a request's client address, and reports
 // whether the list contains that address. It returns false if the request has none. The argument
-// find is usually the result of [ClientAddr], called with the trusted proxies that weir.ByIP also
-// receives.
+// find is usually the result of [ClientAddr], called with the same trusted proxies as weir.ByIP.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)

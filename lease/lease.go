@@ -83,8 +83,8 @@ type Options struct {
 // have no leases.
 //
 // The limit is never exceeded, because leased units have already been spent in the wrapped store,
-// and the Store uses them only while they still count there. However, if leased units are refunded
-// or forgotten (by a negative cost, Reset or ModeForget), up to that many extra units may be
+// and the Store uses them only while they still count there. However, if n leased units are
+// refunded or forgotten (by a negative cost, Reset or ModeForget), up to n extra units may be
 // admitted.
 //
 // When a lease expires, the Store returns unused units with one more call to the wrapped store. If

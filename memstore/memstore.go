@@ -53,8 +53,8 @@ type Options struct {
 // When the store is full, a new state replaces one of a few candidates. The store prefers a state
 // whose whole quota is available, then a state that has always had units left, then a state that
 // has run out of units. Among similar candidates, it replaces the one whose whole quota will be
-// available soonest. If a state has been used to refuse a charge, it is kept until its whole quota
-// is available again.
+// available soonest. A state that caused a charge to be refused is kept until its whole quota is
+// available again.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed

@@ -157,7 +157,8 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 	}
 }
 
-// OverridesKeys reports whether the method Of has been called for the rule.
+// OverridesKeys reports whether the rule has overrides, that is, whether [Live.Of] has been called
+// for it.
 func (l *Live) OverridesKeys(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

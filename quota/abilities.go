@@ -89,7 +89,7 @@ type Forcer interface {
 	Force(s State, l *Limit, at, cost int64) State
 }
 
-// Metered is an Algorithm, such as GCRA or a bucket, whose debt drains at a constant rate. A store
+// Metered is an Algorithm whose debt drains at a constant rate, such as GCRA or a bucket. A store
 // can do the arithmetic of such an algorithm itself, with three numbers that Meter returns. All
 // three are in ticks: unit is what one unit adds to the debt, rate is how much of the debt drains
 // in a microsecond, and full is the largest debt allowed. In a State, the field A is the debt at
@@ -103,10 +103,10 @@ type Metered interface {
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l is
-// redundant: if l and the other limit are charged together for the same key, l allows every unit
-// that the other limit allows. If Redundant cannot tell, it must return false. weir.New and package
-// config reject redundant limits.
+// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l has no
+// effect when it is charged together with the other limit for the same key, because l allows every
+// unit that the other limit allows. If Redundant cannot tell, it must return false. weir.New and
+// package config reject redundant limits.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
 }

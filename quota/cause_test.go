@@ -74,6 +74,9 @@ func TestFallbackStats(t *testing.T) {
 			store.Take(t.Context(), once(algorithms.GCRA(10, time.Second)))
 		}
 		check(false)
+		if s := store.Stats(); !s.Since.IsZero() || !s.Last.IsZero() || s.Cause != "" {
+			t.Errorf("before: got %+v", s)
+		}
 		for i, c := range []struct {
 			err  error
 			name string
@@ -92,8 +95,10 @@ func TestFallbackStats(t *testing.T) {
 		ask(errDown, quota.ErrFull) // nobody decides
 		check(true)
 		failed := time.Now()
-		if s := store.Stats(); !s.Since.Equal(began) || !s.Last.Equal(failed) {
-			t.Errorf("got since %v and last %v, want %v and %v", s.Since, s.Last, began, failed)
+		ask(quota.ErrOpen, nil) // an open breaker is no cause
+		want["open"]++
+		if s := store.Stats(); !s.Since.Equal(began) || !s.Last.Equal(failed) || s.Cause != "error" {
+			t.Errorf("got since %v, last %v and cause %q, want %v, %v and error", s.Since, s.Last, s.Cause, began, failed)
 		}
 		ask(nil, nil)
 		check(true) // primary has not yet decided for a second
@@ -101,8 +106,8 @@ func TestFallbackStats(t *testing.T) {
 		check(true)
 		ask(nil, nil)
 		check(false)
-		if s := store.Stats(); !s.Since.IsZero() || !s.Last.Equal(failed) {
-			t.Errorf("got since %v and last %v, want zero and %v", s.Since, s.Last, failed)
+		if s := store.Stats(); !s.Since.Equal(began) || !s.Last.Equal(failed) {
+			t.Errorf("got since %v and last %v, want %v and %v", s.Since, s.Last, began, failed)
 		}
 	})
 }

@@ -24,8 +24,8 @@ import (
 // Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
 // waiting ahead of it. If a caller's context is done while the caller waits, Take returns
 // immediately. A transaction that has not been sent yet is then dropped; otherwise, its units may
-// be spent. A shared call runs with a background context. If weirotel.Trace traces any of the
-// callers, that background context carries the values of the first traced caller's context. If the
+// be spent. A shared call runs with a background context. If weirotel.Trace is tracing any of the
+// callers, the background context carries the context values of the first such caller. If the
 // wrapped store panics in a shared call, every caller of that call gets an error.
 //
 // Keys are distributed over 16 queues by hash. Calls for different keys in the same queue also wait

@@ -40,11 +40,11 @@ type FallbackOptions struct {
 // than the limit. If the secondary store keeps its counts in memory, wrap it in Share, so that no
 // more than twice the limit is admitted.
 //
-// A call to the primary store that fails may still have spent the units, because it may be that
-// only the answer was lost. The charge may then count in both stores, which can only lower the
-// number of units that are admitted later. A refund, like a call with ModeForget, takes effect in
-// only one store: the primary store or, if it fails, the secondary store. If the units were spent
-// in the other store, up to that many extra units may be admitted.
+// A failed call to the primary store may still have spent the units, for example if only the answer
+// was lost. The charge may then count in both stores, which can only lower the number of units that
+// are admitted later. A refund, like a call with ModeForget, takes effect in only one store: the
+// primary store or, if it fails, the secondary store. If the units were spent in the other store,
+// up to that many extra units may be admitted.
 //
 // Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
@@ -68,7 +68,9 @@ type FallbackStore struct {
 	o                  FallbackOptions
 
 	began   atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
+	since   atomic.Int64 // when the current or the latest outage began
 	last    atomic.Int64 // when secondary was last asked
+	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
 	loud    sparse.Gate  // of the lines of an ErrUnusable
 	decided [storeCauses]atomic.Int64
 	before  atomic.Int64 // how much secondary had decided when the last outage was over
@@ -80,9 +82,15 @@ type FallbackStats struct {
 	// second without an error since.
 	Active bool
 
-	// Since is when the current outage began; it is zero unless Active. Last is when primary last
-	// failed; it is zero if primary has never failed. After a single failure, Last equals Since.
+	// Since is when the current or, unless Active, the latest outage began. Last is when primary
+	// last failed. Both are zero if primary has never failed. After a single failure, Last equals
+	// Since.
 	Since, Last time.Time
+
+	// Cause is the Cause of primary's last error, except for "open": while a breaker around primary
+	// is open, it stays the cause of the last call that the breaker has made. It is "" if there was
+	// none.
+	Cause string
 
 	// Decided is how many transactions secondary has decided, by the Cause of primary's error. It
 	// has an entry for every Cause that a store can return, even if the count is 0.
@@ -91,13 +99,13 @@ type FallbackStats struct {
 
 // Stats returns the statistics collected since Fallback returned f.
 func (f *FallbackStore) Stats() FallbackStats {
-	began, last := f.began.Load(), f.last.Load()
+	began, last, cause := f.began.Load(), f.last.Load(), f.cause.Load()
 	s := FallbackStats{Active: began != 0, Decided: make(map[string]int64, storeCauses)}
-	if s.Active {
-		s.Since = time.Unix(0, began)
-	}
 	if last != 0 {
-		s.Last = time.Unix(0, last)
+		s.Since, s.Last = time.Unix(0, cmp.Or(began, f.since.Load())), time.Unix(0, last)
+	}
+	if cause != 0 {
+		s.Cause = causes[cause-1]
 	}
 	for i := range f.decided {
 		s.Decided[causes[i]] = f.decided[i].Load()
@@ -120,7 +128,13 @@ const settled = time.Second
 func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	f.last.Store(now)
+	if cause != causeOpen {
+		f.cause.Store(int64(cause) + 1)
+	}
 	begins := f.began.Load() == 0 && f.began.CompareAndSwap(0, now)
+	if begins {
+		f.since.Store(now)
+	}
 	level, text, logs := slog.LevelWarn, "quota: primary store failed", begins
 	if cause == causeUnusable {
 		level, text = slog.LevelError, "quota: primary store unusable until its setup is changed"

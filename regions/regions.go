@@ -66,8 +66,8 @@ const whole = 10_000
 // This bound holds only if a call to the local store takes no longer than a sixteenth of
 // Options.Every. A request that waits (Transaction.Within) gets a slot at the current rate, even if
 // the region loses that rate before the slot begins. Shares are rounded down, but are at least one
-// unit. If the burst is smaller than the number of regions, or the quota is smaller than ten times
-// that number, the regions together may therefore admit more than the limit.
+// unit. The regions together may therefore admit more than the limit if the burst is smaller than
+// the number of regions, or if the quota is smaller than ten times the number of regions.
 //
 // If the central store fails or no call to Run is active, the region keeps its share until the
 // current interval ends. After that, its share is a tenth of an even share. If the central store's
@@ -128,7 +128,7 @@ type Store struct {
 	failed bool
 }
 
-// Part returns the region's current share of the rate, from 0 to 1. Near the boundary between two
+// Part returns the region's current share of the rate, as a fraction between 0 and 1. Near the boundary between two
 // intervals, it returns the smaller of the two shares.
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 

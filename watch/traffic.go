@@ -143,8 +143,9 @@ type Trial struct {
 // Try tests limits on the requests that were recorded under a rule, and returns how many of them
 // the limits would have refused. In this test, each key starts with its full quota. The result is
 // therefore of little use if a limit's Period is longer than the time that the recorded requests
-// cover. After a refusal, real clients might have sent different requests. Try returns an error if
-// there are no limits, if a limit is invalid, or if a limit is a concurrency limit.
+// cover. The result is also uncertain because real clients might have sent other requests after
+// such a refusal. Try returns an error if there are no limits, if a limit is invalid, or if a limit
+// is a concurrency limit.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: limits is empty")

@@ -99,6 +99,9 @@ func days(t *testing.T, p *page, base string) {
 		if got := p.text("#windows [data-tell=zone]"); got != test.where {
 			t.Errorf("%s hours: got %q, want %q", test.zone, got, test.where)
 		}
+		if wide := eval[float64](p, `document.querySelector("#windows .rule").getBoundingClientRect().right - document.querySelector("#windows .words").getBoundingClientRect().right`); wide > 0.5 {
+			t.Errorf("%s hours: the sentence is %.0f px too wide", test.zone, wide)
+		}
 		if got := p.text("#windows [data-tell=contract]"); !strings.Contains(got, test.promise) {
 			t.Errorf("got %q, want %q", got, test.promise)
 		}

@@ -352,4 +352,20 @@ func TestPanelRefresh(t *testing.T) {
 	s.away.Store(false)
 	hide(false)
 	p.wait(`document.querySelector("#stale").hidden`)
+	eval[any](p, `window.fetch = async () => new Response("", { status: 502 }); undefined`) // a real one would be a line on the console
+	hide(false)
+	p.wait(`document.querySelector("#stale").textContent.startsWith("Only the status 502 from this process since ")`)
+}
+
+// TestPanelBookmark: the page is refreshed, too, if its URL has the token, as in a bookmark.
+func TestPanelBookmark(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := open(t, "")
+	p.do(chromedp.Navigate(strings.Replace(s.url, "://", "://anna:0123456789abcdef@", 1)))
+	first := eval[string](p, `document.querySelector("#strip time").textContent`)
+	p.wait(fmt.Sprintf(`!document.querySelector("#stale").hidden || document.querySelector("#strip time").textContent !== %q`, first))
+	if stale := eval[string](p, `document.querySelector("#stale").textContent`); stale != "" {
+		t.Errorf("got %q of a process that answers", stale)
+	}
 }

@@ -519,7 +519,7 @@ func TestStoryFits(t *testing.T) {
 
 // collisions is a script that returns where a label of a picture lies on another label or on
 // a mark, at several instants of every scene.
-const collisions = `[0, 3e6, 8e6, 9.5e6, 10.4e6, 13e6, 16e6, 20e6, 25e6, 1e9].flatMap((now) => {
+const collisions = `[0, 3e6, 8e6, 9.5e6, 10.4e6, 13e6, 16e6, 20e6, 25e6, 40e6, 1e9].flatMap((now) => {
 	const found = [], meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
 	for (const [id, s] of Object.entries(playground.scenes)) {
 		if (!s.go) continue;

@@ -173,7 +173,7 @@ export class Picture {
       this.tops[i].classList.toggle("gone", past);
     });
     const left = x > this.width - wide(text) - 5;
-    patch(this.head, line(x, 20, x, this.height - 30, "head"), label(left ? x - 5 : Math.max(first, x + 5), 14, text, left ? "end accent" : "accent"));
+    patch(this.head, line(x, 20, x, this.height - 30, "head"), label(left ? Math.max(first + wide(text), x - 5) : Math.max(first, x + 5), 14, text, left ? "end accent" : "accent"));
   }
 
   // fill draws what else depends on the time.
