@@ -53,9 +53,15 @@ func TestMeasure(t *testing.T) {
 				eval[any](p, "0")
 			}
 			play := since(from)
+			eval[any](p, hide)
+			time.Sleep(time.Second)
+			from = used()
+			time.Sleep(length / 2)
+			hidden := since(from)
+			eval[any](p, show)
 			m := eval[[2]float64](p, `(globalThis.gc?.(), [performance.memory.usedJSHeapSize / 1e6, weir.memory() / 1e6])`)
-			t.Logf("%.1f s of processor time to load, %.1f %% of a core to play, a heap of %.1f MB and %.1f MB of the library",
-				load.Seconds(), 100*play.Seconds()/length.Seconds(), m[0], m[1])
+			t.Logf("%.1f s of processor time to load, %.1f %% of a core to play and %.1f %% when hidden, a heap of %.1f MB and %.1f MB of the library",
+				load.Seconds(), 100*play.Seconds()/length.Seconds(), 200*hidden.Seconds()/length.Seconds(), m[0], m[1])
 		})
 	}
 }

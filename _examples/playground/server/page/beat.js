@@ -1,11 +1,11 @@
 // frame is the time between two pictures of something that moves, in ms, and slow of something that
 // only creeps. Without a graphics processor a browser needs 5 to 8 ms of a core for each picture.
-export const frame = 70, slow = 100;
+export const frame = 70, slow = 120;
 
 // beat calls f about every every() ms, in an animation frame, with the time in ms. While shown()
 // returns false, or the page is hidden, it does not call f. Beats fall on multiples of their length,
-// and those of 100 ms or more on tenths of a second, so that several beats share their frames. beat
-// returns a function that ends the calls.
+// and those of whole tenths of a second on tenths, so that several beats share their frames. beat returns
+// a function that ends the calls.
 export function beat(every, f, shown = () => true) {
   let timer, next;
   const end = new AbortController();
@@ -16,7 +16,7 @@ export function beat(every, f, shown = () => true) {
   const wait = () => {
     clearTimeout(timer);
     if (document.hidden) return;
-    const each = every(), unit = Math.min(100, each), off = (performance.now() + unit / 2) % unit - unit / 2;
+    const each = every(), unit = each % 100 ? each : 100, off = (performance.now() + unit / 2) % unit - unit / 2;
     timer = setTimeout(() => {
       if (shown()) next = requestAnimationFrame(call);
       else wait();

@@ -63,8 +63,17 @@ async function local(query) {
     return;
   }
   const tell = () => { for (const { name, data } of JSON.parse(weir.events()) ?? []) take[name](data); };
-  const timer = setInterval(() => { if (!document.hidden) tell(); }, 100); // a hidden page decides nothing
-  close = () => clearInterval(timer);
+  let timer;
+  const end = new AbortController(), run = () => { // a hidden page decides nothing
+    clearInterval(timer);
+    if (!document.hidden) timer = setInterval(tell, 100);
+  };
+  document.addEventListener("visibilitychange", run, { signal: end.signal });
+  run();
+  close = () => {
+    clearInterval(timer);
+    end.abort();
+  };
   ask = (body) => {
     const mistake = weir.do(body.toString());
     if (mistake) problem(mistake);

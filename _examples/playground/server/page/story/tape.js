@@ -269,7 +269,7 @@ export class Tape {
     if (this.now >= this.end) this.now = 0;
     this.playing = true;
     let before;
-    const pace = () => still.matches ? 500 : [slow, frame, frame][this.drawing.falling] ?? slow; // nobody follows one of many
+    const pace = () => still.matches ? 500 : [slow, frame, 90][this.drawing.falling] ?? slow; // nobody follows one of many
     this.stop?.();
     this.stop = beat(pace, (time) => {
       const gone = Math.min(600, time - (before ?? time - pace()));
@@ -304,8 +304,8 @@ export class Tape {
   }
 
   // move draws what changes with the time of the scene. While the scene plays, time is the time of
-  // the frame: then the marks move in every frame, the rest of the picture changes ten times a second,
-  // and the words five times.
+  // the frame: then the marks move in every frame, the rest of the picture changes at most ten times a
+  // second, and the words five times.
   move(time) {
     if (!this.areas) return;
     const due = (last, gap) => time === undefined || time - last >= gap || still.matches || this.now >= this.end;
