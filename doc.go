@@ -62,6 +62,6 @@
 //     left.
 //   - A rule in shadow mode is charged but never refuses a request.
 //
-// The terms limit, unit, charge, transaction and state are defined in package quota, and dialect in
-// package headers.
+// Package quota defines the terms limit, unit, charge, transaction and state. Package headers
+// defines the term dialect.
 package weir

@@ -110,11 +110,10 @@ func (l *Limiter) tells(v *verdict) bool {
 	return len(v.items) > 0 && (!l.o.NoFromContext || v.outer != nil)
 }
 
-// Admit applies the rules to a request exactly as Handler does: it charges the rules and waits for
-// up to MaxWait. The caller serves the request and then calls Done. Admit is for servers that do
-// not use http.Handler, such as gRPC servers and workers. It can also limit parts of a request. For
-// example, a separate Limiter can charge each WebSocket message to the keys of the request that
-// opened the connection.
+// Admit applies the rules to a request exactly as Handler does, and waits for up to MaxWait. The
+// caller serves the request and then calls Done. Admit is for servers that do not use http.Handler,
+// such as gRPC servers and workers. It can also limit parts of a request. For example, a separate
+// Limiter can charge each WebSocket message to the keys of the request that opened the connection.
 //
 // If the error is nil, the request was admitted, either by the rules or, if no decision was
 // possible, by OnError. If the request was refused, the error is a *RefusedError, whose Admission

@@ -24,7 +24,7 @@ const (
 )
 
 // findings returns what stands out, the worst first.
-func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
+func (h *Handler) findings(s *strip, rows []ruleRow, rules []rule) (list []finding) {
 	add := func(bad bool, rule, key, format string, args ...any) {
 		list = append(list, finding{bad, fmt.Sprintf(format, args...), rule, key})
 	}
@@ -65,8 +65,12 @@ func (h *Handler) findings(s *strip, rows []ruleRow) (list []finding) {
 				r.Name, verb, share(refused, all), number(int64(r.keys)), hint)
 		}
 		if alone {
-			add(r.Enforce > 0, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.",
-				r.Name, verb, keyText(r.most.Key), share(r.most.AtLeast(), r.all), number(r.most.AtLeast()), reasonText(r.most.Reason), ago(r.most.Last))
+			sharers := ""
+			if rule := ruleNamed(rules, r.Name); rule != nil && rule.shared(r.most.Key) {
+				sharers = " All clients at this address share the key."
+			}
+			add(r.Enforce > 0, r.Name, r.most.Key, "Rule %q %s one key above all: %s has %s of the refusals of the last 5 minutes (%s), by %s, the last %s ago.%s",
+				r.Name, verb, keyText(r.most.Key), share(r.most.AtLeast(), r.all), number(r.most.AtLeast()), reasonText(r.most.Reason), ago(r.most.Last), sharers)
 		}
 		if n := h.aside(r, file.At); n > 0 {
 			add(false, "", "", "%s", h.asideText(r.Name, n))

@@ -260,6 +260,37 @@ func TestRateNow(t *testing.T) {
 	})
 }
 
+// TestFindingsOfAddress: the page says that the clients at an address share a key that is refused above
+// all, and so does the form that bans it.
+func TestFindingsOfAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		store, top, traffic := memstore.New(memstore.Options{}), watch.NewTop(100), watch.NewTraffic(1000)
+		client := weir.Rule{Name: "client", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)},
+			Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(10_000, time.Minute), Duration: time.Minute}}
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{client, hourly("user", 1)}, Logger: quiet, Observe: func(e weir.Event) { traffic.Observe(e); top.Observe(e) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Traffic: traffic, Top: top, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spend(l, "mallory", 50)
+		list, _ := findings(t, h)
+		if want := "the last 1 s ago. All clients at this address share the key. Look up"; !strings.Contains(list, want) {
+			t.Errorf("got %s, want %s", list, want)
+		}
+		if want := `Rule "user" refuses one key above all: "mallory"`; !strings.Contains(list, want) || strings.Count(list, "share the key") != 1 {
+			t.Errorf("got %s, want %s, which is no address", list, want)
+		}
+		page := send(h, "GET", "/?do=ban&rule=client&key=192.0.2.1", "").Body.String()
+		if want := "and so is every client that shares the address, such as the users of an office. You can undo this."; !strings.Contains(page, want) {
+			t.Errorf("got %s, want %s", page, want)
+		}
+	})
+}
+
 // A changed file knows what its last reload changed, and what its rules read.
 type changed struct {
 	dated

@@ -227,7 +227,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 		five, _ = h.o.Top.Keys(5 * time.Minute)
 	}
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
-	p.Findings = h.findings(p.Strip, p.Rows)
+	p.Findings = h.findings(p.Strip, p.Rows, p.rules)
 	if p.Rule != "" && ruleNamed(p.rules, p.Rule) == nil {
 		_, err := h.rules(url.Values{"rule": {p.Rule}})
 		return p, err

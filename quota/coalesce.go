@@ -32,7 +32,7 @@ import (
 // for each other and are combined. A transaction with several keys joins the queue of its first
 // key.
 //
-// If the wrapped store is not a Batcher, each call is passed to it immediately. The stores of
+// If the wrapped store is not a Batcher, each call is passed to it immediately. The stores in
 // packages memstore and redisstore are Batchers. Wrap such a store in Coalesce first, and then in
 // Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {

@@ -81,9 +81,9 @@ func (l *Limit) InFlight() bool {
 	return ok
 }
 
-// Redundant reports whether l has no effect when it is charged together with the other limit for
-// the same key, because l allows every unit that the other limit allows. Both limits must be valid.
-// If the algorithm of l is not a Comparer, Redundant returns false.
+// Redundant reports whether l allows every unit that the other limit allows. If so, l has no effect
+// when both are charged for the same key. Both limits must be valid. If the algorithm of l is not a
+// Comparer, Redundant returns false.
 func (l *Limit) Redundant(other *Limit) bool {
 	c, ok := l.Algorithm.(Comparer)
 	return ok && c.Redundant(l, other)

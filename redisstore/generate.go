@@ -25,7 +25,7 @@ import (
 // algorithms that keep logs.
 //
 // If the cost fits, take returns 0 and the four numbers of the new state. Otherwise, it returns the
-// time in µs from now until the cost will fit, or −1 if it never will. A negative cost refunds
+// time in µs from now until the cost fits, or −1 if it never will. A negative cost refunds
 // units and always fits. The fourth number of the new state is its expiry time: from then on, the
 // state must lead to the same decisions as a new key. In Redis, numbers are float64, which
 // represents integers below 2^53 exactly; each returned number must be such an integer. In Lua 5.4,
