@@ -1,6 +1,6 @@
 // frame is the time between two pictures of something that moves, in ms, and slow of something that
-// only creeps. Without a graphics processor a browser needs 5 to 8 ms of a core for each picture.
-export const frame = 70, slow = 120;
+// only creeps. Without a graphics processor a browser needs 6 to 12 ms of a core for each picture.
+export const frame = 85, slow = 150;
 
 // beat calls f about every every() ms, in an animation frame, with the time in ms. While shown()
 // returns false, or the page is hidden, it does not call f. Beats fall on multiples of their length,

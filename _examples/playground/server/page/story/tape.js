@@ -269,7 +269,7 @@ export class Tape {
     if (this.now >= this.end) this.now = 0;
     this.playing = true;
     let before;
-    const pace = () => still.matches ? 500 : [slow, frame, 90][this.drawing.falling] ?? slow; // nobody follows one of many
+    const pace = () => still.matches ? 500 : [slow, frame, 110][this.drawing.falling] ?? slow; // nobody follows one of many
     this.stop?.();
     this.stop = beat(pace, (time) => {
       const gone = Math.min(600, time - (before ?? time - pace()));
@@ -310,7 +310,7 @@ export class Tape {
     if (!this.areas) return;
     const due = (last, gap) => time === undefined || time - last >= gap || still.matches || this.now >= this.end;
     this.drawing.move(still.matches);
-    if (!due(this.filled, 95)) return;
+    if (!due(this.filled, 80)) return;
     this.filled = time ?? 0;
     this.drawing.fill();
     if (!due(this.told, 190)) return;
