@@ -399,7 +399,7 @@ func TestWhich(t *testing.T) {
 	for name, value := range map[string]string{"whose": "account", "servers": "several", "down": "closed", "back": "daily"} {
 		set(name, value)
 	}
-	for selector, want := range map[string]string{".go": "stack.New(rdb", ".test": "StatusServiceUnavailable", ".yaml": "-redis-down closed", ".customers": "Each account may send 5 requests in any 15 min.", ".given": "“at midnight” is given up", ".answer": "Take Sliding log."} {
+	for selector, want := range map[string]string{".go": "stack.New(rdb", ".test": "StatusServiceUnavailable", ".yaml": "limits:\n  - name: api\n    key: account # which your program defines", ".customers": "Each account may send 5 requests in any 15 min.", ".given": "“at midnight” is given up", ".answer": "Take Sliding log."} {
 		if got := p.text("#which " + selector); !strings.Contains(got, want) {
 			t.Errorf("%s: got %s, want %s", selector, got, want)
 		}
