@@ -425,7 +425,7 @@ func TestWhich(t *testing.T) {
 	p.click("#which .share")
 	p.wait(`copied === location.href && location.hash.includes("quota=5&periods=15&unit=min&burst=&late=refuse&exact=yes&back=daily")`)
 	link := eval[string](p, "location.href")
-	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link+"&quota=-1&unit=x&nothing=1"))
+	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(link+"&quota=-1&unit=x&nothing=1&length=1&item=2"))
 	p.wait("globalThis.playground?.ready")
 	if got := p.text("#which .customers"); !strings.HasPrefix(got, "Each account may send 5 requests in any 15 min.") {
 		t.Errorf("the link opens with %q", got)
@@ -438,7 +438,14 @@ func TestWhich(t *testing.T) {
 	p.wait(`document.querySelector("#which .error").textContent === "" && document.querySelector("#which .go").textContent.includes("1000000")`)
 	set("periods", "31")
 	p.wait(`document.querySelector("#which .error").textContent === "The period: at most 30 days."`)
+	const all = `document.querySelector("#which .text").disabled` // there is no answer to copy
+	if !eval[bool](p, all) {
+		t.Error("Copy all as text would copy the answer to other numbers")
+	}
 	set("periods", "1")
+	if eval[bool](p, all) {
+		t.Error("Copy all as text stays disabled")
+	}
 	set("traffic", "clicks")
 	p.wait(`document.querySelector("#which .traffic").textContent.startsWith("You have sent no requests yet.")`)
 }
