@@ -27,10 +27,13 @@ async function refresh() {
     const response = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(2 * every) });
     if (!response.ok) {
       answer = `Only the status ${response.status}`;
-      throw new Error(answer);
+      throw new Error();
     }
     const next = new DOMParser().parseFromString(await response.text(), "text/html");
-    if (!next.getElementById("strip")) throw new Error("another page"); // such as that of a login
+    if (!next.getElementById("strip")) {
+      answer = "Only another page"; // such as that of a login
+      throw new Error();
+    }
     for (const part of document.querySelectorAll("[data-live]")) {
       const fresh = next.getElementById(part.id);
       if (fresh && !inUse(part)) part.replaceChildren(...fresh.childNodes);

@@ -93,8 +93,8 @@ func (h *Handler) target(name, key string) (*target, error) {
 // changeField is the header field that has the id of a change.
 const changeField = "Weir-Change"
 
-// changed returns the answer to a change: the state of the key after it. If the key stands for many keys, which have no common state, the answer is the list of
-// overrides.
+// changed returns the answer to a change: the state of the key after it. If the key stands for many keys,
+// which have no common state, the answer is the list of overrides.
 func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
 	if t.network != nil || t.overridden && strings.HasSuffix(t.key, "*") {
 		body := h.overridesOf(t.Name)

@@ -348,13 +348,16 @@ func TestPanelRefresh(t *testing.T) {
 	p.wait(`document.querySelector("#stale").hidden`)
 	s.away.Store(true)
 	hide(false)
-	p.wait(`!document.querySelector("#stale").hidden && document.querySelector("#stale").textContent.startsWith("No answer from this process since ")`)
+	p.wait(`!document.querySelector("#stale").hidden && document.querySelector("#stale").textContent.startsWith("Only another page from this process since ")`)
 	s.away.Store(false)
 	hide(false)
 	p.wait(`document.querySelector("#stale").hidden`)
 	eval[any](p, `window.fetch = async () => new Response("", { status: 502 }); undefined`) // a real one would be a line on the console
 	hide(false)
 	p.wait(`document.querySelector("#stale").textContent.startsWith("Only the status 502 from this process since ")`)
+	eval[any](p, `window.fetch = async () => { throw new TypeError("Failed to fetch"); }; undefined`)
+	hide(false)
+	p.wait(`document.querySelector("#stale").textContent.startsWith("No answer from this process since ")`)
 }
 
 // TestPanelBookmark: the page is refreshed, too, if its URL has the token, as in a bookmark.
