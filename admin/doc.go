@@ -78,8 +78,8 @@
 // The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
 // "deny" if it is denied by one. If the key has an override, "overridden" is true. If K is an address, but requests from
 // that address have a different key under the rule, "looked_up" contains that key. If you do not name
-// a rule and K is not an address, a rule that finds a key in every request, such as one that counts
-// addresses, uses the key of a request from A, and "looked_up" contains it.
+// a rule and K is not an address, a rule that counts addresses uses the key of a request from A, and
+// "looked_up" contains it, unless Options.Top knows K as a key of the rule.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" says what information is missing: for example, which limits Policy would

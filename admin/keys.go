@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -124,16 +123,24 @@ func (r *rule) shared(key string) bool {
 // client is then known too, even if from is invalid.
 //
 // If the operator has not named the rule, a key that is no address need not be a key of the rule. If
-// the rule finds a key in a request that has only an address, lookUp returns that key.
+// the rule counts addresses, or all requests together, lookUp returns the key of the client's address.
 func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, ok := addrOf(typed)
 	if !ok && !r.named {
-		switch has, differs := r.byAddress(); {
-		case has && (from.IsValid() || !differs):
-			l.key, _ = r.keyAt(cmp.Or(from, oneAddr))
-		case has:
+		one, has := r.keyAt(oneAddr)
+		_, isAddr := addrOf(one)
+		switch {
+		case has && one == "":
+			l.key = one
+		case isAddr && !from.IsValid():
 			l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
+		case isAddr:
+			if at, ok := r.keyAt(from); ok {
+				l.key = at
+			}
+		case has:
+			l.unknown = append(l.unknown, "this may be no key of the rule: name the rule if it is one")
 		}
 	}
 	if !ok {

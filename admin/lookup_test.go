@@ -25,6 +25,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/watch"
 )
 
 // An answered is what the tests read of an answer of /explain or /state.
@@ -199,6 +200,54 @@ func TestExplainUnnamed(t *testing.T) {
 	}
 	if n := strings.Count(page, "All clients at this address, such as the users of an office, share the key."); n != 1 {
 		t.Errorf("the page says of %d rules that an address is shared, want 1", n)
+	}
+}
+
+// TestExplainUnnamedKey: a key of a rule is looked up as it is typed, also if the operator does not name the
+// rule and the rule falls back to the address of a client, or derives its keys from it.
+func TestExplainUnnamedKey(t *testing.T) {
+	plain := func(r *http.Request) (string, bool) { // the keys of users and addresses have no prefixes
+		if user := r.Header.Get("X-User"); user != "" {
+			return user, true
+		}
+		return weir.ByIP()(r)
+	}
+	for name, key := range map[string]weir.KeyFunc{
+		"FirstOf": weir.FirstOf(byUser, weir.ByIP()),
+		"Join":    weir.Join(weir.ByIP(), func(r *http.Request) (string, bool) { return r.Method, true }),
+		"Hashed":  keys.Hashed([]byte("a secret of the program"), weir.ByIP()),
+		"plain":   plain,
+		"or all":  weir.FirstOf(byUser, weir.Global()),
+	} {
+		store, top, quiet := memstore.New(memstore.Options{}), watch.NewTop(10), slog.New(slog.DiscardHandler)
+		rule := weir.Rule{Name: name, Key: key, Limits: []weir.Limit{algorithms.AnchoredWindow(1, time.Hour)}}
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{rule}, Observe: top.Observe, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: quiet}
+		if name == "plain" {
+			o.Top = top // which knows the key
+		}
+		h, err := admin.New(store, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spend(l, "anna", 2)
+		found, _ := top.Keys(time.Minute)
+		doubt := "[]"
+		if o.Top == nil {
+			doubt = "[this may be no key of the rule: name the rule if it is one]"
+			if _, a := answerOf(t, h, "GET", "/explain?key=bob&from=192.0.2.1", ""); a.Rules[0].Refused != nil {
+				t.Errorf("%s: got %+v for what is no key of the rule, want that it is not known", name, a.Rules[0])
+			}
+		}
+		for _, from := range []string{"", "&from=198.51.100.7"} {
+			_, a := answerOf(t, h, "GET", "/explain?key="+url.QueryEscape(found[0].Key)+from, "")
+			if r := a.Rules[0]; r.Refused == nil || !*r.Refused || r.LookedUp != nil || fmt.Sprint(r.Unknown) != doubt {
+				t.Errorf("%s, %q%s: got %+v, want refused, nothing else looked up, and unknown %s", name, found[0].Key, from, r, doubt)
+			}
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // all of them, because a store keeps one state for them.
 type rule struct {
 	weir.Rule
-	named      bool            // the query names the rule, so the key in it is one of this rule
+	named      bool            // the key of the query is one of this rule: the query names the rule, or the rule has refused the key
 	keys       []weir.KeyFunc  // the key functions of all rules of this name
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
@@ -190,6 +190,9 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 	var all []quota.Charge
 	for i := range rules {
 		r := &rules[i]
+		if !r.named && h.o.Top != nil {
+			_, r.named = h.o.Top.Find(r.Name, key)
+		}
 		s, err := r.state(ctx, r.lookUp(key, from))
 		if err != nil {
 			return nil, err
