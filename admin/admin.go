@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -72,6 +73,7 @@ type Handler struct {
 
 	mu     sync.Mutex
 	before map[string]int64 // see outage
+	told   quota.FallbackStats
 }
 
 // New returns a Handler for limiters that all use the given store. Pass the Store value that the

@@ -223,6 +223,57 @@ func TestStripFallback(t *testing.T) {
 	})
 }
 
+// TestOutages: of several fallbacks, the page tells of the one that decides, or else of the longest outage
+// of the last 15 minutes, also if a store has failed once since. It names Redis only if that store failed.
+func TestOutages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		var primary [2]*sick
+		var limiters []*weir.Limiter
+		var stores []weir.Store
+		for i := range primary {
+			primary[i] = &sick{Store: memstore.New(memstore.Options{})}
+			stores = append(stores, quota.Fallback(primary[i], memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: quiet}))
+			l, err := weir.New(stores[i], weir.Options{Rules: []weir.Rule{hourly("api", 1000)}, Logger: quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			limiters = append(limiters, l)
+		}
+		h, err := admin.New(stores[0], admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Stores: append(stores, addressed{primary[1]}), Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(i int, err error) {
+			primary[i].err.Store(&err)
+			if err == nil {
+				primary[i].err.Store(nil)
+			}
+			spend(limiters[i], "alice", 1)
+		}
+		expect := func(when, want string) {
+			t.Helper()
+			if list, _ := findings(t, h); !strings.HasPrefix(list, want) {
+				t.Errorf("%s: got %s, want %s", when, list, want)
+			}
+		}
+		for range 11 {
+			ask(0, errors.New("connection refused"))
+			time.Sleep(time.Second)
+		}
+		ask(1, redisstore.ErrTimeout)
+		expect("one goes on", "The store has failed since 00:00:00 UTC, because the store cannot be reached")
+		ask(0, nil)
+		const outage = "The store failed from 00:00:00 UTC to 00:00:10 UTC, because the store cannot be reached, or answers with an error. In that time this process decided alone, by what it counted in its own memory. The store decides again."
+		ask(1, redisstore.ErrTimeout)
+		expect("the other has failed once", outage)
+		ask(0, redisstore.ErrTimeout)
+		expect("it has failed once again", outage)
+		time.Sleep(16 * time.Minute)
+		expect("it is forgotten", "Nothing.")
+	})
+}
+
 // TestRateNow: the rate of a key is that of now, not of 5 minutes, also at the beginning of a minute.
 func TestRateNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,11 +24,21 @@ func decides(s quota.FallbackStats) bool {
 	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
 }
 
+// lasted returns how long an outage was, or 0 if the page tells no longer of it.
+func lasted(s quota.FallbackStats) time.Duration {
+	if time.Since(s.Last) > tellFor {
+		return 0
+	}
+	return s.Last.Sub(s.Since)
+}
+
 // outage returns what fallbacks have decided since the page was last shown while none did, by
-// cause, the most frequent first, and last the breaker, which is open because of another cause.
-func (h *Handler) outage(decided map[string]int64, active bool) (causes []string) {
+// cause, the most frequent first, and last the breaker, which is open because of another cause. It
+// remembers the outage that the page tells of.
+func (h *Handler) outage(decided map[string]int64, active bool, told quota.FallbackStats) (causes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.told, h.told.Active = told, false
 	if !active {
 		h.before = decided
 		return nil
@@ -54,14 +64,14 @@ func (s *strip) outageText() string {
 	if o.Cause != "" {
 		why = ", because " + causeText(o.Cause)
 	}
-	if s.Redis != "" {
+	if s.Redis != "" && s.Fallbacks == 1 {
 		store = "Redis at " + s.Redis
 	}
 	switch {
 	case s.Active > 0:
 		return fmt.Sprintf("%s has failed since %s%s. This process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error. Once the store works, this process uses it again by itself.",
 			store, clockText(o.Since), why, strings.Join(s.outage, "; "))
-	case o.Last.Sub(o.Since) < longOutage || time.Since(o.Last) > tellFor:
+	case lasted(o) < longOutage:
 		return ""
 	}
 	text := fmt.Sprintf("%s failed from %s to %s%s. In that time this process decided alone, by what it counted in its own memory.", store, clockText(o.Since), clockText(o.Last), why)

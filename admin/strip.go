@@ -22,7 +22,7 @@ type strip struct {
 	Fallbacks, Active int                 // how many there are, and how many have decided for more than a moment, and still do
 	Fallback          string              // when fallbacks decided last, such as "14 s ago", if that was in the last minute
 	Decided           int64               // by fallbacks, since they were made
-	last              quota.FallbackStats // of the fallback that decided last
+	last              quota.FallbackStats // of the fallback that decides, or else had the longest outage of late
 	outage            []string
 
 	InMemory      bool   // the store is the memory of this process
@@ -104,6 +104,9 @@ func (h *Handler) strip() *strip {
 	}
 	decided, inUse, last := map[string]int64{}, false, time.Now().Add(-time.Minute)
 	began := last
+	h.mu.Lock()
+	s.last = h.told
+	h.mu.Unlock()
 	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
 		switch store := store.(type) {
 		case interface{ Addrs() []string }:
@@ -120,7 +123,7 @@ func (h *Handler) strip() *strip {
 			if decides(st) {
 				s.Active++
 			}
-			if st.Last.After(s.last.Last) {
+			if d, old := decides(st), decides(s.last); d && !old || d == old && lasted(st) >= lasted(s.last) {
 				s.last = st
 			}
 			if st.Last.After(last) {
@@ -135,7 +138,7 @@ func (h *Handler) strip() *strip {
 	if last != began {
 		s.Fallback = ago(last) + " ago"
 	}
-	s.outage = h.outage(decided, inUse)
+	s.outage = h.outage(decided, inUse, s.last)
 	return s
 }
 
