@@ -95,8 +95,8 @@ func (o *TransportOptions) complete() error {
 // no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
-// the windows begin. Also set Buffer, because some requests take longer than others to reach the
-// server.
+// the windows begin. Some requests take longer than others to reach the server, so also set Buffer
+// to the largest difference.
 //
 // For every request, Transport checks whether the keys are paused. A lease.Store cannot check this
 // in memory, so it calls the underlying store for every request.

@@ -55,10 +55,11 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // return are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. It also returns an error if some rule has the given unit or a Settle function, but
-// no rule has both. If no rule has either of the two, Draw returns n, because no rule limits the
-// unit. If the store fails, OnError decides whether the handler may use the n units. If so, Settle
-// charges them.
+// is negative. It also returns an error if rules have a Settle function but none of them has the
+// given unit, or if the request was charged under a rule that has the unit but no Settle function.
+// Otherwise, if no rule has a Settle function, Draw returns n, because no rule limits the unit. If
+// the store fails, OnError decides whether the handler may use the n units. If so, Settle charges
+// them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

@@ -75,8 +75,8 @@
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// The field "listed" is "allow" or "deny" if one of the rule's lists or overrides allows or denies
-// the key. If the key has an override, "overridden" is true. If K is an address, but requests from
+// The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
+// "deny" if it is denied by one. If the key has an override, "overridden" is true. If K is an address, but requests from
 // that address have a different key under the rule, "looked_up" contains that key. If you do not name
 // a rule and K is not an address, a rule that finds a key in every request, such as one that counts
 // addresses, uses the key of a request from A, and "looked_up" contains it.

@@ -19,7 +19,8 @@ import (
 	"github.com/seed83679106/weir/overrides"
 )
 
-// MaxSize is the maximum size, in bytes, of a file together with the files that it includes.
+// MaxSize is the maximum size, in bytes, of a file together with the files that it includes. A
+// larger file is not loaded.
 const MaxSize = 4 << 20
 
 //go:embed schema.json

@@ -102,7 +102,8 @@ const (
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.
 //
-// If Retry-After is sent twice, Parse returns the longer wait.
+// If Retry-After is sent twice, Parse uses the longer wait. If retry-after-ms differs from
+// Retry-After by less than a second, it is the same wait with higher precision.
 func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
 	r := reader{h: h, base: now}
 	if r.count("Age") > 0 {

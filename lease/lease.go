@@ -36,8 +36,8 @@ import (
 )
 
 // A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
-// never be exceeded, even though leased units count as spent only when they are used. A Leaser must
-// have a comparable type.
+// hold as if the units had been spent at the instants at which they are used. A Leaser must have a
+// comparable type. An algorithm can implement Leaser without importing this package.
 type Leaser interface {
 	quota.Canceler
 

@@ -157,8 +157,8 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 	}
 }
 
-// OverridesKeys reports whether the rule has overrides, that is, whether [Live.Of] has been called
-// for it.
+// OverridesKeys reports whether overrides take effect under the rule, because [Live.Of] has been
+// called for it.
 func (l *Live) OverridesKeys(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,7 +262,7 @@ func (l *Live) build() {
 // immediately in this process; in other processes, Run applies it. Set replaces any override for
 // the same rule and key. The Algorithm of a limit may be nil, or any algorithm in package
 // algorithms except Calendar. Set returns an *InvalidError if the arguments are invalid, and
-// ErrFull if there are already MaxLive other overrides.
+// ErrFull if the number of other overrides has already reached MaxLive.
 func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, note string) error {
 	if d < 0 {
 		return invalid("the duration is %v; want at least 0", d)

@@ -111,8 +111,9 @@ type Comparer interface {
 	Redundant(l, other *Limit) bool
 }
 
-// Unpayable is an Algorithm, such as the one for bans, whose refusals cannot be overridden with
-// units granted by package credit. Refusals by a Concurrent algorithm cannot be overridden either.
+// Unpayable is an Algorithm whose refusals cannot be overridden with units granted by package
+// credit, such as the algorithm for bans. Refusals by a Concurrent algorithm cannot be overridden
+// either.
 type Unpayable interface {
 	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is refused
 	// if the limit has since begun to refuse the key. Package credit takes the returned charge when

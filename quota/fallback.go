@@ -42,9 +42,10 @@ type FallbackOptions struct {
 //
 // A failed call to the primary store may still have spent the units, for example if only the answer
 // was lost. The charge may then count in both stores, which can only lower the number of units that
-// are admitted later. A refund, like a call with ModeForget, takes effect in only one store: the
-// primary store or, if it fails, the secondary store. If the units were spent in the other store,
-// up to that many extra units may be admitted.
+// are admitted later. A refund, like a call with ModeForget, takes effect in the store that
+// answers, or in both stores if only the primary store's answer was lost. If n refunded units were
+// spent in the other store, up to n extra units may be admitted. The secondary store keeps its
+// counts between outages.
 //
 // Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {

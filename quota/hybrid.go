@@ -63,7 +63,7 @@ type HybridStore struct {
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 
 // CacheStats contains the statistics of a store that makes some decisions from memory, without
-// calling the wrapped store.
+// calling the wrapped store. The hit rate is Hits / (Hits + Misses).
 type CacheStats struct {
 	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory

@@ -87,7 +87,8 @@ func spends(charges ...Charge) error {
 // concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
 // them.
 //
-// If ctx is done before the slot begins, Wait cancels the reservation and returns ctx.Err(). It
+// If ctx is done before the call, Wait spends nothing and returns ctx.Err(). If ctx is done before
+// the slot begins, Wait cancels the reservation and returns ctx.Err(). It
 // does not interrupt its call to the store, because only the store's answer says what to refund. If
 // the slot has begun by the time the store answers, Wait returns nil even if ctx is done.
 //
@@ -203,7 +204,7 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 	return t, err
 }
 
-// For each charge in charges, Reset refunds all units that the charge's key has spent under the
+// Reset refunds, for each charge in charges, all units that the charge's key has spent under the
 // charge's limit. It ignores the Cost. Slots that are already reserved keep their times, and new
 // callers get later slots. To refund only some units, call Take with a negative Cost.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {

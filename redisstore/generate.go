@@ -33,8 +33,8 @@ import (
 // rejects numbers with a fraction.
 //
 // Each function receives two more arguments after burst: the edges (if the algorithm is Edged) and
-// the C field of the state. If the C field of the new state is not 0, the functions take, queue and
-// cancel return it after the other four numbers. The function force is the only one that may change
+// the C field of the state. If the C field of the new state is not 0, each of the functions take,
+// queue and cancel returns it as a fifth number. The function force is the only one that may change
 // C from 0 to another value.
 //
 // The code must define only local names, because a script can contain the code of several
@@ -51,8 +51,8 @@ import (
 //
 // In the functions queue and cancel, the argument now is the clock time, which may be earlier than
 // the state's At. The function queue finds the first free place in the queue at or after the time
-// given by the argument turn. It returns the wait in µs, a boolean that says whether there is room,
-// and, if there is, the four numbers of the new state. The function cancel refunds units that were
+// given by the argument turn. It returns the wait in µs and a boolean that says whether there is
+// room. If there is room, it also returns the four numbers of the new state. The function cancel refunds units that were
 // spent at one instant. It takes that instant as its sixth argument, and the number of units to
 // refund as its seventh. It returns the four numbers of the new state, or nothing if no units were
 // spent at that instant. The function force returns the four numbers of the new state followed by

@@ -108,7 +108,7 @@ const (
 // wraps the error from that attempt. If Redis still answers other calls in time, or if this process
 // is overloaded, the returned error also wraps quota.ErrBusy, so that the timeout does not count as
 // an outage. ErrTimeout has a Timeout method that returns true. If the caller's own deadline has
-// passed, Take returns context.DeadlineExceeded instead.
+// passed, Take instead returns the context's cause, usually context.DeadlineExceeded.
 var ErrTimeout = queue.ErrTimeout
 
 // A Store is a quota.Store that keeps its states in Redis. It is safe for concurrent use.

@@ -111,7 +111,7 @@ func days(t *testing.T, p *page, base string) {
 	}
 	eval[any](p, `globalThis.copied = ""; navigator.clipboard.writeText = async (text) => { copied = text; }`)
 	p.click("#windows [data-copy]")
-	p.wait(`copied.startsWith("Each account may make 999,983 calls per calendar day.")`)
+	p.wait(`copied.startsWith("Each account may make 999,983 calls per calendar day.") && document.querySelector("#note").textContent === "Sentence copied."`)
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(base+"/#windows?quota=5000&1.zone=5.5&at=40"))
 	p.wait("globalThis.playground?.ready")
 	if got := eval[string](p, `JSON.stringify([playground.scenes.windows.limits[3].quota, playground.scenes.windows.limits[1].zone, playground.scenes.windows.dots[0].most])`); got != "[5000,5.5,1000]" {

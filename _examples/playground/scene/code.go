@@ -161,13 +161,14 @@ func (c code) program() string {
 	return file(s)
 }
 
-// yaml returns a file of rules with the limit.
+// yaml returns a file of rules with the limit. It names the command weir serve only if that can run
+// it: the keys of a program and a MaxWait need package config.
 func (c code) yaml() string {
-	s := ""
-	if c.Several {
+	s, waits := "", c.within(c.settings) > 0
+	if c.Several && c.Whose != "account" && !waits {
 		s = fmt.Sprintf("# weir serve -limits limits.yaml -redis-addrs localhost:6379 -replicas 3 -redis-down %s\n", map[bool]string{true: c.Down, false: "memory"}[c.open() || c.closed()])
 	}
-	if c.within(c.settings) > 0 {
+	if waits {
 		s += "# Requests wait only with a MaxWait, which is in Options.Limiter of package config.\n"
 	}
 	if c.byAddress() && c.Proxy {

@@ -80,8 +80,11 @@ func TestCode(t *testing.T) {
 		if err := os.WriteFile(rules, []byte(c.yaml()), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		account := func(*http.Request) (string, bool) { return "", false }
-		if err := config.Check(rules, config.Options{Keys: map[string]weir.KeyFunc{"account": account}}); err != nil {
+		options := config.Options{} // as weir serve has them
+		if !strings.Contains(c.yaml(), "# weir serve ") {
+			options.Keys = map[string]weir.KeyFunc{"account": func(*http.Request) (string, bool) { return "", false }}
+		}
+		if err := config.Check(rules, options); err != nil {
 			t.Errorf("%s, %+v: %v\n%s", c.name, c.Deployment, err, c.yaml())
 		}
 	}
@@ -100,7 +103,8 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// TestFlags: the flags in files of rules are flags of weir serve.
+// TestFlags: the flags in files of rules are flags of weir serve. Files that need more than weir serve,
+// a key of a program or a MaxWait, do not name it.
 func TestFlags(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/flags.md")
 	if err != nil {
@@ -109,6 +113,12 @@ func TestFlags(t *testing.T) {
 	for _, c := range codes(t) {
 		head, _, _ := strings.Cut(c.yaml(), "\n")
 		if !c.Several {
+			continue
+		}
+		if c.Whose == "account" || c.queue {
+			if strings.Contains(c.yaml(), "weir serve") {
+				t.Errorf("%s, %+v: weir serve cannot do this:\n%s", c.name, c.Deployment, c.yaml())
+			}
 			continue
 		}
 		flags := regexp.MustCompile(` (-[a-z-]+)`).FindAllStringSubmatch(head, -1)

@@ -56,8 +56,8 @@ function animate(time) {
   }
 }
 
-// The picture moves ten times a second, in the frames in which the scene goes on. If the visitor
-// prefers reduced motion, it is drawn twice a second.
+// The picture moves every slow ms, in the frames in which the scene goes on. If the visitor prefers
+// reduced motion, it is drawn twice a second.
 beat(() => (still.matches ? 500 : slow), animate);
 
 // hint says when the pattern sends its next request, if the visitor waits more than 1.5 s for it, or

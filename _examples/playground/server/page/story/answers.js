@@ -43,7 +43,7 @@ export function restore(form) {
   const [id, query] = location.hash.slice(1).split("?");
   if (id !== "which" || !query) return;
   for (const [name, value] of new URLSearchParams(query)) {
-    const e = form.elements[name], was = e?.value;
+    const e = form.elements.namedItem(name), was = e?.value;
     if (!e || e.length && ![...e].some((choice) => choice.value === value)) continue;
     e.value = value;
     if (!e.length && !e.checkValidity()) e.value = was;

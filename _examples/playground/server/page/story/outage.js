@@ -50,10 +50,17 @@ export class Outage extends Site {
   }
 
   lesson(passed) {
-    if (!this.down && performance.now() - this.since < period) return say`Redis decides again, with the counts that it had. It does not know what passed meanwhile, so these 10 s may hold up to twice the limit: now ${passed}.`;
+    if (!this.down && performance.now() - this.since < period) return say`Redis decides again, with the counts that it had. ${this.back(passed)}`;
     if (!this.down) return say`Redis answers, so it decides: in the last 10 s ${passed} passed, and the limit is 10. Stop it.`;
     return { open: say`Redis is down, and nothing is counted: ${passed} passed in the last 10 s. Right where too much is better than nothing, as for reading public pages.`,
       closed: say`Redis is down, and every request gets 503 (service unavailable). Right where one request too many does harm, as for a login or a payment.`,
       memory: say`Redis is down. Each replica admits 3 in any 10 s, its share of 10, rounded down. Right for most APIs: nobody is locked out, and the server is protected.` }[this.choice];
+  }
+
+  // back says what the last 10 s may hold after Redis is back.
+  back(passed) {
+    return { open: say`It does not know what passed meanwhile, and nothing limited that: in the last 10 s ${passed} passed, and the limit is 10.`,
+      closed: say`Nothing passed meanwhile, so the limit of 10 holds: in the last 10 s ${passed} passed.`,
+      memory: say`It does not know what the replicas let through meanwhile, at most 9 in any 10 s, so these 10 s may hold up to 19: now ${passed}.` }[this.choice];
   }
 }
