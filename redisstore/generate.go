@@ -51,8 +51,8 @@ import (
 //
 // In the queue and cancel functions, the now argument is the clock time, which may be earlier than
 // the state's At. The queue function finds the first free place in the queue at or after the time
-// in its turn argument. It returns the wait in µs and a boolean that says whether there is room. If
-// there is room, it also returns the four numbers of the new state. The cancel function refunds
+// in its sixth argument. It returns the wait in µs and a boolean that says whether there is room.
+// If there is room, it also returns the four numbers of the new state. The cancel function refunds
 // units that were spent at one instant. It takes that instant as its sixth argument, and the number
 // of units to refund as its seventh. It returns the four numbers of the new state, or nothing if no
 // units were spent at that instant. The force function returns the four numbers of the new state,
