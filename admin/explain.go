@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -43,8 +44,9 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 	}
 	for i := range body.Rules {
 		s := &body.Rules[i]
-		s.explain(&rules[i])
-		s.Note = h.note(s.Rule, s.key)
+		o := h.overrideOf(s.Rule, s.key)
+		s.explain(&rules[i], o.Denied)
+		s.Note = o.Note
 		if h.o.Top != nil {
 			s.refusals, _ = h.o.Top.Find(s.Rule, s.key)
 			s.Refusals = s.refusals.AtLeast()
@@ -55,12 +57,14 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 }
 
 // explain adds an explanation to the state of a key: whether the rule would refuse a request of
-// the key, and for which reasons.
-func (s *ruleState) explain(r *rule) {
+// the key, and for which reasons. denied reports whether an override in Options.Overrides denies it.
+func (s *ruleState) explain(r *rule, denied bool) {
 	s.explanation = &explanation{Because: []string{}}
 	switch {
-	case s.Listed == "deny" && s.denied:
+	case s.Listed == "deny" && s.denied && denied:
 		s.Because = append(s.Because, "an override denies the key, such as a ban by an operator")
+	case s.Listed == "deny" && s.denied:
+		s.Because = append(s.Because, "a list or an override of the rule denies the key")
 	case s.Listed == "deny":
 		s.Because = append(s.Because, "a list of the rule denies the client")
 	}
@@ -114,21 +118,21 @@ func (s *ruleState) recall(r *rule) {
 	}
 }
 
-// note returns the note of the override of a key in Options.Overrides, or "".
-func (h *Handler) note(rule, key string) string {
+// overrideOf returns the override of a key in Options.Overrides, or the zero value.
+func (h *Handler) overrideOf(rule, key string) (found overrides.Override) {
 	if h.o.Overrides == nil {
-		return ""
+		return found
 	}
-	note, longest := "", -1
+	longest := -1
 	for _, o := range h.o.Overrides.All() {
 		start, isStart := strings.CutSuffix(o.Key, "*")
 		switch {
 		case o.Rule != rule:
 		case o.Key == storedkey.Of(key):
-			return o.Note
+			return o
 		case isStart && strings.HasPrefix(key, start) && len(start) > longest:
-			note, longest = o.Note, len(start)
+			found, longest = o, len(start)
 		}
 	}
-	return note
+	return found
 }

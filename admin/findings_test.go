@@ -364,6 +364,41 @@ func TestFindingsOfFile(t *testing.T) {
 	})
 }
 
+// TestFindingsAside: the page names a rule that has counted none only if requests of its own limiters have
+// passed it by, and counts each of these requests once.
+func TestFindingsAside(t *testing.T) {
+	for name, tt := range map[string]struct {
+		used int // the limiter that gets 300 requests
+		want string
+	}{"another limiter": {0, ""}, "its limiter": {1, `Rule "login" has counted none of 300 requests`}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, traffic := memstore.New(memstore.Options{}), watch.NewTraffic(1000)
+				ip := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Minute)}}
+				page := weir.Rule{Name: "page", Key: weir.Global(), Limits: ip.Limits}
+				login := weir.Rule{Name: "login", Key: weir.ByHeader("X-Login"), Limits: ip.Limits}
+				var limiters []*weir.Limiter
+				for _, rules := range [][]weir.Rule{{ip}, {ip, page, login}, {ip, page, login}} {
+					l, err := weir.New(store, weir.Options{Rules: rules, Observe: traffic.Observe, Logger: slog.New(slog.DiscardHandler)})
+					if err != nil {
+						t.Fatal(err)
+					}
+					limiters = append(limiters, l)
+				}
+				h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return limiters }, Traffic: traffic})
+				if err != nil {
+					t.Fatal(err)
+				}
+				spend(limiters[tt.used], "alice", 300)
+				found, _ := findings(t, h)
+				if tt.want == "" && strings.Contains(found, `Rule "`) || !strings.Contains(found, tt.want) {
+					t.Errorf("got %s, want %q", found, tt.want)
+				}
+			})
+		})
+	}
+}
+
 // A dated file knows when it was loaded.
 type dated struct {
 	file

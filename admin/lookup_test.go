@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/keys"
@@ -197,6 +199,37 @@ func TestExplainUnnamed(t *testing.T) {
 	}
 	if n := strings.Count(page, "All clients at this address, such as the users of an office, share the key."); n != 1 {
 		t.Errorf("the page says of %d rules that an address is shared, want 1", n)
+	}
+}
+
+// TestExplainDenied: /explain says that an override denies a key only if one does, not if the deny list of
+// a file does.
+func TestExplainDenied(t *testing.T) {
+	store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
+	files := fstest.MapFS{"r.yaml": {Data: []byte("limits: [{name: api, key: 'header:X-User', deny: [mallory, al1], config: [{limit: 5, period: 1h}]}]")}}
+	f, err := config.Open("r.yaml", store, config.Options{FS: files, Overrides: live, Limiter: weir.Options{Logger: slog.New(slog.DiscardHandler)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Handler("api")
+	const list, override = "[a list or an override of the rule denies the key]", "[an override denies the key, such as a ban by an operator]"
+	for _, o := range []admin.Options{{}, {Overrides: live}} {
+		o.Limiters, o.Logger = f.Limiters, slog.New(slog.DiscardHandler)
+		h, err := admin.New(store, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{"mallory": list}
+		if o.Overrides != nil {
+			send(h, "POST", "/override?rule=api&key=al*", `{"limits": [{"quota": 9}]}`)
+			send(h, "POST", "/override?rule=api&key=eve", `{"denied": true}`)
+			want["al1"], want["eve"] = list, override
+		}
+		for key, want := range want {
+			if _, a := answerOf(t, h, "GET", "/explain?rule=api&key="+key, ""); fmt.Sprint(a.Rules[0].Because) != want {
+				t.Errorf("Options.Overrides %v, %s: got %q, want %s", o.Overrides != nil, key, a.Rules[0].Because, want)
+			}
+		}
 	}
 }
 

@@ -2,9 +2,11 @@ package admin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/watch"
 )
 
@@ -55,34 +57,35 @@ func (r reload) limit(rule string) string {
 // a key that is missing.
 const manyAside = 200
 
-// aside returns how many requests other rules of the same limiters have allowed since the rules were
-// loaded, at most in the last 15 minutes, while a rule with limits has counted none. It returns 0 if
-// that is no finding.
+// aside returns how many requests another rule has allowed since the rules were loaded, at most in the
+// last 15 minutes, while a rule with limits has counted none, although it is in all limiters of the
+// other. It returns 0 if that is no finding.
 func (h *Handler) aside(r *ruleRow, at time.Time) (n int64) {
 	if h.o.Traffic == nil || r.Limits == nil || r.Last15 != (watch.Count{}) {
 		return 0
 	}
+	always := map[string]bool{} // by the name of a rule: r is in all of its limiters
 	for _, l := range h.o.Limiters() {
 		rules := l.Rules()
-		beside, found := int64(0), false
+		has := slices.ContainsFunc(rules, func(other weir.Rule) bool { return other.Name == r.Name })
 		for i := range rules {
-			if rules[i].Name == r.Name {
-				found = true
-				continue
-			}
-			counts, since := h.o.Traffic.History(rules[i].Name)
-			if whole := time.Since(at) - since; whole < time.Duration(len(counts)-1)*watch.HistoryEvery { // only intervals that began since
-				counts = counts[len(counts)-max(0, int((whole+watch.HistoryEvery)/watch.HistoryEvery)):]
-			}
-			var sum watch.Count
-			for _, c := range counts {
-				sum.Add(c)
-			}
-			beside = max(beside, sum.Allowed)
+			before, known := always[rules[i].Name]
+			always[rules[i].Name] = has && (before || !known)
 		}
-		if found {
-			n += beside
+	}
+	for name, has := range always {
+		if !has {
+			continue
 		}
+		counts, since := h.o.Traffic.History(name)
+		if whole := time.Since(at) - since; whole < time.Duration(len(counts)-1)*watch.HistoryEvery { // only intervals that began since
+			counts = counts[len(counts)-max(0, int((whole+watch.HistoryEvery)/watch.HistoryEvery)):]
+		}
+		var sum watch.Count
+		for _, c := range counts {
+			sum.Add(c)
+		}
+		n = max(n, sum.Allowed)
 	}
 	if n < manyAside {
 		return 0

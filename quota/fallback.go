@@ -68,9 +68,8 @@ type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions
 
-	began   atomic.Int64 // when secondary began to decide, in ns since 1970; 0 if primary decides
-	since   atomic.Int64 // when the current or the latest outage began
-	last    atomic.Int64 // when secondary was last asked
+	began   atomic.Int64 // when the current outage began, in ns since 1970; once it is over, the negative; 0 before the first
+	last    atomic.Int64 // when secondary was last asked; stored after began
 	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
 	loud    sparse.Gate  // of the lines of an ErrUnusable
 	decided [storeCauses]atomic.Int64
@@ -100,10 +99,11 @@ type FallbackStats struct {
 
 // Stats returns the statistics collected since Fallback returned f.
 func (f *FallbackStore) Stats() FallbackStats {
-	began, last, cause := f.began.Load(), f.last.Load(), f.cause.Load()
-	s := FallbackStats{Active: began != 0, Decided: make(map[string]int64, storeCauses)}
-	if last != 0 {
-		s.Since, s.Last = time.Unix(0, cmp.Or(began, f.since.Load())), time.Unix(0, last)
+	last, cause := f.last.Load(), f.cause.Load()
+	began := f.began.Load() // after last, which is not of a later outage then
+	s := FallbackStats{Active: began > 0, Decided: make(map[string]int64, storeCauses)}
+	if since := max(began, -began); since != 0 {
+		s.Since, s.Last = time.Unix(0, since), time.Unix(0, max(since, last))
 	}
 	if cause != 0 {
 		s.Cause = causes[cause-1]
@@ -128,14 +128,12 @@ const settled = time.Second
 // degraded notes that secondary is asked because of err.
 func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
-	f.last.Store(now)
 	if cause != causeOpen {
 		f.cause.Store(int64(cause) + 1)
 	}
-	begins := f.began.Load() == 0 && f.began.CompareAndSwap(0, now)
-	if begins {
-		f.since.Store(now)
-	}
+	over := f.began.Load()
+	begins := over <= 0 && f.began.CompareAndSwap(over, now)
+	f.last.Store(now)
 	level, text, logs := slog.LevelWarn, "quota: primary store failed", begins
 	if cause == causeUnusable {
 		level, text = slog.LevelError, "quota: primary store unusable until its setup is changed"
@@ -152,8 +150,8 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 // recovered notes that primary has decided. If the outage is over, it logs a line, unless
 // only one call failed: one late decision is one line.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
-	now, last := time.Now().UnixNano(), f.last.Load()
-	if now-last < int64(settled) || !f.began.CompareAndSwap(began, 0) {
+	now, last := time.Now().UnixNano(), max(began, f.last.Load())
+	if now-last < int64(settled) || !f.began.CompareAndSwap(began, -began) {
 		return
 	}
 	f.loud.Reset() // a new outage is logged at once
@@ -169,7 +167,7 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	err := f.primary.Take(ctx, t)
 	if err == nil {
-		if began := f.began.Load(); began != 0 {
+		if began := f.began.Load(); began > 0 {
 			f.recovered(ctx, began)
 		}
 		return nil

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -210,6 +211,33 @@ type shareCase struct {
 	replicas     int
 	want         int64 // the share of the quota
 	wantBurst    int64
+}
+
+// TestFallbackSince: Stats never returns a Last without its Since, not even at the moment at which an
+// outage begins.
+func TestFallbackSince(t *testing.T) {
+	quiet := quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)}
+	for i := range 10_000 {
+		f := quota.Fallback(down, storeFunc(func(context.Context, *quota.Transaction) error { return nil }), quiet)
+		began, ready, seen := time.Now().Round(0), make(chan bool), make(chan quota.FallbackStats)
+		go func() {
+			close(ready)
+			s := f.Stats()
+			for i := 1; s.Last.IsZero(); s = f.Stats() {
+				if i++; i%64 == 0 {
+					runtime.Gosched()
+				}
+			}
+			seen <- s
+		}()
+		<-ready
+		if err := f.Take(t.Context(), once(algorithms.GCRA(10, time.Second))); err != nil {
+			t.Fatal(err)
+		}
+		if s := <-seen; s.Since.Before(began) || s.Last.Before(s.Since) {
+			t.Fatalf("outage %d: got one from %v to %v, want one from %v or later", i, s.Since, s.Last, began)
+		}
+	}
 }
 
 // TestShare: a share divides Quota and Burst by the number of replicas, rounds down, and is
