@@ -37,6 +37,9 @@ func main() {
 	url := flag.String("url", "", "with -static: the `URL` at which the page will be, for the picture that other sites show beside a link to it")
 	flag.Parse()
 	log.SetFlags(0)
+	if err := server.Source(); err != nil {
+		log.Fatal(err)
+	}
 	if *static != "" {
 		compiled, err := server.Compile()
 		if err == nil {
@@ -70,7 +73,11 @@ func main() {
 
 	compile := sync.OnceValues(server.Compile)
 	if !*once {
-		go compile() // while the visitor opens the page
+		go func() { // while the visitor opens the page
+			if _, err := compile(); err != nil {
+				log.Fatal(err)
+			}
+		}()
 	}
 	base, end := demo.Serve(*addr, server.New(ctx, rdb, compile))
 	fmt.Printf("The playground is at %s until Ctrl-C.\n", base)

@@ -82,9 +82,9 @@ func days(t *testing.T, p *page, base string) {
 		quota, zone    string
 		where, promise string
 	}{
-		{"5", "9", "UTC+9, as in Tokyo", "make 5 calls per calendar day. The day begins at midnight in your time zone (UTC+9),"},
+		{"5", "9", "UTC+9, as in Tokyo", "make 5 calls per calendar day. The day begins at midnight in your time zone (UTC+9, all year)."},
 		{"7", "-3.5", "UTC−3:30", "make 7 calls "},
-		{"1000", "5.5", "UTC+5:30, as in India", "make 1,000 calls per calendar day. The day begins at midnight in your time zone (UTC+5:30),"},
+		{"1000", "5.5", "UTC+5:30, as in India", "make 1,000 calls per calendar day. The day begins at midnight in your time zone (UTC+5:30, all year)."},
 		{"1000000", "-5", "UTC−5, as in New York in winter", "make 1,000,000 calls "},
 		{"1", "13.9", "UTC+14", "make 1 call per"}, // 13.9 is no quarter of an hour
 		{"999983", "0", "UTC, as in London in winter", "make 999,983 calls "},

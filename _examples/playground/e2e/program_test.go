@@ -12,7 +12,8 @@ import (
 )
 
 // TestProgram runs the playground as a program with the Redis inside it. A scene must open
-// in this Redis, and an interrupt must end the program within 10 s while a page is open.
+// in this Redis, and an interrupt must end the program within 10 s while a page is open. Outside
+// the repository, the program must say that it needs it, and end.
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "playground")
@@ -20,6 +21,11 @@ func TestProgram(t *testing.T) {
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	lost := exec.Command(program, "-addr", "127.0.0.1:0")
+	lost.Dir = filepath.Dir(program)
+	if out, err := lost.CombinedOutput(); err == nil || !strings.Contains(string(out), "start the playground in a clone of the repository") || strings.Contains(string(out), "http://") {
+		t.Errorf("outside the repository: %v, and the program printed\n%s", err, out)
 	}
 	cmd := exec.Command(program, "-addr", "127.0.0.1:0")
 	cmd.Stderr = os.Stderr

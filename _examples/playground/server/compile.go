@@ -16,6 +16,17 @@ import (
 // program is the package that Compile compiles.
 const program = "github.com/seed83679106/weir/_examples/playground/wasm"
 
+// Source returns an error unless the go command finds the source code that Compile compiles.
+func Source() error {
+	list := exec.Command("go", "list", program)
+	list.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm")
+	if out, err := list.CombinedOutput(); err != nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("the page needs the go command and the source code: start the playground in a clone of the repository (go list: %v %s)", err, first)
+	}
+	return nil
+}
+
 // Compile compiles the library for browsers. It returns two files of the page: the program,
 // compressed, and the script of the Go distribution that runs it. Compile needs the go
 // command and the source code; with go run, both are there.
@@ -87,9 +98,11 @@ func WriteStatic(dir, url string, compiled map[string][]byte) error {
 // compiled serves the files that compile returns.
 func compiled(compile func() (map[string][]byte, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Playground-Redis", "yes")
 		files, err := compile()
 		if err != nil {
-			http.Error(w, "The library can't be compiled for this page: "+err.Error(), http.StatusServiceUnavailable)
+			// The program logs err, which has paths of this machine, and ends.
+			http.Error(w, "The server could not compile the library. Its log has the reason.", http.StatusServiceUnavailable)
 			return
 		}
 		name := strings.TrimPrefix(r.URL.Path, "/")
@@ -97,7 +110,6 @@ func compiled(compile func() (map[string][]byte, error)) http.HandlerFunc {
 			w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
 		} else {
 			w.Header().Set("Content-Type", "application/octet-stream")
-			w.Header().Set("Playground-Redis", "yes")
 		}
 		w.Write(files[name])
 	}

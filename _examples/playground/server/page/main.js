@@ -1,7 +1,7 @@
 import { beat, slow } from "./beat.js";
 import { choose, showAnswer } from "./client.js";
 import { count, fill, sayHit } from "./controls.js";
-import { $, problem, write } from "./dom.js";
+import { $, write } from "./dom.js";
 import { Axis } from "./line.js";
 import { lay, rivals, rows, take, tell } from "./rows.js";
 import { command, connect, listen, scene } from "./scene.js";
@@ -81,4 +81,4 @@ globalThis.playground = {
 $("more").open = innerWidth > 860 && innerHeight > 700;
 document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows").focus(); };
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
-listen(location.hash.slice(1), on).catch((e) => problem("The time lines cannot be drawn. " + e.message));
+listen(location.hash.slice(1), on).catch((e) => dispatchEvent(new CustomEvent("library", { detail: e.message })));

@@ -20,6 +20,7 @@ let link;             // the link with which the scene was opened
 export async function listen(query, handlers) {
   on = handlers;
   await library();
+  dispatchEvent(new Event("library")); // start.js hears it
   connect(query);
 }
 

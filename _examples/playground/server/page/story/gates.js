@@ -112,7 +112,7 @@ export class Gates extends Player {
   // send sends requests of the reader, now.
   send(n) {
     if (!this.loaded) {
-      this.reply.textContent = "You can send requests as soon as the library has been loaded.";
+      this.reply.textContent = document.body.classList.contains("lost") ? "The library could not be loaded, so you cannot send requests." : "You can send requests as soon as the library has been loaded.";
       return;
     }
     const times = Array.from({ length: n }, (_, i) => {

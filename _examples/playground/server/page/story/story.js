@@ -49,6 +49,9 @@ function show(id, scene) {
   watch.observe(document.getElementById(id));
 }
 
+// loaded tells start.js that the library has been loaded, or why not.
+const loaded = (why) => dispatchEvent(new CustomEvent("library", { detail: why }));
+
 const pause = () => new Promise((next) => setTimeout(next)); // meanwhile the browser paints
 
 async function tell() {
@@ -56,6 +59,7 @@ async function tell() {
   gate.begun = gate.playing;
   show("gate", gate);
   await ready();
+  loaded();
   document.getElementById("loading").remove();
   gate.live();
   for (const scene of [edge, log, weighted, bucket, gcra, waiting, windows, whose, several, flights, retry, load]) {
@@ -83,8 +87,4 @@ async function tell() {
   globalThis.playground = { first: at, ready: performance.now(), scenes, epoch, which }; // for tests
 }
 
-tell().catch((e) => {
-  const p = document.getElementById("loading") ?? document.getElementById("problem");
-  p.hidden = false;
-  p.textContent = `The library cannot run, so the first picture shows what it decided when this page was made, and the others stand still. ${e.message}`;
-});
+tell().catch((e) => loaded(e.message));

@@ -47,7 +47,7 @@ export const windows = {
       const split = past.filter((d) => new Set(d.granted).size > 1).length, n = batch(quota);
       return say`So far the ${lit("four", ".box, .covered")} disagree about ${split} of ${n > 1 ? `${plural(past.length, "dot")}, each ${number(n)} requests` : plural(past.length, "request")}. With the first two, 24 hours around midnight can hold two days' worth, ${number(2 * quota)}. An anchored window can let ${number(2 * quota - 1)} through, a sliding log never more than ${number(quota)}.`;
     },
-    contract: ({ limits: [{ quota }, { zone }] }) => say`Each account may make ${number(quota)} ${quota === 1 ? "call" : "calls"} per calendar day. The day begins at midnight in your time zone (${[utc(zone)]}), and has 23 or 25 hours when clocks change.`,
+    contract: ({ limits: [{ quota }, { zone }] }) => say`Each account may make ${number(quota)} ${quota === 1 ? "call" : "calls"} per calendar day. The day begins at midnight in your time zone (${[utc(zone)]}, all year).`,
   },
   describe: (d) => `${d.most > 1 ? `${number(d.most)} requests` : `Request ${d.n + 1}`}, at ${place(d.t)} UTC: ${names.map((name, i) => `${name} ${d.most > 1 ? number(d.granted[i]) : d.granted[i] ? "passed" : "refused"}`).join(", ")}${d.most > 1 ? " passed" : ""}.`,
 };
