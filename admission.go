@@ -53,9 +53,9 @@ func (a *Admission) RetryAfter() time.Duration {
 	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
 }
 
-// A RefusedError is the error for a refused request. Limiter.Admit returns it, as does the
-// RoundTripper returned by Limiter.Transport. Use errors.As to find it in a chain of errors.
-// errors.As also finds a *quota.LimitedError with the same charges.
+// A RefusedError is the error for a refused request. Limiter.Admit and the RoundTripper returned by
+// Limiter.Transport return it. Use errors.As to find it in a chain of errors. errors.As also finds
+// a *quota.LimitedError with the same charges.
 type RefusedError struct {
 	Admission *Admission
 }

@@ -216,7 +216,7 @@ func (l *Limiter) Unban(ctx context.Context, rule, key string) error {
 	return nil
 }
 
-// Banned returns how much longer a key is banned under a rule. It returns 0 if the key is not
+// Banned returns the remaining time of a key's ban under a rule. It returns 0 if the key is not
 // banned, or if no rule with that name has a Penalty.
 func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, error) {
 	o, err := l.Offenses(ctx, rule, key)

@@ -39,8 +39,8 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // forwards X-Forwarded-For unchanged, clients can choose their keys. Clients behind an untrusted
 // proxy all share the proxy's key. To detect such a proxy, ByIP examines the first 1,024 requests
 // from untrusted peers. A warning is logged to [slog.Default] if a peer with a private address
-// sends X-Forwarded-For or Forwarded, or if more than half of these requests contain one of the two
-// fields. It is logged once per process and contains no addresses.
+// sends X-Forwarded-For or Forwarded, or if more than half of these requests contain at least one
+// of the two fields. It is logged once per process and contains no addresses.
 //
 // Requests whose client address cannot be determined are still limited. If an entry is not an IP
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are

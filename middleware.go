@@ -202,11 +202,11 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 // FailClosed is an OnError function that refuses every request whose limits could not be checked.
 func FailClosed(_ *http.Request, err error) error { return err }
 
-// PolicyOf returns a key's policy under a rule: the one from ForKey or, if there is none, the
-// rule's Limits. In the result, each limit's Name is its stored name. PolicyOf does not call
-// Rule.Policy, which needs a request. For a rule without Limits, it therefore returns the zero
-// Policy unless ForKey returns Unlimited, Denied or Allowed. It returns an error if there is no
-// such rule, or if one of the key's limits is invalid.
+// PolicyOf returns a key's policy under a rule: the policy that ForKey returns or, if ForKey
+// returns none, the rule's Limits. In the result, each limit's Name is its stored name. PolicyOf
+// does not call Rule.Policy, which needs a request. For a rule without Limits, it therefore returns
+// the zero Policy unless ForKey returns Unlimited, Denied or Allowed. It returns an error if there
+// is no such rule, or if one of the key's limits is invalid.
 func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 	for _, r := range l.rules {
 		if r.Name == rule {

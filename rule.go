@@ -180,13 +180,13 @@ func Allowed() Policy { return Policy{kind: allowedKind} }
 // Limits returns a Limited policy's limits, or nil for any other policy.
 func (p Policy) Limits() []Limit { return p.limits }
 
-// Is reports whether p and other are of the same kind: Limited, Unlimited, Denied, Allowed or zero.
-// Two Limited policies are of the same kind even if their limits differ.
+// Is reports whether the policies p and other are of the same kind: Limited, Unlimited, Denied,
+// Allowed or zero. Two Limited policies are of the same kind even if their limits differ.
 func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 
-// When returns a function f for Rule.ForKey or Rule.Policy. If is(x) is true, f(x) is the policy p.
-// If not, f calls the remaining functions with x, one after another, and returns the first non-zero
-// policy:
+// When returns a function f for Rule.ForKey or Rule.Policy. If is(x) returns true, f(x) returns the
+// policy p. Otherwise, f calls the remaining functions with x, one after another, and returns the
+// first non-zero policy:
 //
 //	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
 //	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
@@ -220,9 +220,9 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
 // is the time until the ban has ended and the limits allow the request. A process that does not yet
-// know of a ban learns of it from the decision on the next request with that key. That request is
-// refused but still charged. It is not charged if it would have had to wait. Requests that are
-// already waiting when a ban begins keep their places in the queue.
+// know of a ban learns of it from the decision on the next request with the banned key. That
+// request is refused but still charged, unless it would have had to wait. Requests that are already
+// waiting when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a

@@ -186,7 +186,8 @@ func (s *stay) begin() {
 // charge or release. If Done is never called, the reserved units remain charged, and a warning is
 // logged when the Admission is garbage-collected.
 //
-// Done does nothing for an Admission that FromContext returned or a RefusedError contains.
+// Done does nothing for an Admission that was returned by FromContext or is contained in a
+// RefusedError.
 func (a *Admission) Done(o Outcome) {
 	s := a.stay
 	if s == nil || s.v.reason != 0 || s.over.Swap(true) {

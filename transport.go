@@ -91,8 +91,8 @@ func (o *TransportOptions) complete() error {
 // with Global, a pause requested by one host stops the requests to all of them.
 //
 // After a 429, the request is sent and charged again when the pause is over. The pause must be no
-// longer than MaxPause and must end before MaxWait has elapsed. In addition, the request must have
-// no body or have a GetBody function.
+// longer than MaxPause and must end before MaxWait has elapsed. In addition, the request must
+// either have no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
 // the windows begin. Some requests take longer than others to reach the server, so also set Buffer
@@ -105,8 +105,8 @@ func (o *TransportOptions) complete() error {
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
 // store still fails, OnError decides what happens to the request. If the store's response is lost,
 // the request may be charged twice. Every store error is logged and passed to the Limiter's Observe
-// function. Transport does not use the Limiter's OnError, nor its options that affect responses,
-// such as Headers.
+// function. Transport uses neither the Limiter's OnError nor those of its options that affect
+// responses, such as Headers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err

@@ -45,21 +45,21 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // Draw takes up to n more units for a request that is being served, and returns how many of them
 // the handler may use. A handler that streams a response calls Draw before it sends each part, and
 // stops when it gets fewer units than it needs. If drawn is less than n, no further units are
-// currently available. If drawn is 0 because no units were available, err is a *quota.LimitedError
-// whose RetryAfter is the wait until a unit becomes available.
+// currently available. If Draw returns 0 because no units were available, err is a
+// *quota.LimitedError whose RetryAfter is the wait until a unit becomes available.
 //
 // Draw applies to rules that have a Settle function and whose Unit is the given unit. It first uses
 // the units reserved by Rule.Cost. Any further units are charged to all of these rules or to none
 // of them, as with a quota.Stream. Outcome.Used includes the drawn units, so ChargeUsed charges
 // them together with the units passed to ReportUsage. Units that Draw took in advance but did not
-// return are refunded when the handler returns or panics, or when Done is called.
+// hand out are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. It also returns an error if rules have a Settle function but none of them has the
-// given unit, or if the request was charged under a rule that has the unit but no Settle function.
-// Otherwise, if no rule has a Settle function, Draw returns n, because no rule limits the unit. If
-// the store fails, OnError decides whether the handler may use the n units. If so, Settle charges
-// them.
+// is negative. It also returns an error in two cases: if some rules have a Settle function, but
+// none of those rules has the given unit; or if the request was charged under a rule that has the
+// unit but no Settle function. Otherwise, if no rule has a Settle function, Draw returns n, because no rule
+// limits the unit. If the store fails, OnError decides whether the handler may use the n units. If
+// so, Settle charges them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

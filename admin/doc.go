@@ -40,11 +40,11 @@
 //
 // # The page and the API
 //
-// At the path /, a Handler serves a web page that shows the current state of the rules, and which
-// keys are refused and why. The page also has forms for the changes listed below. It works without
-// JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with errors as
-// problem details (RFC 9457). The rule name R and the key K are query parameters, because a key can
-// be empty or contain any character:
+// At the path /, a Handler serves a web page that shows the current state of the rules and says
+// which keys are refused and why. The page also has forms for the changes listed below. It works
+// without JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with
+// errors as problem details (RFC 9457). The rule name R and the key K are query parameters, because
+// a key can be empty or contain any character:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -76,20 +76,21 @@
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
 // The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
-// "deny" if it is denied by one. If the key has an override, "overridden" is true. If K is an address, but requests from
-// that address have a different key under the rule, "looked_up" contains that key. If you do not name
-// a rule and K is not an address, a rule that finds a key in every request, such as one that counts
-// addresses, uses the key of a request from A, and "looked_up" contains it.
+// "deny" if it is denied by one. If the key has an override, "overridden" is true. If K is an
+// address, but requests from that address have a different key under the rule, "looked_up" contains
+// that key. If you do not name a rule and K is not an address, each rule that finds a key in every
+// request (for example, a rule that counts addresses) is explained for the key of a request from A,
+// and "looked_up" contains that key.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" says what information is missing: for example, which limits Policy would
 // choose, or whether any request has the key K. The field "past" describes earlier refusals and
 // bans.
 //
-// /undo restores the state that the key had before the change. It does not restore anything that
-// would have expired by now, whether spent units, a ban or an override. If an override has since
-// been changed again, /undo leaves it unchanged and returns 409. Undoing a ban does not restore the
-// key's earlier strikes and bans.
+// /undo restores the state that the key had before the change. It does not restore spent units,
+// bans or overrides that would have expired by now. If an override has since been changed again,
+// /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
+// strikes and bans.
 //
 // Each attempted change is logged with its operator (Options.Who), rule, key and body, even if it
 // fails. A request that is rejected because of its method, origin, rule or key is not logged.
@@ -144,8 +145,8 @@
 // cached a ban (or, with [quota.Hybrid], a refusal) may enforce it for up to 10 more seconds.
 //
 // If the store fails, the response is 503, and the error is logged but not sent to the caller. The
-// change may or may not have been made. Repeat the request, unless it was a grant: if the first
-// attempt succeeded after all, the key would receive the units twice.
+// change may or may not have been made. Repeat the request unless it was a grant. A repeated grant
+// gives the key the units twice if the first attempt succeeded after all.
 //
 // Cross-origin changes are rejected by [http.CrossOriginProtection], so other websites cannot make
 // changes through an operator's browser.

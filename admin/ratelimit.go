@@ -21,7 +21,7 @@ import (
 // RateLimit is meant for clients, whereas only operators should be able to reach ServeHTTP. The
 // response contains a resource for each rule that applies to the request. If a rule's key contains
 // the route or method, the resource shows the quota for the route and method of this request. If a
-// rule has several limits, the resource shows the limit with the smallest fraction of its quota
+// rule has several limits, the resource shows the limit that has the smallest fraction of its quota
 // left, as the header fields do. The "reset" field is the Unix time in seconds at which the quota
 // will be full again. The "rate" field is a copy of the first resource, and is omitted if there are
 // no resources.

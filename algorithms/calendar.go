@@ -34,9 +34,9 @@ func (u Unit) String() string {
 // UTC. A day begins when clocks in the zone first show its date, and may last 23 or 25 hours. The
 // limit is named after the unit. Its Period of 24 hours, 7 days or 30 days is only for display.
 //
-// In an interval that is no longer than the shortest window it overlaps, Calendar admits at most
-// 2·n units, as FixedWindow does. In a longer interval it may admit 3·n units: for example, in 24
-// hours that include a 23-hour day, or in 30 days that include a whole February.
+// Like FixedWindow, Calendar admits at most 2·n units in an interval that is no longer than the
+// shortest window that the interval overlaps. In a longer interval it may admit 3·n units: for
+// example, in 24 hours that include a 23-hour day, or in 30 days that include a whole February.
 //
 // Different users may have different time zones (see Policy in weir.Rule), but users must not be
 // able to change their time zone at will. A user who switches to another time zone gets a full

@@ -7,8 +7,8 @@ import (
 )
 
 // GCRA allows n units per period at an even rate: one unit becomes available every period/n. Up to
-// Burst units may be spent at once, or n if Burst is 0. In any interval (t − period, t], GCRA
-// admits at most Burst + Quota − 1 units.
+// Burst units may be spent at once, or up to n units if Burst is 0. In any interval
+// (t − period, t], GCRA admits at most Burst + Quota − 1 units.
 //
 // GCRA is the virtual scheduling form of the generic cell rate algorithm in ITU-T I.371. Each unit
 // that a key spends advances the key's theoretical arrival time by period/n. That time may be at

@@ -8,15 +8,15 @@ import (
 
 // LeakyBucket implements a bucket that holds up to capacity units and leaks at a constant rate of
 // leak units per period. The parameter every is the length of the period. In the returned limit,
-// Quota is set to leak, and Burst to capacity.
+// Quota is the argument leak, and Burst is the argument capacity.
 //
 // For callers that do not wait, the bucket is a meter that admits the same charges as TokenBucket.
 // For callers that wait (Within > 0), it acts as a queue: if the bucket holds v units and there is
 // room for a charge, the charge proceeds after v·every/leak. Charges of one unit then proceed at
-// intervals of every/leak. A charge that does not wait never overtakes one that does.
+// intervals of every/leak. A charge that does not wait never overtakes one that waits.
 //
 // In any interval (t − every, t], LeakyBucket admits at most capacity + leak − 1 units. If every
-// caller waits and charges a single unit, the bound is leak units, whatever the capacity.
+// caller waits and charges a single unit, the bound is the value of leak, whatever the capacity.
 func LeakyBucket(capacity, leak int64, every time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: leakyBucket{"leaky-bucket"}, Quota: leak, Period: every, Burst: capacity}
 }

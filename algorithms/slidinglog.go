@@ -11,7 +11,7 @@ import (
 // SlidingLog records when each unit was spent, and never allows more than n units in any interval
 // of one period. The log takes 16 to 32 bytes of memory for each charge in the last period. If a
 // key is charged under limits that have the same name but different periods, its log covers the
-// longest of these periods, until the key has spent nothing for that long.
+// longest of these periods until the key has spent nothing for a period of that length.
 func SlidingLog(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingLog{}, Quota: n, Period: period}
 }

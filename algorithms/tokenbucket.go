@@ -6,11 +6,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// TokenBucket implements a bucket that holds up to capacity tokens and gains refill tokens per
-// period at a constant rate. The parameter every is the length of the period. Each unit takes one
-// token. A new key has a full bucket. In any interval (t − every, t], TokenBucket admits at most
-// capacity + refill − 1 units. In the returned limit, Quota is set to refill, and Burst to
-// capacity.
+// TokenBucket implements a bucket that holds up to capacity tokens and gains tokens at a constant
+// rate of refill tokens per period. The parameter every is the length of the period. Each unit
+// takes one token. A new key has a full bucket. In any interval (t − every, t], TokenBucket admits
+// at most capacity + refill − 1 units. In the returned limit, Quota is the argument refill, and
+// Burst is the argument capacity.
 //
 // TokenBucket uses the same arithmetic as GCRA and admits the same charges. See Jonathan Turner,
 // "New Directions in Communications" (1986).

@@ -82,7 +82,7 @@ type version struct {
 }
 
 // Open loads a rules file. The given store counts the units that requests spend. If the file
-// contains errors, Open returns an error that wraps up to 100 of them, each an [*Error].
+// contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error].
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -126,11 +126,11 @@ func (f *File) check() error {
 
 // Handler returns middleware that charges the named rules together: a request refused by one rule
 // spends nothing under the others. Each request is limited by the rules in force when it arrives,
-// even if the file is reloaded meanwhile.
+// even if the file is reloaded before the response is complete.
 //
 // Handler panics if the file lacks one of the rules, or if the rules cannot be charged together.
 // Otherwise a program with a misspelled rule name would serve a route without limits. After a call
-// to Handler, a reload that would remove one of these rules fails.
+// to Handler, a reload fails if it would remove one of these rules.
 func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 	i := f.handler(names)
 	return func(next http.Handler) http.Handler {
@@ -142,16 +142,16 @@ func (f *File) Handler(names ...string) func(http.Handler) http.Handler {
 
 // HandlerOfAll returns middleware that charges all rules in the file together. It uses the rules in
 // force when a request arrives, so a reload may add and remove rules. All rules must have the same
-// headers setting. Otherwise HandlerOfAll panics, and a reload that would make the settings differ
-// fails.
+// headers setting. Otherwise HandlerOfAll panics, and a reload fails if it would make the settings
+// differ.
 func (f *File) HandlerOfAll() func(http.Handler) http.Handler {
 	return f.Handler(all...)
 }
 
 // Admit returns a function that applies the named rules to a request, in the same way as
 // [weir.Limiter.Admit]. The function uses the rules in force when it is called. It is intended for
-// package weirgrpc and for other servers that do not use http.Handler. Admit panics in the same
-// cases as Handler.
+// servers that do not use http.Handler, such as gRPC servers that use package weirgrpc. Admit
+// panics in the same cases as Handler.
 func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, error) {
 	i := f.handler(names)
 	return func(r *http.Request) (*weir.Admission, error) { return f.current.Load().limiters[i].Admit(r) }
@@ -204,8 +204,9 @@ func (f *File) Version() string { return f.current.Load().digest[:12] }
 // Loaded returns the time at which the rules in force were loaded by Open or a reload.
 func (f *File) Loaded() time.Time { return f.current.Load().at }
 
-// Changed returns what the reload at the time Loaded changed, as [Change.String] returns it, in the
-// order of the file. It is empty after Open, and after a reload that changed no rule.
+// Changed returns the changes made by the reload that loaded the rules in force: for each change,
+// the text that [Change.String] returns, in the order of the file. It is empty after Open, and
+// after a reload that changed no rule.
 func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed) }
 
 // Reloads returns how many times a changed file has been loaded since Open, and how many reloads
@@ -255,8 +256,8 @@ func (f *File) Rules() []weir.Rule {
 }
 
 // Reads returns the parts of a request on which a rule's key and cost depend, such as "ip",
-// "header:X-Tenant" and "content-length". For a key that is a list or uses first-of, the parts that
-// each of its keys depends on are included. Use Reads in programs that have only part of each
+// "header:X-Tenant" and "content-length". For a key that is a list or uses first-of, Reads includes
+// the parts on which each of its keys depends. Use Reads in programs that have only part of each
 // request, such as a line of an access log. If there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)

@@ -28,9 +28,9 @@
 //	  - name: auth.createToken
 //	    config: [{limit: 20, period: 60}, {limit: 5, period: 3}]
 //
-// No other field is required. This file applies two GCRA limits to each client address. The fields
-// key, algorithm, timezone and headers at the top level set defaults for all rules. In a rule, the
-// fields algorithm, burst and timezone set defaults for its limits:
+// No other field is required. This file applies two GCRA limits to each client address. The
+// top-level fields key, algorithm, timezone and headers set defaults for all rules. A rule's fields
+// algorithm, burst and timezone set defaults for its limits:
 //
 //	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client
 //	proxy-header: x-forwarded-for # the default; the other value is forwarded
@@ -66,13 +66,13 @@
 //     week and month stand for calendar windows.
 //   - burst is for gcra, token-bucket and leaky-bucket only.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
-//     or a list of these. A list may also contain exposed, which adds the fields' names to
+//     or a list of these. A list may also contain the word exposed, which adds the fields' names to
 //     Access-Control-Expose-Headers.
 //   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - settle is reserved (the default) or used. With the value reserved, a request is charged its
-//     cost. With the value used, it is charged the units that its handler reports or draws: see
+//   - settle is "reserved" (the default) or "used". With "reserved", a request is charged its cost.
+//     With "used", it is charged the units that its handler reports or draws: see
 //     [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
@@ -83,7 +83,7 @@
 //   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the maximum random time
 //     that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
 //   - overrides give keys their own limits: see docs/overrides.md.
-//   - penalty has the fields strikes, for and most, which correspond to Strikes, Duration and
+//   - penalty has the fields "strikes", "for" and "most", which correspond to Strikes, Duration and
 //     MaxDuration of [weir.Penalty]. The strikes field is a limit whose default algorithm is
 //     anchored-window.
 //
@@ -99,10 +99,10 @@
 // # Reloads
 //
 // Stores keep counts under the key and the names of the rule, limit and algorithm. A reload
-// preserves a count if none of these changes. You can therefore change a limit's numbers without
-// losing its count, and add or remove limits without losing the counts of the rule's other limits.
-// A limit without a name is named after its period ([weir.Limit.StoredName]), so give it a name if
-// its period may change. A [Change] says whether a reload loses the counts of a rule or limit. If
-// the secret of [keys.Hashed] changes, the counts of all hashed keys start again at 0. A reload
-// cannot detect such a change.
+// preserves a count if the key and these names stay the same. You can therefore change a limit's
+// numbers without losing its count, and add or remove limits without losing the counts of the
+// rule's other limits. A limit without a name is named after its period ([weir.Limit.StoredName]),
+// so give it a name if its period may change. A [Change] says whether a reload loses the counts of
+// a rule or limit. If the secret of [keys.Hashed] changes, the counts of all hashed keys start
+// again at 0. A reload cannot detect such a change.
 package config

@@ -19,10 +19,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a Store that wraps another store, next. If the limits of one of the named rules
-// refuse a charge, the Store pays for it with granted units. Each refusal under these rules
-// requires a second call to the wrapped store; refusals under other rules do not. New panics if
-// next is nil or if no rule is named.
+// New returns a Store that wraps another store (the next argument). If the limits of one of the
+// named rules refuse a charge, the Store pays for it with granted units. Each refusal under these
+// rules requires a second call to the wrapped store; refusals under other rules do not. New panics
+// if next is nil or if no rule is named.
 //
 // The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of the
 // second calls are answered from memory, because the Hybrid remembers for one second that a key has
@@ -65,9 +65,9 @@ type Store struct {
 	rules []string
 }
 
-// Grant gives a key 1 to 2^50 extra units under a rule. They expire after d, or after 35 years if d
-// is 0. They are added to units left from earlier grants, up to 2^50 in total. The earlier units
-// and the new ones then all expire at the later of the two expiry times.
+// Grant gives a key extra units under a rule: at least 1, and at most 2^50. They expire after d, or
+// after 35 years if d is 0. They are added to units left from earlier grants, up to 2^50 in total.
+// The earlier units and the new ones then all expire at the later of the two expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:

@@ -80,30 +80,30 @@ const (
 
 // Parse returns the limits that a response's header fields describe, and how long Retry-After or
 // retry-after-ms asks the client to wait. If the response contains neither field, retryAfter is 0.
-// The keys of h must be in canonical form, as in headers read by net/http. Pass as now the time at
-// which the response arrived, according to the local clock.
+// The keys of h must be in canonical form, as in headers read by net/http. The argument now is the
+// time at which the response arrived, according to the local clock.
 //
 // A limit that the response describes in two dialects is returned twice. Limits from the fields of
-// IETF, Draft06 and Draft07 come first. If the response also describes the policy of such a limit,
-// both are combined in one Limit.
+// the dialects IETF, Draft06 and Draft07 come first. If the response also describes the policy of
+// such a limit, the limit and its policy are combined in one Limit.
 //
 // Because some servers use the wrong time format for a field, Parse accepts any format in any
-// field. Numbers below 10^8 are seconds from now, numbers from 10^8 are Unix seconds, and numbers
-// from 10^11 are Unix milliseconds. A number may have decimals. A retry-after-ms field, however, is
-// always the number of milliseconds to wait. A Unix time more than a year in the past means
-// "never", so the wait is 24 hours. Other formats are durations ("6m0s"), RFC 3339 and the three
-// HTTP date formats. Waits are capped at 24 hours. Negative and malformed values are ignored.
+// field. Numbers below 10^8 are seconds from now, larger numbers below 10^11 are Unix seconds, and
+// even larger numbers are Unix milliseconds. A number may have decimals. A retry-after-ms field,
+// however, is always the number of milliseconds to wait. A Unix time more than a year in the past
+// means "never", so the wait is 24 hours. Other formats are durations ("6m0s"), RFC 3339 and the
+// three HTTP date formats. Waits are capped at 24 hours. Negative and malformed values are ignored.
 //
 // The server's clock may differ from the local one, so Parse interprets absolute times relative to
 // the response's Date field. Because Date is in whole seconds, a wait may be up to a second too
-// long, but never too short. If the Date field is missing, or differs from the argument now by more
-// than a day, Parse uses now instead.
+// long, but never too short. If the Date field is missing or invalid, or if it differs from the
+// argument now by more than a day, Parse uses that argument instead.
 //
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.
 //
 // If Retry-After is sent twice, Parse uses the longer wait. If retry-after-ms differs from
-// Retry-After by less than a second, it is the same wait with higher precision.
+// Retry-After by less than a second, it specifies the same wait more precisely.
 func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Duration) {
 	r := reader{h: h, base: now}
 	if r.count("Age") > 0 {

@@ -10,8 +10,8 @@ import (
 
 // ByIPPrefix is like [weir.ByIP], but groups addresses into networks of the given sizes. The
 // arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
-// client that owns a larger network gets a separate quota for each network of this size that it
-// contains.
+// client that owns a larger network gets a separate quota for each network of this size within the
+// larger one.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("keys: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -35,20 +35,20 @@ func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 // unknown. An AddrFunc must be safe for concurrent use.
 type AddrFunc func(r *http.Request) (addr netip.Addr, ok bool)
 
-// ClientAddr returns an AddrFunc that finds the client's address in the same way as [weir.ByIP]. It
-// returns ok false if the client has no address, as on a Unix socket.
+// ClientAddr returns an AddrFunc that finds the client's address in the same way as [weir.ByIP].
+// Its result ok is false if the client has no address, as on a Unix socket.
 func ClientAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ClientAddr", addr.ForwardedFor, trusted).Addr
 }
 
 // ForwardedAddr returns an AddrFunc that finds the client's address in the same way as
-// [ByForwarded]. It returns ok false if the client has no address, as on a Unix socket.
+// [ByForwarded]. Its result ok is false if the client has no address, as on a Unix socket.
 func ForwardedAddr(trusted ...netip.Prefix) AddrFunc {
 	return addr.NewProxies("keys: ForwardedAddr", addr.Forwarded, trusted).Addr
 }
 
-// ByAddr is like [ByIPPrefix], but calls the function find to obtain the client's address. If that
-// function returns no address, the request has no key.
+// ByAddr is like [ByIPPrefix], but it obtains the client's address by calling find. If find returns
+// no address, the request has no key.
 func ByAddr(find AddrFunc, ipv4, ipv6 int) weir.KeyFunc {
 	size := addr.CheckedSizes("keys: ByAddr", ipv4, ipv6)
 	if find == nil {

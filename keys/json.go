@@ -29,10 +29,11 @@ const unreadable = "unreadable"
 //
 // If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
 // This happens if the body is longer than max bytes, is truncated, is nested more deeply than
-// encoding/json allows, or is not a JSON object but, for example, a JSON-RPC batch. It also happens
-// if the body contains the field twice, if the field's value has another type, or if the request
-// declares a body but does not send it, as in forward auth. A body of unknown length (chunked) must
-// be shorter than max bytes. ByJSON ignores the Content-Type, because many handlers do.
+// encoding/json allows, or is not a JSON object (a JSON-RPC batch, for example, is an array). It
+// also happens if the body contains the field twice, if the field's value has another type, or if
+// the request declares a body but does not send it, as in forward auth. A body of unknown length
+// (chunked) must be shorter than max bytes. ByJSON ignores the Content-Type, because many handlers
+// do.
 //
 // A request has no key if the body is empty, if the field or an object on its path is missing or
 // null, or if the field is an empty string. Use [weir.FirstOf] to give such requests another key.

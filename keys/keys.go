@@ -81,9 +81,9 @@ func ByMethod() weir.KeyFunc {
 	}
 }
 
-// ByContext uses the value that the request's context holds for the given context key, such as the
-// user stored there by authentication middleware. The value must be a [fmt.Stringer], or have a
-// string or integer type. If it is missing, empty or of another type, the request has no key.
+// ByContext uses the value that the request's context holds for the given context key: for example,
+// the user that authentication middleware stored there. The value must be a [fmt.Stringer], or have
+// a string or integer type. If it is missing, empty or of another type, the request has no key.
 func ByContext(key any) weir.KeyFunc {
 	if key == nil {
 		panic("keys: ByContext: key is nil")
@@ -112,8 +112,8 @@ func ByContext(key any) weir.KeyFunc {
 // Hashed replaces each key with its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
 // encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
 // API keys, and cannot test guesses without the secret. Processes that share a store need the same
-// secret. If the secret changes, every key's count starts again at 0. If the function key returns
-// ok false, the returned function does too.
+// secret. If the secret changes, every key's count starts again at 0. If the argument key finds no
+// key in a request, neither does the returned function.
 func Hashed(secret []byte, key weir.KeyFunc) weir.KeyFunc {
 	if len(secret) == 0 {
 		panic("keys: Hashed: secret is empty")

@@ -20,9 +20,10 @@ type List struct {
 	lengths  []int // the lengths of starts
 }
 
-// NewList returns a list of the given entries. An address such as "192.0.2.7" or a network such as
-// "10.0.0.0/8" matches keys that equal it or lie within it. The entry "tenant-a/*" matches all keys
-// with the prefix "tenant-a/". Any other entry matches only that exact key.
+// NewList returns a list of the given entries. An entry that is an address, such as "192.0.2.7", or
+// a network, such as "10.0.0.0/8", matches all keys that equal the entry or lie within it. The
+// entry "tenant-a/*" matches all keys with the prefix "tenant-a/". Any other entry matches only
+// that exact key.
 //
 // Entries are compared with the rule's whole key. With weir.ByIP, the key of an IPv6 client is a
 // /64 network, so the entry "2001:db8::1" matches no key, and a denylist with this entry refuses
@@ -79,9 +80,9 @@ func (l *List) Has(key string) bool {
 	return ok && l.networks.hold(network)
 }
 
-// An AddrList is a set of addresses and networks. To use it in weir.Rule.Policy, pass the function
-// that its Match method returns to [weir.When]. It is compared with the request's client address,
-// not with the rule's key.
+// An AddrList is a set of addresses and networks. To use it in weir.Rule.Policy, call its Match
+// method and pass the resulting function to [weir.When]. The list is compared with the request's
+// client address, not with the rule's key.
 type AddrList struct{ networks networks }
 
 // NewAddrList returns a list of addresses such as "192.0.2.7" and "2001:db8::1", and networks such

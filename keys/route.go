@@ -14,7 +14,7 @@ import (
 
 // ByPathValue uses the value of a wildcard in the route as the key. It calls
 // [http.Request.PathValue], which works with net/http and with chi. The value exists only after the
-// router has run, so with chi, use r.With on the router that matches the route, not r.Use. If the
+// router has run, so with chi, use r.With, not r.Use, on the router that matches the route. If the
 // value is missing or empty, the request has no key.
 //
 // The key is the decoded value, so /users/alice and /users/alic%65 have the same key. If a value

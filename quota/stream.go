@@ -26,8 +26,9 @@ import (
 // All Streams for the same key, in all processes that share the store, together draw no more than
 // the key's limits allow. To save calls to the store, a Stream takes units in advance, but never
 // more than it has drawn so far, and never more than an eighth of the remaining units. If the
-// process dies, units that were taken but not drawn still count as spent until they expire. If a
-// limit's algorithm is not a lease.Leaser, as with SlidingLog, a Stream takes nothing in advance.
+// process dies, units that were taken but not drawn still count as spent until they expire. If the
+// algorithm of a limit is not a lease.Leaser (SlidingLog, for example, is not one), a Stream takes
+// nothing in advance.
 //
 // A Stream is safe for concurrent use. While one call to Draw is waiting for the store, other calls
 // to Draw block.
