@@ -68,9 +68,9 @@ func Cost(max int64) func(*http.Request) int64 {
 
 // OnLimited returns a handler for Options.OnLimited. It responds to a refused request with status
 // 200 and a JSON-RPC error that has the request's id, the code CodeLimited and a readable message.
-// The error's data member contains the reason for the refusal. If waiting helps, data also contains
-// retryAfter, the number of seconds in the Retry-After header field. A batch gets one error per
-// request.
+// The error's data member contains the reason for the refusal. If waiting helps, the data member
+// also contains retryAfter, the number of seconds in the Retry-After header field. A batch gets one
+// error per request.
 //
 // The handler calls weir.Refuse instead if the request is a notification (which has no id) or a
 // batch of more than 100 requests. It does the same if the body is missing (as in an MCP client's

@@ -50,10 +50,10 @@ type Options struct {
 // secret seed, so clients cannot choose keys that collide. Among a million states, the probability
 // that any two collide by chance is one in 37 million.
 //
-// When the store is full, a new state replaces one of a few candidates. The store prefers a state
-// whose whole quota is available, then a state that has always had units left, then a state that
-// has run out of units. Among similar candidates, it replaces the one whose whole quota will be
-// available soonest. A state that caused a charge to be refused is kept until its whole quota is
+// When the store is full, a new state replaces one of a few candidates. The store prefers to
+// replace a state whose whole quota is available, then one that has always had units left, then one
+// that has run out of units. Among similar candidates, it replaces the one whose whole quota will
+// be available soonest. A state that caused a charge to be refused is kept until its whole quota is
 // available again.
 type Store struct {
 	clock  clock
@@ -100,9 +100,9 @@ var handlerMade remade.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
 // ctx.Err(), quota.ErrFull, or an error from Transaction.Validate. Take returns quota.ErrFull if it
-// needs room for a new state, but each state that it could replace has been used to refuse a
-// charge. This can happen only if more than nine tenths of MaxKeys states have been used in this
-// way, or if a transaction needs more states than a small store can hold.
+// needs room for a new state and each state that it could replace has been used to refuse a charge.
+// This can happen only if the number of states that have been used in this way exceeds nine tenths
+// of MaxKeys, or if a transaction needs more states than a small store can hold.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

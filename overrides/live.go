@@ -76,9 +76,9 @@ type LiveOptions struct {
 //
 // Until the table has been read for the first time, no overrides are in effect: requests from
 // denied keys and networks are served, and every key has the limits of its rule. During this time,
-// Ready reports false. A warning is logged when the Keeper first fails, and another when the first
-// request arrives. If denied keys must never be served, wait until Ready reports true before
-// accepting requests.
+// Ready reports false. A warning is logged when the Keeper first fails, and another warning when
+// the first request arrives. If denied keys must never be served, wait until Ready reports true
+// before accepting requests.
 type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
@@ -128,10 +128,10 @@ func (l *Live) unread(rule string) {
 	}
 }
 
-// Of returns a function to use as the rule's weir.Rule.ForKey. If the table has an override for a
-// key, the returned function returns the override's policy. Otherwise, it returns the result of the
-// function that was passed as file, which may be nil. For example, pass the ForKey method of a
-// Table.
+// Of returns a function for the ForKey field of the weir.Rule with the given name. If the table has
+// an override for a key, the returned function returns the override's policy. Otherwise, it returns
+// file(key), or the zero Policy if file is nil. For example, pass the ForKey method of a Table as
+// file.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,8 +157,8 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 	}
 }
 
-// OverridesKeys reports whether overrides take effect under the rule, because [Live.Of] has been
-// called for it.
+// OverridesKeys reports whether overrides take effect under the rule, that is, whether [Live.Of]
+// has been called for it.
 func (l *Live) OverridesKeys(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -292,7 +292,7 @@ func (l *Live) Remove(ctx context.Context, rule, key string) (found bool, err er
 }
 
 // Get returns the override that was set for exactly this rule and key. An override for "tenant-a/*"
-// is therefore returned only if the argument key is "tenant-a/*" itself.
+// is therefore returned only if the key argument is "tenant-a/*" itself.
 func (l *Live) Get(rule, key string) (o Override, ok bool) {
 	for _, o := range l.All() {
 		if nameOf(o.Rule, o.Key) == nameOf(rule, key) {

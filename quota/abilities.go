@@ -56,17 +56,17 @@ type Stepper interface {
 // Charges leave the queue one after the other.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
-	// queue at its slot, but not before the instant given by the argument at. Both instants are in
-	// µs since 1970. The result next is the state with the charge in it, and wait is the time from
-	// now until the charge leaves the queue. If there is no room, ok is false, next is s, and wait
-	// is the time until there is room, or Never.
+	// queue at its slot, but not before the instant in the at argument. Both instants are in µs
+	// since 1970. The result next is the state with the charge in it, and wait is the time from now
+	// until the charge leaves the queue. If there is no room, ok is false, next is s, and wait is
+	// the time until there is room, or Never.
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }
 
 // A Reserver is an Algorithm with a separate method for reservations, because Take would discard
-// data that is needed to cancel one. The argument now is the time at which the reservation is made,
-// and the argument at is the later time for which it is made. Reserve makes the decision that Take
-// would make at that later time, and keeps the data for a cancellation.
+// data that is needed to cancel one. The now argument is the time at which the reservation is made,
+// and the at argument is the later time for which it is made. Reserve makes the decision that Take
+// would make at that later time, and keeps the data that a cancellation needs.
 type Reserver interface {
 	Reserve(s State, l *Limit, now, at, cost int64) (State, Decision)
 }
@@ -74,9 +74,9 @@ type Reserver interface {
 // A Canceler is an Algorithm that can refund the units of a particular reservation. Other
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
-	// Cancel refunds units that were spent at one instant, given by the argument at: n > 0 units,
-	// or fewer if fewer of them still count. That instant may be before or after now; both are in
-	// µs since 1970. Units that Cancel cannot identify stay spent.
+	// Cancel refunds units that were spent at one instant, the at argument: n > 0 units, or fewer
+	// if fewer of them still count. That instant may be before or after now; both are in µs since
+	// 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s State, l *Limit, now, at, n int64) State
 }
 
@@ -84,17 +84,17 @@ type Canceler interface {
 // ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
 // enough of the spent units have expired.
 type Forcer interface {
-	// Force spends cost > 0 units even if they do not fit. It spends them at the instant given by
-	// the argument at, in µs since 1970, which is never before s.At.
+	// Force spends cost > 0 units even if they do not fit. It spends them at the instant in the at
+	// argument, in µs since 1970, which is never before s.At.
 	Force(s State, l *Limit, at, cost int64) State
 }
 
 // Metered is an Algorithm whose debt drains at a constant rate, such as GCRA or a bucket. A store
 // can do the arithmetic of such an algorithm itself, with three numbers that Meter returns. All
-// three are in ticks: unit is what one unit adds to the debt, rate is how much of the debt drains
-// in a microsecond, and full is the largest debt allowed. In a State, the field A is the debt at
-// the time At, and the field B is the value of unit. The functions in Lua have parameters for these
-// three numbers in place of quota, period and burst.
+// three are in ticks: the debt that one unit adds (unit), the debt that drains in a microsecond
+// (rate), and the largest debt allowed (full). In a State, the A field is the debt at the time in
+// the At field, and the B field is the value of unit. The Lua functions take these three numbers as
+// parameters, in place of quota, period and burst.
 type Metered interface {
 	Meter(l *Limit) (unit, rate, full int64)
 }
@@ -103,9 +103,9 @@ type Metered interface {
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l has no
-// effect when it is charged together with the other limit for the same key, because l allows every
-// unit that the other limit allows. If Redundant cannot tell, it must return false. weir.New and
+// A Comparer is an Algorithm that can detect redundant limits. Redundant reports whether l allows
+// every unit that the other limit allows, so that l has no effect when it is charged together with
+// the other limit for the same key. If Redundant cannot tell, it must return false. weir.New and
 // package config reject redundant limits.
 type Comparer interface {
 	Redundant(l, other *Limit) bool
@@ -130,11 +130,11 @@ type Batcher interface {
 }
 
 // Instant is a Store that makes decisions in memory without waiting. Its Take method may use ctx
-// only to check whether ctx is done, and must not modify or retain charges. The method Instant must
+// only to check whether ctx is done, and must not modify or retain charges. The Instant method must
 // return its receiver. A store that merely embeds an Instant is therefore not treated as one.
 type Instant interface{ Instant() Store }
 
 // A Payer is a Store that pays for refused charges with granted units, such as a credit.Store.
-// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls that
-// store for strikes, bans and rules in shadow mode.
+// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls the
+// underlying store for strikes, bans and rules in shadow mode.
 type Payer interface{ Unpaid() Store }

@@ -14,12 +14,12 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to it.
-// If no other call for the key is in progress, a call is passed to the wrapped store immediately.
-// Calls that arrive while it is in progress wait, and are sent together as soon as it returns.
-// Coalesce never delays a call just to collect more of them. Each caller gets the same decision as
-// if the calls had been made one by one, in order of arrival. A caller gets an error only if its
-// own transaction fails, or if the shared call fails as a whole.
+// Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to the
+// wrapped store. If no other call for the key is in progress, a call is passed on immediately.
+// Further calls wait until that call returns, and are then sent together immediately. Coalesce
+// never delays a call just to collect more of them. Each caller gets the same decision as if the
+// calls had been made one by one, in order of arrival. A caller gets an error only if its own
+// transaction fails, or if the shared call fails as a whole.
 //
 // Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
 // waiting ahead of it. If a caller's context is done while the caller waits, Take returns
@@ -28,7 +28,7 @@ import (
 // callers, the background context carries the context values of the first such caller. If the
 // wrapped store panics in a shared call, every caller of that call gets an error.
 //
-// Keys are distributed over 16 queues by hash. Calls for different keys in the same queue also wait
+// Keys are distributed over 16 queues by hash. Within a queue, calls for different keys also wait
 // for each other and are combined. A transaction with several keys joins the queue of its first
 // key.
 //

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Decide evaluates t and fills in its Result. It is for implementations of Store. The elements of
-// states are the current states, one for each charge. If all charges fit, Decide replaces these
-// elements with the new states, which the store must keep, and returns true. Otherwise, and in
-// ModePeek, Decide leaves them unchanged and returns false. The argument now is the time on the
-// store's clock, in microseconds since 1970. The transaction must be valid.
+// Decide evaluates t and fills in its Result. It is for implementations of Store. The states
+// argument holds the current states, one for each charge. If all charges fit, Decide replaces them
+// with the new states, which the store must keep, and returns true. Otherwise, and in ModePeek,
+// Decide leaves them unchanged and returns false. The now argument is the time on the store's
+// clock, in microseconds since 1970. The transaction must be valid.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -271,7 +271,7 @@ func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Durat
 
 // An Undo holds the state of a key before and after a reservation. Only stores use its fields. If
 // no other charge has changed the state in the meantime, cancelling the reservation restores the
-// state that is stored in the field Before.
+// state in the Before field.
 type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970

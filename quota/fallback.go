@@ -41,10 +41,10 @@ type FallbackOptions struct {
 // more than twice the limit is admitted.
 //
 // A failed call to the primary store may still have spent the units, for example if only the answer
-// was lost. The charge may then count in both stores, which can only lower the number of units that
-// are admitted later. A refund, like a call with ModeForget, takes effect in the store that
-// answers, or in both stores if only the primary store's answer was lost. If n refunded units were
-// spent in the other store, up to n extra units may be admitted. The secondary store keeps its
+// was lost. The charge may then count in both stores, which can reduce the number of units that are
+// admitted later, but not increase it. A refund or a call with ModeForget takes effect in the store
+// that answers, or in both stores if only the primary store's answer was lost. If n refunded units
+// were spent in the other store, up to n extra units may be admitted. The secondary store keeps its
 // counts between outages.
 //
 // Fallback panics if a store is nil, or if both are the same store.

@@ -29,10 +29,10 @@ import (
 //
 // The first call to release returns the units to the store, and later calls do nothing. If units
 // cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
-// the store is down for longer than half the lease, the units may expire while they are still in
-// use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
-// unchanged. If there is such an error, units may have been spent, and units of a concurrency limit
-// count until their lease expires.
+// the store is down for longer than half the lease duration, the units may expire while they are
+// still in use. It is an error if a charge has a Cost of 0 or less. Errors from the store are
+// returned unchanged. If there is such an error, units may have been spent, and units of a
+// concurrency limit count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // expire.
 //
 // If units cannot be renewed or released, Keep calls the given function with a description of the
-// problem, such as "units not refunded", and the rule's name. If the function is nil, Keep logs a
-// warning to slog.Default() instead.
+// problem, such as "units not refunded", and with the rule's name. If the function is nil, Keep
+// logs a warning to slog.Default() instead.
 func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond

@@ -82,8 +82,8 @@ func (l *Limit) InFlight() bool {
 }
 
 // Redundant reports whether l allows every unit that the other limit allows. If so, l has no effect
-// when both are charged for the same key. Both limits must be valid. If the algorithm of l is not a
-// Comparer, Redundant returns false.
+// when both limits are charged for the same key. Both limits must be valid. If the algorithm of l
+// is not a Comparer, Redundant returns false.
 func (l *Limit) Redundant(other *Limit) bool {
 	c, ok := l.Algorithm.(Comparer)
 	return ok && c.Redundant(l, other)
@@ -140,10 +140,10 @@ func (l *Limit) Fault() error {
 	return nil
 }
 
-// StoredName returns the name under which stores keep the limit's counts. It is Name or, if Name is
-// empty, a short form of Period such as "1m" or "1500ms". A limit therefore keeps its counts when
-// other limits are added to its rule or removed from it. If the Period may change, set Name so that
-// the limit keeps its counts.
+// StoredName returns the name under which stores keep the limit's counts. It is Name, or a short
+// form of Period (such as "1m" or "1500ms") if Name is empty. A limit therefore keeps its counts
+// when other limits are added to its rule or removed from it. If the Period may change, set Name so
+// that the limit keeps its counts.
 func (l *Limit) StoredName() string {
 	if l.Name != "" {
 		return l.Name

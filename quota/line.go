@@ -12,10 +12,10 @@ import (
 	"github.com/seed83679106/weir/internal/line"
 )
 
-// TakeInLine is like store.Take, but if a concurrency limit refuses t, it waits for units to be
-// released, for up to t.Within. It returns how long it waited, not counting its calls to the store.
-// TakeInLine is for code that creates transactions itself; other code uses Hold. The Mode of t must
-// be ModeSpend.
+// TakeInLine is like store.Take, but if a concurrency limit refuses t, TakeInLine waits up to
+// t.Within for units to be released. It returns how long it waited, not counting its calls to the
+// store. TakeInLine is for code that creates transactions itself; other code uses Hold. The Mode of
+// t must be ModeSpend.
 //
 // In each process, the callers that wait for the same limit and key form a queue, in order of
 // arrival. Only the first caller in a queue calls the store. It calls the store when Keep releases
@@ -24,12 +24,12 @@ import (
 // caller spends nothing until all of its charges fit at the same time. The page docs/inflight.md in
 // the repository explains how processes share the units.
 //
-// If t does not fit by the time that t.Within or ctx's deadline has passed, or if waiting cannot
-// help, t is refused. If ctx is cancelled first, TakeInLine spends nothing and returns ctx.Err().
-// Errors from the store are returned immediately. TakeInLine does not interrupt its calls to the
-// store, so it may return some time after ctx is done. A transaction without a concurrency limit
-// waits only for callers ahead of it in the queue. It then reserves a slot, which begins t.Wait
-// after TakeInLine has returned.
+// The transaction t is refused if waiting cannot help, or if t still does not fit when t.Within or
+// ctx's deadline has passed. If ctx is cancelled first, TakeInLine spends nothing and returns
+// ctx.Err(). Errors from the store are returned immediately. TakeInLine does not interrupt its
+// calls to the store, so it may return some time after ctx is done. A transaction without a
+// concurrency limit waits only for callers ahead of it in the queue. It then reserves a slot. The
+// slot begins t.Wait after the return of TakeInLine.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err

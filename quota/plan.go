@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/internal/printable"
 )
 
-// Plan returns precomputed data for the i-th charge, such as a hash of its names, that depends only
-// on the rule and the limit. Call Plan only if Validate has returned nil and the rules and limits
-// of the charges have not changed since.
+// Plan returns precomputed data for the i-th charge, such as a hash of its names. The data depends
+// only on the rule and the limit. Call Plan only if Validate has returned nil and the rules and
+// limits of the charges have not changed since.
 func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
 
 func (t *Transaction) plan(i int) *plan {

@@ -7,14 +7,14 @@ import (
 )
 
 // Share wraps a store, and divides the Quota and Burst of each limit by the number of replicas. If
-// each replica has a separate store, all replicas together then admit no more than the limit. The
+// each replica has a separate store, all of them together then admit at most the limit. The
 // caller's charges are not modified. Response headers therefore show the whole limit, whereas
 // Remaining covers only this replica's share. A client whose requests all reach the same replica
 // gets only one share.
 //
 // The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota is smaller
 // than the number of replicas, all replicas together can therefore exceed the limit; the same is
-// true of a Burst, unless it is 0. To avoid this for GCRA and the buckets, express a small Quota
+// true of a Burst, unless it is 0. For GCRA and the buckets, avoid this by expressing a small Quota
 // over a longer Period with the same Burst, such as 60 per minute instead of 1 per second. Costs
 // are not divided, so a charge whose Cost exceeds the share is always refused. Share panics if next
 // is nil or replicas is below 1.

@@ -26,8 +26,9 @@ import (
 // All Streams for the same key, in all processes that share the store, together draw no more than
 // the key's limits allow. To save calls to the store, a Stream takes units in advance, but never
 // more than it has drawn so far, and never more than an eighth of the remaining units. If the
-// process dies, units that were taken but not drawn still count as spent until they expire. If a
-// limit's algorithm is not a lease.Leaser, as with SlidingLog, a Stream takes nothing in advance.
+// process dies, units that were taken but not drawn still count as spent until they expire. If the
+// algorithm of a limit is not a lease.Leaser (SlidingLog, for example, is not one), a Stream takes
+// nothing in advance.
 //
 // A Stream is safe for concurrent use. While one call to Draw is waiting for the store, other calls
 // to Draw block.
@@ -43,9 +44,9 @@ type Stream struct {
 }
 
 // NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
-// example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and the price of a token
-// as the Cost for a limit on money. If a charge has a Cost of 0 or less, every Draw returns an
-// error.
+// example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and use the price of a
+// token as the Cost for a limit on money. If a charge has a Cost of 0 or less, every call to Draw
+// returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
 }
@@ -56,8 +57,8 @@ func NewStream(store Store, charges ...Charge) *Stream {
 //
 // If ctx is done, Draw draws nothing and returns ctx.Err(). It does not interrupt its call to the
 // store, because only the store's answer shows how many units the Stream has obtained. Errors from
-// the store are returned unchanged, and units may then have been spent. The error is nil if drawn
-// is positive or n is 0. A negative n is an error.
+// the store are returned unchanged. After such an error, units may have been spent. The error is
+// nil if drawn is positive or n is 0. A negative n is an error.
 func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

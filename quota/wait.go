@@ -81,9 +81,9 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. The argument within and ctx's deadline limit how long Wait may wait. If the slot would
-// begin later than that, Wait spends nothing and immediately returns a *LimitedError. Callers with
-// the same key get slots in order of arrival, across all processes that share the store. For
+// then. How long Wait may wait is limited by the within argument and by ctx's deadline. If the slot
+// would begin later than that, Wait spends nothing and immediately returns a *LimitedError. Callers
+// with the same key get slots in order of arrival, across all processes that share the store. For
 // concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
 // them.
 //
@@ -166,8 +166,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel refunds the units, unless the slot has already begun. If no later slot has been reserved
-// in the meantime, each key's state is restored to what it was before the call to Reserve. A second
-// call does nothing.
+// in the meantime, Cancel restores each key's state to what it was before the call to Reserve. A
+// second call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -196,17 +196,17 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 // Peek returns the decisions that a call to Take with these charges would get now, but spends
 // nothing. See ModePeek.
 //
-// If the store is a HybridStore that refuses a charge from its cache, the Remaining of that charge
-// may be -1.
+// If the store is a HybridStore and refuses a charge from its cache, the Remaining of that charge
+// may be −1.
 func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, error) {
 	t := &Transaction{Charges: slices.Clone(charges), Mode: ModePeek}
 	err := store.Take(ctx, t)
 	return t, err
 }
 
-// Reset refunds, for each charge in charges, all units that the charge's key has spent under the
-// charge's limit. It ignores the Cost. Slots that are already reserved keep their times, and new
-// callers get later slots. To refund only some units, call Take with a negative Cost.
+// Reset refunds all units that the key of each charge has spent under the limit of that charge. It
+// ignores the Cost. Slots that are already reserved keep their times, and new callers get later
+// slots. To refund only some units, call Take with a negative Cost.
 func Reset(ctx context.Context, store Store, charges ...Charge) error {
 	t := &Transaction{Charges: slices.Clone(charges)}
 	for i := range t.Charges {

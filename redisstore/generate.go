@@ -19,54 +19,54 @@ import (
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
 // The first four arguments are the At, A, B and Until fields of the state; for a new key, all four
-// are 0. The arguments now and period are in µs, and the argument cost is never 0. The argument now
-// is never earlier than the argument at. If the state's At is in the future, the script passes that
-// time as now, and adds the time until then to the wait that the function returns. See Logged for
-// algorithms that keep logs.
+// are 0. The now and period arguments are in µs, and the cost argument is never 0. The now argument
+// is never earlier than the at argument. If the state's At is in the future, the script passes At
+// as the now argument, and adds the time until At to the wait that the function returns. See Logged
+// for algorithms that keep logs.
 //
-// If the cost fits, take returns 0 and the four numbers of the new state. Otherwise, it returns the
-// time in µs from now until the cost fits, or −1 if it never will. A negative cost refunds
-// units and always fits. The fourth number of the new state is its expiry time: from then on, the
-// state must lead to the same decisions as a new key. In Redis, numbers are float64, which
-// represents integers below 2^53 exactly; each returned number must be such an integer. In Lua 5.4,
-// numbers below 2^31 may be integers. Integer arithmetic overflows at 2^63, and string.format('%d')
-// rejects numbers with a fraction.
+// If the cost fits, the take function returns 0 and the four numbers of the new state. Otherwise,
+// it returns the time in µs from now until the cost fits, or −1 if the cost will never fit. A
+// negative cost refunds units and always fits. The fourth number of the new state is its expiry
+// time: from then on, the state must lead to the same decisions as a new key. In Redis, numbers are
+// float64, which represents integers below 2^53 exactly; each returned number must be such an
+// integer. In Lua 5.4, numbers below 2^31 may be integers. Integer arithmetic overflows at 2^63,
+// and string.format('%d') rejects numbers with a fraction.
 //
 // Each function receives two more arguments after burst: the edges (if the algorithm is Edged) and
-// the C field of the state. If the C field of the new state is not 0, each of the functions take,
-// queue and cancel returns it as a fifth number. The function force is the only one that may change
-// C from 0 to another value.
+// the C field of the state. If the C field of the new state is not 0, the take, queue and cancel
+// functions return it as a fifth number. Only the force function may change C from 0 to another
+// value.
 //
 // The code must define only local names, because a script can contain the code of several
 // algorithms. Two algorithms with the same Name must have the same code, because a script contains
 // only one of them.
 //
-// The code of a quota.Queuer also defines a function queue, the code of a quota.Canceler defines a
-// function cancel, and the code of a quota.Forcer defines a function force. Define these functions
-// after the function take and every function that it calls:
+// The code of a quota.Queuer also defines a queue function, the code of a quota.Canceler defines a
+// cancel function, and the code of a quota.Forcer defines a force function. Define these functions
+// after the take function and after every function that it calls:
 //
 //	local function queue(at, a, b, till, now, turn, cost, quota, period, burst)
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// In the functions queue and cancel, the argument now is the clock time, which may be earlier than
-// the state's At. The function queue finds the first free place in the queue at or after the time
-// given by the argument turn. It returns the wait in µs and a boolean that says whether there is
-// room. If there is room, it also returns the four numbers of the new state. The function cancel refunds units that were
-// spent at one instant. It takes that instant as its sixth argument, and the number of units to
-// refund as its seventh. It returns the four numbers of the new state, or nothing if no units were
-// spent at that instant. The function force returns the four numbers of the new state followed by
-// its C field, or nothing if it spends nothing.
+// In the queue and cancel functions, the now argument is the clock time, which may be earlier than
+// the state's At. The queue function finds the first free place in the queue at or after the time
+// in its sixth argument. It returns the wait in µs and a boolean that says whether there is room.
+// If there is room, it also returns the four numbers of the new state. The cancel function refunds
+// units that were spent at one instant. It takes that instant as its sixth argument, and the number
+// of units to refund as its seventh. It returns the four numbers of the new state, or nothing if no
+// units were spent at that instant. The force function returns the four numbers of the new state,
+// followed by its C field. If it spends nothing, it returns nothing.
 type Scripted interface {
 	Lua() string
 }
 
 // Edged is a Scripted algorithm with windows, such as calendar months, whose boundaries a script
 // cannot compute. Edges returns the start times of consecutive windows in ascending order, in µs
-// since 1970. The first of these times is earlier than the argument at, and the last is well after
+// since 1970. The first of these times is earlier than the at argument, and the last is well after
 // it. The Lua functions receive these edges as a string of packed doubles, to be decoded with
-// struct.unpack. If the store has called Edges several times, a 0 follows the result of each call
-// except the last. If the Lua code needs an edge that is not in the string, it calls
+// struct.unpack. If the store has called Edges several times, the results of successive calls are
+// separated by a 0. If the Lua code needs an edge that is not in the string, it calls
 // error(string.format('WEIR edges %.0f ', instant)). The store then adds the edges around that
 // instant and runs the script again.
 type Edged interface {

@@ -147,7 +147,7 @@ type Store struct {
 //
 // Create the client with ClientOptions, which returns suitable settings. Other settings also work,
 // but Warnings reports those that make the store slower or less reliable. New adds a hook to the
-// client that records why connections fail, so that errors can include the cause.
+// client. The hook records why connections fail, so that errors can include the cause.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case rdb == nil:

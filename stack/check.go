@@ -52,10 +52,10 @@ func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, pro
 // Redis was unreachable or has not been checked yet. Err makes no network call, so a health check
 // may call it often.
 //
-// The store repeats the check until it succeeds, and waits at most 10 s after each failure. It
-// checks Redis again if a request fails with quota.ErrUnusable and the last check was more than 10
-// s ago. Err does not report other outages that begin after a successful check; metrics and the log
-// do.
+// The store repeats the check until the check succeeds, and waits at most 10 s after each failure.
+// It checks Redis again if a request fails with quota.ErrUnusable and the last check was more than
+// 10 s ago. Err does not report other outages that begin after a successful check; metrics and the
+// log do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
 // Close stops the background check of Redis. It does not close the client, and the store remains

@@ -66,9 +66,9 @@ func random(t testing.TB, store quota.Store) {
 }
 
 // Limits tests whether a store makes the same decisions as the algorithms of the limits, including
-// their Lua. It makes random charges, and compares every field of every Decision with the result of
-// Algorithm.Take. Pass at least three limits with different names: one with a period of about a
-// millisecond, one with a period of about an hour, and one with a different algorithm.
+// their Lua code. It makes random charges, and compares every field of every Decision with the
+// result of Algorithm.Take. Pass at least three limits with different names: one with a period of
+// about a millisecond, one with a period of about an hour, and one with a different algorithm.
 func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	t.Helper()
 	lastUnit(t, store, limits)

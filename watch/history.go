@@ -118,8 +118,8 @@ func isNear(l *quota.Limit, d *quota.Decision) bool {
 }
 
 // History returns the number of requests under a rule in the last 15 minutes, broken down by
-// outcome. There is one Count for each of 180 intervals, oldest first. The length of an interval is
-// HistoryEvery. The last interval is still in progress; the second result is the time since it
+// outcome. It returns one Count for each of 180 intervals, oldest first. The length of an interval
+// is HistoryEvery. The last interval is still in progress; the second result is the time since it
 // began. A request counts as allowed if no rule refused it, and as refused under each rule that
 // refused it. If rule is "", every request is counted once. An interval without requests has a zero
 // Count.
@@ -143,8 +143,8 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	return counts, since
 }
 
-// Failure returns the quota.Cause and the time of the last error that prevented a decision. If
-// there was no such error, cause is empty.
+// Failure returns the cause (see quota.Cause) and the time of the last error that prevented a
+// decision. If there was no such error, cause is empty.
 func (t *Traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

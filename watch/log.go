@@ -11,11 +11,11 @@ import (
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most perSecond
-// lines a second. If lines are dropped, the next line contains the number of dropped lines, as the
-// attribute unlogged. Each line contains the rule and the reason, such as "limit", "ban", "deny" or
+// lines a second. If lines are dropped, the next line contains their number in the attribute
+// "unlogged". Each line contains the rule and the reason, such as "limit", "ban", "deny" or
 // "error". If a limit refused the request, the line also contains the limit. If waiting helps, it
-// contains the attribute retry_after, and if there was an error, the attribute err. A nil logger
-// means slog.Default(). A perSecond value below 1 is treated as 1.
+// contains the attribute "retry_after". If there was an error, it contains the attribute "err". A
+// nil logger means slog.Default(). A perSecond value below 1 is treated as 1.
 //
 // Keys may be personal data. If the function key is nil, keys are not logged; otherwise, Log writes
 // what the function returns for a key.

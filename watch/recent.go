@@ -99,8 +99,8 @@ func cut(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-// Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some of
-// them are left out (see Line.LeftOut).
+// Recent returns the latest refusals, newest first, and at most n of them. If refusals are
+// frequent, some of them are left out (see Line.LeftOut).
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

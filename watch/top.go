@@ -218,7 +218,8 @@ func (t *Top) now() {
 }
 
 // Find returns how often a key was refused under a rule in the last hour. If the Top remembers no
-// refusal of the key, ok is false. Find counts refusals in shadow mode only if there are no others.
+// refusal of the key, ok is false. Find counts refusals in shadow mode only if the key has no
+// others under the rule.
 func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,9 +233,10 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 }
 
 // Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. It
-// rounds d up to whole minutes, at most 60. The current minute counts as one of these, although it
-// has not ended. The second result is the duration that the counts actually cover. Keys that
-// clients make up come last, because their Error is almost as large as their Count.
+// rounds d up to a whole number of minutes, from 1 to 60. The current minute counts as one of
+// these, although it has not ended. The second result is the duration that the counts actually
+// cover. Keys that clients make up come last, because their Error is almost as large as their
+// Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
 	keys, over = t.keys(n)

@@ -400,6 +400,12 @@ func TestWhich(t *testing.T) {
 			}
 		}
 	}
+	for preset, who := range map[string]string{"stripe": "Each API key ", "login": "Each client address "} {
+		p.click("#which [data-preset=" + preset + "]")
+		if got := p.text("#which .customers"); !strings.HasPrefix(got, who) {
+			t.Errorf("%s: got %q, want %s", preset, got, who)
+		}
+	}
 	set := func(name, value string) {
 		eval[any](p, fmt.Sprintf(`{ const e = document.querySelector("#which form").elements[%q]; e.value = %q; (e[0] ?? e).dispatchEvent(new Event("input", { bubbles: true })); }`, name, value))
 	}
@@ -422,6 +428,8 @@ func TestWhich(t *testing.T) {
 	eval[any](p, `globalThis.copied = ""; navigator.clipboard.writeText = async (text) => { copied = text; }`)
 	p.click("#which .text")
 	p.wait(`/\nGCRA\t\d+\t9\t/.test(copied) && copied.includes("What to tell your customers: Each account") && copied.endsWith(location.href)`)
+	p.click("#which [data-copy=customers]")
+	p.wait(`copied.startsWith("Each account may ") && document.querySelector("#note").textContent === "Text copied."`)
 	p.click("#which .share")
 	p.wait(`copied === location.href && location.hash.includes("quota=5&periods=15&unit=min&burst=&late=refuse&exact=yes&back=daily")`)
 	link := eval[string](p, "location.href")

@@ -66,7 +66,7 @@ func advise(t *Trial, set *settings) (a Advice) {
 	case back.algorithm != "" && wait:
 		giveUp(back.answer, "a queue lets one request through every %s. If it matters more, choose “is refused”.", short(every))
 	case back.algorithm != "" && t.Exact:
-		giveUp(back.answer, "%s could then hold %s, and you chose “must never happen”. If it matters more, choose “is fine after a pause”.", each, commas(kindOf(back.algorithm).worst(kindOf(back.algorithm).limitOf(set))))
+		giveUp(back.answer, "%s could then hold %s, and you chose “must never happen”. If it matters more, choose “is fine for a client that was idle”.", each, commas(kindOf(back.algorithm).worst(kindOf(back.algorithm).limitOf(set))))
 	case back.algorithm != "":
 		a.Algorithm = back.algorithm
 	}
@@ -83,14 +83,14 @@ func advise(t *Trial, set *settings) (a Advice) {
 	case t.Exact && q <= exactUpTo:
 		a.Algorithm = "sliding-log"
 		if set.Burst > q {
-			giveUp(fmt.Sprintf("at most %s at once", commas(set.Burst)), "they alone are more than %s in %s, and you chose “must never happen”. If it matters more, choose “is fine after a pause”.", commas(q), each)
+			giveUp(fmt.Sprintf("at most %s at once", commas(set.Burst)), "they alone are more than %s in %s, and you chose “must never happen”. If it matters more, choose “is fine for a client that was idle”.", commas(q), each)
 		} else if set.Burst != 0 && set.Burst != q {
 			giveUp(fmt.Sprintf("at most %s at once", commas(set.Burst)), "a sliding log lets %s through at once. A second limit can forbid that (scene 10).", commas(q))
 		}
 	case t.Exact:
 		a.Algorithm, a.Burst = "gcra", 1
 		if set.Burst > 1 {
-			giveUp(fmt.Sprintf("at most %s at once", commas(set.Burst)), "%s could then hold %s, and you chose “must never happen”. If it matters more, choose “is fine after a pause”.", each, commas(b+q-1))
+			giveUp(fmt.Sprintf("at most %s at once", commas(set.Burst)), "%s could then hold %s, and you chose “must never happen”. If it matters more, choose “is fine for a client that was idle”.", each, commas(b+q-1))
 		}
 	default:
 		a.Algorithm = "gcra"

@@ -1,13 +1,13 @@
 // The form of the ending: what it asks the library, and as a link.
 
 const presets = {
-  github: { quota: 5000, periods: 1, unit: "h", back: "hourly" },
-  stripe: { quota: 100, periods: 1, unit: "s", burst: 200 },
-  openai: { quota: 10000, periods: 1, unit: "d", back: "daily" },
-  login: { quota: 5, periods: 15, unit: "min", exact: "yes" },
+  github: { quota: 5000, periods: 1, unit: "h", back: "hourly", whose: "key" },
+  stripe: { quota: 100, periods: 1, unit: "s", burst: 200, whose: "key" },
+  openai: { quota: 10000, periods: 1, unit: "d", back: "daily", whose: "key" },
+  login: { quota: 5, periods: 15, unit: "min", exact: "yes", whose: "ip" },
 };
 
-// preset returns the answers of a preset, by name. Where the code runs is left as it is.
+// preset returns the answers of a preset, by name. On which servers the code runs is left as it is.
 export const preset = (name) => ({ burst: "", late: "refuse", exact: "no", back: "gradually", ...presets[name] });
 
 const units = { s: 1, min: 60, h: 3600, d: 86400 };
