@@ -135,6 +135,6 @@ type Batcher interface {
 type Instant interface{ Instant() Store }
 
 // A Payer is a Store that pays for refused charges with granted units, such as a credit.Store.
-// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls that
-// store for strikes, bans and rules in shadow mode.
+// Unpaid returns the underlying store, which does not use granted units. A weir.Limiter calls the
+// underlying store for strikes, bans and rules in shadow mode.
 type Payer interface{ Unpaid() Store }
