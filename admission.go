@@ -209,8 +209,8 @@ var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"
 //
 // Refuse recognizes gRPC, gRPC-Web and Connect clients by their Content-Type and sends them the
 // corresponding error code. Status 400 becomes invalid_argument, 401 unauthenticated, 404 not_found
-// and 503 unavailable. Status 403 becomes permission_denied, as does 429 if the key is denied. Any
-// other status becomes resource_exhausted. If waiting helps, the response includes a
+// and 503 unavailable. Status 403 becomes permission_denied, and so does status 429 if the key is
+// denied. Any other status becomes resource_exhausted. If waiting helps, the response includes a
 // google.rpc.RetryInfo.
 func Refuse(w http.ResponseWriter, r *http.Request) {
 	if v := verdictOf(r.Context()); v != nil {

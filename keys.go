@@ -120,9 +120,9 @@ func Join(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// FirstOf uses the key from the first function that returns one. If no function does, the request
-// has no key. Each key is prefixed with the position of the function that returned it, such as
-// "0:". An API key that looks like an IP address therefore does not spend that address's quota.
+// FirstOf uses the key from the first function that returns one. If no function returns a key, the
+// request has no key. Each key is prefixed with the position of the function that returned it, such
+// as "0:". An API key that looks like an IP address therefore does not spend that address's quota.
 //
 // If clients can omit or forge the earlier keys, the last key should be one that they can neither
 // omit nor forge:

@@ -24,9 +24,9 @@ type Rule struct {
 	// as "auth.createToken".
 	Name string
 
-	// Key returns the key whose quota a request spends, or ok false if it has none. If the client
-	// has hung up, the context of r may be done. Key must still return the key, because clients
-	// could otherwise evade the rule by hanging up.
+	// Key returns the key whose quota a request spends. If the request has no key, ok is false. If
+	// the client has hung up, the context of r may be done. Key must still return the key, because
+	// clients could otherwise evade the rule by hanging up.
 	Key KeyFunc
 
 	// NoKey says what happens to a request for which Key returns no key; the zero value is

@@ -10,7 +10,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ReportUsage records that a request has used a number of units, such as LLM tokens. Usage from
+// ReportUsage records that a request has used a number of units, such as LLM tokens. The usage from
 // several calls is added up. The total for a rule's Unit ("requests" by default) is passed to the
 // rule's Settle function in Outcome.Used. If some rules have a Settle function but none of them has
 // the given unit, a warning is logged. If no rule has a Settle function, a warning is logged only
@@ -44,7 +44,7 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 
 // Draw takes up to n more units for a request that is being served, and returns how many of them
 // the handler may use. A handler that streams a response calls Draw before it sends each part, and
-// stops when it gets fewer units than it needs. If drawn is less than n, no further units are
+// stops when it gets fewer units than it needs. If Draw returns less than n, no further units are
 // currently available. If Draw returns 0 because no units were available, err is a
 // *quota.LimitedError whose RetryAfter is the wait until a unit becomes available.
 //

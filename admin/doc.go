@@ -76,11 +76,11 @@
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
 // The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
-// "deny" if it is denied by one. If the key has an override, "overridden" is true. If K is an
-// address, but requests from that address have a different key under the rule, "looked_up" contains
-// that key. If you do not name a rule and K is not an address, a rule that counts addresses is
-// explained for the key of a request from A, and "looked_up" contains that key, unless Options.Top
-// knows K as a key of the rule.
+// "deny" if the key is denied by one of them. If the key has an override, "overridden" is true. If
+// K is an address, but requests from that address have a different key under the rule, "looked_up"
+// contains that key. If you do not name a rule and K is not an address, a rule that counts addresses
+// is explained for the key of a request from A, and "looked_up" contains that key, unless
+// Options.Top knows K as a key of the rule.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" says what information is missing: for example, which limits Policy would
@@ -135,10 +135,10 @@
 //
 // # What to expect
 //
-// If a rule has no Limits because its Policy chooses them for each request, set Options.Policy so
-// that the Handler can look them up. Otherwise, "limits" is null, and /reset and /grant return 409.
-// Bans still work. Overrides are stored without being checked against the limits that they replace,
-// and the "unchecked" field of the response says so.
+// If a rule has no Limits because its Policy chooses the limits for each request, set
+// Options.Policy so that the Handler can look up these limits. Otherwise, "limits" is null, and
+// /reset and /grant return 409. Bans still work. Overrides are stored without being checked against
+// the limits that they replace, and the "unchecked" field of the response says so.
 //
 // A change takes effect immediately in this process and in every process that calls the store for
 // each decision. An override takes effect in other processes within a second. A process that has

@@ -7,10 +7,10 @@ import (
 )
 
 // InFlight allows n concurrent requests for each key. A weir.Limiter releases a request's units
-// when its handler returns. If the process dies, the units are released when their lease expires.
-// The Limiter renews the lease when half of it has elapsed, so a request may run longer than its
-// lease. A lease of one minute suits most services: it outlasts a short store outage, but frees a
-// killed process's units after a minute.
+// when the request's handler returns. If the process dies, the units are released when their lease
+// expires. The Limiter renews the lease when half of it has elapsed, so a request may run longer
+// than its lease. A lease of one minute suits most services: it outlasts a short store outage, but
+// frees a killed process's units after a minute.
 //
 // InFlight counts units like a SlidingLog whose period is the lease. Nobody knows when a request
 // will end, so a refused charge has a RetryAfter of quota.Never and a NextAfter of 0, and clients

@@ -64,11 +64,11 @@
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The values day,
 //     week and month stand for calendar windows.
-//   - burst is for gcra, token-bucket and leaky-bucket only.
+//   - burst applies only to gcra, token-bucket and leaky-bucket.
 //   - headers is x-ratelimit, ietf, draft-07, draft-06, github, openai, anthropic, twitter or none,
 //     or a list of these. A list may also contain the word exposed, which adds the fields' names to
 //     Access-Control-Expose-Headers.
-//   - cost is an integer of at least 1, content-length, or a name from Options.Costs. If the cost
+//   - cost is an integer of at least 1, "content-length", or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
 //   - settle is "reserved" (the default) or "used". With "reserved", a request is charged its cost.
@@ -80,8 +80,8 @@
 //     that it refuses. An entry is an address, a network, a key, or a key prefix such as
 //     tenant-a/*. Addresses and networks are compared with the client's address, whatever the
 //     rule's key is. An entry that can never match is an error.
-//   - status is the HTTP status of refusals, 400 to 599. retry-jitter is the maximum random time
-//     that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
+//   - status is the HTTP status of refusals, from 400 to 599. retry-jitter is the maximum random
+//     time that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
 //   - overrides give keys their own limits: see docs/overrides.md.
 //   - penalty has the fields "strikes", "for" and "most", which correspond to Strikes, Duration and
 //     MaxDuration of [weir.Penalty]. The strikes field is a limit whose default algorithm is

@@ -19,10 +19,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a Store that wraps another store (the next argument). If the limits of one of the
-// named rules refuse a charge, the Store pays for it with granted units. Each refusal under these
-// rules requires a second call to the wrapped store; refusals under other rules do not. New panics
-// if next is nil or if no rule is named.
+// New returns a Store that wraps the store passed as next. If the limits of one of the named rules
+// refuse a charge, the Store pays for it with granted units. Each refusal under these rules
+// requires a second call to the wrapped store; refusals under other rules do not. New panics if
+// next is nil or if no rule is named.
 //
 // The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of the
 // second calls are answered from memory, because the Hybrid remembers for one second that a key has
@@ -31,18 +31,18 @@ import (
 // Granted units pay for a request in full or not at all. Limits that admit the request are charged
 // as usual; granted units are spent only in place of the limits that refuse it. If a pause, a ban,
 // a Denied policy or a concurrency limit refuses the request, no granted units are spent. A rule in
-// shadow mode never spends granted units, because it refuses no requests. Its events therefore also
-// report refusals that granted units would have prevented. If the second call to the wrapped store
-// fails, the request is refused.
+// shadow mode never spends granted units, because it refuses no requests. The events of such a rule
+// therefore also report refusals that granted units would have prevented. If the second call to the
+// wrapped store fails, the request is refused.
 //
 // With this Store, quota.Peek includes granted units in Remaining. Allowed is true if either the
 // limit or the granted units can pay for the whole charge. quota.AllowAtMost and quota.ModeAtMost
 // spend the limits' units first, and then granted units in a separate call.
 //
-// In the Decision on a charge that was paid with granted units, the At field is set to Paid, and
-// Remaining is the number of units left under the limit that refused the charge. If the rule's
-// Settle function refunds such a charge, the units are granted again, unless they have expired. The
-// refund is also lost if the key has had no granted units for an hour or more.
+// In the Decision for a charge that was paid with granted units, the At field is Paid, and the
+// Remaining field is the number of units left under the limit that refused the charge. If the
+// rule's Settle function refunds such a charge, the units are granted again, unless they have
+// expired. The refund is also lost if the key has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
 	case next == nil:
@@ -66,8 +66,8 @@ type Store struct {
 }
 
 // Grant gives a key extra units under a rule: at least 1, and at most 2^50. They expire after d, or
-// after 35 years if d is 0. They are added to units left from earlier grants, up to 2^50 in total.
-// The earlier units and the new ones then all expire at the later of the two expiry times.
+// after 35 years if d is 0. They are added to any units left from earlier grants, up to 2^50 in
+// total. The earlier units and the new ones then all expire at the later of the two expiry times.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:

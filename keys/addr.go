@@ -22,10 +22,10 @@ func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) weir.KeyFunc {
 // instead of X-Forwarded-For. It never reads X-Forwarded-For, because a proxy that sets only one of
 // these fields may forward the other exactly as the client sent it.
 //
-// ByForwarded reads the field's elements from right to left for as long as they come from a trusted
-// proxy. It stops at an element whose "for" parameter is hidden ("_gazonk"), "unknown", missing or
-// not an address. The key is then the address of the proxy that sent the element. Ports are
-// ignored.
+// ByForwarded reads the field's elements from right to left, as long as each of them comes from a
+// trusted proxy. It stops at an element whose "for" parameter is hidden ("_gazonk"), "unknown",
+// missing or not an address. The key is then the address of the proxy that sent the element. Ports
+// are ignored.
 func ByForwarded(trusted ...netip.Prefix) weir.KeyFunc {
 	proxies := addr.NewProxies("keys: ByForwarded", addr.Forwarded, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }

@@ -109,9 +109,10 @@ func (l *AddrList) Has(a netip.Addr) bool {
 	return a.IsValid() && l.networks.hold(netip.PrefixFrom(a, a.BitLen()))
 }
 
-// Match returns a function that calls find to obtain a request's client address, and reports
-// whether the list contains that address. It returns false if the request has none. The argument
-// find is usually the result of [ClientAddr], called with the same trusted proxies as weir.ByIP.
+// Match returns a function that obtains a request's client address by calling find, and that
+// reports whether the list contains this address. That function returns false if the request has no
+// client address. The argument find is usually the result of [ClientAddr], called with the same
+// trusted proxies as weir.ByIP.
 func (l *AddrList) Match(find AddrFunc) func(r *http.Request) bool {
 	return func(r *http.Request) bool {
 		a, ok := find(r)

@@ -77,10 +77,10 @@ type Options struct {
 // A lease covers as many calls as the key received during the previous TTL, but never takes more
 // than Options.Fraction of the remaining units. If these units are not enough for two calls, no
 // lease is taken, and each call is passed to the wrapped store. A key near its limit therefore has
-// no leases, and whichever process calls first gets the key's last units. Every refusal comes from
-// the wrapped store. Under GCRA, TokenBucket and LeakyBucket, a lease contains at most as many
-// units as drain in one TTL. With a TTL of 100 ms, limits of fewer than 20 units per second
-// therefore have no leases.
+// no leases, and its last units go to whichever process calls first. Every refusal comes from the
+// wrapped store. Under GCRA, TokenBucket and LeakyBucket, a lease contains at most as many units as
+// drain in one TTL. With a TTL of 100 ms, limits of fewer than 20 units per second therefore have
+// no leases.
 //
 // The limit is never exceeded, because leased units have already been spent in the wrapped store,
 // and the Store uses them only while they still count there. However, if n leased units are
@@ -89,7 +89,7 @@ type Options struct {
 //
 // When a lease expires, the Store returns unused units with one more call to the wrapped store. If
 // Leaser.Drains reports true, this call is not needed, because the units become available again
-// within another TTL. If the process dies or the call fails, the unused units stay unavailable
+// within one more TTL. If the process dies or the call fails, the unused units stay unavailable
 // until their window ends. Their number is limited: for each combination of process, key and cost,
 // it is at most Options.Fraction of the remaining units.
 //

@@ -48,8 +48,8 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 //
 // Some errors do not show that the wrapped store is unhealthy, so the breaker ignores them:
 // ErrBusy, errors.ErrUnsupported, and any error for a transaction that is invalid or whose context
-// is done. If a probe returns such an error, the following call is used as the next probe. The
-// breaker sets no deadline, so if a probe never gets an answer, the breaker stays open.
+// is done. If a probe returns such an error, the next call is used as another probe. The breaker
+// sets no deadline, so if a probe never gets an answer, the breaker stays open.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.

@@ -28,7 +28,7 @@ type HybridOptions struct {
 // same key and limit. A cached refusal expires when its RetryAfter has passed, counted from the
 // start of the call to the wrapped store. A HybridStore therefore never refuses a charge for longer
 // than the wrapped store would. The durations in a Decision from the cache may be too long by up to
-// one round trip. The Decision's Remaining is 0 while no unit is available, and otherwise −1,
+// one round trip. The Decision's Remaining is 0 while no unit is available. Otherwise, it is −1,
 // because another process may have spent what was left. For the other limits of the transaction,
 // Remaining is also −1.
 //

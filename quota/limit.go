@@ -82,8 +82,8 @@ func (l *Limit) InFlight() bool {
 }
 
 // Redundant reports whether l allows every unit that the other limit allows. If so, l has no effect
-// when both are charged for the same key. Both limits must be valid. If the algorithm of l is not a
-// Comparer, Redundant returns false.
+// when both limits are charged for the same key. Both limits must be valid. If the algorithm of l
+// is not a Comparer, Redundant returns false.
 func (l *Limit) Redundant(other *Limit) bool {
 	c, ok := l.Algorithm.(Comparer)
 	return ok && c.Redundant(l, other)

@@ -251,7 +251,7 @@ type Result struct {
 	Undo []Undo
 }
 
-// SetQuestion copies *from, except for its Result, to *t, and reuses t's memory. Stores call
+// SetQuestion copies *from to *t, except for the Result, and reuses t's memory. Stores call
 // SetQuestion if they need to modify the charges, or to keep them after Take has returned.
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
@@ -307,8 +307,8 @@ type Store interface {
 }
 
 // Validate returns an error if the transaction is invalid: if it has an invalid limit, a name that
-// is not printable, two charges for the same limit and key, or a Mode that is unknown or conflicts
-// with the other fields. Stores call Validate before they evaluate a transaction.
+// is not printable, two charges for the same limit and key, an unknown Mode, or a Mode that
+// conflicts with the other fields. Stores call Validate before they evaluate a transaction.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.of(&t.Charges[0]) {
 		return nil // most transactions end here, without the call of validate

@@ -44,9 +44,9 @@ type Stream struct {
 }
 
 // NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
-// example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and the price of a token
-// as the Cost for a limit on money. If a charge has a Cost of 0 or less, every Draw returns an
-// error.
+// example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and use the price of a
+// token as the Cost for a limit on money. If a charge has a Cost of 0 or less, every call to Draw
+// returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
 }
@@ -57,8 +57,8 @@ func NewStream(store Store, charges ...Charge) *Stream {
 //
 // If ctx is done, Draw draws nothing and returns ctx.Err(). It does not interrupt its call to the
 // store, because only the store's answer shows how many units the Stream has obtained. Errors from
-// the store are returned unchanged, and units may then have been spent. The error is nil if drawn
-// is positive or n is 0. A negative n is an error.
+// the store are returned unchanged. After such an error, units may have been spent. The error is
+// nil if drawn is positive or n is 0. A negative n is an error.
 func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -166,8 +166,8 @@ func (r *Reservation) Wait(ctx context.Context) error {
 }
 
 // Cancel refunds the units, unless the slot has already begun. If no later slot has been reserved
-// in the meantime, each key's state is restored to what it was before the call to Reserve. A second
-// call does nothing.
+// in the meantime, Cancel restores each key's state to what it was before the call to Reserve. A
+// second call does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil

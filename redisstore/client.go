@@ -13,7 +13,7 @@ import (
 )
 
 // ClientOptions returns client settings that are suitable for a Store. Pass them to
-// redis.NewUniversalClient, or copy the fields into your client's options. The argument timeout
+// redis.NewUniversalClient, or copy the fields into your client's options. The timeout argument
 // should be the Store's Options.Timeout; 0 means 50 ms. With these settings, the client reports a
 // refused connection immediately and keeps two idle connections ready. It allows up to a second for
 // connecting, even if the timeout is shorter.

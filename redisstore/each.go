@@ -14,7 +14,7 @@ import (
 
 // TakeEach implements quota.Batcher. It returns the same results as successive calls to Take, but
 // usually needs only one round trip. Options.Timeout applies to the whole batch. In a cluster,
-// TakeEach makes one round trip for each slot, all concurrently. If any transaction has keys in
+// TakeEach makes one round trip per slot, all of them concurrently. If any transaction has keys in
 // several slots, TakeEach evaluates all transactions one by one.
 func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	if err := ctx.Err(); err != nil {

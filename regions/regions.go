@@ -64,11 +64,11 @@ const whole = 10_000
 // Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
 // any period of length d. This holds even while shares change: see docs/regions.md.
 //
-// This bound holds only if a call to the local store takes no longer than a sixteenth of
-// Options.Every. A request that waits (Transaction.Within) gets a slot at the current rate, even if
-// the region loses that rate before the slot begins. Shares are rounded down, but are at least one
-// unit. Together, the regions may therefore admit more than the limit if the burst is smaller than
-// the number of regions, or if the quota is smaller than ten times that number.
+// This bound holds only if a call to the local store takes at most a sixteenth of Options.Every. A
+// request that waits (Transaction.Within) gets a slot at the current rate, even if the region loses
+// that rate before the slot begins. Shares are rounded down, but are at least one unit. Together,
+// the regions may therefore admit more than the limit if the burst is smaller than the number of
+// regions, or if the quota is smaller than ten times that number.
 //
 // If the central store fails or no call to Run is active, the region keeps its share until the
 // current interval ends. After that, its share is a tenth of an even share. If the central store's
@@ -129,8 +129,8 @@ type Store struct {
 	failed bool
 }
 
-// Part returns the region's current share of the rate, as a fraction between 0 and 1. Near the boundary between two
-// intervals, it returns the smaller of the two shares.
+// Part returns the region's current share of the rate, as a fraction between 0 and 1. Near the
+// boundary between two intervals, it returns the smaller of the shares for these intervals.
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
 // Take implements quota.Store.

@@ -151,13 +151,14 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 // Take implements quota.Store.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.fallback.Take(ctx, t) }
 
-// WithoutFallback returns a store like s that does not fall back to memory. While Redis is down,
-// its Take returns an error, and weir.Options.OnError determines what happens to the request.
+// WithoutFallback returns a store like s, except that it does not fall back to memory. While Redis
+// is down, its Take returns an error, and weir.Options.OnError determines what happens to the
+// request.
 func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
-// Undivided returns a store like s that does not divide limits by Replicas while Redis is down, so
-// each process admits the whole limit. It is for callers that only read the counts and make their
-// own decisions.
+// Undivided returns a store like s, except that it does not divide limits by Replicas while Redis
+// is down, so each process then admits the whole limit. It is for callers that only read the counts
+// and make their own decisions.
 func (s *Store) Undivided() quota.Store { return s.undivided }
 
 // Redis returns the underlying Redis store, without decorators. It is also an overrides.Keeper.

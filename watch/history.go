@@ -143,8 +143,8 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	return counts, since
 }
 
-// Failure returns the quota.Cause and the time of the last error that prevented a decision. If
-// there was no such error, cause is empty.
+// Failure returns the cause (see quota.Cause) and the time of the last error that prevented a
+// decision. If there was no such error, cause is empty.
 func (t *Traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 )
 
 // stream opens a scene without a browser and returns its first event. end closes the scene.
@@ -127,9 +128,10 @@ func TestScenes(t *testing.T) {
 			break
 		}
 		end()
-		if i == 100 {
+		if i == 500 {
 			t.Fatalf("after one page was closed: got %s %s", event, data)
 		}
+		time.Sleep(20 * time.Millisecond) // 50 a second, of the 100 that the playground allows
 	}
 }
 
