@@ -19,10 +19,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// New returns a Store that wraps another store (the next argument). If the limits of one of the
-// named rules refuse a charge, the Store pays for it with granted units. Each refusal under these
-// rules requires a second call to the wrapped store; refusals under other rules do not. New panics
-// if next is nil or if no rule is named.
+// New returns a Store that wraps the store passed as next. If the limits of one of the named rules
+// refuse a charge, the Store pays for it with granted units. Each refusal under these rules
+// requires a second call to the wrapped store; refusals under other rules do not. New panics if
+// next is nil or if no rule is named.
 //
 // The returned Store must be the outermost decorator. If it wraps a quota.Hybrid, most of the
 // second calls are answered from memory, because the Hybrid remembers for one second that a key has

@@ -41,9 +41,9 @@ var errUnread = errors.New("overrides: the table was not read yet")
 type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
 	// change. If the argument version equals newest, kept is nil. A name can contain any bytes.
-	// Each text begins with a number and a space. The number is the expiry time of the override
-	// in µs since 1970 on the Keeper's clock, or 0 if it never expires. The result now is the
-	// current time on that clock.
+	// Each text begins with a number and a space. The number is the expiry time of the override in
+	// µs since 1970 on the Keeper's clock, or 0 if it never expires. LoadOverrides also returns the
+	// current time on that clock (now).
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0.

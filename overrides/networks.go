@@ -32,8 +32,8 @@ func Network(key string) (p netip.Prefix, ok bool) {
 //	Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
 //
 // To deny a network, call Set with an Entry that has the network as its Key, such as
-// "192.0.2.0/24", and Denied set to true. The function find returns the client address of a request; use
-// keys.ClientAddr with the proxies that the rule trusts.
+// "192.0.2.0/24", and Denied set to true. The find function returns the client address of a
+// request; use keys.ClientAddr with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

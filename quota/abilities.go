@@ -57,8 +57,8 @@ type Stepper interface {
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
 	// queue at its slot, but not before the instant in the at argument. Both instants are in µs
-	// since 1970. The result next is the state with the charge in it, and wait is the time from now
-	// until the charge leaves the queue. If there is no room, ok is false, next is s, and wait is
+	// since 1970. Queue returns the state with the charge in it (next), and the time from now until
+	// the charge leaves the queue (wait). If there is no room, ok is false, next is s, and wait is
 	// the time until there is room, or Never.
 	Queue(s State, l *Limit, now, at, cost int64) (next State, wait time.Duration, ok bool)
 }

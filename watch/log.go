@@ -17,8 +17,8 @@ import (
 // contains the attribute "retry_after". If there was an error, it contains the attribute "err". A
 // nil logger means slog.Default(). A perSecond value below 1 is treated as 1.
 //
-// Keys may be personal data. If the function key is nil, keys are not logged; otherwise, Log writes
-// what the function returns for a key.
+// Keys may be personal data. If the key function is nil, keys are not logged; otherwise, Log writes
+// what that function returns for a key.
 func Log(logger *slog.Logger, perSecond int, key func(rule, key string) string) func(weir.Event) {
 	if logger == nil {
 		logger = slog.Default()
