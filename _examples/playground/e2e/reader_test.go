@@ -90,7 +90,7 @@ func TestTask(t *testing.T) {
 	if len(dots) != 20 || peak(dots) != 10 {
 		t.Errorf("the log has %d requests, and at most %d in 10 s; want 20 and 10", len(dots), peak(dots))
 	}
-	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("You can't: that is the point. The fullest 10 s hold 10.")`)
+	p.wait(`document.querySelector("#log .task.done output").textContent.startsWith("You can't get more than 10 through: that is the point.")`)
 }
 
 // TestComesBack scrolls away from scenes and back to them. One that played then must play again, and

@@ -23,7 +23,7 @@ export const tasks = {
   log: {
     settings: true, done: (tape) => tape.past.some((d) => d.mine && !d.allowed),
     text: (tape) => `get more than ${tape.limits[0].quota} through within ${seconds(tape)} s: send some where you like.`,
-    won: (tape) => `You can't: that is the point. The fullest ${seconds(tape)} s hold ${most(tape)}.`,
+    won: (tape) => `You can't get more than ${tape.limits[0].quota} through: that is the point.`,
   },
   weighted: {
     from: before, done: (tape) => most(tape) > tape.limits[0].quota,
