@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Traffic remembers the latest requests of this process, on which Try can test other limits. It
-// also counts the requests of the last 15 minutes. Each remembered request takes 64 bytes, and each
-// rule takes about 4 KiB.
+// A Traffic remembers this process's latest requests, so that Try can test other limits with them.
+// It also counts the requests of the last 15 minutes. Each remembered request takes 64 bytes, and
+// each rule takes about 4 KiB.
 type Traffic struct {
 	mu        sync.Mutex
 	clock     clock // its slots are those of History
