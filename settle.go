@@ -10,7 +10,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Outcome describes a served request to Rule.Settle, which returns the request's final cost.
+// An Outcome describes a request that has been served. Rule.Settle uses it to return the final cost.
 // While the request is being served, the cost returned by Rule.Cost stays reserved, so concurrent
 // requests cannot overspend. Rule.Cost should therefore return the most that a request may cost.
 //

@@ -105,7 +105,7 @@ func (o *TransportOptions) complete() error {
 // call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
 // store still fails, OnError decides what happens to the request. If the store's response is lost,
 // the request may be charged twice. Every store error is logged and passed to the Limiter's Observe
-// function. Transport uses neither the Limiter's OnError nor those of its options that affect
+// function. Transport ignores the Limiter's OnError and any of the Limiter's options that affect
 // responses, such as Headers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {

@@ -44,8 +44,8 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 
 // Draw takes up to n more units for a request that is being served, and returns how many of them
 // the handler may use. A handler that streams a response calls Draw before it sends each part, and
-// stops when it gets fewer units than it needs. If Draw returns less than n, no further units are
-// currently available. If Draw returns 0 because no units were available, err is a
+// stops when Draw returns fewer units than the part needs. If Draw returns less than n, no further
+// units are currently available. If Draw returns 0 because no units were available, err is a
 // *quota.LimitedError whose RetryAfter is the wait until a unit becomes available.
 //
 // Draw applies to rules that have a Settle function and whose Unit is the given unit. It first uses
@@ -57,9 +57,9 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
 // is negative. It also returns an error in two cases: if some rules have a Settle function, but
 // none of those rules has the given unit; or if the request was charged under a rule that has the
-// unit but no Settle function. Otherwise, if no rule has a Settle function, Draw returns n, because no rule
-// limits the unit. If the store fails, OnError decides whether the handler may use the n units. If
-// so, Settle charges them.
+// unit but no Settle function. Otherwise, if no rule has a Settle function, Draw returns n, because
+// no rule limits the unit. If the store fails, OnError decides whether the handler may use the n
+// units. If so, Settle charges them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

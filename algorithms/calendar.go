@@ -40,7 +40,7 @@ func (u Unit) String() string {
 //
 // Different users may have different time zones (see Policy in weir.Rule), but users must not be
 // able to change their time zone at will. A user who switches to another time zone gets a full
-// quota at the next midnight there. With a single switch, the user gains at most one day's quota.
+// quota at the next midnight there. A user who switches only once gains at most one day's quota.
 // However, a user who alternates between two time zones gets two quotas a day, and a user who
 // always switches to the zone where midnight comes next gets a new quota every hour. If users can
 // choose their time zone, restrict how often a change takes effect, or add a second limit that does

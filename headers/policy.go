@@ -62,7 +62,7 @@ func (d Dialect) namedTriples(unit string) (named []triple) {
 	return named
 }
 
-// A Policy describes a limit for use in header fields.
+// A Policy is the description of a limit that is sent in header fields.
 type Policy struct {
 	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
 	Name string

@@ -101,7 +101,7 @@ type BreakerStats struct {
 	Refused int64 // transactions that got ErrOpen
 }
 
-// Stats returns the statistics collected since Breaker returned b.
+// Stats returns the statistics collected since b was created.
 func (b *BreakerStore) Stats() BreakerStats {
 	return BreakerStats{b.phase.Load().err != nil, b.refused.Load()}
 }

@@ -43,9 +43,9 @@ type FallbackOptions struct {
 // A failed call to the primary store may still have spent the units, for example if only the answer
 // was lost. The charge may then count in both stores, which can reduce the number of units that are
 // admitted later, but not increase it. A refund or a call with ModeForget takes effect in the store
-// that answers, or in both stores if only the primary store's answer was lost. If n refunded units
-// were spent in the other store, up to n extra units may be admitted. The secondary store keeps its
-// counts between outages.
+// that answers, or in both stores if only the primary store's answer was lost. If n units are
+// spent in one store but refunded in the other, up to n extra units may be admitted. The secondary
+// store keeps its counts between outages.
 //
 // Fallback panics if a store is nil, or if both are the same store.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
