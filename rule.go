@@ -221,8 +221,8 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
 // is the time until the ban has ended and the limits allow the request. A process that does not yet
 // know of a ban learns of it from the decision on the next request with the banned key. That
-// request is refused but still charged, unless it would have had to wait. Requests that are already
-// waiting when a ban begins keep their places in the queue.
+// request is always refused. It is also charged, except if it would have had to wait. Requests that
+// are already waiting when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a

@@ -55,11 +55,11 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // hand out are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. It also returns an error in two cases: if some rules have a Settle function, but
-// none of those rules has the given unit; or if the request was charged under a rule that has the
-// unit but no Settle function. Otherwise, if no rule has a Settle function, Draw returns n, because
-// no rule limits the unit. If the store fails, OnError decides whether the handler may use the n
-// units. If so, Settle charges them.
+// is negative. If some rules have a Settle function, Draw also returns an error if none of those
+// rules has the given unit. If no rule has a Settle function, Draw returns an error if the request
+// was charged under a rule that has the unit. Otherwise, it returns n, because no rule limits the
+// unit. If the store fails, OnError decides whether the handler may use the n units. If so, Settle
+// charges them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

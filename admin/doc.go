@@ -79,8 +79,9 @@
 // "deny" if the key is denied by one of them. If the key has an override, "overridden" is true. If
 // K is an address, but requests from that address have a different key under the rule, "looked_up"
 // contains that key. If you do not name a rule and K is not an address, a rule that counts addresses
-// is explained for the key of a request from A, and "looked_up" contains that key, unless
-// Options.Top knows K as a key of the rule.
+// is explained for the key of a request from A, and a rule that counts all requests together for its
+// only key, "". In both cases, "looked_up" contains the key that was used, unless Options.Top knows
+// K as a key of the rule. Without A, the key under a rule that counts addresses is unknown.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" says what information is missing: for example, which limits Policy would

@@ -122,8 +122,10 @@ func (r *rule) shared(key string) bool {
 // address, that is the key of a request from this address, such as its /64. The address of the
 // client is then known too, even if from is invalid.
 //
-// If the operator has not named the rule, a key that is no address need not be a key of the rule. If
-// the rule counts addresses, or all requests together, lookUp returns the key of the client's address.
+// If the operator has not named the rule, and the rule is not known to have refused the key, a key
+// that is no address need not be a key of the rule. If the rule counts addresses, lookUp then returns
+// the key of the client's address, or no key if from is invalid. If the rule counts all requests
+// together, lookUp returns its only key.
 func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, ok := addrOf(typed)

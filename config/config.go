@@ -206,7 +206,8 @@ func (f *File) Loaded() time.Time { return f.current.Load().at }
 
 // Changed returns the changes made by the reload that loaded the rules in force: for each change,
 // the text that [Change.String] returns, in the order of the file. It is empty after Open, and
-// after a reload that changed no rule.
+// after a reload of a changed file that changed no rule. A reload that finds the files unchanged has
+// no effect on it.
 func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed) }
 
 // Reloads returns how many times a changed file has been loaded since Open, and how many reloads

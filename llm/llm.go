@@ -170,11 +170,11 @@ const maxBody = 1 << 20
 // MaxTokens returns a function for Rule.Cost that returns the maximum number of output tokens of a
 // request. The function multiplies the largest of the JSON fields max_tokens, max_completion_tokens
 // and max_output_tokens by the n field, which is the number of completions. The result is never
-// above a maximum, the argument of MaxTokens. If the body has none of the first three fields, is
-// longer than 1 MiB, or cannot be read (see keys.ByJSON), the function returns this maximum. If a
-// request has no body, the function returns 1. MaxTokens panics if the maximum is below 1.
+// above the argument of MaxTokens. If the body has none of the first three fields, is longer than
+// 1 MiB, or cannot be read (see keys.ByJSON), the function returns the argument of MaxTokens. If a
+// request has no body, the function returns 1. MaxTokens panics if its argument is below 1.
 //
-// The maximum should not exceed the Capacity of any limit of the rule, because a limit never allows
+// The argument should not exceed the Capacity of any limit of the rule, because a limit never allows
 // a cost above its capacity.
 func MaxTokens(most int64) func(r *http.Request) int64 {
 	if most < 1 {

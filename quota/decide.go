@@ -7,10 +7,10 @@ import (
 )
 
 // Decide evaluates t and fills in its Result. It is for implementations of Store. The states
-// argument holds the current states, one for each charge. If all charges fit, Decide replaces them
-// with the new states, which the store must keep, and returns true. Otherwise, and in ModePeek,
-// Decide leaves them unchanged and returns false. The now argument is the time on the store's
-// clock, in microseconds since 1970. The transaction must be valid.
+// argument holds the current states, one for each charge. If all charges fit, Decide replaces the
+// elements of states with the new states, which the store must keep, and returns true. Otherwise,
+// and in ModePeek, Decide leaves the elements unchanged and returns false. The now argument is the
+// time on the store's clock, in microseconds since 1970. The transaction must be valid.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
