@@ -38,7 +38,9 @@ func lasted(s quota.FallbackStats) time.Duration {
 func (h *Handler) outage(decided map[string]int64, active bool, told quota.FallbackStats) (causes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.told, h.told.Active = told, false
+	if lasted(told) >= lasted(h.told) {
+		h.told, h.told.Active = told, false
+	}
 	if !active {
 		h.before = decided
 		return nil
@@ -60,21 +62,18 @@ func (h *Handler) outage(decided map[string]int64, active bool, told quota.Fallb
 // outageText says since when the store fails and why, or when it last failed. It returns "" if it
 // has not failed for long, or not lately.
 func (s *strip) outageText() string {
-	o, why, store := s.last, "", "The store"
+	o, why := s.last, ""
 	if o.Cause != "" {
 		why = ", because " + causeText(o.Cause)
 	}
-	if s.Redis != "" && s.Fallbacks == 1 {
-		store = "Redis at " + s.Redis
-	}
 	switch {
 	case s.Active > 0:
-		return fmt.Sprintf("%s has failed since %s%s. This process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error. Once the store works, this process uses it again by itself.",
-			store, clockText(o.Since), why, strings.Join(s.outage, "; "))
+		return fmt.Sprintf("The store has failed since %s%s. This process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error. Once the store works, this process uses it again by itself.",
+			clockText(o.Since), why, strings.Join(s.outage, "; "))
 	case lasted(o) < longOutage:
 		return ""
 	}
-	text := fmt.Sprintf("%s failed from %s to %s%s. In that time this process decided alone, by what it counted in its own memory.", store, clockText(o.Since), clockText(o.Last), why)
+	text := fmt.Sprintf("The store failed from %s to %s%s. In that time this process decided alone, by what it counted in its own memory.", clockText(o.Since), clockText(o.Last), why)
 	if !o.Active {
 		text += " The store decides again."
 	}

@@ -139,6 +139,7 @@ func (h *Handler) strip() *strip {
 		s.Fallback = ago(last) + " ago"
 	}
 	s.outage = h.outage(decided, inUse, s.last)
+	s.last.Active = inUse
 	return s
 }
 

@@ -74,7 +74,7 @@ func main() {
 	compile := sync.OnceValues(server.Compile)
 	if !*once {
 		go func() { // while the visitor opens the page
-			if _, err := compile(); err != nil {
+			if _, err := compile(); err != nil && ctx.Err() == nil {
 				log.Fatal(err)
 			}
 		}()

@@ -94,7 +94,7 @@ func TestWithoutLibrary(t *testing.T) {
 		blocked string // a path that the server does not have
 		want    string
 	}{
-		{"a server that cannot compile", server.New(t.Context(), rdb, fails), "", "start it in a clone of the repository."},
+		{"a server that cannot compile", server.New(t.Context(), rdb, fails), "", "Its log has the reason."},
 		{"no weir.bin", whole, "/weir.bin", "Reload the page."},
 		{"no wasm_exec.js", whole, "/wasm_exec.js", "Reload the page."},
 		{"no script", whole, "/story/svg.js", "A script of the page did not arrive."},

@@ -524,13 +524,13 @@ func TestHidden(t *testing.T) {
 		p.wait("(globalThis.first ??= " + clock + ") < " + clock)
 		eval[any](p, hide)
 		time.Sleep(200 * time.Millisecond) // a call of the timer may have begun
-		before := eval[int64](p, clock)
+		before := eval[float64](p, clock)
 		time.Sleep(time.Second) // 20 requests, if it played
-		if after := eval[int64](p, clock); after != before {
-			t.Errorf("%s: the hidden page goes on from %d to %d", path, before, after)
+		if after := eval[float64](p, clock); after != before {
+			t.Errorf("%s: the hidden page goes on from %v to %v", path, before, after)
 		}
 		eval[any](p, show)
-		p.wait(fmt.Sprintf("%s > %d", clock, before))
+		p.wait(fmt.Sprintf("%s > %v", clock, before))
 	}
 }
 

@@ -21,8 +21,8 @@ func Source() error {
 	list := exec.Command("go", "list", program)
 	list.Env = append(os.Environ(), "GOOS=js", "GOARCH=wasm")
 	if out, err := list.CombinedOutput(); err != nil {
-		first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("the page needs the go command and the source code: start the playground in a clone of the repository (go list: %v %s)", err, first)
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("the page needs the go command and the source code: start the playground in a clone of the repository (go list: %v %s)", err, lines[len(lines)-1])
 	}
 	return nil
 }

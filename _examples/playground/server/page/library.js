@@ -15,7 +15,7 @@ async function load() {
     const script = import("./wasm_exec.js"), response = await fetch("weir.bin");
     script.catch(() => {}); // it is awaited below
     served = response.headers.has("Playground-Redis");
-    if (served && !response.ok) advice = "The server could not compile it: start it in a clone of the repository.";
+    if (served && !response.ok) advice = "The server could not compile it. Its log has the reason.";
     if (!response.ok) throw new Error(`weir.bin: status ${response.status}`);
     await script;
     const go = new Go();

@@ -56,8 +56,7 @@ function animate(time) {
   }
 }
 
-// The picture moves every slow ms, in the frames in which the scene goes on. If the visitor prefers
-// reduced motion, it is drawn twice a second.
+// The picture moves every slow ms. If the visitor prefers reduced motion, it is drawn twice a second.
 beat(() => (still.matches ? 500 : slow), animate);
 
 // hint says when the pattern sends its next request, if the visitor waits more than 1.5 s for it, or
@@ -81,4 +80,7 @@ globalThis.playground = {
 $("more").open = innerWidth > 860 && innerHeight > 700;
 document.querySelector(".skip").onclick = (e) => { e.preventDefault(); $("rows").focus(); };
 addEventListener("hashchange", () => connect(location.hash.slice(1)));
-listen(location.hash.slice(1), on).catch((e) => dispatchEvent(new CustomEvent("library", { detail: e.message })));
+listen(location.hash.slice(1), on).catch((e) => {
+  console.error(e);
+  dispatchEvent(new CustomEvent("library", { detail: e.message }));
+});

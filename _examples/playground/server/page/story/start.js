@@ -3,7 +3,8 @@
 // page that was opened from a file.
 (function () {
   const said = document.getElementById("loading") || document.getElementById("problem");
-  let over = false;
+  const decides = document.getElementById("decides"), runs = decides && decides.textContent;
+  let over = false, there = false;
 
   const offer = (/** @type {boolean} */ offered) => {
     document.querySelectorAll("main button, main input, main select, main textarea").forEach((/** @type {any} */ e) => { e.disabled = !offered; });
@@ -21,8 +22,7 @@
     offer(false);
     document.body.classList.add("lost");
     say("The library could not be loaded, so " + (said.id === "loading" ? "what you see is what it decided when this page was made, and nothing here can be changed. " : "this page has nothing to show. ") + why);
-    const now = document.getElementById("decides");
-    if (now) now.textContent = "decided every request that you see, when this page was made";
+    if (decides) decides.textContent = "decided every request that you see, when this page was made";
     document.querySelectorAll("main > section > .words").forEach((words) => {
       const p = document.createElement("p");
       p.className = "stays";
@@ -31,15 +31,30 @@
     });
   }
 
+  // arrive takes back what fail has said: a page can work without a script that an extension or a
+  // proxy has put into it.
+  function arrive() {
+    over = there = true;
+    offer(true);
+    if (!document.body.classList.contains("lost")) return;
+    document.body.classList.remove("lost");
+    said.hidden = true;
+    if (decides) decides.textContent = runs;
+    document.querySelectorAll(".stays").forEach((p) => { p.remove(); });
+  }
+
   // The event has the reason as its detail, or none if the library has been loaded.
   addEventListener("library", (/** @type {any} */ e) => {
-    if (e.detail) return fail(e.detail);
-    over = true;
-    offer(true);
+    if (e.detail == null) return arrive();
+    if (!there) return fail(e.detail);
+    const p = document.getElementById("problem");
+    p.hidden = false;
+    p.textContent = "A part of this page does not work. Reload the page. " + e.detail;
   });
   // A script that does not arrive, or that the browser does not understand.
   addEventListener("error", (e) => {
-    if (/** @type {any} */ (e.target).tagName === "SCRIPT") fail("A script of the page did not arrive. Reload the page, or allow its scripts.");
+    const { tagName, type } = /** @type {any} */ (e.target);
+    if (tagName === "SCRIPT" && type === "module") fail("A script of the page did not arrive. Reload the page, or allow its scripts.");
     else if (e.error instanceof SyntaxError) fail("This browser is too old for it.");
   }, true);
 

@@ -87,4 +87,7 @@ async function tell() {
   globalThis.playground = { first: at, ready: performance.now(), scenes, epoch, which }; // for tests
 }
 
-tell().catch((e) => loaded(e.message));
+tell().catch((e) => {
+  console.error(e);
+  loaded(e.message);
+});

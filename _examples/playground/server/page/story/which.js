@@ -46,7 +46,7 @@ export class Which {
     const { trial, error } = asked(this.form, this.traffic), reply = error ? { error } : JSON.parse(weir.compare(JSON.stringify(trial)));
     this.find(".error").textContent = reply.error ?? "";
     this.chosen = undefined;
-    this.find(".text").disabled = Boolean(reply.error); // what is shown answers other numbers
+    for (const e of this.root.querySelectorAll(".text, [data-copy]")) e.disabled = Boolean(reply.error); // what is shown answers other numbers
     if (reply.error) return;
     const { advice } = reply, all = trial.times.length * trial.each;
     Object.assign(this, { trial, outcome: reply });
