@@ -90,8 +90,8 @@ func (h *Handler) strip() *strip {
 		s.Rules = h.o.File.Version()
 		loaded, failed := h.o.File.Reloads()
 		s.Loaded = fmt.Sprintf("%d reloaded, %d failed", loaded, failed)
-		if f, ok := h.o.File.(interface{ Loaded() time.Time }); ok {
-			s.Loaded = "read " + ago(f.Loaded()) + " ago, " + s.Loaded
+		if at := h.reloaded().At; !at.IsZero() {
+			s.Loaded = "read " + ago(at) + " ago, " + s.Loaded
 		}
 	}
 	if h.o.Traffic != nil {

@@ -304,7 +304,7 @@ export class Tape {
   }
 
   // move draws what changes with the time of the scene. While the scene plays, time is the time of
-  // the frame: then the marks move in every frame, the rest of the picture changes at most ten times a
+  // the frame: then the marks move in every frame, the rest of the picture changes at most twelve times a
   // second, and the words five times.
   move(time) {
     if (!this.areas) return;
