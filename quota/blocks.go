@@ -4,10 +4,14 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 const (
 	blockWays = 8 // slots of a bucket
+
+	// spareBlocks is for how many blocks a table has one slot more.
+	spareBlocks = 12
 
 	// blockPart is the fewest blocks of a shard if there are several shards. Chance would
 	// fill smaller shards unevenly.
@@ -20,15 +24,15 @@ const (
 )
 
 // blocks is a shard of the blocks of a HybridStore: a hash table in which each block has a
-// slot in one of two buckets. It has a ninth more slots than its part of MaxKeys, because
-// chance fills some buckets more than others.
+// slot in one of two buckets. It has a few more slots than its part of MaxKeys (see spareBlocks),
+// because chance fills some buckets more than others.
 type blocks struct {
 	mu    sync.Mutex
 	most  int // how many buckets the table may have
 	table []blockBucket
 
 	// drops is how often drop was called. keep ignores a refusal if drop was called after
-	// the store was asked.
+	// the store was called.
 	drops uint64
 
 	repeated uint64 // the state whose block get has found last
@@ -112,26 +116,47 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// keep remembers a block, unless drop was called since the store was asked.
+// try marks a block as one whose state the store was called to watch. Only the first caller gets true.
+func (s *blocks) try(id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.find(id)
+	if b == nil || b.is(tried) {
+		return false
+	}
+	b.charge |= tried
+	s.unpublish(id)
+	return true
+}
+
+// retry undoes try.
+func (s *blocks) retry(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.find(id); b != nil {
+		b.charge &^= tried
+		s.unpublish(id)
+	}
+}
+
+// keep remembers a block, unless drop was called since the call of the store.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.drops != drops {
 		return
 	}
-	old := s.find(b.id)
-	if old != nil {
-		b.setInstant(began, old.instant(began))
-	} else {
-		old = s.room(b.id, b.instant(answered))
+	at := s.find(b.id)
+	if at == nil {
+		at = s.room(b.id, int64(b.answered>>others))
 	}
-	*old = b
+	*at = b
 	s.unpublish(b.id)
 }
 
 // room returns a slot for a block: a free slot of the emptier bucket or, if there is none
-// and the table cannot grow, the slot of the block that expires soonest. Forgetting that
-// block costs one call of next.
+// and the table cannot grow, the slot of the block that expires soonest. If that block is
+// forgotten, the next charge of its key calls the store next.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, min(s.most, firstBuckets))
@@ -182,4 +207,112 @@ func (s *blocks) grow(now int64) {
 		}
 	}
 	s.most = full
+}
+
+// A block is a refusal that a HybridStore remembers, in 48 bytes without a pointer. All fields but id
+// have 48 bits above 16 others. The instants are µs since HybridStore.start.
+type block struct {
+	id       uint64 // of the state of the charge; 0 if the slot is empty
+	charge   uint64 // a hash of the refused charge (see hashOf), above the lag in units of lagUnit, above the flags
+	answered uint64 // when the store had answered, above the version of the key before the call: see watch
+	fits     uint64 // when RetryAfter is over, above the low bits of ahead
+	next     uint64 // when NextAfter is over, above the next bits
+	reset    uint64 // when ResetAfter is over, above the high bits
+}
+
+// The flags of a block.
+const (
+	noneLeft = 1 << iota // Remaining is 0 until the instant next, minus the lag
+	waited               // the refused caller was willing to wait
+	watched              // the store reports when the state changes
+	tried                // the store was called for that
+)
+
+const (
+	flagBits   = 4
+	lagUnit    = 1024 // µs
+	others     = 16
+	maxInstant = 1<<48 - 1 // 8.9 years
+	longAgo    = -1 << 47
+
+	// recheck is how long a refusal is repeated from memory before the store is called again, if
+	// the store does not report changes.
+	recheck = 10 * time.Second
+
+	// watchedFor is the same if it does. Redis does not report SWAPDB.
+	watchedFor = 5 * time.Minute
+)
+
+func (b *block) is(flag uint64) bool { return b.charge&flag != 0 }
+
+func (b *block) isFor(charge uint64) bool { return (b.charge^charge)>>others == 0 }
+
+// lag returns the time between question and answer, in µs.
+func (b *block) lag() int64 { return int64(b.charge&(1<<others-1)>>flagBits) * lagUnit }
+
+// sent returns when next was called, or up to a lagUnit earlier.
+func (b *block) sent() int64 { return int64(b.answered>>others) - b.lag() }
+
+func (b *block) version() uint16 { return uint16(b.answered) }
+
+// ahead returns what the store's clock shows, in µs, when that of the process shows HybridStore.wall.
+func (b *block) ahead() int64 {
+	return int64(b.fits&0xffff|b.next&0xffff<<16|b.reset&0xffff<<32) + longAgo
+}
+
+// newBlock returns the block of a refusal of the charge with that hash. The next store was called when
+// the clock showed sent, and had answered when it showed done. It is ahead of the process's clock by
+// that many µs. ok is false if the answer took too long, or if a number of the refusal is beyond what a
+// block can hold.
+func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint16, flags uint64) (b block, ok bool) {
+	lag := (done - sent + lagUnit - 1) / lagUnit
+	longest := max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds()
+	ahead -= longAgo
+	if lag < 0 || lag >= 1<<(others-flagBits) || longest > maxInstant-done || ahead < 0 || ahead > maxInstant {
+		return b, false
+	}
+	if d.Remaining == 0 {
+		flags |= noneLeft
+	}
+	after := func(wait time.Duration, more uint64) uint64 {
+		return uint64(done+wait.Microseconds())<<others | more&(1<<others-1)
+	}
+	b.charge = charge>>others<<others | uint64(lag)<<flagBits | flags
+	b.answered = after(0, uint64(version))
+	b.fits = after(d.RetryAfter, uint64(ahead))
+	b.next = after(d.NextAfter, uint64(ahead>>16))
+	b.reset = after(d.ResetAfter, uint64(ahead>>32))
+	return b, true
+}
+
+// spread returns a part of d that depends on the id, so that blocks of the same instant do not all
+// expire in the same instant.
+func (b *block) spread(d time.Duration) int64 {
+	return int64(b.id>>32) * (d.Microseconds() >> 8) >> 24
+}
+
+// until returns the instant at which the block expires: when RetryAfter is over or, if that is sooner,
+// after recheck (less up to a quarter of it) or watchedFor. All times count from when next was called.
+func (b *block) until() int64 {
+	fits, longest := int64(b.fits>>others), int64(b.answered>>others)+recheck.Microseconds()
+	switch {
+	case fits <= longest:
+		return fits - b.lag()
+	case b.is(watched):
+		return min(fits, longest+(watchedFor-recheck).Microseconds()) - b.lag()
+	}
+	return longest - b.spread(recheck/4) - b.lag()
+}
+
+// decide fills in the decision on the refused charge at the instant now, which is the instant at on
+// the store's clock.
+func (b *block) decide(d *Decision, now, at int64) {
+	after := func(instant uint64) time.Duration {
+		return time.Duration(int64(instant>>others)-now) * time.Microsecond
+	}
+	d.At, d.Allowed, d.Remaining = at, false, -1
+	d.RetryAfter, d.NextAfter, d.ResetAfter = after(b.fits), after(b.fits), after(b.reset)
+	if b.is(noneLeft) && now < int64(b.next>>others)-b.lag() {
+		d.Remaining, d.NextAfter = 0, after(b.next)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,13 +22,14 @@ type BreakerOptions struct {
 	// breaker.
 	Failures int
 
-	// Cooldown is how long an open breaker waits before it calls the store again; 0 means one
-	// second. After each cooldown, one request is the probe, and has to wait for the store even if
-	// the store is still down.
+	// Cooldown is how long an open breaker waits before it calls the store again, at least 1 ms; 0
+	// means one second. After each cooldown, one request is the probe, and has to wait for the
+	// store even if the store is still down.
 	Cooldown time.Duration
 
 	// OnChange is called after the breaker has opened, with the error that opened it, and after it
-	// has closed, with a nil error. It may be nil. It is not called after a failed probe. OnChange
+	// has closed, with a nil error. Of a store with several servers, these are the first that opens
+	// and the last that closes. It may be nil. It is not called after a failed probe. OnChange
 	// runs without a lock in the goroutine of the request that caused the change. Calls that take
 	// longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
@@ -51,10 +53,15 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // is done. If a probe returns such an error, the next call is used as another probe. The breaker
 // sets no deadline, so if a probe never gets an answer, the breaker stays open.
 //
+// If the wrapped store has several servers (see optional.Server), such as the masters of a Redis
+// Cluster, each has its own breaker, so keys on healthy servers are not affected. That of a server for
+// which no call has come for a minute closes with the next call that another server answers.
+//
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
 //
-// Breaker panics if next is nil or an option is negative.
+// Breaker panics if next is nil, an option is negative, or Cooldown is below 1 ms but not 0. It
+// logs a warning if next is a FallbackStore or a HybridStore, which belong around the Breaker.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
 	case next == nil:
@@ -64,22 +71,86 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	case o.Cooldown < 0:
 		panic(fmt.Sprintf("quota: Breaker: Cooldown is %v; want at least 0", o.Cooldown))
 	}
+	if err := period.CheckUnit("quota: Breaker: Cooldown", o.Cooldown); err != nil {
+		panic(err.Error())
+	}
+	switch next.(type) {
+	case *FallbackStore:
+		warnOrder(o.Logger, "Breaker is around Fallback, so it opens only if both stores fail")
+	case *HybridStore:
+		warnOrder(o.Logger, "Breaker is around Hybrid, so while it is open, refusals that Hybrid knows are errors")
+	}
 	o.Failures = cmp.Or(o.Failures, 5)
 	o.Cooldown = cmp.Or(o.Cooldown, time.Second)
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}
 	}
 	b := &BreakerStore{next: next, o: o}
-	b.phase.Store(&phase{})
+	b.servers, _ = next.(server)
+	b.whole.phase.Store(&phase{})
 	return b
 }
 
 // A BreakerStore is a Store with a circuit breaker: see Breaker.
 type BreakerStore struct {
 	next    Store
+	servers server // next, or nil
 	o       BreakerOptions
-	phase   atomic.Pointer[phase]
+	whole   circuit  // of a transaction whose server is not known
+	parts   sync.Map // server → *circuit
+	open    atomic.Int64
 	refused atomic.Int64
+	looked  atomic.Int64 // when closeUnused last looked, in ns since 1970
+
+	circuits atomic.Int64 // in parts
+}
+
+// A circuit is the breaker of one server.
+type circuit struct {
+	server string
+	phase  atomic.Pointer[phase]
+}
+
+// circuit returns the circuit of t.
+func (b *BreakerStore) circuit(t *Transaction) *circuit {
+	if b.servers == nil {
+		return &b.whole
+	}
+	name := b.servers.Server(t)
+	if name == "" {
+		return &b.whole
+	}
+	if c, ok := b.parts.Load(name); ok {
+		return c.(*circuit)
+	}
+	return b.add(name)
+}
+
+const mostCircuits = 1000 // of servers; addresses come and go
+
+// add returns the circuit of a server that has none yet. If there are too many, it first forgets those
+// that are closed. If all are open, servers without one share that of unknown servers.
+func (b *BreakerStore) add(name string) *circuit {
+	if b.circuits.Load() >= mostCircuits {
+		b.parts.Range(func(name, c any) bool {
+			phases := &c.(*circuit).phase
+			if p := phases.Load(); p.err == nil && !p.forgotten && phases.CompareAndSwap(p, &phase{forgotten: true}) {
+				b.parts.CompareAndDelete(name, c)
+				b.circuits.Add(-1)
+			}
+			return true
+		})
+		if b.circuits.Load() >= mostCircuits {
+			return &b.whole
+		}
+	}
+	n := &circuit{server: name}
+	n.phase.Store(&phase{})
+	c, known := b.parts.LoadOrStore(name, n)
+	if !known {
+		b.circuits.Add(1)
+	}
+	return c.(*circuit)
 }
 
 // A phase lasts from one change of the breaker to the next. A result counts for the phase
@@ -87,6 +158,8 @@ type BreakerStore struct {
 type phase struct {
 	failures atomic.Int64 // consecutive failures that count, while the breaker is closed
 	last     atomic.Int64 // when the last of these failures was known, in ns since 1970
+
+	forgotten bool // nobody looks at the circuit any more, so it must not open
 
 	err     error       // what an open breaker returns; nil if the breaker is closed
 	began   time.Time   // when the outage began
@@ -97,20 +170,21 @@ type phase struct {
 
 // BreakerStats contains the statistics of a BreakerStore.
 type BreakerStats struct {
-	Open    bool  // the breaker is open now, until a probe succeeds
+	Open    bool  // the breaker, or that of a server, is open now, until a probe succeeds
 	Refused int64 // transactions that got ErrOpen
 }
 
-// Stats returns the statistics collected since b was created.
+// Stats returns the statistics since b was created.
 func (b *BreakerStore) Stats() BreakerStats {
-	return BreakerStats{b.phase.Load().err != nil, b.refused.Load()}
+	return BreakerStats{b.open.Load() > 0, b.refused.Load()}
 }
 
 // Take implements Store.
 func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
-	p := b.phase.Load()
+	c := b.circuit(t)
+	p := c.phase.Load()
 	if p.err != nil {
-		return b.probe(ctx, t, p)
+		return b.probe(ctx, t, c, p)
 	}
 	known := p.failures.Load()
 	err := b.next.Take(ctx, t)
@@ -119,15 +193,29 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 		if p.failures.Load() != 0 { // storing every time would bounce the cache line between cores
 			p.failures.Store(0)
 		}
-	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures):
+		if b.servers != nil && b.open.Load() > 0 {
+			b.closeUnused(ctx)
+		}
+	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures) && !p.forgotten:
 		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
-		if b.phase.CompareAndSwap(p, open) {
-			cmp.Or(b.o.Logger, slog.Default()).WarnContext(ctx, "quota: breaker opened", "err", err, "cause", Cause(err), "effect", "the store is called again after Cooldown")
-			b.o.OnChange(true, err)
+		if c.phase.CompareAndSwap(p, open) {
+			b.logger(c).WarnContext(ctx, "quota: breaker opened",
+				"err", err, "cause", Cause(err), "effect", "the store is called again after Cooldown")
+			if b.open.Add(1) == 1 {
+				b.o.OnChange(true, err)
+			}
 		}
 	}
 	return err
+}
+
+// logger returns a logger that names the server of c.
+func (b *BreakerStore) logger(c *circuit) *slog.Logger {
+	if c.server == "" {
+		return loggerOr(b.o.Logger)
+	}
+	return loggerOr(b.o.Logger).With("addresses", c.server)
 }
 
 // failed counts a failure and returns the number of consecutive failures, or 0 if this
@@ -141,8 +229,8 @@ func (p *phase) failed(known int64) int64 {
 	return known + 1
 }
 
-// probe asks the store if Cooldown is over and no other request is the probe.
-func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) error {
+// probe calls the store if Cooldown is over and no other request is the probe.
+func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p *phase) error {
 	if time.Now().Before(p.until) || !p.probing.CompareAndSwap(false, true) {
 		b.refused.Add(1)
 		return p.err
@@ -157,15 +245,43 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, p *phase) erro
 	switch {
 	case err == nil:
 		next = &phase{}
-		b.phase.Store(next)
-		cmp.Or(b.o.Logger, slog.Default()).InfoContext(ctx, "quota: breaker closed", "after", period.Rounded(time.Since(p.began)), "refused", b.refused.Load()-p.refused)
-		b.o.OnChange(false, nil)
+		b.closes(ctx, c, p, next)
 	case isFailure(ctx, t, err):
 		next = b.newOpenPhase(err)
 		next.began, next.refused = p.began, p.refused
-		b.phase.Store(next)
+		c.phase.Store(next)
 	}
 	return err
+}
+
+// closes closes a circuit whose probe is the caller.
+func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
+	c.phase.Store(next)
+	b.logger(c).InfoContext(ctx, "quota: breaker closed",
+		"after", period.Rounded(time.Since(p.began)), "refused", b.refused.Load()-p.refused)
+	if b.open.Add(-1) == 0 {
+		b.o.OnChange(false, nil)
+	}
+}
+
+// unused is how long no call has to be for a server, after its Cooldown, until its open circuit closes.
+const unused = time.Minute
+
+// closeUnused closes the open circuits that no call has used for a while, because another server has
+// their keys now, or because the server of a call was not known when they opened. No probe would ever
+// close them.
+func (b *BreakerStore) closeUnused(ctx context.Context) {
+	now := time.Now()
+	if last := b.looked.Load(); now.UnixNano()-last < int64(b.o.Cooldown) || !b.looked.CompareAndSwap(last, now.UnixNano()) {
+		return
+	}
+	look := func(c *circuit) {
+		if p := c.phase.Load(); p.err != nil && now.Sub(p.until) > unused && p.probing.CompareAndSwap(false, true) {
+			b.closes(ctx, c, p, &phase{})
+		}
+	}
+	look(&b.whole)
+	b.parts.Range(func(_, c any) bool { look(c.(*circuit)); return true })
 }
 
 // newOpenPhase builds the error once, so that rejected calls do not allocate.
@@ -175,7 +291,12 @@ func (b *BreakerStore) newOpenPhase(cause error) *phase {
 
 // isFailure reports whether err means that the store fails.
 func isFailure(ctx context.Context, t *Transaction, err error) bool {
-	return !errors.Is(err, ErrDuplicate) && !errors.Is(err, ErrBusy) && !errors.Is(err, errors.ErrUnsupported) && callerError(ctx, t) == nil
+	for _, ignored := range [...]error{ErrDuplicate, ErrBusy, errors.ErrUnsupported} {
+		if errors.Is(err, ignored) {
+			return false
+		}
+	}
+	return callerError(ctx, t) == nil
 }
 
 // callerError returns the reason why no store could have decided t, or nil. The network

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,8 +28,8 @@ type breakerStep struct {
 	at     time.Duration
 	ctx    context.Context
 	tx     *quota.Transaction
-	says   error // what the store returns if it is asked
-	asked  bool  // whether the store is asked
+	says   error // what the store returns if it is called
+	called bool  // whether the store is called
 	open   bool  // whether the breaker is open afterwards
 	change string
 }
@@ -118,7 +119,7 @@ func TestBreaker(t *testing.T) {
 func walkBreaker(t *testing.T, o quota.BreakerOptions, steps []breakerStep) {
 	var (
 		says   error
-		asked  bool
+		called bool
 		change string
 	)
 	o.OnChange = func(open bool, err error) {
@@ -128,24 +129,24 @@ func walkBreaker(t *testing.T, o quota.BreakerOptions, steps []breakerStep) {
 			t.Errorf("OnChange(false, %v), want nil", err)
 		}
 	}
-	b := quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { asked = true; return says }), o)
+	b := quota.Breaker(storeFunc(func(context.Context, *quota.Transaction) error { called = true; return says }), o)
 	start := time.Now()
 	var cause error
 	var refused int64
 	for i, s := range steps {
 		time.Sleep(s.at - time.Since(start))
-		says, asked, change = s.says, false, ""
+		says, called, change = s.says, false, ""
 		err := b.Take(s.ctx, s.tx)
-		if asked != s.asked || isOpen(b) != s.open || change != s.change {
-			t.Errorf("step %d at %v: asked %v, open %v, change %q; want %v, %v, %q", i, s.at, asked, isOpen(b), change, s.asked, s.open, s.change)
+		if called != s.called || isOpen(b) != s.open || change != s.change {
+			t.Errorf("step %d at %v: called %v, open %v, change %q; want %v, %v, %q", i, s.at, called, isOpen(b), change, s.called, s.open, s.change)
 		}
-		if s.asked && err != s.says {
+		if s.called && err != s.says {
 			t.Errorf("step %d at %v: got %v, want the store's %v", i, s.at, err, s.says)
 		}
-		if s.asked && s.open && s.says != nil {
+		if s.called && s.open && s.says != nil {
 			cause = s.says
 		}
-		if s.asked {
+		if s.called {
 			continue
 		}
 		refused++
@@ -165,12 +166,12 @@ func (deadlineOnly) Deadline() (time.Time, bool) { return time.Now(), true }
 
 // A slowStore takes 50 ms to answer or to fail, and counts its calls.
 type slowStore struct {
-	asked, inside, most atomic.Int64
-	down                atomic.Bool
+	called, inside, most atomic.Int64
+	down                 atomic.Bool
 }
 
 func (s *slowStore) Take(ctx context.Context, _ *quota.Transaction) error {
-	s.asked.Add(1)
+	s.called.Add(1)
 	s.most.Store(max(s.most.Load(), s.inside.Add(1)))
 	defer s.inside.Add(-1)
 	select {
@@ -193,7 +194,7 @@ func TestBreakerProbe(t *testing.T) {
 		behind.down.Store(true)
 		b := quota.Breaker(&behind, quota.BreakerOptions{Failures: 1, OnChange: func(bool, error) { changes.Add(1) }})
 		flood := func(ctx context.Context) (n int64) {
-			behind.asked.Store(0)
+			behind.called.Store(0)
 			behind.inside.Store(0)
 			behind.most.Store(0)
 			refused.Store(0)
@@ -202,18 +203,18 @@ func TestBreakerProbe(t *testing.T) {
 					refused.Add(1)
 				}
 			})
-			return behind.asked.Load()
+			return behind.called.Load()
 		}
-		check := func(what string, ctx context.Context, wantAsked, wantChanges int64, open bool) {
+		check := func(what string, ctx context.Context, wantCalled, wantChanges int64, open bool) {
 			t.Helper()
 			changes.Store(0)
-			if got := flood(ctx); got != wantAsked || refused.Load() != 64-wantAsked {
-				t.Errorf("%s: %d asked, %d refused; want %d, %d", what, got, refused.Load(), wantAsked, 64-wantAsked)
+			if got := flood(ctx); got != wantCalled || refused.Load() != 64-wantCalled {
+				t.Errorf("%s: %d called, %d refused; want %d, %d", what, got, refused.Load(), wantCalled, 64-wantCalled)
 			}
 			if changes.Load() != wantChanges || isOpen(b) != open {
 				t.Errorf("%s: %d changes, open %v; want %d, %v", what, changes.Load(), isOpen(b), wantChanges, open)
 			}
-			if wantAsked == 1 && behind.most.Load() != 1 {
+			if wantCalled == 1 && behind.most.Load() != 1 {
 				t.Errorf("%s: %d probes at once, want 1", what, behind.most.Load())
 			}
 		}
@@ -394,10 +395,10 @@ func TestDegradingIsSaid(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 		}
-		outage := `level=WARN msg="quota: primary store failed" err="dial tcp 127.0.0.1:6379: connection refused" cause=error effect="the secondary decides"
+		outage := `level=WARN msg="quota: primary store failed" err="dial tcp 127.0.0.1:6379: connection refused" cause=error effect="the secondary store is used"
 level=WARN msg="quota: breaker opened" err="dial tcp 127.0.0.1:6379: connection refused" cause=error effect="the store is called again after Cooldown"
 level=INFO msg="quota: breaker closed" after=5s refused=495
-level=INFO msg="quota: primary store decides again" after=6.11s decided=512
+level=INFO msg="quota: primary store works again" after=6.11s decided=512
 `
 		if want := outage + outage; b.String() != want {
 			t.Errorf("got\n%swant\n%s", b.String(), want)
@@ -424,7 +425,6 @@ func TestConstructorsRefuse(t *testing.T) {
 		{"quota: Fallback: secondary is primary; want another store", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
 		{"quota: Share: the store is nil", func() { quota.Share(nil, 2) }},
 		{"quota: Share: replicas is 0; want at least 1", func() { quota.Share(memory(), 0) }},
-		{"quota: ShareFunc: change is nil", func() { quota.ShareFunc(memory(), nil) }},
 	} {
 		func() {
 			defer func() {
@@ -495,7 +495,7 @@ func BenchmarkDecorated(b *testing.B) {
 	}
 }
 
-// Failures is 1, so the breaker opens at the first failure and does not ask the store again
+// Failures is 1, so the breaker opens at the first failure and does not call the store again
 // before Cooldown is over.
 func ExampleBreaker() {
 	down := storeFunc(func(context.Context, *quota.Transaction) error { return errors.New("connection refused") })
@@ -516,4 +516,52 @@ func ExampleBreaker() {
 	// true quota: the breaker is open: connection refused
 	// true quota: the breaker is open: connection refused
 	// {Open:true Refused:2}
+}
+
+// A pairStore has a server for each key, of which some are down.
+type pairStore struct {
+	quota.Store
+	down map[string]bool
+}
+
+func (s *pairStore) Server(t *quota.Transaction) string { return t.Charges[0].Key }
+
+func (s *pairStore) Take(ctx context.Context, t *quota.Transaction) error {
+	if s.down[t.Charges[0].Key] {
+		return errDown
+	}
+	return s.Store.Take(ctx, t)
+}
+
+// TestBreakerServers: each server has its own breaker, and a change is the first that opens or the last
+// that closes. Coalesce in between names the same servers.
+func TestBreakerServers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &pairStore{memory(), map[string]bool{"a": true, "b": true}}
+		var changes []bool
+		b := quota.Breaker(quota.Coalesce(s), quota.BreakerOptions{
+			Failures: 1, OnChange: func(open bool, _ error) { changes = append(changes, open) },
+		})
+		check := func(key string, want error, open bool) {
+			t.Helper()
+			tx := once(algorithms.GCRA(10, time.Second))
+			tx.Charges[0].Key = key
+			if err := b.Take(t.Context(), tx); !errors.Is(err, want) || b.Stats().Open != open {
+				t.Errorf("%s: got %v and open %v, want %v and open %v", key, err, b.Stats().Open, want, open)
+			}
+		}
+		check("a", errDown, true)
+		check("a", quota.ErrOpen, true)
+		check("b", errDown, true)
+		check("b", quota.ErrOpen, true)
+		check("c", nil, true)
+		check("", nil, true) // not known
+		time.Sleep(time.Second)
+		clear(s.down)
+		check("a", nil, true)
+		check("b", nil, false)
+		if !slices.Equal(changes, []bool{true, false}) {
+			t.Errorf("got the changes %v, want one that opens and one that closes", changes)
+		}
+	})
 }

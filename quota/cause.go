@@ -2,11 +2,12 @@ package quota
 
 import "errors"
 
-// The indices of causes. A store has the first six.
+// The indices of causes. A store has the first seven.
 const (
 	causeUnusable = iota
 	causeFull
 	causeBusy
+	causeSlow
 	causeOpen
 	causeTimeout
 	causeError
@@ -14,7 +15,7 @@ const (
 	storeCauses = causeLimit
 )
 
-var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error", "limit"}
+var causes = [...]string{"unusable", "full", "busy", "slow", "open", "timeout", "error", "limit"}
 
 // Cause classifies err for log lines and metrics. It returns "" if err is nil, and otherwise one of
 // these words:
@@ -22,6 +23,7 @@ var causes = [...]string{"unusable", "full", "busy", "open", "timeout", "error",
 //	unusable  ErrUnusable
 //	full      ErrFull
 //	busy      any other ErrBusy
+//	slow      ErrSlow
 //	open      ErrOpen
 //	timeout   the error has a method Timeout that returns true, such as redisstore.ErrTimeout
 //	limit     a weir.Policy has an invalid limit
@@ -46,6 +48,8 @@ func causeOf(err error) int {
 		return causeFull
 	case errors.Is(err, ErrBusy):
 		return causeBusy
+	case errors.Is(err, ErrSlow):
+		return causeSlow
 	case errors.Is(err, ErrOpen):
 		return causeOpen
 	case isTimeout(err):

@@ -53,7 +53,7 @@ func TestCause(t *testing.T) {
 	}
 }
 
-// TestFallbackStats: a FallbackStore counts what the secondary decides, by cause, and says
+// TestFallbackStats: a FallbackStore counts what the secondary store is used, by cause, and says
 // whether it decides now. What the secondary does not decide is not counted.
 func TestFallbackStats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestFallbackStats(t *testing.T) {
 			storeFunc(func(context.Context, *quota.Transaction) error { return err }),
 			storeFunc(func(context.Context, *quota.Transaction) error { return second }),
 			quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
-		want := map[string]int64{"unusable": 0, "full": 0, "busy": 0, "open": 0, "timeout": 0, "error": 0}
+		want := map[string]int64{"unusable": 0, "full": 0, "busy": 0, "slow": 0, "open": 0, "timeout": 0, "error": 0}
 		check := func(active bool) {
 			t.Helper()
 			if got := store.Stats(); got.Active != active || !maps.Equal(got.Decided, want) {
@@ -80,7 +80,7 @@ func TestFallbackStats(t *testing.T) {
 		for i, c := range []struct {
 			err  error
 			name string
-		}{{quota.ErrUnusable, "unusable"}, {quota.ErrFull, "full"}, {quota.ErrBusy, "busy"}, {quota.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
+		}{{quota.ErrUnusable, "unusable"}, {quota.ErrFull, "full"}, {quota.ErrBusy, "busy"}, {quota.ErrSlow, "slow"}, {quota.ErrOpen, "open"}, {redisstore.ErrTimeout, "timeout"}, {errDown, "error"}} {
 			for range i + 1 {
 				ask(c.err, nil)
 			}
@@ -135,7 +135,7 @@ func TestFallbackLog(t *testing.T) {
 			}
 			return lines
 		}
-		const begins, effect = `msg="quota: primary store failed" err=`, ` effect="the secondary decides"`
+		const begins, effect = `msg="quota: primary store failed" err=`, ` effect="the secondary store is used"`
 		const loud = `level=ERROR msg="quota: primary store unusable until its setup is changed" err="quota: the store cannot work as it is set up" cause=unusable` + effect
 		for _, c := range []struct {
 			err  error
@@ -144,12 +144,12 @@ func TestFallbackLog(t *testing.T) {
 		}{
 			{nil, time.Second, nil},
 			{quota.ErrBusy, 5 * time.Minute, []string{"level=WARN " + begins + `"quota: the store is busy" cause=busy` + effect}},
-			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store decides again" after=5m1s decided=3000`}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store works again" after=5m1s decided=3000`}},
 			{redisstore.ErrTimeout, time.Second, []string{"level=WARN " + begins + `"redisstore: no answer in time" cause=timeout` + effect}},
 			{quota.ErrUnusable, 150 * time.Second, []string{loud, loud, loud}}, // in the same outage
-			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store decides again" after=2m32s decided=1510`}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store works again" after=2m32s decided=1510`}},
 			{quota.ErrUnusable, time.Second, []string{loud}}, // a new outage says so at once
-			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store decides again" after=1.9s decided=10`}},
+			{nil, 2 * time.Second, []string{`level=INFO msg="quota: primary store works again" after=1.9s decided=10`}},
 			{redisstore.ErrTimeout, 100 * time.Millisecond, []string{"level=WARN " + begins + `"redisstore: no answer in time" cause=timeout` + effect}},
 			{nil, 2 * time.Second, nil}, // one late decision is one line
 		} {

@@ -2,50 +2,58 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"math/bits"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/traced"
 )
 
 // Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to the
-// wrapped store. If no other call for the key is in progress, a call is passed on immediately.
-// Further calls wait until that call returns, and are then sent together immediately. Coalesce
-// never delays a call just to collect more of them. Each caller gets the same decision as if the
-// calls had been made one by one, in order of arrival. A caller gets an error only if its own
-// transaction fails, or if the shared call fails as a whole.
+// wrapped store. While fewer than four calls for the key are in progress, a call is passed on
+// immediately, because a store answers so few of them sooner one by one. Further calls wait until one
+// of these returns, and are then sent together immediately. Coalesce never delays a call just to
+// collect more of them. Each caller gets the same decision as if the calls had been made one by one.
+// A caller gets an error only if its own transaction fails, or if the shared call fails as a whole.
 //
 // Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
-// waiting ahead of it. If a caller's context is done while the caller waits, Take returns
+// waiting ahead of it. If the wrapped store is silent until its timeout, the calls that wait for that
+// call fail with it. If a caller's context is done while the caller waits, Take returns
 // immediately. A transaction that has not been sent yet is then dropped; otherwise, its units may
 // be spent. A shared call runs with a background context. If weirotel.Trace is tracing any of the
 // callers, the background context carries the context values of the first such caller. If the
 // wrapped store panics in a shared call, every caller of that call gets an error.
 //
-// Keys are distributed over 16 queues by hash. Within a queue, calls for different keys also wait
-// for each other and are combined. A transaction with several keys joins the queue of its first
-// key.
+// Keys are distributed over 16 shards by hash. Within a shard, calls for different keys also wait
+// for each other and are combined. A transaction with several keys belongs to the shard of its
+// first key.
 //
-// If the wrapped store is not a Batcher, each call is passed to it immediately. The stores in
-// packages memstore and redisstore are Batchers. Wrap such a store in Coalesce first, and then in
-// Breaker and Fallback. Coalesce panics if next is nil.
+// If the wrapped store is not an optional.Batcher, Coalesce logs a warning, and each call is passed
+// to it immediately. The stores in packages memstore and redisstore are. Wrap such a store in
+// Coalesce first, and then in Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
 		panic("quota: Coalesce: the store is nil")
 	}
-	batcher, _ := next.(Batcher)
-	return &CoalescedStore{next: next, batcher: batcher, seed: maphash.MakeSeed(),
+	batches, ok := next.(batcher)
+	if !ok {
+		warnOrder(nil, "Coalesce is around a store without TakeEach, such as another decorator, so it combines no calls")
+	}
+	return &CoalescedStore{next: next, batcher: batches, most: mostAlone, seed: maphash.MakeSeed(),
 		pool: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}}
 }
 
 const (
-	lanes = 16 // the most shared calls at once
+	callShards = 16 // the most shared calls at once
+
+	mostAlone = 4 // the most calls of a shard that are not shared
 
 	// mostAtOnce is the most transactions of a shared call. A longer script would delay the
 	// other clients of Redis.
@@ -55,39 +63,41 @@ const (
 // A CoalescedStore is a Store that combines concurrent calls: see Coalesce.
 type CoalescedStore struct {
 	next    Store
-	batcher Batcher // nil if next is none
+	batcher batcher // nil if next is none
+	most    int     // mostAlone
 	seed    maphash.Seed
 	pool    sync.Pool // of *call
-	lanes   [lanes]lane
+	shards  [callShards]callShard
 	shared  atomic.Int64 // how many calls were shared
 }
 
-// A lane is the queue of the keys whose hashes lead to it. It has one call under way at a
-// time.
-type lane struct {
+// A callShard has the calls for the keys whose hashes lead to it. It has one shared call under way at
+// a time.
+type callShard struct {
 	mu      sync.Mutex
-	busy    bool
+	alone   int  // calls under way that are not shared
+	running bool // run decides the calls that wait
 	waiting []*call
 	stats   CoalesceStats // without the shared calls
 	_       [64]byte
 }
 
 // CoalesceStats contains the statistics of a CoalescedStore. All fields stay 0 if the wrapped store
-// is not a Batcher.
+// is not an optional.Batcher.
 type CoalesceStats struct {
 	Transactions int64 // transactions passed to Take
 	Calls        int64 // calls to the next store for these transactions
 }
 
-// Stats returns the statistics collected since Coalesce returned c.
+// Stats returns the statistics since c was created.
 func (c *CoalescedStore) Stats() CoalesceStats {
 	s := CoalesceStats{Calls: c.shared.Load()}
-	for i := range c.lanes {
-		l := &c.lanes[i]
-		l.mu.Lock()
-		s.Transactions += l.stats.Transactions
-		s.Calls += l.stats.Calls
-		l.mu.Unlock()
+	for i := range c.shards {
+		sh := &c.shards[i]
+		sh.mu.Lock()
+		s.Transactions += sh.stats.Transactions
+		s.Calls += sh.stats.Calls
+		sh.mu.Unlock()
 	}
 	return s
 }
@@ -111,60 +121,101 @@ const (
 )
 
 // Take implements Store.
-func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) error {
+func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) (err error) {
 	if c.batcher == nil || len(t.Charges) == 0 {
 		return c.next.Take(ctx, t)
 	}
-	l := c.lane(&t.Charges[0])
-	l.mu.Lock()
-	l.stats.Transactions++
-	if l.busy {
-		l.mu.Unlock()
-		return c.join(ctx, l, t)
+	sh := c.shard(&t.Charges[0])
+	sh.mu.Lock()
+	sh.stats.Transactions++
+	if sh.running || sh.alone >= c.most || len(sh.waiting) > 0 {
+		sh.mu.Unlock()
+		return c.join(ctx, sh, t)
 	}
-	l.busy = true
-	l.stats.Calls++
-	l.mu.Unlock()
-	defer c.leave(l) // even if next panics
+	sh.alone++
+	sh.stats.Calls++
+	sh.mu.Unlock()
+	defer func() { c.leave(ctx, sh, t, err) }() // even if next panics
 	return c.next.Take(ctx, t)
 }
 
-func (c *CoalescedStore) lane(charge *Charge) *lane {
+// Server implements optional.Server, for the wrapped store.
+func (c *CoalescedStore) Server(t *Transaction) string {
+	if next, ok := c.next.(server); ok {
+		return next.Server(t)
+	}
+	return ""
+}
+
+func (c *CoalescedStore) shard(charge *Charge) *callShard {
 	h := maphash.String(c.seed, charge.Key) ^ bits.RotateLeft64(maphash.String(c.seed, charge.Rule), 32)
-	return &c.lanes[h%lanes]
+	return &c.shards[h%callShards]
 }
 
 // leave ends a call that was not shared.
-func (c *CoalescedStore) leave(l *lane) {
-	l.mu.Lock()
-	l.busy = len(l.waiting) > 0
-	busy := l.busy
-	l.mu.Unlock()
-	if busy {
-		go c.run(l) // it ends when no call waits
+func (c *CoalescedStore) leave(ctx context.Context, sh *callShard, t *Transaction, err error) {
+	if err != nil && callerError(ctx, t) == nil {
+		c.failWaiting(sh, t, err)
+	}
+	sh.mu.Lock()
+	sh.alone--
+	c.start(sh)
+	sh.mu.Unlock()
+}
+
+// start has a goroutine decide the calls that wait, unless one does, or as many calls as may are under
+// way. The caller holds sh.mu.
+func (c *CoalescedStore) start(sh *callShard) {
+	if len(sh.waiting) > 0 && !sh.running && sh.alone < c.most {
+		sh.running = true
+		go c.run(sh) // it ends when no call waits
+	}
+}
+
+// failWaiting ends the calls that have waited for the call of t, if the wrapped store has not answered
+// it: another attempt would double their time.
+func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
+	if !isTimeout(err) || errors.Is(err, ErrBusy) || c.Server(t) != "" { // another server may answer
+		return
+	}
+	sh.mu.Lock()
+	failed := sh.waiting
+	sh.waiting = nil
+	sh.mu.Unlock()
+	for _, k := range failed {
+		k.err = err
+		c.end(k)
+	}
+}
+
+// end wakes the caller of k, unless it has given up.
+func (c *CoalescedStore) end(k *call) {
+	if k.state.CompareAndSwap(pending, done) {
+		k.done <- struct{}{}
+	} else {
+		c.release(k)
 	}
 }
 
 // join decides t together with other transactions.
-func (c *CoalescedStore) join(ctx context.Context, l *lane, t *Transaction) error {
+func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	if err := t.Validate(); err != nil {
 		return err
 	}
+	if b := BudgetOf(ctx); b != nil {
+		defer func(begin time.Time) { b.Spend(time.Since(begin)) }(time.Now())
+	}
 	k := c.pool.Get().(*call)
 	k.ctx = ctx
 	k.copy(t, ctx.Done() != nil)
 
-	l.mu.Lock()
-	l.waiting = append(l.waiting, k)
-	alone := !l.busy // the call under way has just ended
-	l.busy = true
-	l.mu.Unlock()
-	if alone {
-		go c.run(l)
-	}
+	sh.mu.Lock()
+	sh.waiting = append(sh.waiting, k)
+	c.start(sh) // if a call has just ended
+	sh.mu.Unlock()
 
 	select {
 	case <-k.done:
@@ -200,22 +251,22 @@ func (c *CoalescedStore) release(k *call) {
 	c.pool.Put(k)
 }
 
-// run decides the calls that wait in a lane, until no call waits there.
-func (c *CoalescedStore) run(l *lane) {
+// run decides the calls that wait in a shard, until no call waits there.
+func (c *CoalescedStore) run(sh *callShard) {
 	var now []*call
 	var ts []*Transaction
 	for {
-		l.mu.Lock()
-		if len(l.waiting) == 0 {
-			l.busy = false
-			l.mu.Unlock()
+		sh.mu.Lock()
+		if len(sh.waiting) == 0 {
+			sh.running = false
+			sh.mu.Unlock()
 			return
 		}
-		now, l.waiting = l.waiting, now[:0]
-		l.mu.Unlock()
+		now, sh.waiting = sh.waiting, now[:0]
+		sh.mu.Unlock()
 		for rest := now; len(rest) > 0; {
 			n := min(len(rest), mostAtOnce)
-			ts = c.decide(rest[:n], ts)
+			ts = c.decide(sh, rest[:n], ts)
 			rest = rest[n:]
 		}
 		clear(now) // the calls are recycled
@@ -224,7 +275,7 @@ func (c *CoalescedStore) run(l *lane) {
 
 // decide has next decide a batch, and wakes the callers. It reuses the memory of the slice
 // ts, and returns the slice.
-func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction {
+func (c *CoalescedStore) decide(sh *callShard, batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]
 	var leader traced.Leader
@@ -242,6 +293,9 @@ func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction
 	}
 	c.shared.Add(1)
 	errs, err := c.takeEach(leader.Context(context.Background()), ts)
+	if errs != nil && errs[0] != nil {
+		c.failWaiting(sh, ts[0], errs[0])
+	}
 	for i, k := range here {
 		switch {
 		case err != nil:
@@ -249,23 +303,20 @@ func (c *CoalescedStore) decide(batch []*call, ts []*Transaction) []*Transaction
 		case errs != nil:
 			k.err = errs[i]
 		}
-		if k.state.CompareAndSwap(pending, done) {
-			k.done <- struct{}{}
-		} else {
-			c.release(k)
-		}
+		c.end(k)
 	}
 	clear(ts)
 	return ts
 }
 
 func (c *CoalescedStore) takeEach(ctx context.Context, ts []*Transaction) (errs []error, err error) {
-	_, err = panics.Call("quota: Coalesce: the store panicked", func() error {
+	_, err = safe.Call("quota: Coalesce: the store panicked", func() error {
 		errs = c.batcher.TakeEach(ctx, ts)
 		return nil
 	})
 	if errs != nil && len(errs) != len(ts) {
-		return nil, fmt.Errorf("quota: Coalesce: %T.TakeEach returned %d errors for %d transactions", c.batcher, len(errs), len(ts))
+		return nil, fmt.Errorf("quota: Coalesce: %T.TakeEach returned %d errors for %d transactions",
+			c.batcher, len(errs), len(ts))
 	}
 	return errs, err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // A far store is a store in memory, each call of which takes the time of a round trip,
@@ -135,8 +136,8 @@ func TestCoalesceInTurn(t *testing.T) {
 			if got, want := store.Stats(), (quota.CoalesceStats{Transactions: goroutines * each, Calls: behind.calls.Load()}); got != want {
 				t.Errorf("%v: got %+v, want %+v", limit, got, want)
 			}
-			if n := behind.calls.Load(); n > 2*each+1 {
-				t.Errorf("%v: got %d calls for %d asks of %d goroutines, want %d at most", limit, n, goroutines*each, goroutines, 2*each+1)
+			if n := behind.calls.Load(); n > 4*each {
+				t.Errorf("%v: got %d calls for %d asks of %d goroutines, want %d at most", limit, n, goroutines*each, goroutines, 4*each)
 			}
 		})
 	}
@@ -152,7 +153,7 @@ func TestCoalesceLone(t *testing.T) {
 		behind := newFar(time.Millisecond)
 		store := quota.Coalesce(struct {
 			storeFunc
-			quota.Batcher
+			optional.Batcher
 		}{func(ctx context.Context, got *quota.Transaction) error {
 			direct = got == tx && ctx.Value(name{}) == "mine"
 			return behind.Take(ctx, got)
@@ -190,7 +191,7 @@ func TestCoalesceNoBatcher(t *testing.T) {
 func TestCoalesceHangUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
-		store := quota.Coalesce(behind)
+		store := quota.Single(quota.Coalesce(behind))
 		limit := algorithms.FixedWindow(100, 24*time.Hour)
 		charge := quota.Charge{Rule: "api", Key: "hot", Limit: limit, Cost: 1}
 		var wg sync.WaitGroup
@@ -268,7 +269,7 @@ func TestCoalesceErrors(t *testing.T) {
 			}
 			return nil
 		}
-		store := quota.Coalesce(behind)
+		store := quota.Single(quota.Coalesce(behind))
 		for _, c := range []struct {
 			mode                     string
 			lone, good, bad, invalid string // a part of the error that each transaction gets; "" if it gets none
@@ -341,7 +342,7 @@ func TestCoalesceWhole(t *testing.T) {
 		eachFunc
 	}{nil, func(got *quota.Transaction) {
 		if !slices.Equal(got.Charges, tx.Charges) || got.Mode != tx.Mode || got.Most != 7 || len(got.Cancels) != 1 || got.Cancels[0].Until != 3 {
-			t.Errorf("the store is asked %+v, want %+v", got, tx)
+			t.Errorf("the store is called %+v, want %+v", got, tx)
 		}
 		got.Result = want.Result
 	}}))
@@ -359,11 +360,34 @@ func (f eachFunc) TakeEach(_ context.Context, ts []*quota.Transaction) []error {
 	return nil
 }
 
+// TestCoalesceFew: four callers of one key are not delayed for each other, and what exceeds them shares
+// one call.
+func TestCoalesceFew(t *testing.T) {
+	for callers, want := range map[int]int64{1: 10, 2: 20, 4: 40, 5: 50, 20: 50} { // 4 alone and the rest together, 10 times
+		synctest.Test(t, func(t *testing.T) {
+			behind := newFar(time.Second)
+			store := quota.Coalesce(behind)
+			charge := quota.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(4000, 24*time.Hour), Cost: 1}
+			began := time.Now()
+			for range 10 {
+				together(callers, func(int) { take(t, store, 0, charge) })
+			}
+			took, trips := time.Since(began), time.Duration(10)
+			if callers > 4 {
+				trips = 20
+			}
+			if n := behind.calls.Load(); n != want || took != trips*time.Second {
+				t.Errorf("%d callers: got %d calls in %v, want %d in %v", callers, n, took, want, trips*time.Second)
+			}
+		})
+	}
+}
+
 // TestCoalesceMany: a shared call has at most 1,024 transactions.
 func TestCoalesceMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(time.Millisecond)
-		store := quota.Coalesce(behind)
+		store := quota.Single(quota.Coalesce(behind))
 		charge := quota.Charge{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(4000, 24*time.Hour), Cost: 1}
 		var wg sync.WaitGroup
 		for range 3001 {
@@ -371,7 +395,7 @@ func TestCoalesceMany(t *testing.T) {
 		}
 		wg.Wait()
 		if calls, most := behind.calls.Load(), behind.most.Load(); calls != 4 || most != 1024 {
-			t.Errorf("3001 asks: got %d calls of %d at most, want 4 of 1024", calls, most)
+			t.Errorf("3001 calls: got %d calls of %d at most, want 4 of 1024", calls, most)
 		}
 	})
 }
@@ -380,7 +404,7 @@ func TestCoalesceMany(t *testing.T) {
 func TestCoalesceOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := newFar(0)
-		store := quota.Coalesce(behind)
+		store := quota.Single(quota.Coalesce(behind))
 		limit := algorithms.FixedWindow(10, 24*time.Hour)
 		release := behind.hang()
 		var wg sync.WaitGroup
@@ -408,12 +432,12 @@ func TestCoalesceAllocs(t *testing.T) {
 	store := quota.Coalesce(memory())
 	tx := once(algorithms.GCRA(1000, time.Second))
 	if n := testing.AllocsPerRun(1000, func() { store.Take(context.Background(), tx) }); n != 0 {
-		t.Errorf("a lone ask: got %v allocations, want 0", n)
+		t.Errorf("a lone call: got %v allocations, want 0", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if n := testing.AllocsPerRun(1000, func() { store.Take(ctx, tx) }); n != 0 {
-		t.Errorf("a lone ask that may be canceled: got %v allocations, want 0", n)
+		t.Errorf("a lone call that may be canceled: got %v allocations, want 0", n)
 	}
 }
 
@@ -576,4 +600,42 @@ func ExampleCoalesce() {
 	wg.Wait()
 	fmt.Println(admitted.Load(), "of", store.Stats().Transactions, "admitted")
 	// Output: 100 of 128 admitted
+}
+
+// silence is the error of a store that has waited for its timeout.
+type silence struct{}
+
+func (silence) Error() string { return "no answer" }
+func (silence) Timeout() bool { return true }
+
+// TestCoalesceSilent: if a store is silent, the calls that wait for the call under way fail with it, and
+// are not sent. What they have waited is spent of their budgets.
+func TestCoalesceSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 50 * time.Millisecond
+		calls := 0
+		c := quota.Single(quota.Coalesce(&silentStore{take: func() error { calls++; time.Sleep(timeout); return silence{} }}))
+		begin := time.Now()
+		together(3, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			ctx := quota.WithBudget(t.Context())
+			err := c.Take(ctx, once(algorithms.GCRA(10, time.Second)))
+			if took := time.Since(begin); !errors.Is(err, silence{}) || took != timeout {
+				t.Errorf("call %d: got %v after %v, want %v after %v", i, err, took, silence{}, timeout)
+			}
+			if left := quota.BudgetOf(ctx).Left(timeout); i > 0 && left != time.Duration(i)*time.Millisecond {
+				t.Errorf("call %d: got %v left, want %d ms", i, left, i)
+			}
+		})
+		if calls != 1 {
+			t.Errorf("got %d calls of the store, want 1", calls)
+		}
+	})
+}
+
+type silentStore struct{ take func() error }
+
+func (s *silentStore) Take(context.Context, *quota.Transaction) error { return s.take() }
+func (s *silentStore) TakeEach(_ context.Context, ts []*quota.Transaction) []error {
+	return slices.Repeat([]error{s.take()}, len(ts))
 }

@@ -14,14 +14,14 @@ import (
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait, t.Granted, t.Undo = time.UnixMicro(now), 0, 0, t.Undo[:0]
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(now), 0, 0, t.Undo[:0], 0
 	within := time.Duration(0)
 	switch t.Mode {
 	case ModeSpend:
-		if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 {
+		if n == 1 && t.Within <= 0 && t.Charges[0].Spent <= 0 && t.Charges[0].Headroom == 0 {
 			c := &t.Charges[0]
 			t.Decisions[0].At = now
-			if a, ok := c.Limit.Algorithm.(Stepper); ok {
+			if a, ok := c.Limit.Algorithm.(stepper); ok {
 				a.Step(&states[0], &t.Decisions[0], &c.Limit, now, c.Cost)
 				return t.Decisions[0].Allowed
 			}
@@ -37,8 +37,18 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 		return true
 	}
 	t.next = slices.Grow(t.next[:0], n)[:n]
+	fits, wait := t.takeEach(now, within, states)
+	if t.Mode != ModeSpend || !fits || wait > 0 && (wait > within || !t.reserve(now, wait, states)) {
+		t.explainRefusal(now, within, states)
+		return false
+	}
+	copy(states, t.next)
+	return true
+}
 
-	fits, wait := t.Mode == ModeSpend, time.Duration(0)
+// takeEach takes each charge. fits is false if a queue has no room, and wait is the longest RetryAfter.
+func (t *Transaction) takeEach(now int64, within time.Duration, states []State) (fits bool, wait time.Duration) {
+	fits = true
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		if c.Cost < 0 && c.Spent > 0 {
@@ -51,12 +61,7 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 		}
 		wait = max(wait, d.RetryAfter)
 	}
-	if !fits || wait > 0 && (wait > within || !t.reserve(now, wait, states)) {
-		t.explainRefusal(now, within, states)
-		return false
-	}
-	copy(states, t.next)
-	return true
+	return fits, wait
 }
 
 // decideAtMost searches, by halving, how many times all charges fit, up to Most, and
@@ -112,7 +117,7 @@ func (t *Transaction) force(now int64, states []State) {
 		at := now
 		if c.Cost > 0 {
 			at = max(now, s.At)
-			if f, ok := c.Limit.Algorithm.(Forcer); ok {
+			if f, ok := c.Limit.Algorithm.(forcer); ok {
 				*s = f.Force(*s, &c.Limit, at, c.Cost)
 			} else {
 				l := c.Limit
@@ -140,9 +145,45 @@ func (t *Transaction) forget(now int64, states []State) {
 // take decides the i-th charge alone, from the state s and with the given cost instead of
 // the cost of the charge. It stores the state that follows in t.next.
 func (t *Transaction) take(i int, now, cost int64, s *State) {
+	if t.Charges[i].Headroom > 0 {
+		t.takeLeaving(i, now, cost, s)
+		return
+	}
+	t.step(i, now, cost, s)
+}
+
+// takeLeaving is take for a charge with headroom: the cost and the headroom must fit together, and
+// only the cost is spent. The decision describes what is left for the class of the charge.
+func (t *Transaction) takeLeaving(i int, now, cost int64, s *State) {
+	c, d := &t.Charges[i], &t.Decisions[i]
+	allowed, retry := true, time.Duration(0)
+	if cost > 0 {
+		t.step(i, now, min(cost, math.MaxInt64-c.Headroom)+c.Headroom, s)
+		if allowed, retry = d.Allowed, d.RetryAfter; !allowed {
+			cost = 0
+		}
+	}
+	t.step(i, now, cost, s)
+	d.Allowed, d.RetryAfter = allowed, retry
+	if d.Remaining >= c.Headroom {
+		d.Remaining -= c.Headroom
+		return
+	}
+	d.Remaining = 0
+	_, one := c.Limit.Algorithm.Take(t.next[i], &c.Limit, now, c.Headroom+1)
+	switch {
+	case one.RetryAfter != Never:
+		d.NextAfter = one.RetryAfter
+	case !c.Limit.InFlight(): // the headroom is the whole limit
+		d.NextAfter = d.ResetAfter
+	}
+}
+
+// step is take without regard to the headroom.
+func (t *Transaction) step(i int, now, cost int64, s *State) {
 	c := &t.Charges[i]
 	t.next[i].set(s)
-	if a, ok := c.Limit.Algorithm.(Stepper); ok {
+	if a, ok := c.Limit.Algorithm.(stepper); ok {
 		a.Step(&t.next[i], &t.Decisions[i], &c.Limit, now, cost)
 	} else {
 		t.next[i], t.Decisions[i] = c.Limit.Algorithm.Take(*s, &c.Limit, now, cost)
@@ -154,7 +195,7 @@ func (t *Transaction) take(i int, now, cost int64, s *State) {
 // charge would come. It returns false if the queue has no room.
 func (t *Transaction) joins(i int, now int64, s *State) bool {
 	c, d := &t.Charges[i], &t.Decisions[i]
-	q, ok := c.Limit.Algorithm.(Queuer)
+	q, ok := c.Limit.Algorithm.(queuer)
 	if !ok {
 		return true
 	}
@@ -166,10 +207,10 @@ func (t *Transaction) joins(i int, now int64, s *State) bool {
 // set copies s field by field. A copy of the whole struct would use wider loads, which wait
 // for the narrower stores before them: 10 ns a copy.
 func (to *State) set(s *State) {
-	to.At, to.A, to.B, to.C, to.Log, to.Until = s.At, s.A, s.B, s.C, s.Log, s.Until
+	to.At, to.A, to.B, to.C, to.Log = s.At, s.A, s.B, s.C, s.Log
 }
 
-// cancel gives back a reservation, or the newest units if the algorithm is no Canceler.
+// cancel refunds a reservation, or the newest units if the algorithm is no Canceler.
 func (t *Transaction) cancel(i int, now int64, s State) {
 	c, cost := &t.Charges[i], t.Charges[i].Cost
 	var u Undo
@@ -180,7 +221,7 @@ func (t *Transaction) cancel(i int, now int64, s State) {
 		t.take(i, now, 0, &u.Before)
 		return
 	}
-	if a, ok := c.Limit.Algorithm.(Canceler); ok {
+	if a, ok := c.Limit.Algorithm.(canceler); ok {
 		last := s.At == c.Spent
 		s = a.Cancel(s, &c.Limit, now, c.Spent, -max(cost, -4*MaxTicks))
 		if u.Log && last {
@@ -203,7 +244,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 		if c.Cost <= 0 {
 			continue
 		}
-		if q, ok := c.Limit.Algorithm.(Queuer); ok {
+		if q, ok := c.Limit.Algorithm.(queuer); ok {
 			t.next[i], _, _ = q.Queue(states[i], &c.Limit, now, at, c.Cost)
 			continue
 		}
@@ -229,22 +270,22 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 // takeAt decides a charge for an instant (at) that may be later than the instant at which
 // the charge was asked for (now).
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
-	if r, ok := l.Algorithm.(Reserver); ok {
+	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
 	}
 	return l.Algorithm.Take(s, l, at, cost)
 }
 
-// explainRefusal makes the decisions of a transaction that spends nothing describe the states as they
-// are. Otherwise the decision on a charge that fits would describe the state as if the
-// charge had been spent.
+// explainRefusal makes the decisions of a transaction that spends nothing describe the states as
+// they are. Otherwise the decision on a charge that fits would describe the state as if the charge
+// had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
 		if c.Cost != 0 && (d.Allowed || within > 0) {
 			allowed, retry := d.Allowed, d.RetryAfter
 			t.take(i, now, 0, &states[i])
-			if q, ok := c.Limit.Algorithm.(Queuer); ok && within > 0 && c.Cost > 0 {
+			if q, ok := c.Limit.Algorithm.(queuer); ok && within > 0 && c.Cost > 0 {
 				retry = queueRetry(q, &states[i], &c.Limit, now, c.Cost, within)
 				allowed = retry == 0
 			}
@@ -255,18 +296,18 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 
 // queueRetry returns the wait until a charge can join the queue, for a caller that waits in
 // the queue for up to within. The charge can join if there is room and its wait for its
-// turn is at most within.
-func queueRetry(q Queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
-	_, turn, ok := q.Queue(*s, l, now, now, cost)
-	if !ok && turn != Never {
-		retry = turn
+// slot is at most within.
+func queueRetry(q queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
+	_, slot, ok := q.Queue(*s, l, now, now, cost)
+	if !ok && slot != Never {
+		retry = slot
 		now += int64(retry / time.Microsecond)
-		_, turn, ok = q.Queue(*s, l, now, now, cost)
+		_, slot, ok = q.Queue(*s, l, now, now, cost)
 	}
 	if !ok {
 		return Never
 	}
-	return retry + max(0, turn-within)
+	return retry + max(0, slot-within)
 }
 
 // An Undo holds the state of a key before and after a reservation. Only stores use its fields. If
@@ -287,9 +328,6 @@ func undoOf(c *Charge, now int64, before, after State) Undo {
 	_, d := c.Limit.Algorithm.Take(before, &c.Limit, now, 0)
 	u := Undo{Before: before, After: after, Until: now + int64(d.ResetAfter/time.Microsecond), Log: len(after.Log) > 0}
 	u.Before.Log, u.After.Log = nil, nil
-	if d.ResetAfter > 0 {
-		u.Before.Until = u.Until
-	}
 	return u
 }
 

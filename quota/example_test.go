@@ -25,7 +25,26 @@ func ExampleCharge_StoredKey() {
 	// sha256:WfHWZvzl2U5qMiXLkq1ySpXkPRO5Yh3pj0Q-cwo0YQU
 }
 
-// Counts are stored under the name of a limit. The period names a limit without a name.
+// Batch jobs leave 30 of 100 units to people.
+func ExampleCharge_headroom() {
+	store := memstore.New(memstore.Options{})
+	people := quota.Charge{Rule: "api", Key: "acme", Limit: algorithms.GCRA(100, 100*time.Hour), Cost: 1}
+	batch := people
+	batch.Headroom = batch.Limit.Headroom(30) // percent
+	allowed := 0
+	d, err := quota.Allow(context.Background(), store, batch)
+	for ; err == nil && d.Allowed; d, err = quota.Allow(context.Background(), store, batch) {
+		allowed++
+	}
+	fmt.Println("batch:", allowed, "allowed, the next in", d.RetryAfter.Round(time.Hour))
+	d, err = quota.Allow(context.Background(), store, people)
+	fmt.Println("people:", d.Allowed, d.Remaining, err)
+	// Output:
+	// batch: 70 allowed, the next in 1h0m0s
+	// people: true 29 <nil>
+}
+
+// Counts are stored under the name and the period of a limit.
 func ExampleLimit_StoredName() {
 	limit := algorithms.GCRA(100, 90*time.Second)
 	fmt.Println(limit.StoredName())
@@ -33,7 +52,25 @@ func ExampleLimit_StoredName() {
 	fmt.Println(limit.StoredName())
 	// Output:
 	// 90s
-	// burst
+	// burst/90s
+}
+
+// A key has spent 900 of 1000 a minute, and now has 10 a minute.
+func ExampleLimit_FullAfter() {
+	store, limit := memstore.New(memstore.Options{}), algorithms.GCRA(1000, time.Minute)
+	charge := quota.Charge{Rule: "api", Key: "ada", Limit: limit, Cost: 900}
+	t := quota.Transaction{Charges: []quota.Charge{charge}}
+	if err := store.Take(context.Background(), &t); err != nil {
+		fmt.Println(err)
+	}
+	charge.Limit.Quota, charge.Cost = 10, 0
+	t.Charges[0] = charge
+	if err := store.Take(context.Background(), &t); err != nil {
+		fmt.Println(err)
+	}
+	d := &t.Decisions[0]
+	fmt.Println("kept for", d.ResetAfter.Round(time.Minute), "but full after", charge.Limit.FullAfter(d).Round(time.Second))
+	// Output: kept for 1h30m0s but full after 1m0s
 }
 
 func ExampleLimit_Validate() {
@@ -61,12 +98,13 @@ func ExampleTransaction_Plan() {
 	if err := t.Validate(); err != nil {
 		fmt.Println(err)
 	}
-	p, q := t.Plan(0), t.Plan(1)
-	fmt.Println("the names of both are the same:", p.Names == q.Names)
-	fmt.Printf("%d units at once, each free again after %d µs\n", p.Size, p.Unit/p.Rate)
+	first, period, capacity := t.Plan(0)
+	second, _, _ := t.Plan(1)
+	fmt.Println("the names of both are the same:", first == second)
+	fmt.Println(capacity, "units at once, period in µs:", period)
 	// Output:
 	// the names of both are the same: true
-	// 100 units at once, each free again after 600000 µs
+	// 100 units at once, period in µs: 60000000
 }
 
 // The beginning of an outage is logged once, with its cause. Stats counts what the secondary
@@ -86,10 +124,10 @@ func ExampleFallbackStore() {
 	stats := store.Stats()
 	fmt.Println(stats.Active, stats.Decided)
 	// Output:
-	// level=WARN msg="quota: primary store failed" err="connection refused" cause=error effect="the secondary decides"
+	// level=WARN msg="quota: primary store failed" err="connection refused" cause=error effect="the secondary store is used"
 	// true <nil>
 	// true <nil>
-	// true map[busy:0 error:2 full:0 open:0 timeout:0 unusable:0]
+	// true map[busy:0 error:2 full:0 open:0 slow:0 timeout:0 unusable:0]
 }
 
 func ExampleLimit_Capacity() {
@@ -200,6 +238,16 @@ func ExampleTransaction_SetQuestion() {
 }
 
 // A user has solved a captcha, so earlier attempts no longer count.
+// Another store has counted since a second later, or since a second before.
+func ExampleTransaction_Releases() {
+	spent := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	release := quota.Transaction{Charges: []quota.Charge{
+		{Rule: "jobs", Key: "acme", Limit: algorithms.InFlight(2, time.Minute), Cost: -1, Spent: spent.UnixMicro()},
+	}}
+	fmt.Println(release.Releases(spent.Add(time.Second)), release.Releases(spent.Add(-time.Second)))
+	// Output: true false
+}
+
 func ExampleReset() {
 	store := memstore.New(memstore.Options{})
 	attempt := quota.Charge{Rule: "login", Key: "ada", Limit: algorithms.SlidingLog(3, time.Hour), Cost: 1}
@@ -215,6 +263,21 @@ func ExampleReset() {
 	// true 1 <nil>
 	// true 0 <nil>
 	// false 0 <nil>
-	// <nil>
+	// true <nil>
 	// true 2 <nil>
+}
+
+// A store that waits for a network gives a call only what earlier calls of its request have left.
+func ExampleWithBudget() {
+	call := func(ctx context.Context) {
+		budget := quota.BudgetOf(ctx)
+		fmt.Println("waits for at most", budget.Left(50*time.Millisecond))
+		budget.Spend(30 * time.Millisecond) // what the call has taken
+	}
+	ctx := quota.WithBudget(context.Background())
+	call(ctx)
+	call(ctx)
+	// Output:
+	// waits for at most 50ms
+	// waits for at most 20ms
 }

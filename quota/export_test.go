@@ -6,13 +6,26 @@ import "context"
 // which Coalesce has made, even when no other call is under way.
 func Joined(store *CoalescedStore) Store { return joining{store} }
 
+// Single returns store, which then shares all calls but one at a time.
+func Single(store *CoalescedStore) *CoalescedStore {
+	store.most = 1
+	return store
+}
+
 type joining struct{ c *CoalescedStore }
 
 func (j joining) Take(ctx context.Context, t *Transaction) error {
 	if len(t.Charges) == 0 {
 		return j.c.Take(ctx, t)
 	}
-	return j.c.join(ctx, j.c.lane(&t.Charges[0]), t)
+	return j.c.join(ctx, j.c.shard(&t.Charges[0]), t)
+}
+
+// Remembers reports whether h refuses c from memory.
+func Remembers(h *HybridStore, c Charge) bool {
+	s, id, _ := h.place(c.names(), c.Key)
+	b, found := s.get(id)
+	return found && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now())
 }
 
 // Published reports whether h has published a block, expired or not.
@@ -27,3 +40,26 @@ func Published(h *HybridStore) bool {
 
 // ResetHeldLog lets the next warning about held units pass.
 func ResetHeldLog() { heldLog.Reset() }
+
+// The interfaces that package optional describes: see TestOptional.
+type (
+	Validator  = validator
+	Stepper    = stepper
+	Queuer     = queuer
+	Reserver   = reserver
+	Canceler   = canceler
+	Forcer     = forcer
+	Metered    = metered
+	Concurrent = concurrent
+	Comparer   = comparer
+	Batcher    = batcher
+	Tracker    = tracker
+	Instant    = instant
+	Server     = server
+)
+
+// Circuits returns how many servers b knows.
+func (b *BreakerStore) Circuits() (n int) {
+	b.parts.Range(func(any, any) bool { n++; return true })
+	return n
+}

@@ -1,15 +1,14 @@
 package quota
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/traced"
 )
@@ -43,19 +42,28 @@ type FallbackOptions struct {
 // A failed call to the primary store may still have spent the units, for example if only the answer
 // was lost. The charge may then count in both stores, which can reduce the number of units that are
 // admitted later, but not increase it. A refund or a call with ModeForget takes effect in the store
-// that answers, or in both stores if only the primary store's answer was lost. If n units are
-// spent in one store but refunded in the other, up to n extra units may be admitted. The secondary
-// store keeps its counts between outages.
+// that answers, or in both stores if only the primary store's answer was lost. If n units are spent
+// in one store but refunded in the other, up to n extra units may be admitted. The secondary store
+// keeps its counts between outages. If the primary fails to release units of a concurrency limit
+// that it has spent, Take returns its error, so that Hold and weir.Limiter release them later.
 //
-// Fallback panics if a store is nil, or if both are the same store.
+// Fallback panics if a store is nil, or if both are the same store. It logs a warning if primary
+// decides in memory, such as a memstore.Store: such a store does not fail, so the two stores may be
+// in the wrong order.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
 	case primary == nil:
 		panic("quota: Fallback: primary is nil")
 	case secondary == nil:
 		panic("quota: Fallback: secondary is nil")
-	case compare.Equal(primary, secondary):
+	case safe.Equal(primary, secondary):
 		panic("quota: Fallback: secondary is primary; want another store")
+	}
+	if isInstant(primary) {
+		warnOrder(o.Logger, "Fallback has a primary in memory, which does not fail, so the secondary store is not used")
+	}
+	if _, ok := secondary.(cacher); ok {
+		warnOrder(o.Logger, "Fallback has Hybrid around its second store, so it saves calls only in an outage")
 	}
 	if o.OnChange == nil {
 		o.OnChange = func(bool, error) {}
@@ -68,8 +76,8 @@ type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions
 
-	began   atomic.Int64 // when the current outage began, in ns since 1970; once it is over, the negative; 0 before the first
-	last    atomic.Int64 // when secondary was last asked; stored after began
+	began   atomic.Int64 // when the last outage began, in ns since 1970, negative once it is over; 0 before the first
+	last    atomic.Int64 // when secondary was last called; stored after began
 	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
 	loud    sparse.Gate  // of the lines of an ErrUnusable
 	decided [storeCauses]atomic.Int64
@@ -97,7 +105,7 @@ type FallbackStats struct {
 	Decided map[string]int64
 }
 
-// Stats returns the statistics collected since Fallback returned f.
+// Stats returns the statistics since f was created.
 func (f *FallbackStore) Stats() FallbackStats {
 	last, cause := f.last.Load(), f.cause.Load()
 	began := f.began.Load() // after last, which is not of a later outage then
@@ -125,7 +133,7 @@ func (f *FallbackStore) total() (n int64) {
 // settled is how long primary must decide without an error before an outage is over.
 const settled = time.Second
 
-// degraded notes that secondary is asked because of err.
+// degraded notes that secondary is called because of err.
 func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	if cause != causeOpen {
@@ -140,7 +148,8 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 		_, logs = f.loud.Pass()
 	}
 	if logs {
-		cmp.Or(f.o.Logger, slog.Default()).Log(ctx, level, text, "err", err, "cause", causes[cause], "effect", "the secondary decides")
+		loggerOr(f.o.Logger).Log(ctx, level, text,
+			"err", err, "cause", causes[cause], "effect", "the secondary store is used")
 	}
 	if begins {
 		f.o.OnChange(true, err)
@@ -158,7 +167,8 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	n := f.total()
 	n -= f.before.Swap(n)
 	if last != began {
-		cmp.Or(f.o.Logger, slog.Default()).InfoContext(ctx, "quota: primary store decides again", "after", period.Rounded(time.Duration(now-began)), "decided", n)
+		loggerOr(f.o.Logger).InfoContext(ctx, "quota: primary store works again",
+			"after", period.Rounded(time.Duration(now-began)), "decided", n)
 	}
 	f.o.OnChange(false, nil)
 }
@@ -185,5 +195,12 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 		return errors.Join(err, second)
 	}
 	f.decided[cause].Add(1)
+	// Units spent before the outage began are in primary. Keep then tries again, until primary has
+	// released them. The times of primary are those of another clock, so some releases of the last or
+	// the next moment may be wrong: then secondary has released them, or Keep calls primary a few times
+	// more.
+	if t.Releases(time.Unix(0, f.began.Load())) {
+		return err
+	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -55,7 +56,7 @@ func TestShareConforms(t *testing.T) {
 	conforms(t, func() quota.Store { return quota.Share(memory(), 1) })
 }
 
-// TestFallback: the second store is asked if the first fails, unless the caller has hung up
+// TestFallback: the second store is called if the first fails, unless the caller has hung up
 // or the transaction is invalid. If both stores fail, the error wraps both errors.
 func TestFallback(t *testing.T) {
 	errFull := errors.New("full")
@@ -69,7 +70,7 @@ func TestFallback(t *testing.T) {
 		ctx             context.Context
 		tx              *quota.Transaction
 		first, second   error
-		asked           bool // the second store is asked
+		called          bool // the second store is called
 		wants, wantsNot []error
 	}{
 		{"well", t.Context(), once(limit), nil, nil, false, nil, nil},
@@ -83,14 +84,14 @@ func TestFallback(t *testing.T) {
 		{"twice, open", t.Context(), twice, quota.ErrOpen, nil, false, []error{quota.ErrDuplicate}, []error{quota.ErrOpen}},
 		{"answered though hung up", gone, once(limit), nil, nil, false, nil, nil},
 	} {
-		asked := false
+		called := false
 		err := quota.Fallback(
 			storeFunc(func(context.Context, *quota.Transaction) error { return c.first }),
-			storeFunc(func(context.Context, *quota.Transaction) error { asked = true; return c.second }),
+			storeFunc(func(context.Context, *quota.Transaction) error { called = true; return c.second }),
 			quota.FallbackOptions{},
 		).Take(c.ctx, c.tx)
-		if asked != c.asked || (err == nil) != (len(c.wants) == 0) {
-			t.Errorf("%s: asked the second %v, got error %v; want %v, %v", c.name, asked, err, c.asked, c.wants)
+		if called != c.called || (err == nil) != (len(c.wants) == 0) {
+			t.Errorf("%s: called the second %v, got error %v; want %v, %v", c.name, called, err, c.called, c.wants)
 		}
 		for _, want := range c.wants {
 			if !errors.Is(err, want) {
@@ -162,7 +163,7 @@ func (l *lossy) Take(ctx context.Context, tx *quota.Transaction) error {
 }
 
 // TestFallbackEdges: four replicas admit the expected number of requests before, during and
-// after an outage of 20 s. The limit is 12 a minute, and the replicas are asked in turn,
+// after an outage of 20 s. The limit is 12 a minute, and the replicas are called in turn,
 // ten times a second.
 func TestFallbackEdges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -297,6 +298,39 @@ func checkShare(t *testing.T, store quota.Store, l quota.Limit, c shareCase, see
 	}
 }
 
+// TestShareHeadroom: a share of a headroom is rounded up, so that all replicas together leave at least
+// the whole headroom.
+func TestShareHeadroom(t *testing.T) {
+	for _, c := range []struct{ headroom, want int64 }{{0, 0}, {1, 1}, {30, 8}, {32, 8}, {quota.MaxTicks, quota.MaxTicks / 4}} {
+		var seen int64
+		store := quota.Share(storeFunc(func(_ context.Context, tx *quota.Transaction) error {
+			seen = tx.Charges[0].Headroom
+			return nil
+		}), 4)
+		tx := once(algorithms.FixedWindow(100, time.Hour))
+		tx.Charges[0].Headroom = c.headroom
+		if err := store.Take(t.Context(), tx); err != nil || seen != c.want || tx.Charges[0].Headroom != c.headroom {
+			t.Errorf("headroom %d for 4 replicas: got %d and %v, want %d", c.headroom, seen, err, c.want)
+		}
+	}
+}
+
+// TestShareHeadroomSmall: however many replicas there are, a class that the whole limit admits is
+// admitted by a share.
+func TestShareHeadroomSmall(t *testing.T) {
+	for _, percent := range []int{1, 30, 50, 90} {
+		for _, replicas := range []int{1, 3, 9, 10, 11, 200} {
+			store := quota.Share(memstore.New(memstore.Options{}), replicas)
+			for _, limit := range []quota.Limit{algorithms.GCRA(10, time.Hour), algorithms.SlidingLog(20, time.Hour), algorithms.TokenBucket(100, 10, time.Hour)} {
+				charge := quota.Charge{Rule: "r", Key: limit.Algorithm.Name(), Limit: limit, Cost: 1, Headroom: limit.Headroom(percent)}
+				if d, err := quota.Allow(t.Context(), store, charge); err != nil || !d.Allowed {
+					t.Errorf("%v, %d %% for %d replicas: got %+v and %v", limit, percent, replicas, d, err)
+				}
+			}
+		}
+	}
+}
+
 // TestShareIsValid: if a limit can be counted exactly, its share can be counted exactly too.
 // The share of a Quota is at most a tenth below Quota divided by the replicas.
 func TestShareIsValid(t *testing.T) {
@@ -313,8 +347,8 @@ func TestShareIsValid(t *testing.T) {
 		replicas int
 		want     int64
 	}{
-		{algorithms.GCRA(1_000_000, day), 7, 142857},   // 142857 = 3³·11·13·37 can be counted exactly
-		{algorithms.GCRA(10_000_000, day), 7, 1428570}, // 1428571 cannot be counted exactly
+		{algorithms.GCRA(10_000_000, day), 7, 1428571},
+		{algorithms.GCRA(3_000_000, time.Second).WithBurst(3), 2, 1_000_000}, // a burst of 1 allows no more than a unit in a µs
 		{algorithms.GCRA(1<<30, time.Microsecond), math.MaxInt32, 1},
 		{algorithms.FixedWindow(1<<50, day), 3, 1 << 50 / 3},
 	} {
@@ -354,24 +388,26 @@ func TestShareIsValid(t *testing.T) {
 }
 
 // TestShareAsks: the next store gets the question of the transaction unchanged, except the
-// limits, and the transaction gets the Result of the next store.
+// limits, and the transaction gets the Result of the next store and the number of replicas.
 func TestShareAsks(t *testing.T) {
 	tx := once(algorithms.GCRA(10, time.Second))
 	tx.Mode, tx.Most, tx.Cancels, tx.Charges[0].Spent = quota.ModeAtMost, 7, []quota.Undo{{Until: 3}}, 1
-	asked := *tx
+	called := *tx
 	result := quota.Result{Decisions: []quota.Decision{{Remaining: 5}}, At: time.Unix(2, 0), Wait: time.Second, Granted: 4, Undo: []quota.Undo{{Until: 9}}}
 	store := quota.Share(storeFunc(func(_ context.Context, got *quota.Transaction) error {
 		if got.Charges[0].Limit.Quota != 5 {
-			t.Errorf("next is asked for %v, want a quota of 5", got.Charges[0].Limit)
+			t.Errorf("next is called with %v, want a quota of 5", got.Charges[0].Limit)
 		}
 		got.Charges[0].Limit.Quota = 10
-		if !slices.Equal(got.Charges, asked.Charges) || got.Mode != asked.Mode || got.Most != 7 || !reflect.DeepEqual(got.Cancels, asked.Cancels) {
-			t.Errorf("next is asked %+v, want %+v", got, asked)
+		if !slices.Equal(got.Charges, called.Charges) || got.Mode != called.Mode || got.Most != 7 || !reflect.DeepEqual(got.Cancels, called.Cancels) {
+			t.Errorf("next is called %+v, want %+v", got, called)
 		}
 		got.Result = result
 		return nil
 	}), 2)
-	if err := store.Take(t.Context(), tx); err != nil || !reflect.DeepEqual(tx.Result, result) || tx.Charges[0].Limit.Quota != 10 {
+	err := store.Take(t.Context(), tx)
+	result.Replicas = 2
+	if err != nil || !reflect.DeepEqual(tx.Result, result) || tx.Charges[0].Limit.Quota != 10 {
 		t.Errorf("got %v and %+v, want nil and %+v", err, *tx, result)
 	}
 }

@@ -9,9 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir/internal/compare"
-	"github.com/seed83679106/weir/internal/line"
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
@@ -27,11 +25,12 @@ import (
 // cancelled, Hold returns ctx.Err(). While Hold waits, it spends nothing. Cancelling ctx after Hold
 // has returned does not release the units.
 //
-// The first call to release returns the units to the store, and later calls do nothing. If units
-// cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If
-// the store is down for longer than half the lease duration, the units may expire while they are
-// still in use. It is an error if a charge has a Cost of 0 or less. Errors from the store are
-// returned unchanged. If there is such an error, units may have been spent, and units of a
+// The first call to release returns the units to the store, and later calls do nothing. If the
+// store fails, the units are released later, until the store answers or their lease expires. If
+// units cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a
+// second. If the store is down for longer than half the lease duration, the units may expire while
+// they are still in use. It is an error if a charge has a Cost of 0 or less. Errors from the store
+// are returned unchanged. If there is such an error, units may have been spent, and units of a
 // concurrency limit count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
@@ -66,7 +65,8 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 // If units cannot be renewed or released, Keep calls the given function with a description of the
 // problem, such as "units not refunded", and with the rule's name. If the function is nil, Keep
 // logs a warning to slog.Default() instead.
-func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx context.Context, what, rule string, err error)) (release func()) {
+func Keep(ctx context.Context, store Store, t *Transaction,
+	failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond
 	for i := range t.Charges {
@@ -81,7 +81,9 @@ func Keep(ctx context.Context, store Store, t *Transaction, failed func(ctx cont
 	if failed == nil {
 		failed = warnHeld
 	}
-	h := &held{ctx: ctx, store: store, failed: failed, began: time.Now(), charges: charges, lease: lease}
+	now := time.Now()
+	h := &held{ctx: ctx, store: store, failed: failed, began: now, ends: now.Add(lease), charges: charges, lease: lease}
+	live.add(store, charges)
 	h.mu.Lock() // renew may begin before AfterFunc returns
 	defer h.mu.Unlock()
 	h.timer = time.AfterFunc(lease/2, h.renew)
@@ -96,12 +98,13 @@ type held struct {
 	began  time.Time
 
 	mu      sync.Mutex
-	charges []Charge // the charges that give the units back, with negative costs
+	charges []Charge  // the charges that release the units, with negative costs
+	ends    time.Time // of the lease of the units
 	lease   time.Duration
 	timer   *time.Timer
 }
 
-// release gives the units back. A second call does nothing.
+// release releases the units. A second call does nothing.
 func (h *held) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,34 +112,67 @@ func (h *held) release() {
 	if len(h.charges) == 0 {
 		return
 	}
-	back := Transaction{Charges: h.charges}
+	charges := h.charges
 	h.charges = nil
-	if err := h.store.Take(h.ctx, &back); err != nil {
-		h.failed(h.ctx, "units not refunded", back.Charges[0].Rule, err)
+	live.remove(h.store, charges)
+	if err := h.store.Take(h.ctx, &Transaction{Charges: charges}); err != nil {
+		h.failed(h.ctx, "units not refunded", charges[0].Rule, err)
+		h.retry(charges, h.ends, firstRetry)
 		return
 	}
-	if line.Anyone() && !h.silently() {
-		for i := range back.Charges {
-			line.Release(lineOf(h.store, &back.Charges[i]))
+	h.wake(charges)
+}
+
+// wake lets those who wait for released units call the store.
+func (h *held) wake(charges []Charge) {
+	if anyoneWaits() && !h.silently() {
+		for i := range charges {
+			releaseIn(waitKeyOf(h.store, &charges[i]))
 		}
 	}
 }
 
-// stays is how long units are passed on, on average, to those who wait in the same process, before
-// they are left to whichever process asks first. It is 25 times the interval in which processes
-// ask, so a unit is unused for 4% of the time at most.
-const stays = 250 * time.Millisecond
+// The waits before units are released again, if the store fails: 100 ms, 200 ms, and so on, up to 5
+// s. A quarter of the wait is random, so that the units of many requests are not released at once.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
 
-// silently reports whether nobody is told of the release. The longer a process has held units, the
-// more often it leaves them to all, so processes with more units leave more.
-func (h *held) silently() bool {
-	if i, ok := h.store.(Instant); ok && compare.Equal(i.Instant(), h.store) {
-		return false
+// retry releases units whose release has failed, unless their lease expires first. The store may have
+// released them despite the error. If another request of this process has spent its units in the same
+// µs, retry waits until that request has ended. Otherwise, it could release the units of that request.
+func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
+	if time.Until(ends) <= wait {
+		return
 	}
-	return rand.N(stays) < time.Since(h.began)
+	time.AfterFunc(wait-rand.N(wait/4), func() {
+		switch {
+		case live.has(h.store, charges):
+			h.retry(charges, ends, wait)
+		case h.takeSafely(&Transaction{Charges: charges}) != nil:
+			h.retry(charges, ends, min(2*wait, lastRetry))
+		default:
+			h.wake(charges)
+		}
+	})
 }
 
-// renew spends the units again, even if they do not fit, and then gives the old units back.
+// keepsFor is how long units are passed on, on average, to those who wait in the same process,
+// before they are left to whichever process calls the store first. It is 25 times the interval in
+// which processes call it, so a unit is unused for 4% of the time at most.
+const keepsFor = 250 * time.Millisecond
+
+// silently reports whether nobody is woken by the release. The longer a process has held units, the
+// more often it leaves them to all, so processes with more units leave more.
+func (h *held) silently() bool {
+	if isInstant(h.store) {
+		return false
+	}
+	return rand.N(keepsFor) < time.Since(h.began)
+}
+
+// renew spends the units again, even if they do not fit, and then releases the old units.
 // In between the units count twice, so another request may be refused although it fits, but
 // no request is admitted that does not fit.
 func (h *held) renew() {
@@ -155,23 +191,77 @@ func (h *held) renew() {
 		h.timer.Reset(h.lease / 4)
 		return
 	}
-	old := Transaction{Charges: h.charges}
-	h.charges = nil
+	old, ended := h.charges, h.ends
+	h.charges, h.ends = nil, time.Now().Add(h.lease)
 	for i, c := range fresh.Charges {
 		c.Cost, c.Spent = -c.Cost, fresh.Decisions[i].At
 		h.charges = append(h.charges, c)
 	}
-	if err := h.takeSafely(&old); err != nil {
-		h.failed(h.ctx, "units not refunded", old.Charges[0].Rule, err)
+	live.add(h.store, h.charges)
+	live.remove(h.store, old)
+	if err := h.takeSafely(&Transaction{Charges: old}); err != nil {
+		h.failed(h.ctx, "units not refunded", old[0].Rule, err)
+		h.retry(old, ended, firstRetry)
 	}
 	h.timer.Reset(h.lease / 2)
 }
 
-// takeSafely asks the store and returns a panic as an error, because on the goroutine of a
+// takeSafely calls the store and returns a panic as an error, because on the goroutine of a
 // timer a panic would end the process.
 func (h *held) takeSafely(t *Transaction) error {
-	_, err := panics.Call("weir: the store panicked", func() error { return h.store.Take(h.ctx, t) })
+	_, err := safe.Call("weir: the store panicked", func() error { return h.store.Take(h.ctx, t) })
 	return err
+}
+
+// live counts the units that this process holds, by the instant at which they were spent. It is a
+// global for the same reason as waiting is. Stores in memory do not fail, so it does without
+// theirs.
+var live liveUnits
+
+type liveUnits struct {
+	mu    sync.Mutex
+	units map[liveKey]int64
+}
+
+type liveKey struct {
+	waitKey
+	spent int64
+}
+
+func (l *liveUnits) add(store Store, charges []Charge) { l.change(store, charges, -1) }
+
+func (l *liveUnits) remove(store Store, charges []Charge) { l.change(store, charges, 1) }
+
+func (l *liveUnits) change(store Store, charges []Charge, sign int64) {
+	if isInstant(store) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.units == nil {
+		l.units = map[liveKey]int64{}
+	}
+	for i := range charges {
+		k := liveKey{waitKeyOf(store, &charges[i]), charges[i].Spent}
+		if l.units[k] += sign * charges[i].Cost; l.units[k] <= 0 {
+			delete(l.units, k)
+		}
+	}
+}
+
+// has reports whether the process holds units that were spent together with those of a charge.
+func (l *liveUnits) has(store Store, charges []Charge) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(charges, func(c Charge) bool {
+		return l.units[liveKey{waitKeyOf(store, &c), c.Spent}] > 0
+	})
+}
+
+// isInstant reports whether a store decides in memory: see optional.Instant.
+func isInstant(store Store) bool {
+	i, ok := store.(instant)
+	return ok && safe.Equal(i.Instant(), store)
 }
 
 // heldLog bounds the lines of warnHeld, for Hold has no options.
@@ -185,4 +275,10 @@ func warnHeld(ctx context.Context, what, rule string, err error) {
 		}
 		slog.WarnContext(ctx, "quota: "+what, attrs...)
 	}
+}
+
+// InFlight reports whether the limit is a concurrency limit: see optional.Concurrent.
+func (l *Limit) InFlight() bool {
+	_, ok := l.Algorithm.(concurrent)
+	return ok
 }

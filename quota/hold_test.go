@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -31,7 +31,7 @@ func held(t *testing.T, store quota.Store, c quota.Charge) int64 {
 }
 
 // TestHold: the units stay held for ten leases, and until release is called, whatever the context
-// does meanwhile. A second release gives back no unit of another caller.
+// does meanwhile. A second release refunds no unit of another caller.
 func TestHold(t *testing.T) {
 	for name, around := range map[string]func(quota.Store) quota.Store{
 		"alone":    func(s quota.Store) quota.Store { return s },
@@ -178,6 +178,91 @@ func TestHoldErrors(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHoldReleasedLater: units whose release fails are released when the store answers again, and not
+// only when their lease of 20 s is over.
+func TestHoldReleasedLater(t *testing.T) {
+	for name, around := range map[string]func(quota.Store) quota.Store{
+		"alone":   func(s quota.Store) quota.Store { return s },
+		"breaker": func(s quota.Store) quota.Store { return quota.Breaker(s, quota.BreakerOptions{}) },
+		"fallback": func(s quota.Store) quota.Store {
+			return quota.Fallback(quota.Breaker(s, quota.BreakerOptions{}), quota.Share(memory(), 2), quota.FallbackOptions{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				next, down := memory(), atomic.Bool{}
+				store := around(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+					if down.Load() {
+						return errDown
+					}
+					return next.Take(ctx, tx)
+				}))
+				c := jobs(10, 20*time.Second)
+				var releases []func()
+				for range 10 {
+					release, err := quota.Hold(t.Context(), store, c)
+					if err != nil {
+						t.Fatal(err)
+					}
+					releases = append(releases, release)
+					time.Sleep(time.Microsecond)
+				}
+				down.Store(true)
+				time.Sleep(time.Second)
+				for _, release := range releases {
+					release()
+					time.Sleep(30 * time.Millisecond)
+				}
+				down.Store(false)
+				time.Sleep(2 * time.Second)
+				if got := held(t, next, c); got != 0 {
+					t.Errorf("got %d in flight, want 0", got)
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
+
+// TestHoldReleasedTwice: if the store has released units although the call failed, a second release
+// takes no unit from a request that was admitted in the same µs.
+func TestHoldReleasedTwice(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			next, lost := memory(), atomic.Bool{}
+			store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+				if !lost.Load() {
+					return next.Take(ctx, tx)
+				}
+				if applied {
+					return errors.Join(next.Take(ctx, tx), errDown)
+				}
+				return errDown
+			})
+			c := jobs(3, 20*time.Second)
+			first, _ := quota.Hold(t.Context(), store, c)
+			second, _ := quota.Hold(t.Context(), store, c)
+			lost.Store(true)
+			first()
+			lost.Store(false)
+			for range 5 {
+				time.Sleep(time.Second)
+				if got := held(t, next, c); got < 1 {
+					t.Fatalf("applied %v: got %d in flight, want the one that runs", applied, got)
+				}
+			}
+			time.Sleep(6 * time.Second) // the lease of the second is renewed after 10 s
+			if got := held(t, next, c); got != 1 {
+				t.Errorf("applied %v: got %d in flight after a renewal, want 1", applied, got)
+			}
+			second()
+			if got := held(t, next, c); got != 0 {
+				t.Errorf("applied %v: got %d in flight, want 0", applied, got)
+			}
+		})
+	}
 }
 
 // TestKeep: Keep holds the units in flight of a transaction that the caller has taken, and is nil

@@ -5,12 +5,12 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"math/bits"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/internal/compare"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -18,22 +18,30 @@ import (
 type HybridOptions struct {
 	// MaxKeys is the maximum number of refusals in the cache; 0 means 65,536, which use 4 MB.
 	MaxKeys int
+
+	// Logger gets a line if the wrapped store is meant to report changes, but the server does not, and
+	// if the decorators are in the wrong order.
+	// nil means slog.Default().
+	Logger *slog.Logger
 }
 
 // Hybrid wraps a store and caches its refusals. If the wrapped store has refused a charge and would
 // still refuse it, the HybridStore refuses it without calling the wrapped store. Hybrid panics if
 // next is nil or MaxKeys is negative.
 //
-// A charge is refused from the cache only if the wrapped store has refused the same cost for the
-// same key and limit. A cached refusal expires when its RetryAfter has passed, counted from the
-// start of the call to the wrapped store. A HybridStore therefore never refuses a charge for longer
+// A charge is refused from the cache only if the wrapped store has refused the same cost, with the
+// same headroom, for the same key and limit. A cached refusal expires when its RetryAfter has passed,
+// counted from the start of the call to the wrapped store. A HybridStore therefore never refuses a charge for longer
 // than the wrapped store would. The durations in a Decision from the cache may be too long by up to
 // one round trip. The Decision's Remaining is 0 while no unit is available. Otherwise, it is −1,
 // because another process may have spent what was left. For the other limits of the transaction,
 // Remaining is also −1.
 //
-// A refusal is cached for at most 10 s, so a refund by another process takes effect within 10 s. A
-// refund that is made through this store takes effect immediately.
+// A refund that is made through this store takes effect immediately. A refund by another process
+// usually takes effect within a few milliseconds, if the wrapped store is a redisstore.Store (or
+// another optional.Tracker), in Coalesce or Breaker or not: while a key is refused from the cache, the
+// HybridStore has Redis report when the key changes. If Redis cannot, or the connection is lost, a
+// refusal is cached for at most 10 s.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
@@ -41,12 +49,21 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 	case o.MaxKeys < 0:
 		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d; want at least 0", o.MaxKeys))
 	}
+	switch next.(type) {
+	case *FallbackStore:
+		warnOrder(o.Logger, "Hybrid is around Fallback, so for up to 10 s after an outage it refuses what the second store has refused")
+	case cacher:
+		warnOrder(o.Logger, "Hybrid is around a store with Hybrid, such as that of package stack, so it saves no calls, "+
+			"and refuses for up to 10 s after an outage what the fallback has refused")
+	}
 	n := cmp.Or(o.MaxKeys, 1<<16)
-	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: time.Now()}
+	start := time.Now()
+	h := &HybridStore{next: next, seed: maphash.MakeSeed(), start: start, wall: start.UnixMicro()}
+	h.watch = newWatch(next, h, o.Logger)
 	h.shards = make([]blocks, min(64, max(1, n/blockPart)))
 	for i := range h.shards {
 		part := (n-1)/len(h.shards) + 1
-		h.shards[i].most = (part + part/9 + blockWays - 1) / blockWays
+		h.shards[i].most = (part + part/spareBlocks + blockWays - 1) / blockWays
 	}
 	return h
 }
@@ -56,8 +73,10 @@ type HybridStore struct {
 	next   Store
 	seed   maphash.Seed
 	start  time.Time // instants of blocks are µs since start, on the monotonic clock
+	wall   int64     // start, in µs since 1970
+	watch  *watch    // nil if next does not report changes
 	shards []blocks
-	asked  atomic.Int64
+	misses atomic.Int64
 }
 
 func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
@@ -68,25 +87,21 @@ type CacheStats struct {
 	Kind   string // "hybrid" or "lease", the value of the metric label kind
 	Hits   int64  // transactions decided from memory
 	Misses int64  // transactions sent to the next store
+
+	Watched int64 // further calls, each to have changes of one key reported; only of a HybridStore
+	Changes int64 // changes that were reported
 }
 
-// Stats returns the statistics collected since Hybrid returned h.
+// Stats returns the statistics since h was created.
 func (h *HybridStore) Stats() CacheStats {
-	s := CacheStats{Kind: "hybrid", Misses: h.asked.Load()}
+	s := CacheStats{Kind: "hybrid", Misses: h.misses.Load()}
 	for i := range h.shards {
 		s.Hits += h.shards[i].served.Load()
 	}
-	return s
-}
-
-// BlockedSince returns the time at which the cache began to refuse c, or the zero Time if it does
-// not refuse c now.
-func (h *HybridStore) BlockedSince(c Charge) time.Time {
-	s, id := h.place(c.names(), c.Key)
-	if b, found := s.get(id); found && compare.Can(c.Limit.Algorithm) && refuses(&b, &c, hashLimit(h.seed, c.Limit), 0, h.now()) {
-		return time.UnixMicro(b.at + b.instant(began))
+	if h.watch != nil {
+		s.Watched, s.Changes = h.watch.peeks.Load(), h.watch.changes.Load()
 	}
-	return time.Time{}
+	return s
 }
 
 // Take implements Store.
@@ -97,24 +112,33 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	if t.Mode != ModeForce && t.Mode != ModeForget && h.serve(t) {
 		return nil
 	}
-	h.asked.Add(1)
-	type place struct {
-		shard *blocks
-		id    uint64
-		drops uint64 // of the shard, before next is asked
-	}
-	var here [8]place
+	h.misses.Add(1)
+	var here [8]blockPlace
 	places := here[:0]
 	for i := range t.Charges {
-		s, id := h.place(t.Plan(i).Names, t.Charges[i].Key)
-		places = append(places, place{s, id, s.dropped()})
+		s, id, key := h.place(t.plan(i).names, t.Charges[i].Key)
+		places = append(places, blockPlace{s, id, s.dropped(), h.watch.version(key)})
 	}
 	sent := h.now()
-	err := h.next.Take(ctx, t)
-	if err != nil {
+	if err := h.next.Take(ctx, t); err != nil {
 		return err
 	}
-	done := h.now()
+	h.remember(t, places, sent, h.now())
+	return nil
+}
+
+// A blockPlace is where the block of a charge belongs.
+type blockPlace struct {
+	shard *blocks
+	id    uint64
+	drops uint64 // of the shard, before next was called
+
+	version uint16 // of the key, before next was called: see watch
+}
+
+// remember keeps the refusals of t, and forgets blocks whose states t has changed. The next store
+// was called when the clock showed sent, and had answered when it showed done.
+func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done int64) {
 	changed := t.Allowed() && t.Mode != ModePeek
 	for i := range t.Charges {
 		c, d, p := &t.Charges[i], &t.Decisions[i], &places[i]
@@ -122,14 +146,17 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 		case changed && (c.Cost != 0 || t.Mode == ModeForget):
 			p.shard.drop(p.id)
 		case !d.Allowed && d.RetryAfter != Never && c.Cost > 0 && t.plan(i).known:
-			if b, ok := newBlock(d, t.At, sent, done, t.Within > 0); ok {
+			flags := uint64(0)
+			if t.Within > 0 {
+				flags = waited
+			}
+			hash, _ := hashOf(t.plan(i).hash(h.seed), c, t.Within)
+			if b, ok := newBlock(d, hash, t.At.UnixMicro()-done-h.wall, sent, done, p.version, flags); ok {
 				b.id = p.id
-				b.asked, _ = hash(t.plan(i).hash(h.seed), c, t.Within)
 				p.shard.keep(b, p.drops)
 			}
 		}
 	}
-	return nil
 }
 
 // serve refuses t if one of its charges is known to be refused.
@@ -141,7 +168,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 		if c.Cost <= 0 || !t.plan(i).known {
 			continue
 		}
-		s, id := h.place(t.Plan(i).Names, c.Key)
+		s, id, key := h.place(t.plan(i).names, c.Key)
 		b := s.published.Load()
 		if b == nil || b.id != id {
 			copied, found := s.get(id)
@@ -153,12 +180,16 @@ func (h *HybridStore) serve(t *Transaction) bool {
 		if !refuses(b, c, t.plan(i).hash(h.seed), t.Within, now) {
 			continue
 		}
+		if h.watch != nil && (b.version() != h.watch.version(key) || !h.counts(b, s, c, t, key, now)) {
+			continue
+		}
+		at := b.ahead() + h.wall + now
 		if !served {
 			served = true
 			s.served.Add(1)
-			t.unknown(b.at + now)
+			t.unknown(at)
 		}
-		b.decide(&t.Decisions[i], now)
+		b.decide(&t.Decisions[i], now, at)
 	}
 	return served
 }
@@ -167,7 +198,8 @@ func (h *HybridStore) serve(t *Transaction) bool {
 // unknown (-1).
 func (t *Transaction) unknown(at int64) {
 	n := len(t.Charges)
-	t.Decisions, t.At, t.Wait, t.Granted, t.Undo = slices.Grow(t.Decisions[:0], n)[:n], time.UnixMicro(at), 0, 0, t.Undo[:0]
+	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(at), 0, 0, t.Undo[:0], 0
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: at}
 	}
@@ -179,34 +211,39 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 	if now >= b.until() {
 		return false
 	}
-	asked, queue := hash(limit, c, within)
-	if b.asked != asked {
+	charge, queue := hashOf(limit, c, within)
+	if !b.isFor(charge) {
 		return false
 	}
 	// The RetryAfter of a queue holds only for the same value of within, which the hash
 	// includes. The RetryAfter of other algorithms is the wait until the charge fits. If
 	// the caller is willing to wait until then, next must decide.
-	waits := b.flags()&waited != 0
+	waits := b.is(waited)
 	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }
 
-// hash returns a hash of what a charge asks for, because a block refuses only charges that ask
-// for the same. It begins with a secret hash of the limit, so nobody can choose a cost that has
-// the hash of another. Two costs under one limit have different hashes. queue says that the
-// algorithm is a Queuer and the caller is willing to wait.
-func hash(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
+// hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge, because a block
+// refuses only charges for which they are the same. It begins with a secret hash of the limit, so nobody
+// can choose a cost that has the hash of another. Two costs under one limit have different hashes.
+// queue says that the algorithm is a Queuer and the caller is willing to wait.
+func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
+	if c.Headroom > 0 {
+		hash = (hash ^ hash>>32 ^ uint64(c.Headroom)) * 0xd6e8feb86659fd93
+	}
 	if within > 0 {
-		if _, queue = c.Limit.Algorithm.(Queuer); queue {
+		if _, queue = c.Limit.Algorithm.(queuer); queue {
 			hash = (hash ^ hash>>32 ^ uint64(within)) * 0xd6e8feb86659fd93
 		}
 	}
 	return hash, queue
 }
 
-// place returns the shard and the fingerprint of the state of a key.
-func (h *HybridStore) place(names uint64, key string) (s *blocks, id uint64) {
-	k := maphash.String(h.seed, storedkey.Of(key))
-	hi, _ := bits.Mul64(k, uint64(len(h.shards)))
-	return &h.shards[hi], max(1, (k^names)*0x9e3779b97f4a7c15)
+// place returns the shard and the fingerprint of the state of a key, and the hash of the key.
+func (h *HybridStore) place(names uint64, key string) (s *blocks, id, hash uint64) {
+	hash = h.hashKey(key)
+	hi, _ := bits.Mul64(hash, uint64(len(h.shards)))
+	return &h.shards[hi], max(1, (hash^names)*0x9e3779b97f4a7c15), hash
 }
+
+func (h *HybridStore) hashKey(key string) uint64 { return maphash.String(h.seed, storedkey.Of(key)) }

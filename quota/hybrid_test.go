@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/storetest"
+	"github.com/seed83679106/weir/quota/storetest"
 )
 
 // TestHybridServes: of 20,000 transactions of a refused key, none reaches the next store, and
@@ -25,21 +26,23 @@ func TestHybridServes(t *testing.T) {
 		algorithms.FixedWindow(5, time.Second), algorithms.AnchoredWindow(5, time.Second),
 		algorithms.SlidingWindow(5, time.Second), algorithms.SlidingLog(5, time.Second),
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			serveBlocked(t, limit)
-		})
+		for _, headroom := range []int64{0, 2} {
+			synctest.Test(t, func(t *testing.T) {
+				serveBlocked(t, limit, headroom)
+			})
+		}
 	}
 }
 
-// serveBlocked uses a limit up and then asks 20,000 times.
-func serveBlocked(t *testing.T, limit quota.Limit) {
+// serveBlocked uses a limit up, as far as the headroom, and then sends 20,000 charges.
+func serveBlocked(t *testing.T, limit quota.Limit, headroom int64) {
 	plain := memstore.New(memstore.Options{})
 	behind := &distant{Store: plain}
 	store := quota.Hybrid(behind, quota.HybridOptions{MaxKeys: 100})
-	charge := quota.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
+	charge := quota.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1, Headroom: headroom}
 	for take(t, store, 0, charge).Allowed() {
 	}
-	asked := behind.Calls.Load()
+	called := behind.Calls.Load()
 	for i := range 20_000 {
 		time.Sleep(5 * time.Microsecond)
 		got := take(t, store, 0, charge)
@@ -48,10 +51,10 @@ func serveBlocked(t *testing.T, limit quota.Limit) {
 			t.Fatalf("%v, ask %d: got %+v at %v, the store behind says %+v at %v", limit, i, got.Decisions[0], got.At, want.Decisions[0], want.At)
 		}
 	}
-	if n := behind.Calls.Load() - asked; n != 0 {
-		t.Errorf("%v: 20,000 asks of a blocked key reached the store %d times, want 0", limit, n)
+	if n := behind.Calls.Load() - called; n != 0 {
+		t.Errorf("%v: 20,000 calls of a blocked key reached the store %d times, want 0", limit, n)
 	}
-	if got, want := store.Stats(), (quota.CacheStats{Kind: "hybrid", Hits: 20_000, Misses: asked}); got != want {
+	if got, want := store.Stats(), (quota.CacheStats{Kind: "hybrid", Hits: 20_000, Misses: called}); got != want {
 		t.Errorf("%v: got %+v, want %+v", limit, got, want)
 	}
 	time.Sleep(take(t, store, 0, charge).Decisions[0].RetryAfter)
@@ -64,7 +67,7 @@ func serveBlocked(t *testing.T, limit quota.Limit) {
 // Random transactions go through Hybrid, and others go to the next store directly, as if
 // they came from another process. A call of the next store by Hybrid takes up to 2 ms.
 func TestHybridIsExact(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	var served int64
 	for range 20 {
@@ -80,9 +83,9 @@ func TestHybridIsExact(t *testing.T) {
 				if r.IntN(4) == 0 { // another process
 					take(t, plain, within, noGifts(charges)...)
 				}
-				asked := behind.Calls.Load()
+				called := behind.Calls.Load()
 				got := take(t, store, within, charges...)
-				if behind.Calls.Load() == asked { // decided from memory: the store must refuse too
+				if behind.Calls.Load() == called { // decided from memory: the store must refuse too
 					if bad := contradicts(t, plain, got); bad != "" {
 						t.Fatalf("seed %d, ask %d: %s", seed, i, bad)
 					}
@@ -137,8 +140,8 @@ func noGifts(charges []quota.Charge) []quota.Charge {
 }
 
 // TestHybridForgets: Hybrid refuses from memory only the same cost under the same limit,
-// and asks the next store again after units were given back. A refusal that is published, after
-// 20 asks, is no exception.
+// and calls the next store again after units were refunded. A refusal that is published, after
+// 20 calls, is no exception.
 func TestHybridForgets(t *testing.T) {
 	limit := algorithms.FixedWindow(2, 24*time.Hour)
 	charge := quota.Charge{Rule: "api", Key: "k", Limit: limit, Cost: 1}
@@ -168,14 +171,12 @@ func TestHybridForgets(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				plain := memstore.New(memstore.Options{})
 				store := quota.Hybrid(plain, quota.HybridOptions{MaxKeys: 100}) // one shard
-				begin := time.Now()
 				for range asks {
 					take(t, store, 0, charge)
 					time.Sleep(100 * time.Millisecond)
 				}
-				since := store.BlockedSince(charge)
-				if want := begin.Add(200 * time.Millisecond); !since.Equal(want) {
-					t.Errorf("%s, after %d asks: blocked since %v, want the third ask, %v", c.name, asks, since, want)
+				if !quota.Remembers(store, charge) {
+					t.Errorf("%s, after %d calls: not refused from memory", c.name, asks)
 				}
 				c.do(t, store, plain)
 				if got := take(t, store, 0, c.ask).Allowed(); got != c.allowed {
@@ -217,12 +218,12 @@ func TestHybridPublishes(t *testing.T) {
 // TestHybridEvicts: a published block that must make room for others is no longer published.
 func TestHybridEvicts(t *testing.T) {
 	store := quota.Hybrid(memstore.New(memstore.Options{}), quota.HybridOptions{MaxKeys: 1})
-	charge := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}
+	charge := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.GCRA(1, 5*time.Second), Cost: 1}
 	for range 10 {
 		take(t, store, 0, charge)
 	}
-	if !quota.Published(store) || store.BlockedSince(charge).IsZero() {
-		t.Error("not blocked after 10 asks, want a published block")
+	if !quota.Published(store) || !quota.Remembers(store, charge) {
+		t.Error("not blocked after 10 calls, want a published block")
 	}
 	later := charge
 	later.Limit.Period = time.Hour
@@ -231,7 +232,7 @@ func TestHybridEvicts(t *testing.T) {
 		take(t, store, 0, later)
 		take(t, store, 0, later)
 	}
-	if quota.Published(store) || !store.BlockedSince(charge).IsZero() {
+	if quota.Published(store) || quota.Remembers(store, charge) {
 		t.Error("still blocked, want forgotten")
 	}
 }
@@ -255,9 +256,9 @@ func refuseEight(t *testing.T, store *quota.HybridStore, published bool, charges
 	}
 }
 
-// TestHybridDropWhileAsking: a refusal that was on its way when a unit was given back is
+// TestHybridDropDuringCall: a refusal that was on its way when a unit was refunded is
 // not remembered.
-func TestHybridDropWhileAsking(t *testing.T) {
+func TestHybridDropDuringCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		behind := &distant{Store: memstore.New(memstore.Options{})}
 		behind.Trip.Store(1e9)
@@ -275,7 +276,7 @@ func TestHybridDropWhileAsking(t *testing.T) {
 		behind.Trip.Store(1e9)
 		time.Sleep(time.Second)
 		if !take(t, store, 0, charge).Allowed() {
-			t.Error("refused from memory after the unit was given back")
+			t.Error("refused from memory after the unit was refunded")
 		}
 	})
 }
@@ -337,8 +338,8 @@ func TestHybridRoom(t *testing.T) {
 				t.Fatalf("MaxKeys %d, key %d: allowed, want refused", maxKeys, i)
 			}
 		}
-		if asked := behind.Calls.Load() - before; asked > keys/50 {
-			t.Errorf("MaxKeys %d: %d of %d blocked keys were asked again, want 1 of 50 at most", maxKeys, asked, keys)
+		if called := behind.Calls.Load() - before; called > keys/50 {
+			t.Errorf("MaxKeys %d: %d of %d blocked keys reached the store again, want 1 of 50 at most", maxKeys, called, keys)
 		}
 	}
 }
@@ -365,8 +366,8 @@ func TestHybridManyAlgorithms(t *testing.T) {
 			t.Errorf("%v: allowed, want refused", l)
 		}
 	}
-	if asked := behind.Calls.Load() - before; asked > 0 {
-		t.Errorf("the store behind was asked %d times, want 0", asked)
+	if called := behind.Calls.Load() - before; called > 0 {
+		t.Errorf("the store behind was called %d times, want 0", called)
 	}
 }
 
@@ -390,6 +391,23 @@ func TestHybridComparesCosts(t *testing.T) {
 	}
 	if refused > 0 {
 		t.Errorf("%d of 100 requests of 1,000 bytes were refused, want 0", refused)
+	}
+}
+
+// TestHybridComparesHeadroom: the refusals of charges with headroom refuse no others.
+func TestHybridComparesHeadroom(t *testing.T) {
+	store := quota.Hybrid(memstore.New(memstore.Options{}), quota.HybridOptions{})
+	people := quota.Charge{Rule: "api", Key: "k", Limit: algorithms.FixedWindow(100, 1000*time.Hour), Cost: 1}
+	batch := people
+	for batch.Headroom = 30; take(t, store, 0, batch).Allowed(); {
+	}
+	for i := range 30 {
+		if !take(t, store, 0, people).Allowed() {
+			t.Fatalf("%d charges without headroom were allowed, want 30", i)
+		}
+		if take(t, store, 0, batch).Allowed() {
+			t.Fatal("a charge was allowed although its headroom is not left")
+		}
 	}
 }
 
@@ -454,17 +472,16 @@ func BenchmarkHybridBlocked(b *testing.B) {
 func ExampleHybrid() {
 	redis := memstore.New(memstore.Options{}) // in a real program, a redisstore
 	store := quota.Hybrid(redis, quota.HybridOptions{MaxKeys: 100_000})
-	asked := quota.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}
+	charge := quota.Charge{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(2, time.Hour), Cost: 1}
 	for range 100 {
-		if _, err := quota.Allow(context.Background(), store, asked); err != nil {
+		if _, err := quota.Allow(context.Background(), store, charge); err != nil {
 			fmt.Println(err)
 		}
 	}
-	fmt.Printf("%+v\n", store.Stats())
-	fmt.Println("blocked:", !store.BlockedSince(asked).IsZero())
+	s := store.Stats()
+	fmt.Printf("%d decisions from memory, %d calls\n", s.Hits, s.Misses)
 	// Output:
-	// {Kind:hybrid Hits:97 Misses:3}
-	// blocked: true
+	// 97 decisions from memory, 3 calls
 }
 
 // TestHybridKnowsTheCalendar: a refusal under a Calendar of one time zone is not used under

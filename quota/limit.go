@@ -1,13 +1,14 @@
 package quota
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/seed83679106/weir/internal/period"
-	"github.com/seed83679106/weir/internal/printable"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 // to use.
 type Limit struct {
 	// Name distinguishes the limits of a rule in stored keys and in header fields. It is printable
-	// ASCII. A limit without a name is named after its period: see StoredName.
+	// ASCII. A limit without a name is named after its period: see Label.
 	Name string
 
 	// Algorithm counts the units; it must not be nil.
@@ -57,15 +58,14 @@ func (l Limit) WithBurst(n int64) Limit {
 }
 
 // Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
-// rounded down, but are never below 1. If the new Quota cannot be counted exactly, Divide rounds it
-// down further, to a multiple of 10, 100 or a larger power of 10.
+// rounded down, but are never below 1, and further if the limit could otherwise not be counted.
 func (l *Limit) Divide(n int) {
 	l.Quota = max(1, l.Quota/int64(n))
 	if l.Burst > 0 {
 		l.Burst = max(1, l.Burst/int64(n))
 	}
-	for d := int64(10); 0 < d && d <= l.Quota && l.Fault() != nil; d *= 10 {
-		l.Quota -= l.Quota % d
+	if e, ok := l.Fault().(interface{ Nearest() Limit }); ok {
+		*l = e.Nearest()
 	}
 }
 
@@ -75,17 +75,37 @@ func (l *Limit) Capacity() int64 {
 	return full.Remaining
 }
 
-// InFlight reports whether the limit is a concurrency limit: see Concurrent.
-func (l *Limit) InFlight() bool {
-	_, ok := l.Algorithm.(Concurrent)
-	return ok
+// Headroom returns a percentage of the Capacity, rounded up to whole units: the Headroom of a Charge that
+// leaves so much to others. The limit must be valid.
+func (l *Limit) Headroom(percent int) int64 {
+	if percent == 0 {
+		return 0
+	}
+	return (min(l.Capacity(), MaxTicks)*int64(percent) + 99) / 100
+}
+
+// FullAfter returns the wait after the decision d until the whole quota is available, if nothing else
+// is spent. The wait is at most d.ResetAfter. It is shorter if the limit is a GCRA or a bucket whose
+// key was charged under a larger limit of the same name: the store then keeps the key's debt for
+// longer than this limit counts it. The limit must be valid.
+func (l *Limit) FullAfter(d *Decision) time.Duration {
+	size := cmp.Or(l.Burst, l.Quota)
+	if _, ok := l.Algorithm.(metered); !ok || d.Remaining < 0 || d.Remaining >= size {
+		return d.ResetAfter
+	}
+	// After NextAfter, one more unit is available, and the others follow at the rate of the limit.
+	micros := float64(size-d.Remaining-1) * float64(l.Period/time.Microsecond) / float64(l.Quota)
+	if micros >= MaxTicks {
+		return d.ResetAfter
+	}
+	return min(d.ResetAfter, d.NextAfter+time.Duration(micros+2)*time.Microsecond)
 }
 
 // Redundant reports whether l allows every unit that the other limit allows. If so, l has no effect
 // when both limits are charged for the same key. Both limits must be valid. If the algorithm of l
-// is not a Comparer, Redundant returns false.
+// is not an optional.Comparer, Redundant returns false.
 func (l *Limit) Redundant(other *Limit) bool {
-	c, ok := l.Algorithm.(Comparer)
+	c, ok := l.Algorithm.(comparer)
 	return ok && c.Redundant(l, other)
 }
 
@@ -128,39 +148,44 @@ func (l *Limit) Fault() error {
 	case l.Burst < 0:
 		return fmt.Errorf("burst is %d; want at least 0", l.Burst)
 	}
-	if !printable.Is(l.Name) {
-		return printable.Err
+	if !storedkey.IsName(l.Name) {
+		return storedkey.ErrName
 	}
-	if name := l.Algorithm.Name(); name == "" || !printable.Is(name) {
+	if name := l.Algorithm.Name(); name == "" || !storedkey.IsName(name) {
 		return fmt.Errorf("the name of Algorithm is %q; want printable ASCII", name)
 	}
-	if v, ok := l.Algorithm.(Validator); ok {
+	if v, ok := l.Algorithm.(validator); ok {
 		return v.Validate(l)
 	}
 	return nil
 }
 
-// StoredName returns the name under which stores keep the limit's counts. It is Name, or a short
-// form of Period (such as "1m" or "1500ms") if Name is empty. A limit therefore keeps its counts
-// when other limits are added to its rule or removed from it. If the Period may change, set Name so
-// that the limit keeps its counts.
-func (l *Limit) StoredName() string {
+// Label returns the Name of the limit or, if it has none, a short form of its Period (such as "1m"
+// or "1500ms").
+func (l *Limit) Label() string {
 	if l.Name != "" {
 		return l.Name
 	}
 	return period.Name(l.Period)
 }
 
+// StoredName returns the name under which stores keep the limit's counts: the Label and the Period,
+// such as "burst/1s", or only the Period if they are the same. A limit therefore keeps its counts
+// when its Quota or Burst changes, and when other limits are added to its rule or removed from it.
+// If its Period changes, its counts start at 0.
+func (l *Limit) StoredName() string { return string(l.appendStoredName(make([]byte, 0, 64))) }
+
+// appendStoredName appends the StoredName of the limit to b.
+func (l *Limit) appendStoredName(b []byte) []byte {
+	var here [period.Size]byte
+	p := period.Append(here[:0], l.Period)
+	if l.Name != "" && l.Name != string(p) {
+		b = append(append(b, l.Name...), '/')
+	}
+	return append(b, p...)
+}
+
 // sameName reports whether two limits have the same stored name.
 func (l *Limit) sameName(m *Limit) bool {
-	switch {
-	case l.Name != "" && m.Name != "":
-		return l.Name == m.Name
-	case l.Name == m.Name:
-		return l.Period == m.Period
-	case l.Name != "":
-		l, m = m, l
-	}
-	var b [period.Size]byte
-	return string(period.Append(b[:0], l.Period)) == m.Name
+	return l.Period == m.Period && (l.Name == m.Name || l.Label() == m.Label())
 }

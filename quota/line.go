@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
-
-	"github.com/seed83679106/weir/internal/compare"
-	"github.com/seed83679106/weir/internal/line"
 )
 
 // TakeInLine is like store.Take, but if a concurrency limit refuses t, TakeInLine waits up to
@@ -17,10 +13,10 @@ import (
 // store. TakeInLine is for code that creates transactions itself; other code uses Hold. The Mode of
 // t must be ModeSpend.
 //
-// In each process, the callers that wait for the same limit and key form a queue, in order of
-// arrival. Only the first caller in a queue calls the store. It calls the store when Keep releases
+// In each process, the callers that wait for the same limit and key form a line, in order of
+// arrival. Only the first caller in a line calls the store. It calls the store when Keep releases
 // units in the same process, and when a rate limit has enough units; otherwise, it calls the store
-// every 5 to 15 ms. All queues in a process together make at most 1,000 calls per second. A waiting
+// every 5 to 15 ms. All lines in a process together make at most 1,000 calls per second. A waiting
 // caller spends nothing until all of its charges fit at the same time. The page docs/inflight.md in
 // the repository explains how processes share the units.
 //
@@ -28,8 +24,8 @@ import (
 // ctx's deadline has passed. If ctx is cancelled first, TakeInLine spends nothing and returns
 // ctx.Err(). Errors from the store are returned immediately. TakeInLine does not interrupt its
 // calls to the store, so it may return some time after ctx is done. A transaction without a
-// concurrency limit waits only for callers ahead of it in the queue. It then reserves a slot. The
-// slot begins t.Wait after the return of TakeInLine.
+// concurrency limit waits only for callers ahead of it in the line. It then reserves a slot. The
+// slot begins t.Wait after TakeInLine returns.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
 		return 0, err
@@ -37,27 +33,27 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 	if t.Mode != ModeSpend {
 		return 0, fmt.Errorf("quota: TakeInLine: Mode is %d; want ModeSpend, because other modes do not wait", t.Mode)
 	}
-	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, ticket: line.Ticket()}
+	w := waiter{ctx: context.WithoutCancel(ctx), store: store, t: t, arrival: arrive()}
 	within := t.Within
 	defer func() { t.Within = within }()
 	w.giveUp = time.Now().Add(min(within, MaxTicks*time.Microsecond))
 	w.prepare()
 
-	asked, after := false, time.Duration(0)
+	called, after := false, time.Duration(0)
 	if !w.behind() {
-		if err := w.ask(); err != nil || t.Allowed() {
+		if err := w.take(); err != nil || t.Allowed() {
 			return 0, err
 		}
-		asked, after = true, w.blocked()
+		called, after = true, w.blocked()
 	}
 	if after == Never {
 		return 0, nil
 	}
 	if within > time.Microsecond {
-		asked, err = w.wait(ctx, asked, after)
+		called, err = w.wait(ctx, called, after)
 	}
-	if !asked && (err == nil || err == ctx.Err()) {
-		err = cmp.Or(w.giveWay(), err)
+	if !called && (err == nil || err == ctx.Err()) {
+		err = cmp.Or(w.refuse(), err)
 	}
 	return w.waited, err
 }
@@ -68,7 +64,7 @@ type waiter struct {
 	store    Store
 	t        *Transaction
 	giveUp   time.Time
-	ticket   uint64
+	arrival  uint64
 	inFlight bool // t has a charge of a concurrency limit
 	queues   bool // t has a charge of a Queuer
 	at       int  // the charge in whose line the caller waits
@@ -79,18 +75,18 @@ type waiter struct {
 func (w *waiter) prepare() {
 	for i := range w.t.Charges {
 		l := &w.t.Charges[i].Limit
-		_, queues := l.Algorithm.(Queuer)
+		_, queues := l.Algorithm.(queuer)
 		w.inFlight, w.queues = w.inFlight || l.InFlight(), w.queues || queues
 	}
 }
 
-// ask takes the transaction, now or never, unless it has no concurrency limit.
-func (w *waiter) ask() error {
+// take takes the transaction, now or never, unless it has no concurrency limit.
+func (w *waiter) take() error {
 	switch t := w.t; {
 	case !w.inFlight:
 		t.Within = max(time.Until(w.giveUp), time.Microsecond)
 	case w.queues:
-		t.Within = time.Microsecond // with 0 a queue would let a burst pass
+		t.Within = time.Microsecond // with 0 a queue would allow a burst
 	default:
 		t.Within = 0
 	}
@@ -98,7 +94,7 @@ func (w *waiter) ask() error {
 }
 
 // blocked finds the charge that refuses the transaction for the longest time. It returns how long
-// to wait before the store is asked again, 0 if nobody knows, or Never if waiting cannot help.
+// to wait before the next call of the store, 0 if nobody knows, or Never if waiting cannot help.
 func (w *waiter) blocked() (after time.Duration) {
 	longest, left := time.Duration(0), time.Until(w.giveUp)
 	for i := range w.t.Charges {
@@ -122,11 +118,11 @@ func (w *waiter) blocked() (after time.Duration) {
 
 // behind reports whether others wait in the line of one of the charges, and came earlier.
 func (w *waiter) behind() bool {
-	if !line.Anyone() {
+	if !anyoneWaits() {
 		return false
 	}
 	for i := range w.t.Charges {
-		if c := &w.t.Charges[i]; c.Cost > 0 && line.Ahead(lineOf(w.store, c), w.ticket) {
+		if c := &w.t.Charges[i]; c.Cost > 0 && earlierWaits(waitKeyOf(w.store, c), w.arrival) {
 			w.at = i
 			return true
 		}
@@ -134,53 +130,56 @@ func (w *waiter) behind() bool {
 	return false
 }
 
+// key returns what the caller waits for.
+func (w *waiter) key() waitKey { return waitKeyOf(w.store, &w.t.Charges[w.at]) }
+
 // wait waits in line until the transaction is decided or its time is over, and reports whether
-// the store was asked about it.
-func (w *waiter) wait(ctx context.Context, asked bool, after time.Duration) (bool, error) {
-	line := line.Join(lineOf(w.store, &w.t.Charges[w.at]), w.ticket, after)
-	defer line.Leave()
-	asking := time.Duration(0)
-	defer func(since time.Time) { w.waited = time.Since(since) - asking }(time.Now())
+// the store was called.
+func (w *waiter) wait(ctx context.Context, called bool, after time.Duration) (bool, error) {
+	place := joinLine(w.key(), w.arrival, after)
+	defer place.leave()
+	calling := time.Duration(0)
+	defer func(since time.Time) { w.waited = time.Since(since) - calling }(time.Now())
 	_, announced := ctx.Deadline()
 	timer := time.NewTimer(time.Until(w.giveUp))
 	defer timer.Stop()
 	for {
-		due, left := line.Due(), time.Until(w.giveUp)
+		due, left := place.due(), time.Until(w.giveUp)
 		switch {
 		case left <= 0:
-			return asked, nil
+			return called, nil
 		case due == 0 && w.behind():
-			line.Stay(lineOf(w.store, &w.t.Charges[w.at]), 0)
+			place.wait(w.key(), 0)
 			continue
 		case due == 0:
 			start := time.Now()
-			err := w.ask()
-			asking += time.Since(start)
+			err := w.take()
+			calling += time.Since(start)
 			if err != nil || w.t.Allowed() {
 				return true, err
 			}
-			if asked, after = true, w.blocked(); after == Never {
+			if called, after = true, w.blocked(); after == Never {
 				return true, nil
 			}
-			line.Stay(lineOf(w.store, &w.t.Charges[w.at]), after)
+			place.wait(w.key(), after)
 			continue
 		}
 		timer.Reset(min(due, left))
 		select {
-		case <-line.Wake():
+		case <-place.wake:
 		case <-timer.C:
 		case <-ctx.Done():
 			if announced && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return asked, nil // its deadline was the end of Within
+				return called, nil // its deadline was the end of Within
 			}
-			return asked, ctx.Err()
+			return called, ctx.Err()
 		}
 	}
 }
 
-// giveWay refuses a transaction for which the store was not asked, because others were first. The
-// decisions describe the keys as they are.
-func (w *waiter) giveWay() error {
+// refuse refuses a transaction that has not called the store, because other callers are ahead of it in
+// the line. The decisions describe the current states of the keys.
+func (w *waiter) refuse() error {
 	w.t.Mode, w.t.Within = ModePeek, 0
 	defer func() { w.t.Mode = ModeSpend }()
 	if err := w.store.Take(w.ctx, w.t); err != nil {
@@ -190,14 +189,4 @@ func (w *waiter) giveWay() error {
 		d.Allowed, d.Remaining, d.RetryAfter = false, 0, Never
 	}
 	return nil
-}
-
-// lineOf returns the line of a charge. Stores that cannot be compared share the lines of their
-// type.
-func lineOf(store Store, c *Charge) line.Key {
-	k := line.Key{Store: store, Rule: c.Rule, Key: c.StoredKey(), Limit: c.Limit.StoredName(), Algorithm: c.Limit.Algorithm.Name()}
-	if !compare.Can(store) {
-		k.Store = reflect.TypeOf(store)
-	}
-	return k
 }

@@ -5,14 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -177,7 +183,7 @@ func TestLineWithRates(t *testing.T) {
 		w.come("f", 0, c) // comes to the line of the rate only if it charges it
 		w.wants("f")
 		time.Sleep(5 * time.Second)
-		w.wants("e refused after 5s") // it was behind d, so the store was not asked
+		w.wants("e refused after 5s") // it was behind d, so the store was not called
 		time.Sleep(5 * time.Second)
 		w.wants() // the rate would admit d, but f has the unit
 		w.come("g", 0, rate, c)
@@ -239,9 +245,9 @@ func TestLineKeys(t *testing.T) {
 	})
 }
 
-// TestLineTurns: a caller without a concurrency limit reserves its turn, but not before those who
+// TestLineSlots: a caller without a concurrency limit reserves its slot, but not before those who
 // wait in line for the same rate.
-func TestLineTurns(t *testing.T) {
+func TestLineSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory()
 		rate := quota.Charge{Rule: "rate", Key: "k", Limit: algorithms.GCRA(1, time.Second).WithBurst(1), Cost: 1}
@@ -260,13 +266,13 @@ func TestLineTurns(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.wants("a")
 		if waited != time.Second || wait != time.Second {
-			t.Errorf("got waits of %v and %v, want a second in line and then a second for the turn", waited, wait)
+			t.Errorf("got waits of %v and %v, want a second in line and then a second for the slot", waited, wait)
 		}
 		w.end("a")
 	})
 }
 
-// TestLineFails: an error of the store ends the wait of who has asked, and a panic passes. Those
+// TestLineFails: an error of the store ends the wait of who has called it, and a panic passes. Those
 // behind go on.
 func TestLineFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -354,7 +360,7 @@ func TestLineSlowStore(t *testing.T) {
 	})
 }
 
-// TestLinePolls: however many wait in a line, the store is asked 100 times a second, and however
+// TestLinePolls: however many wait in a line, the store is called 100 times a second, and however
 // many lines there are, 1000 times.
 func TestLinePolls(t *testing.T) {
 	for _, tt := range []struct{ lines, each, min, max int }{{1, 1, 90, 115}, {1, 50, 90, 115}, {5, 20, 450, 575}, {50, 2, 900, 1150}, {500, 1, 800, 1150}} {
@@ -390,7 +396,7 @@ func TestLinePolls(t *testing.T) {
 // other, and callers with the same charges get their units in the order in which they came.
 func TestLineModel(t *testing.T) {
 	schedules := rounds.N(300, 5000)
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 8))
 	for n := range schedules {
 		synctest.Test(t, func(t *testing.T) { lineModel(t, r, fmt.Sprintf("seed %d, schedule %d", seed, n)) })
@@ -537,7 +543,7 @@ func lineModel(t *testing.T, r *rand.Rand, where string) {
 
 // TestLineShares: three processes wait for the same units, and the third begins when the others
 // hold all of them. It gets its share: at least 0.6 times as many units as each of the others, over
-// 4000 units. Units are in use for at least 97% of the time, although nobody is told of some releases.
+// 4000 units. Units are in use for at least 97% of the time, although nobody is woken by some releases.
 func TestLineShares(t *testing.T) {
 	for units, holds := range map[int64][]time.Duration{1: {10 * time.Millisecond, 100 * time.Millisecond}, 3: {100 * time.Millisecond}, 10: {time.Second}} {
 		for _, hold := range holds {
@@ -586,3 +592,216 @@ func TestLineShares(t *testing.T) {
 
 // A process is a store of which others do not see that it is in the same process.
 type process struct{ quota.Store }
+
+// TestLineProcesses: the workers of three processes wait for 10 units. There are never more in
+// flight, and each process gets its share, although those who wait in a process are told of the
+// units that it releases: also the third, which has fewer workers and begins when all units are in
+// use. In most runs the shares differ by less than a third, and never by more than three times.
+func TestLineProcesses(t *testing.T) {
+	rounds.Slow(t, "takes 4 s")
+	p := redistest.Server(t)
+	rdb := redis.NewClient(&redis.Options{Addr: p.Addr()})
+	defer rdb.Close()
+	var all []*exec.Cmd
+	for name, workers := range []int{40, 40, 15} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestLineProcess$")
+		cmd.Env = append(os.Environ(), "WEIR_LINE="+p.Addr(), fmt.Sprintf("WEIR_WORKERS=%d", workers), fmt.Sprintf("WEIR_NAME=p%d", name))
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill() })
+		all = append(all, cmd)
+	}
+	for _, cmd := range all {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("a process: %v", err)
+		}
+	}
+	ctx := t.Context()
+	most, _ := rdb.Get(ctx, "most").Int()
+	var served [3]int
+	for i := range served {
+		served[i], _ = rdb.Get(ctx, fmt.Sprintf("p%d", i)).Int()
+	}
+	t.Log("at most", most, "in flight, served:", served)
+	if most > 10 || 3*slices.Min(served[:]) < slices.Max(served[:]) {
+		t.Errorf("got %d in flight, want at most 10; the processes got %d units, want shares that differ by less than three times", most, served)
+	}
+}
+
+// TestLineProcess is one of the processes that TestLineProcesses starts.
+func TestLineProcess(t *testing.T) {
+	addr, name := os.Getenv("WEIR_LINE"), os.Getenv("WEIR_NAME")
+	if addr == "" {
+		t.Skip("only TestLineProcesses starts it")
+	}
+	workers, err := strconv.Atoi(os.Getenv("WEIR_WORKERS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb, ctx := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 16}), t.Context()
+	store := redisAt(t, addr, 10*time.Second)
+	count := redis.NewScript(`
+local n = redis.call('INCRBY', 'now', ARGV[1])
+if n > tonumber(redis.call('GET', 'most') or 0) then redis.call('SET', 'most', n) end
+if redis.call('GET', 'all') and ARGV[1] == '1' then redis.call('INCR', KEYS[1]) end`)
+	add := func(n int) {
+		if err := count.Run(ctx, rdb, []string{name}, n).Err(); err != nil && !errors.Is(err, redis.Nil) {
+			t.Error(err)
+		}
+	}
+	if name == "p2" {
+		for rdb.Get(ctx, "now").Val() != "10" {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second / 2)
+		rdb.Set(ctx, "all", 1, 3*time.Second)
+	}
+	over := func() bool { return rdb.Get(ctx, "over").Val() != "" }
+	together(workers, func(i int) {
+		for !over() {
+			waits, cancel := context.WithTimeout(ctx, time.Second)
+			release, err := quota.Hold(waits, store, jobs(10, time.Minute))
+			cancel()
+			if errors.As(err, new(*quota.LimitedError)) {
+				continue
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			add(1)
+			time.Sleep(10 * time.Millisecond)
+			add(-1)
+			release()
+			if name == "p2" && i == 0 && rdb.Get(ctx, "all").Val() == "" {
+				rdb.Set(ctx, "over", 1, 0)
+			}
+		}
+	})
+}
+
+// TestHoldHang: Redis hangs for 300 ms while ten requests end. When it answers again, their ten units
+// are released long before their lease of 20 s ends.
+func TestHoldHang(t *testing.T) {
+	rounds.Slow(t, "takes 2 s")
+	p := redistest.Server(t)
+	redis, observer := redisAt(t, p.Addr(), 50*time.Millisecond), redisAt(t, p.Addr(), 5*time.Second)
+	for name, store := range map[string]quota.Store{
+		"redis": redis,
+		"stack": quota.Fallback(quota.Hybrid(quota.Breaker(quota.Coalesce(redis), quota.BreakerOptions{}), quota.HybridOptions{}), quota.Share(memory(), 2), quota.FallbackOptions{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := jobs(10, 20*time.Second)
+			c.Rule = name
+			releases := make([]func(), 10)
+			together(len(releases), func(i int) {
+				var err error
+				if releases[i], err = quota.Hold(t.Context(), store, c); err != nil {
+					t.Error(err)
+				}
+			})
+			if got := held(t, observer, c); got != 10 || t.Failed() {
+				t.Fatalf("got %d in flight, want 10", got)
+			}
+			p.Pause()
+			hung := time.AfterFunc(300*time.Millisecond, p.Resume)
+			defer hung.Stop()
+			defer p.Resume()
+			together(len(releases), func(i int) { releases[i]() })
+			for start := time.Now(); held(t, observer, c) > 0; time.Sleep(20 * time.Millisecond) {
+				if time.Since(start) > 15*time.Second {
+					t.Fatalf("got %d in flight 15 s after the hang, want 0", held(t, observer, c))
+				}
+			}
+		})
+	}
+}
+
+type queueCase struct {
+	queued int64 // units in the queue; one unit leaves each second, the first unit at once
+	cost   int64
+	within time.Duration
+	other  *quota.Limit // another limit, which is used up
+	want   []time.Duration
+}
+
+// TestQueueRetryAfter: if the queue of a leaky bucket refuses a charge, it admits the charge
+// when RetryAfter is over, and not a microsecond before. This holds for refusals from the
+// store and from the memory of Hybrid. Another limit of the transaction does not change the
+// RetryAfter of the queue.
+func TestQueueRetryAfter(t *testing.T) {
+	leaky := algorithms.LeakyBucket(10, 1, time.Second)
+	for _, test := range []queueCase{
+		{10, 1, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // there is room after 1 s, and the slot is 10 s away
+		{10, 1, 9 * time.Second, nil, []time.Duration{time.Second}},                                              // after 1 s there is room, and the slot is 9 s away
+		{10, 1, 9500 * time.Millisecond, nil, []time.Duration{time.Second}},                                      // the slot is near enough after 0.5 s, but room comes after 1 s
+		{10, 4, 5 * time.Second, nil, []time.Duration{5 * time.Second}},                                          // room comes after 4 s, but the slot is near enough only after 5 s
+		{10, 7, 5 * time.Second, nil, []time.Duration{7 * time.Second}},                                          // the slot is near enough after 5 s, but room comes after 7 s
+		{4, 1, time.Second, nil, []time.Duration{3 * time.Second}},                                               // there is room, but the slot is too far away
+		{4, 11, time.Second, nil, []time.Duration{quota.Never}},                                                  // the cost exceeds the queue
+		{4, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{3 * time.Second, time.Minute}}, // each limit has its own wait
+		{1, 1, time.Second, ptr(algorithms.GCRA(1, time.Minute)), []time.Duration{0, time.Minute}},               // the queue alone would admit the charge
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			checkQueue(t, leaky, test)
+		})
+	}
+}
+
+// checkQueue fills the queue of leaky, and checks that a charge is refused and then
+// admitted after RetryAfter.
+func checkQueue(t *testing.T, leaky quota.Limit, test queueCase) {
+	store, start := quota.Hybrid(memstore.New(memstore.Options{}), quota.HybridOptions{}), time.Now()
+	charges := []quota.Charge{{Key: "k", Limit: leaky, Cost: 1}}
+	for range test.queued {
+		if tx := take(t, store, time.Hour, charges...); !tx.Allowed() {
+			t.Fatalf("%+v: got %+v", test, tx.Decisions)
+		}
+	}
+	if test.other != nil {
+		other := quota.Charge{Key: "k", Limit: *test.other, Cost: 1}
+		take(t, store, 0, other)
+		charges = append(charges, other)
+	}
+	charges[0].Cost = test.cost
+	ask := func() []time.Duration {
+		tx := take(t, store, test.within, charges...)
+		if tx.Allowed() {
+			return nil
+		}
+		var got []time.Duration
+		for _, d := range tx.Decisions {
+			if d.Allowed != (d.RetryAfter == 0) {
+				t.Errorf("%+v: got %+v", test, d)
+			}
+			got = append(got, d.RetryAfter)
+		}
+		return got
+	}
+	if got := ask(); !slices.Equal(got, test.want) {
+		t.Errorf("%+v: got RetryAfter %v, want %v", test, got, test.want)
+	}
+	if test.want[0] == quota.Never {
+		return
+	}
+	admitted := test.want[0]
+	if test.other != nil {
+		time.Sleep(test.want[0])
+		if got, want := ask(), []time.Duration{0, test.want[1] - test.want[0]}; !slices.Equal(got, want) {
+			t.Errorf("%+v: got RetryAfter %v after %v, want %v", test, got, test.want[0], want)
+		}
+		admitted = test.want[1] - test.within // the charges then wait for the other limit
+	}
+	time.Sleep(time.Until(start.Add(admitted - time.Microsecond)))
+	if ask() == nil {
+		t.Errorf("%+v: let in a microsecond before %v", test, admitted)
+	}
+	time.Sleep(time.Microsecond)
+	if got := ask(); got != nil {
+		t.Errorf("%+v: refused after %v, for %v more", test, admitted, got)
+	}
+}
+
+func ptr[T any](x T) *T { return &x }

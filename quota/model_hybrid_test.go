@@ -1,6 +1,10 @@
-package models_test
+package quota_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seed83679106/weir/internal/test/explore"
+)
 
 // A hybridState is a store with one unit in a window, behind the memory of a Hybrid: one
 // request and one refund through it at a time, and refunds of another process.
@@ -12,26 +16,26 @@ type hybridState struct {
 	known   bool // every refund so far was made through this Hybrid
 
 	ask struct {
-		at      leaseStep // sent, decided or without
+		at      callStep // sent, decided or without
 		sent    int8
 		dropped int8
 		refused bool
 		after   int8 // RetryAfter
 	}
-	refund leaseStep
+	refund callStep
 	wrong  bool
 }
 
 const windowEnd = 3
 
-// TestHybrid: the memory refuses nothing that the store would admit, unless another process
+// TestModelHybrid: the memory refuses nothing that the store would admit, unless another process
 // has given units back. A refund that has returned is never forgotten because of a refusal
 // that was decided before it.
-func TestHybrid(t *testing.T) {
-	holds(t, 100, func(fault string) model[hybridState] {
-		return model[hybridState]{
-			start: hybridState{known: true},
-			next: func(s hybridState, then func(string, hybridState)) {
+func TestModelHybrid(t *testing.T) {
+	explore.Holds(t, 100, func(fault string) explore.Model[hybridState] {
+		return explore.Model[hybridState]{
+			Start: hybridState{known: true},
+			Next: func(s hybridState, then func(string, hybridState)) {
 				step := func(event string, change func(s *hybridState)) {
 					after := s
 					change(&after)
@@ -88,7 +92,7 @@ func TestHybrid(t *testing.T) {
 					})
 				}
 			},
-			invalid: func(s hybridState) string {
+			Invalid: func(s hybridState) string {
 				if s.wrong {
 					return "refused a request that the store would admit"
 				}

@@ -1,21 +1,28 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"hash/maphash"
+	"math/bits"
 	"slices"
+	"time"
 
-	"github.com/seed83679106/weir/internal/compare"
-	"github.com/seed83679106/weir/internal/mix"
-	"github.com/seed83679106/weir/internal/period"
-	"github.com/seed83679106/weir/internal/plans"
-	"github.com/seed83679106/weir/internal/printable"
+	"github.com/seed83679106/weir/internal/safe"
+	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Plan returns precomputed data for the i-th charge, such as a hash of its names. The data depends
-// only on the rule and the limit. Call Plan only if Validate has returned nil and the rules and
-// limits of the charges have not changed since.
-func (t *Transaction) Plan(i int) *plans.Plan { return &t.plan(i).Plan }
+// Plan returns precomputed numbers for the i-th charge, which depend only on the rule and the limit:
+// a hash of the names that distinguish the states of a key, which are the Rule, the StoredName and
+// the name of the algorithm; and, if the algorithm is a Metered (see package optional) whose
+// Capacity is below 2^62 parts and the charge has no Headroom, the Period in µs and the Capacity,
+// otherwise 0. The hash depends on
+// no secret, so combine it with a hash of the key that does. Call Plan only if Validate has returned
+// nil and the rules and limits of the charges have not changed since.
+func (t *Transaction) Plan(i int) (names uint64, period, capacity int64) {
+	p := t.plan(i)
+	return p.names, p.period, p.capacity
+}
 
 func (t *Transaction) plan(i int) *plan {
 	if i == 0 {
@@ -33,8 +40,8 @@ func (t *Transaction) makePlans() error {
 	for i := range t.Charges {
 		c, p := &t.Charges[i], t.plan(i)
 		if !p.of(c) {
-			t.distinct = min(t.distinct, i) // the plan gets other Names
-			if err := p.make(c); err != nil {
+			t.distinct = min(t.distinct, i) // the plan gets another hash
+			if err := cmp.Or(t.checkHeadroom(c), p.make(c)); err != nil {
 				return err
 			}
 		}
@@ -45,10 +52,14 @@ func (t *Transaction) makePlans() error {
 // A plan keeps the rule and a copy of the limit for which it was made, so that a changed
 // limit gets a new plan.
 type plan struct {
-	plans.Plan
+	names            uint64 // see Transaction.Plan
+	period, capacity int64
+
 	known bool // whether rule and limit are set
 	rule  string
 	limit Limit
+
+	headroom int64 // of the charge. With any, there is no capacity, and the plan is made each time
 
 	hashed uint64 // see hash
 	seed   maphash.Seed
@@ -71,27 +82,30 @@ func hashLimit(seed maphash.Seed, l Limit) uint64 {
 // of reports whether p is the plan of c.
 func (p *plan) of(c *Charge) bool {
 	l, m := &c.Limit, &p.limit
-	return p.known && l.Quota == m.Quota && l.Period == m.Period && l.Burst == m.Burst &&
+	return p.known && c.Headroom|p.headroom == 0 && l.Quota == m.Quota && l.Period == m.Period && l.Burst == m.Burst &&
 		c.Rule == p.rule && l.Name == m.Name && l.Algorithm == m.Algorithm
 }
 
 func (p *plan) make(c *Charge) error {
 	was := p.known
 	p.known, p.seed = false, maphash.Seed{}
-	if !printable.Is(c.Rule) {
-		return fmt.Errorf("quota: rule %q: %w", c.Rule, printable.Err)
+	if !storedkey.IsName(c.Rule) {
+		return fmt.Errorf("quota: rule %q: %w", c.Rule, storedkey.ErrName)
 	}
 	l := &c.Limit
 	if err := l.Fault(); err != nil {
-		return fmt.Errorf("quota: rule %q: limit %q: %w", c.Rule, l.StoredName(), err)
+		return fmt.Errorf("quota: rule %q: limit %q: %w", c.Rule, l.Label(), err)
 	}
-	p.Plan = plans.Plan{Names: c.names()}
-	if m, ok := l.Algorithm.(Metered); ok {
-		p.Unit, p.Rate, p.Full = m.Meter(l)
-		p.Size = p.Full / p.Unit
+	p.names = c.names()
+	p.period, p.capacity, p.headroom = 0, 0, c.Headroom
+	if _, ok := l.Algorithm.(metered); ok && c.Headroom == 0 {
+		period, capacity := l.Period/time.Microsecond, cmp.Or(l.Burst, l.Quota)
+		if hi, parts := bits.Mul64(uint64(capacity), uint64(period)); hi == 0 && parts < 1<<62 {
+			p.period, p.capacity = int64(period), capacity
+		}
 	}
 	// Algorithms need not be comparable, but a plan keeps only comparable ones.
-	p.known = was && l.Algorithm == p.limit.Algorithm || compare.Can(l.Algorithm)
+	p.known = was && l.Algorithm == p.limit.Algorithm || safe.Comparable(l.Algorithm)
 	if p.known {
 		p.rule, p.limit = c.Rule, *l
 	}
@@ -100,12 +114,7 @@ func (p *plan) make(c *Charge) error {
 
 // names returns the hash of the names under which the state of a charge is stored.
 func (c *Charge) names() uint64 {
-	h := mix.String(0, c.Rule)
-	if c.Limit.Name != "" {
-		h = mix.String(h, c.Limit.Name)
-	} else {
-		var b [period.Size]byte
-		h = mix.String(h, period.Append(b[:0], c.Limit.Period))
-	}
-	return mix.String(h, c.Limit.Algorithm.Name())
+	var b [64]byte
+	h := storedkey.HashName(storedkey.HashName(0, c.Rule), c.Limit.appendStoredName(b[:0]))
+	return storedkey.HashName(h, c.Limit.Algorithm.Name())
 }

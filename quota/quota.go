@@ -44,7 +44,8 @@
 // [Hybrid] caches refusals in memory. [Breaker] is a circuit breaker: it returns an error
 // immediately while a store is down. [Fallback] calls a second store if the first one fails.
 // [Share] divides limits among replicas. [Coalesce] combines concurrent calls for the same key.
-// Package stack combines these stores in the right order.
+// Package stack combines these stores in the right order. Package optional has interfaces that an
+// Algorithm or a Store may implement in addition.
 //
 // # Vocabulary
 //
@@ -62,6 +63,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
@@ -76,14 +78,14 @@ type Algorithm interface {
 
 	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
 	// It returns the new state, or s unchanged if it refuses. A cost of 0 is always allowed and
-	// spends nothing; its Decision describes s. A negative cost refunds the newest units, but never
-	// more than were spent.
+	// spends nothing; its Decision describes s. If a cost is allowed, so is every smaller one. A
+	// negative cost refunds the newest units, but never more than were spent.
 	//
 	// If s.At is later than now, either units are reserved or the clock has stepped back. No charge
 	// fits before s.At. A charge therefore cannot overtake a reservation, and a clock that steps
 	// back does not make spent units available.
 	//
-	// The limit l is valid. Its numbers may differ from those of the limit under which s was
+	// The limit l is valid. Its Quota and Burst may differ from those of the limit under which s was
 	// written. The caller replaces s with the returned State. The Logs of the two states may share
 	// memory with each other but not with other Logs, because the caller may move the entries of a
 	// Log within its memory.
@@ -98,12 +100,6 @@ type State struct {
 	A, B int64      // the algorithm's own numbers
 	C    int64      // another of these numbers, which only a Forcer sets
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
-
-	// Until is the instant, in µs since 1970, from which the state is equivalent to the zero State
-	// under the limit that wrote it; 0 means unknown. Take may set Until, and a store may compute
-	// it from ResetAfter. Until tells the window algorithms whether the state was written under
-	// another period.
-	Until int64
 }
 
 // A LogEntry records the units that were spent at one instant. Sum is a running total: it counts
@@ -121,8 +117,20 @@ type Charge struct {
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
 	// Spent says which units a negative Cost refunds: those of the charge whose Decision.At equals
-	// Spent. If Spent is 0, or the Algorithm is not a Canceler, the newest units are refunded.
+	// Spent. If Spent is 0, or the Algorithm is not an optional.Canceler, the newest units are
+	// refunded.
 	Spent int64
+
+	// Headroom is how many units the charge must leave to other charges of the key: it is spent
+	// only if Cost + Headroom units fit, and then spends Cost. Charges of a key thus have classes.
+	// Those with a headroom of h are refused while at most h units are left, so whatever they
+	// spend, charges without headroom get at least what a limit of their own would allow them: a
+	// window or log of h units, or a meter with a burst of h and the whole rate. Remaining,
+	// RetryAfter and NextAfter are those of the class. Headroom is from 0 to MaxTicks; with the
+	// capacity of the limit or more, the charge is never allowed. A charge with headroom cannot
+	// wait, because a reservation would let it overtake others, so Transaction.Within must be 0.
+	// Looks and refunds are allowed as ever, and ModeForce and ModeForget ignore Headroom.
+	Headroom int64
 }
 
 // StoredKey returns the form of Key that stores, caches and logs use. If Key has at most 128 bytes,
@@ -145,8 +153,8 @@ type Decision struct {
 	// RetryAfter is the shortest wait, exact to the microsecond, after which this charge fits if
 	// nothing else is spent. It is 0 if Allowed is true. It is Never if the cost exceeds the
 	// limit's capacity, or if a concurrency limit refuses the charge. For a charge that would wait
-	// in a queue (see Queuer), it is the wait after which the queue admits the same charge with the
-	// same Transaction.Within.
+	// in a queue (see optional.Queuer), it is the wait after which the queue admits the same charge
+	// with the same Transaction.Within.
 	RetryAfter time.Duration
 
 	// NextAfter is the wait until at least one more unit is available. It is 0 if no unit is
@@ -187,9 +195,8 @@ const (
 	// until their windows are over. If the limit changes, the debt drains at the rate of the new
 	// limit. Refunded units reduce the debt. No Cost may be negative. ModeForce does not spend
 	// units beyond these bounds: a window or a log holds at most 2^50 units, and one charge spends
-	// at most 2^49 of them. The debt of a GCRA or a bucket is at most what drains in 2^50 µs (35
-	// years). If the Quota is above 3, the bound may be lower, but it is at least four times the
-	// capacity.
+	// at most 2^49 of them. The debt of a GCRA or a bucket is at most 2^50 units, and at most what
+	// drains in 2^50 µs (35 years).
 	ModeForce
 
 	// ModeForget spends nothing and deletes the states of the charges, including all spent and
@@ -229,7 +236,7 @@ type Transaction struct {
 	next     []State
 	first    plan   // of the first charge
 	others   []plan // of the later charges
-	distinct int    // how many plans, counted from the first, have different Names
+	distinct int    // how many plans, counted from the first, have different names
 }
 
 // A Result is a Store's answer to a Transaction.
@@ -249,6 +256,10 @@ type Result struct {
 	// Undo has one element for each charge if Wait > 0, and is otherwise empty. See
 	// Transaction.Cancels.
 	Undo []Undo
+
+	// Replicas is among how many replicas the limits were divided for this decision: see Share. It is
+	// 0 if they were not.
+	Replicas int
 }
 
 // SetQuestion copies *from to *t, except for the Result, and reuses t's memory. Stores call
@@ -258,10 +269,19 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
+// Releases reports whether t does nothing but release units of concurrency limits (see Limit.InFlight)
+// that were spent before an instant. A store that counts instead of another, such as the secondary of
+// Fallback, does not have units that were spent before it was first called.
+func (t *Transaction) Releases(before time.Time) bool {
+	return len(t.Charges) > 0 && !slices.ContainsFunc(t.Charges, func(c Charge) bool {
+		return c.Cost >= 0 || !c.Limit.InFlight() || c.Spent <= 0 || c.Spent >= before.UnixMicro()
+	})
+}
+
 // SetResult copies *from to *r. It reuses r's memory.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
-	r.At, r.Wait, r.Granted = from.At, from.Wait, from.Granted
+	r.At, r.Wait, r.Granted, r.Replicas = from.At, from.Wait, from.Granted, from.Replicas
 }
 
 // Allowed reports whether every charge was allowed. In ModeSpend, true means that the charges were
@@ -282,15 +302,6 @@ func (r *Result) RetryAfter() time.Duration {
 		longest = max(longest, r.Decisions[i].RetryAfter)
 	}
 	return longest
-}
-
-// Release clears the keys and the logs in t, so that they can be garbage-collected, but keeps the
-// rest of t's memory for reuse.
-func (t *Transaction) Release() {
-	for i := range t.Charges {
-		t.Charges[i].Key = ""
-	}
-	clear(t.next)
 }
 
 // A Store keeps the state of each key and evaluates transactions. It has its own clock. A Store
@@ -345,12 +356,24 @@ func (t *Transaction) validateMode() error {
 	for i := range t.Charges {
 		cost := t.Charges[i].Cost
 		if cost < 0 {
-			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 0, because ModeAtMost and ModeForce cannot refund units", t.Charges[i].Rule, cost)
+			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 0, "+
+				"because ModeAtMost and ModeForce cannot refund units", t.Charges[i].Rule, cost)
 		}
 		spends = spends || cost > 0
 	}
 	if !spends {
 		return errors.New("quota: no charge has a Cost above 0; want one in ModeAtMost")
+	}
+	return nil
+}
+
+// checkHeadroom returns an error if c has an invalid headroom.
+func (t *Transaction) checkHeadroom(c *Charge) error {
+	if c.Headroom < 0 || c.Headroom > MaxTicks {
+		return fmt.Errorf("quota: rule %q: Headroom is %d; want 0 to 2^50", c.Rule, c.Headroom)
+	}
+	if c.Headroom > 0 && t.Within > 0 {
+		return fmt.Errorf("quota: rule %q: Within is %v; want 0, because a charge with Headroom cannot wait", c.Rule, t.Within)
 	}
 	return nil
 }
@@ -362,7 +385,7 @@ func (t *Transaction) checkNames() error {
 	distinct := len(t.Charges)
 	for i := range t.Charges {
 		for j := range i {
-			if t.plan(j).Names != t.plan(i).Names {
+			if t.plan(j).names != t.plan(i).names {
 				continue
 			}
 			if err := t.Charges[i].duplicates(&t.Charges[j]); err != nil {
@@ -380,9 +403,16 @@ func (c *Charge) duplicates(d *Charge) error {
 	if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
 		c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && storedkey.Equal(c.Key, d.Key) {
 		return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
-			ErrDuplicate, c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name())
+			ErrDuplicate, c.Rule, c.Limit.Label(), c.Limit.Algorithm.Name())
 	}
 	return nil
+}
+
+// MemoryStats contains the statistics of a store that keeps a bounded number of states in memory.
+type MemoryStats struct {
+	// Evicted is how many states the store has forgotten, although units were spent, because it was
+	// full. The keys had their whole quota again.
+	Evicted int64
 }
 
 // Errors that stores return.
@@ -402,6 +432,10 @@ var (
 	// has no room for another state. Unlike other kinds of ErrBusy, ErrFull means that the store
 	// should be given more room: see MaxKeys in memstore.Options.
 	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
+
+	// ErrSlow is returned by a store that works, but takes too long for the timeout of its calls, so
+	// that many of them fail. It is a timeout; a larger one would help.
+	ErrSlow = errors.New("quota: the store is too slow for its timeout")
 
 	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
 	// example because the password is wrong, a permission is missing, or the server cannot run the

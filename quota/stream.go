@@ -38,17 +38,25 @@ type Stream struct {
 	mu     sync.Mutex
 	err    error       // of every Draw: a charge is wrong, or the Stream is closed
 	lease  Transaction // the newest one
-	sent   time.Time   // when the store was asked for it
-	unused int64       // how many of its units are left
+	sent   time.Time   // when the store was called for it
+	unused int64       // how many of its units can still be drawn
+	taken  int64       // how many of its units were drawn
+	back   int64       // how many units were refunded since it was taken
 	drawn  int64       // in all
+	spent  [][]spent   // of each lease, oldest first, one element for each charge
 }
+
+// spent says how many units were drawn under a charge from one lease, without those that were
+// refunded, and when the store has spent them.
+type spent struct{ at, units int64 }
 
 // NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
 // example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and use the price of a
 // token as the Cost for a limit on money. If a charge has a Cost of 0 or less, every call to Draw
 // returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
-	return &Stream{store: store, err: spends(charges...), lease: Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}}
+	lease := Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}
+	return &Stream{store: store, err: spends(charges...), lease: lease}
 }
 
 // Draw draws up to n units and returns how many the caller may use. If drawn is less than n, no
@@ -70,12 +78,14 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	}
-	if drawn = min(n, s.usable(s.unused)); drawn < n {
+	usable := s.usable(s.unused)
+	drawn = min(n, usable)
+	s.hand(drawn)
+	s.unused = usable - drawn // what has drained cannot be drawn later either: see lease.Leaser
+	if drawn < n {
 		var more int64
 		more, err = s.fetch(context.WithoutCancel(ctx), n-drawn)
 		drawn += more
-	} else {
-		s.unused -= n
 	}
 	s.drawn = min(s.drawn, math.MaxInt64-drawn) + drawn
 	if drawn > 0 {
@@ -90,15 +100,15 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 func (s *Stream) Close(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	used, back := s.lease.Granted-s.unused, s.unused
 	if s.err == nil {
 		s.err = errors.New("quota: the Stream is closed")
 	}
 	if s.unused == 0 {
 		return nil
 	}
-	// If the used units were used a moment ago, what has drained in the meantime was theirs.
-	if back = min(back, s.usable(s.lease.Granted)-used); back <= 0 {
+	// If the drawn units were used a moment ago, what has drained in the meantime was theirs.
+	back := min(s.unused, s.usable(s.lease.Granted)-s.taken)
+	if back <= 0 {
 		return nil
 	}
 	s.unused = 0
@@ -110,6 +120,70 @@ func (s *Stream) Close(ctx context.Context) error {
 	return s.store.Take(context.WithoutCancel(ctx), &t)
 }
 
+// mostSpent is how many leases a Stream remembers exactly, for Refund.
+const mostSpent = 64
+
+// Refund refunds units that were drawn, for example because the work has failed. The i-th of the
+// numbers is for the i-th charge of the Stream, and at most what was drawn under it. The units that
+// were drawn last are refunded first. Units that have expired are not refunded. If the Stream has
+// called the store more than 64 times, some of the oldest units are not refunded either. Refund calls
+// the store once for each call that has spent some of the units. It may be called after Close, and
+// runs even if ctx is done.
+func (s *Stream) Refund(ctx context.Context, units ...int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(units) != len(s.lease.Charges) {
+		return fmt.Errorf("quota: Refund: got %d numbers of units; want %d, one for each charge",
+			len(units), len(s.lease.Charges))
+	}
+	units = slices.Clone(units)
+	for _, lease := range slices.Backward(s.spent) {
+		t, back := Transaction{}, int64(0)
+		for i := range lease {
+			if n := min(units[i], lease[i].units); n > 0 {
+				back = max(back, n)
+				units[i] -= n
+				lease[i].units -= n
+				c := s.lease.Charges[i]
+				c.Cost, c.Spent = -c.Cost*n, lease[i].at
+				t.Charges = append(t.Charges, c)
+			}
+		}
+		if s.back += back; back > 0 {
+			if err := s.store.Take(context.WithoutCancel(ctx), &t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// hand notes that n units of the newest lease were drawn.
+func (s *Stream) hand(n int64) {
+	if s.taken += n; n > 0 {
+		last := s.spent[len(s.spent)-1]
+		for i := range last {
+			last[i].units += n
+		}
+	}
+}
+
+// remember makes room for the units of a lease. If there are too many leases, those of the second
+// are treated as spent when those of the first were, so that less is refunded, never more.
+func (s *Stream) remember() {
+	if len(s.spent) == mostSpent {
+		for i := range s.spent[0] {
+			s.spent[0][i].units += s.spent[1][i].units
+		}
+		s.spent = slices.Delete(s.spent, 1, 2)
+	}
+	lease := make([]spent, len(s.lease.Charges))
+	for i := range lease {
+		lease[i].at = s.lease.Decisions[i].At
+	}
+	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
+}
+
 // usable returns how many of n units of the lease may be used now.
 func (s *Stream) usable(n int64) int64 {
 	if n == 0 || !s.leases() {
@@ -118,7 +192,9 @@ func (s *Stream) usable(n int64) int64 {
 	since := time.Since(s.sent)/time.Microsecond + 1 // at most so many µs have passed in the store
 	for i := range s.lease.Charges {
 		c, d := &s.lease.Charges[i], s.lease.Decisions[i]
-		n = min(n, c.Limit.Algorithm.(leaser).Usable(&c.Limit, d, d.At, d.At+int64(since), n*c.Cost)/c.Cost)
+		// A refund reduces what others find spent, so as many units fewer are usable.
+		left := c.Limit.Algorithm.(leaser).Usable(&c.Limit, d, d.At, d.At+int64(since), (n+s.back)*c.Cost)
+		n = max(0, min(n, left/c.Cost-s.back))
 	}
 	return n
 }
@@ -154,6 +230,8 @@ func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 			Result: Result{Decisions: slices.Clone(s.lease.Decisions), At: s.lease.At}}}
 	}
 	n = min(n, s.lease.Granted) // used now, whatever the clock says
+	s.remember()
+	s.hand(n)
 	s.unused = s.lease.Granted - n
 	return n, nil
 }

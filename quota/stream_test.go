@@ -225,6 +225,146 @@ func TestStreamOfSeveral(t *testing.T) {
 	}
 }
 
+// TestStreamRests: of the units that a Stream took in advance, those that have drained while it
+// rested cannot be drawn later, when others have been admitted in their place.
+func TestStreamRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := quota.NewStream(memory(), quota.Charge{Rule: "jobs", Key: "acme", Limit: algorithms.GCRA(1000, 10*time.Second), Cost: 1})
+		draw := func(n int64) int64 {
+			got, _ := s.Draw(t.Context(), n)
+			return got
+		}
+		draw(200)
+		time.Sleep(10 * time.Second)
+		draw(1)
+		time.Sleep(500 * time.Millisecond)
+		total := int64(0)
+		for n := draw(10); n > 0; n = draw(10) {
+			total += n
+		}
+		if total < 999 || total > 1000 { // a unit may be about to drain
+			t.Errorf("got %d units at one instant, want 1000", total)
+		}
+	})
+}
+
+// TestStreamRefund: units are refunded as they were spent, each at the instant of its call, and
+// those of a request that were spent before are refunded with it.
+func TestStreamRefund(t *testing.T) {
+	for _, tt := range []struct {
+		limit quota.Limit
+		pause time.Duration // before each call
+	}{
+		{algorithms.GCRA(60, time.Minute), 3 * time.Second},
+		{algorithms.TokenBucket(60, 60, time.Minute), 3 * time.Second},
+		{algorithms.LeakyBucket(60, 60, time.Minute), 3 * time.Second},
+		{algorithms.FixedWindow(60, time.Minute), 40 * time.Second},
+		{algorithms.AnchoredWindow(60, time.Minute), 25 * time.Second},
+		{algorithms.SlidingWindow(60, time.Minute), 40 * time.Second},
+		{algorithms.SlidingLog(60, time.Minute), time.Microsecond},
+	} {
+		t.Run(tt.limit.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				time.Sleep(tt.pause)
+				store := memory()
+				charge := quota.Charge{Rule: "tokens", Key: "acme", Limit: tt.limit, Cost: 2}
+				request := &quota.Transaction{Charges: []quota.Charge{charge}}
+				if err := store.Take(t.Context(), request); err != nil {
+					t.Fatal(err)
+				}
+				charge.Cost = 1
+				s := quota.NewStream(store, charge)
+				for _, n := range []int64{10, 20} {
+					time.Sleep(tt.pause)
+					if got, err := s.Draw(t.Context(), n); got != n || err != nil {
+						t.Fatalf("got %d, %v", got, err)
+					}
+				}
+				if err := s.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				before := peek(t, store, charge).Decisions[0].Remaining
+				if err := s.Refund(t.Context(), 11); err != nil { // 10 of the second call, 1 of the first
+					t.Fatal(err)
+				}
+				if left := peek(t, store, charge).Decisions[0].Remaining; left != before+11 {
+					t.Errorf("got %d left after a refund of 11, want %d", left, before+11)
+				}
+				for range 2 { // the second refunds nothing
+					if err := s.Refund(t.Context(), math.MaxInt64); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := quota.Refund(t.Context(), store, request); err != nil {
+					t.Fatal(err)
+				}
+				if left := peek(t, store, charge).Decisions[0].Remaining; left != 60 {
+					t.Errorf("got %d left, want 60", left)
+				}
+			})
+		})
+	}
+}
+
+// TestStreamRefundInUse: a refund does not let the Stream use units in whose place others are admitted.
+func TestStreamRefundInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, limit := memory(), algorithms.GCRA(1000, 10*time.Second)
+		s := quota.NewStream(store, quota.Charge{Rule: "jobs", Key: "acme", Limit: limit, Cost: 1})
+		for _, n := range []int64{200, 1} { // the second takes 100 in advance
+			if got, err := s.Draw(t.Context(), n); got != n || err != nil {
+				t.Fatal(got, err)
+			}
+		}
+		if err := s.Refund(t.Context(), 201); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		others := takeAtMost(t, store, limit, 1000)
+		mine, _ := s.Draw(t.Context(), 100)
+		if total := others + mine; total < 999 || total > 1000 {
+			t.Errorf("got %d and %d units at one instant, want 1000 together", others, mine)
+		}
+	})
+}
+
+// TestStreamRefundSeveral: each charge has its own number, which is bounded by what was drawn. Of
+// very many calls, fewer units are refunded, never more.
+func TestStreamRefundSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory()
+		one := quota.Charge{Rule: "one", Key: "acme", Limit: algorithms.SlidingLog(300, time.Hour), Cost: 1}
+		other := quota.Charge{Rule: "other", Key: "acme", Limit: algorithms.FixedWindow(3000, 10000*time.Hour), Cost: 3}
+		if _, err := quota.Allow(t.Context(), store, one); err != nil { // of somebody else
+			t.Fatal(err)
+		}
+		s := quota.NewStream(store, one, other)
+		for range 200 {
+			time.Sleep(time.Second)
+			if n, err := s.Draw(t.Context(), 1); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if err := s.Refund(t.Context(), 1); err == nil {
+			t.Error("one number for two charges: want an error")
+		}
+		if err := s.Refund(t.Context(), 30, 199); err != nil {
+			t.Fatal(err)
+		}
+		got := peek(t, store, one, other)
+		if one, other := got.Decisions[0].Remaining, got.Decisions[1].Remaining; one != 300-201+30 || other != 3000-3*1 {
+			t.Errorf("got %d and %d left, want %d and %d", one, other, 300-201+30, 3000-3)
+		}
+		if err := s.Refund(t.Context(), 1000, 1000); err != nil {
+			t.Fatal(err)
+		}
+		got = peek(t, store, one, other)
+		if one, other := got.Decisions[0].Remaining, got.Decisions[1].Remaining; one < 300-201+63 || one > 299 || other != 3000 {
+			t.Errorf("got %d and %d left, want at least %d, at most 299, and 3000", one, other, 300-201+63)
+		}
+	})
+}
+
 // TestStreamErrors: what is wrong is said by each Draw, and a failed store gives no units.
 func TestStreamErrors(t *testing.T) {
 	charge := quota.Charge{Rule: "tokens", Key: "acme", Limit: algorithms.GCRA(100, time.Hour), Cost: 1}
@@ -245,8 +385,8 @@ func TestStreamErrors(t *testing.T) {
 		if n, err := s.Draw(t.Context(), tt.n); n != 0 || err == nil {
 			t.Errorf("%s: got %d units and error %v", tt.name, n, err)
 		}
-		if err := s.Close(t.Context()); err != nil {
-			t.Errorf("%s: Close: %v", tt.name, err)
+		if err := errors.Join(s.Refund(t.Context(), 1), s.Close(t.Context())); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 	s := quota.NewStream(memory(), charge)

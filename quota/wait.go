@@ -74,7 +74,8 @@ func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64
 func spends(charges ...Charge) error {
 	for i := range charges {
 		if c := &charges[i]; c.Cost <= 0 {
-			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 1, because a charge that spends nothing is never limited", c.Rule, c.Cost)
+			return fmt.Errorf("quota: rule %q: Cost is %d; want at least 1, "+
+				"because a charge that spends nothing is never limited", c.Rule, c.Cost)
 		}
 	}
 	return nil
@@ -126,11 +127,11 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 	return max(0, within)
 }
 
-// A Reservation represents a slot that Reserve has set aside. It is not safe for concurrent use.
+// A Reservation represents a reserved slot. It is not safe for concurrent use.
 type Reservation struct {
 	store Store
 	t     Transaction
-	turn  time.Time // on the clock of this process
+	slot  time.Time // when it begins, on the clock of this process
 }
 
 func (r *Reservation) take(ctx context.Context) error {
@@ -140,12 +141,12 @@ func (r *Reservation) take(ctx context.Context) error {
 	if !r.t.Allowed() {
 		return &LimitedError{Transaction: &r.t}
 	}
-	r.turn = time.Now().Add(r.t.Wait)
+	r.slot = time.Now().Add(r.t.Wait)
 	return nil
 }
 
 // Delay returns the time until the slot begins, or 0 if it has already begun.
-func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.turn)) }
+func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.slot)) }
 
 // Wait waits until the slot begins. If ctx is done first, Wait cancels the reservation and returns
 // ctx.Err().
@@ -172,7 +173,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
 	}
-	r.turn = time.Time{}
+	r.slot = time.Time{}
 	return Refund(ctx, r.store, &r.t)
 }
 
@@ -180,10 +181,13 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 // slot and no later slot has been reserved since, each key's state is restored to what it was
 // before t was allowed. Refund ignores charges whose Cost is 0 or less.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
-	back := Transaction{Charges: make([]Charge, 0, len(t.Charges))}
+	back, times := Transaction{Charges: make([]Charge, 0, len(t.Charges))}, int64(1)
+	if t.Mode == ModeAtMost {
+		times = t.Granted
+	}
 	for i, c := range t.Charges {
-		if c.Cost > 0 {
-			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks), t.Decisions[i].At
+		if c.Cost > 0 && times > 0 {
+			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks/times)*times, t.Decisions[i].At
 			back.Charges = append(back.Charges, c)
 			if len(t.Undo) > 0 {
 				back.Cancels = append(back.Cancels, t.Undo[i])
@@ -206,11 +210,19 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 
 // Reset refunds all units that the key of each charge has spent under the limit of that charge. It
 // ignores the Cost. Slots that are already reserved keep their times, and new callers get later
-// slots. To refund only some units, call Take with a negative Cost.
-func Reset(ctx context.Context, store Store, charges ...Charge) error {
-	t := &Transaction{Charges: slices.Clone(charges)}
+// slots. To refund only some units, call Take with a negative Cost. found is false if there was
+// nothing to refund, as under a misspelled key.
+func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err error) {
+	t, err := Peek(ctx, store, charges...)
+	if err != nil {
+		return false, err
+	}
+	for i := range t.Decisions {
+		found = found || t.Decisions[i].ResetAfter > 0
+	}
+	t = &Transaction{Charges: t.Charges}
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -4*MaxTicks, 0
 	}
-	return store.Take(ctx, t)
+	return found, store.Take(ctx, t)
 }

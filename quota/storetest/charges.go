@@ -100,19 +100,19 @@ func look(t testing.TB, store quota.Store) {
 }
 
 // peek: ModePeek says of each charge whether and when it would fit, and spends nothing. A charge
-// of negative cost gives nothing back.
+// of negative cost refunds nothing.
 func peek(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(5, time.Hour) {
 		for i := range int64(4) {
 			for _, cost := range []int64{-1, 0, 1, 3, 6} {
-				asked := []quota.Charge{p.charge("", l, cost), p.charge("", one, cost)}
-				tx, err := quota.Peek(p.Context(), store, asked...)
+				charges := []quota.Charge{p.charge("", l, cost), p.charge("", one, cost)}
+				tx, err := quota.Peek(p.Context(), store, charges...)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for j := range asked {
-					c, now := &asked[j], tx.At.UnixMicro()
+				for j := range charges {
+					c, now := &charges[j], tx.At.UnixMicro()
 					state := p.kept[idOf(c)].state
 					_, want := c.Limit.Algorithm.Take(state, &c.Limit, now, 0)
 					_, d := c.Limit.Algorithm.Take(state, &c.Limit, now, c.Cost)
@@ -159,6 +159,47 @@ func atMost(t testing.TB, store quota.Store) {
 	take(5, 1, []int64{0, 0}, p.charge("several", three, 1), p.charge("several", two, 0))
 }
 
+// headroom: a charge with Headroom is spent only if as many units are left afterwards. Other charges
+// of the key may spend them, and a cached refusal of one class refuses no charge of another.
+func headroom(t testing.TB, store quota.Store) {
+	p := newReplay(t, store)
+	class := func(key string, l quota.Limit, cost, headroom int64) quota.Charge {
+		c := p.charge(key, l, cost)
+		c.Headroom = headroom
+		return c
+	}
+	for _, l := range limits(7, time.Hour) {
+		size := l.Capacity()
+		p.wants(p.all(0, class("", l, 1, 3)), true, size-4)
+		p.wants(p.all(0, class("", l, size-3, 3)), false, size-4)
+		p.wants(p.all(0, class("", l, size-4, 3)), true, 0)
+		for range 10 { // the store may refuse some of them from memory
+			p.wants(p.all(0, class("", l, 1, 3)), false, 0)
+		}
+		p.wants(p.one("", l, 1), true, 2)
+		p.wants(p.all(0, class("", l, 1, 2)), false, 0)
+		p.wants(p.all(0, class("", l, 1, 1)), true, 0)
+		p.wants(p.one("", l, 1), true, 0)
+		p.wants(p.all(0, class("", l, 0, 3)), true, 0)
+		p.wants(p.all(0, class("", l, -5, 3)), true, 2)
+		p.take(&quota.Transaction{Charges: []quota.Charge{class("", l, 1, 5)}, Mode: quota.ModeForce})
+		p.wants(p.one("", l, 0), true, 4)
+
+		never := p.all(0, class("new", l, 1, size))
+		p.wants(never, false, 0)
+		if got := never.RetryAfter(); got != quota.Never {
+			t.Errorf("got RetryAfter %v, want Never, for %s", got, describe(never))
+		}
+		most := &quota.Transaction{Charges: []quota.Charge{class("most", l, 1, 3)}, Mode: quota.ModeAtMost, Most: 99}
+		if p.take(most); most.Granted != size-3 {
+			t.Errorf("got Granted %d, want %d, for %s", most.Granted, size-3, describe(most))
+		}
+		one := algorithms.FixedWindow(1, 1000*time.Hour).Named("one " + l.Algorithm.Name())
+		p.wants(p.all(0, class("several", l, 1, 3), p.charge("several", one, 1)), true, size-4, 0)
+		p.wants(p.all(0, class("several", l, 1, 3), class("several", one, 1, 1)), false, size-4, 0)
+	}
+}
+
 // badModes: Take returns an error and spends nothing if it does not know the Mode, or if the
 // Mode does not go with the other fields.
 func badModes(t testing.TB, store quota.Store) {
@@ -179,6 +220,8 @@ func badModes(t testing.TB, store quota.Store) {
 		{Mode: quota.ModeAtMost, Most: 1, Charges: []quota.Charge{p.charge("", three, 0)}},
 		{Mode: quota.ModeAtMost, Most: 1, Charges: []quota.Charge{p.charge("", three, 1), p.charge("", one, -1)}},
 		{Mode: quota.ModeForce, Charges: []quota.Charge{p.charge("", three, -1)}},
+		{Charges: []quota.Charge{{Rule: "storetest", Limit: three, Cost: 1, Headroom: -1}}},
+		{Charges: []quota.Charge{{Rule: "storetest", Limit: three, Cost: 1, Headroom: 1}}, Within: time.Microsecond},
 	} {
 		if bad.Charges == nil {
 			bad.Charges = []quota.Charge{p.charge("", three, 1)}
@@ -209,7 +252,7 @@ func force(t testing.TB, store quota.Store) {
 		p.wants(p.one("", l, 1), false, 0)
 		p.run += "."
 	}
-	// A debt drains by the numbers in force, and units that are given back reduce it.
+	// A debt drains by the numbers in force, and refunds reduce it.
 	raised := algorithms.GCRA(300, time.Hour).Named("three")
 	first := p.one("debt", three, 2).Decisions[0].At
 	forced(p.charge("debt", three, 50))
@@ -222,15 +265,15 @@ func force(t testing.TB, store quota.Store) {
 	p.wants(p.one("debt", three, 1), true)
 	forced(p.charge("debt", three, 50))
 	p.wants(p.one("debt", three, -quota.MaxTicks), true, 3)
-	// A forced charge does not change turns that are reserved.
-	p.one("turn", three, 3)
-	p.all(time.Hour, p.charge("turn", three, 1))
-	forced(p.charge("turn", three, 2))
-	p.all(9*time.Hour, p.charge("turn", three, 1))
+	// A forced charge does not change reserved slots.
+	p.one("slot", three, 3)
+	p.all(time.Hour, p.charge("slot", three, 1))
+	forced(p.charge("slot", three, 2))
+	p.all(9*time.Hour, p.charge("slot", three, 1))
 }
 
-// giveBack: a negative cost gives units back, at most up to the quota.
-func giveBack(t testing.TB, store quota.Store) {
+// refund: a negative cost refunds units, at most up to the quota.
+func refund(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
 		p.wants(p.one("", l, -1), true, 3) // a new key stays full
@@ -241,12 +284,12 @@ func giveBack(t testing.TB, store quota.Store) {
 		p.wants(p.one("", l, -5), true, 3)
 		p.wants(p.one("", l, 3), true, 0)
 	}
-	// If another charge is refused, nothing is given back.
+	// If another charge is refused, nothing is refunded.
 	p.wants(p.all(0, p.charge("", three, -1), p.charge("full", one, 2)), false, 0, 1)
 	p.wants(p.one("", three, 0), true, 0)
 }
 
-// spent: a charge with Spent gives back units that were spent at that instant, and no others.
+// spent: a charge with Spent refunds units that were spent at that instant, and no others.
 func spent(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(6, time.Hour) {
@@ -294,7 +337,8 @@ func forget(t testing.TB, store quota.Store) {
 		}
 		spend("a")
 		spend("b")
-		forgotten := &quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}, Mode: quota.ModeForget}
+		charges := []quota.Charge{p.charge("a", l, 1), p.charge("a", all[(i+3)%len(all)], 0)}
+		forgotten := &quota.Transaction{Charges: charges, Mode: quota.ModeForget}
 		p.take(forgotten)
 		p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("new", l, 0)}, Mode: quota.ModeForget})
 		for j, other := range all {

@@ -80,7 +80,7 @@ func crossingKeys(t testing.TB, store quota.Store) {
 			t.Fatalf("Take: got error %q, want none", err)
 		}
 		if got, want := units-tx.Decisions[0].Remaining, spent[k].Load(); got != want {
-			t.Errorf("key %d: got %d spent of %d asked, want the %d admitted", k, got, all[k].Load(), want)
+			t.Errorf("key %d: got %d spent of %d tried, want the %d admitted", k, got, all[k].Load(), want)
 		}
 	}
 	if got := spent[0].Load(); got != units {

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
-// each: a quota.Batcher decides the transactions of a batch as if they came one
+// each: a optional.Batcher decides the transactions of a batch as if they came one
 // after the other. An invalid transaction gets an error, and the others are decided.
 func each(t testing.TB, store quota.Store) {
-	batcher, ok := store.(quota.Batcher)
+	batcher, ok := store.(optional.Batcher)
 	if !ok {
 		return
 	}
@@ -51,7 +52,8 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 		}
 		within := []time.Duration{0, 0, 0, time.Hour}[r.IntN(4)]
 		for range 1 + r.IntN(2)*r.IntN(2*units) {
-			ts = append(ts, &quota.Transaction{Charges: charges, Within: within, Result: quota.Result{Decisions: make([]quota.Decision, r.IntN(3)), Wait: time.Hour}})
+			result := quota.Result{Decisions: make([]quota.Decision, r.IntN(3)), Wait: time.Hour}
+			ts = append(ts, &quota.Transaction{Charges: charges, Within: within, Result: result})
 		}
 	}
 	return ts
@@ -59,7 +61,7 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 
 // takeEach lets the store decide a batch. It fails the test unless the transaction at the
 // index invalid gets ErrDuplicate and the replay decides all others alike.
-func (r *replay) takeEach(batcher quota.Batcher, ts []*quota.Transaction, invalid int) {
+func (r *replay) takeEach(batcher optional.Batcher, ts []*quota.Transaction, invalid int) {
 	r.Helper()
 	wants := make([]quota.Transaction, len(ts))
 	for i, tx := range ts {

@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/storetest"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/storetest"
 )
 
 // cooldown is the algorithm of docs/extending.md.
@@ -119,7 +119,7 @@ func TestLimitsFlaws(t *testing.T) {
 
 // TestLimitsPage: docs/extending.md shows the algorithm exactly as it is tested here.
 func TestLimitsPage(t *testing.T) {
-	page, err := os.ReadFile("../docs/extending.md")
+	page, err := os.ReadFile("../../docs/extending.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +134,15 @@ func TestLimitsPage(t *testing.T) {
 			t.Errorf("the code of the page from %q on differs from the code of this test", begin)
 		}
 	}
+}
+
+func ExampleAlgorithm() {
+	_ = func(t *testing.T) { // TestCooldown
+		storetest.Algorithm(t,
+			quota.Limit{Algorithm: cooldown{}, Quota: 1, Period: time.Microsecond},
+			quota.Limit{Algorithm: cooldown{}, Quota: 1, Period: 24 * time.Hour})
+	}
+	// Output:
 }
 
 func ExampleTests() {

@@ -15,7 +15,7 @@ func unprintable(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// names: states of different rules, keys, limits and algorithms never mix, whatever
+// names: states of different rules, keys, limits and algorithms are kept apart, whatever
 // their names are. An empty rule or key is a name like any other. A limit without a name is
 // stored under the name of its period.
 func names(t testing.TB, store quota.Store) {
@@ -79,7 +79,7 @@ func names(t testing.TB, store quota.Store) {
 }
 
 // longNames: names of 100,000 bytes are valid, and states of names that differ in one byte
-// do not mix.
+// are kept apart. A long key has the state of its StoredKey.
 func longNames(t testing.TB, store quota.Store) {
 	const size = 100_000
 	p := newReplay(t, store)
@@ -90,7 +90,12 @@ func longNames(t testing.TB, store quota.Store) {
 		p.all(0, quota.Charge{Rule: name, Key: "storetest", Limit: three, Cost: int64((i + 1) % 4)})
 		p.all(0, quota.Charge{Rule: name, Key: key, Limit: three.Named(name), Cost: int64((i + 2) % 4)})
 	}
-	p.wants(p.all(0, quota.Charge{Rule: "storetest", Key: long, Limit: three}), true, 3)
+	whole := quota.Charge{Rule: "storetest", Key: long, Limit: three}
+	p.wants(p.all(0, whole), true, 3)
+	stored := whole
+	stored.Key, stored.Cost = whole.StoredKey(), 2
+	p.all(0, stored)
+	p.wants(p.all(0, whole), true, 1)
 }
 
 // keyMemory: the caller may overwrite the memory of a key after Take.

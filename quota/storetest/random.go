@@ -79,7 +79,7 @@ func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	compare(t, store, limits, units)
 }
 
-// lastUnit reserves units of each limit for a later instant, gives them back and spends them:
+// lastUnit reserves units of each limit for a later instant, refunds them and spends them:
 // one unit, and all that a new key has. Each key begins with a charge of cost -1, which makes
 // the unit in an algorithm whose new keys have none.
 func lastUnit(t testing.TB, store quota.Store, limits []quota.Limit) {
@@ -122,6 +122,7 @@ func compare(t testing.TB, store quota.Store, all []quota.Limit, units int64) {
 			}
 			tx.Charges = p.anyCharges(tx.Charges[:0], r, all, units)
 			tx.Mode, tx.Within, tx.Most, tx.Cancels = quota.ModeSpend, within[r.IntN(len(within))], 0, nil
+			anyHeadroom(r, &tx, units)
 			anyMode(r, &tx)
 			p.take(&tx)
 			pause(r)
@@ -129,19 +130,31 @@ func compare(t testing.TB, store quota.Store, all []quota.Limit, units int64) {
 	}
 }
 
+// anyHeadroom sometimes gives charges of t a headroom.
+func anyHeadroom(r *rand.Rand, t *quota.Transaction, units int64) {
+	if t.Within > 0 || r.IntN(2) == 0 {
+		return
+	}
+	for i := range t.Charges {
+		if r.IntN(2) == 0 {
+			t.Charges[i].Headroom = r.Int64N(units + 2)
+		}
+	}
+}
+
 // anyMode sometimes gives t another Mode than ModeSpend.
 func anyMode(r *rand.Rand, t *quota.Transaction) {
-	asked := *t
+	before := *t
 	t.Mode, t.Within = quota.Mode(r.IntN(12)), 0
 	if t.Mode == quota.ModeAtMost {
 		t.Most = []int64{1, 2, 5, math.MaxInt64}[r.IntN(4)]
 	}
-	if t.Validate() != nil { // for instance because it gives units back
-		t.Mode, t.Within, t.Most = asked.Mode, asked.Within, asked.Most
+	if t.Validate() != nil { // for instance because it refunds units
+		t.Mode, t.Within, t.Most = before.Mode, before.Within, before.Most
 	}
 }
 
-// cancel gives back the units that t has spent.
+// cancel refunds the units that t has spent.
 func (r *replay) cancel(t *quota.Transaction) {
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -max(0, t.Charges[i].Cost), t.Decisions[i].At
@@ -165,7 +178,7 @@ func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []
 }
 
 // everyAlgorithm: each algorithm decides a sequence of charges of a new key that spends the
-// quota, gives units back, and spends again.
+// quota, refunds units, and spends again.
 func everyAlgorithm(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
@@ -251,7 +264,8 @@ func changed(t testing.TB, store quota.Store) {
 // new key.
 func reset(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
-	for _, l := range limits(2, 10*time.Millisecond)[:7] { // not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter
+	// Not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter.
+	for _, l := range limits(2, 10*time.Millisecond)[:7] {
 		size := max(l.Burst, l.Quota)
 		var d quota.Decision
 		for range 100 { // several times, because a window may end between two calls

@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A replay lets a store decide transactions, and decides the same transactions with states of
-// its own.
+// A replay lets a store evaluate transactions, and evaluates them again with its own
+// states.
 type replay struct {
 	testing.TB
 	store quota.Store
@@ -35,7 +35,7 @@ func newReplay(t testing.TB, store quota.Store) *replay {
 }
 
 func idOf(c *quota.Charge) id {
-	return id{c.Rule, c.Key, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
+	return id{c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 }
 
 // charge returns a charge of a key of this run.
@@ -57,7 +57,7 @@ func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Trans
 	return t
 }
 
-// take lets the store decide t. It fails the test unless the replay decides alike.
+// take lets the store decide t. It fails the test unless the replay returns the same decisions.
 func (r *replay) take(t *quota.Transaction) {
 	r.Helper()
 	want := question(t)
@@ -69,39 +69,64 @@ func (r *replay) take(t *quota.Transaction) {
 
 // question returns a copy of t without its results.
 func question(t *quota.Transaction) quota.Transaction {
-	return quota.Transaction{Charges: slices.Clone(t.Charges), Mode: t.Mode, Within: t.Within, Most: t.Most, Cancels: slices.Clone(t.Cancels)}
+	var q quota.Transaction
+	q.SetQuestion(t)
+	return q
 }
 
 // decided lets the replay decide want, which is the question of t: see question. It fails
 // the test unless the results are those of the store in t.
 func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	r.Helper()
-	asked := want.Charges
-	if !slices.Equal(t.Charges, asked) || t.Mode != want.Mode || t.Within != want.Within || t.Most != want.Most || len(t.Cancels) != len(want.Cancels) {
-		r.Fatalf("Take changed what it was asked: got %s, want %s", describe(t), describe(&want))
+	charges := want.Charges
+	same := t.Mode == want.Mode && t.Within == want.Within && t.Most == want.Most && len(t.Cancels) == len(want.Cancels)
+	if !same || !slices.Equal(t.Charges, charges) {
+		r.Fatalf("Take changed its question: got %s, want %s", describe(t), describe(&want))
 	}
 	now := t.At.UnixMicro()
 	if !t.At.Equal(time.UnixMicro(now)) {
 		r.Fatalf("At: got %d ns after a whole microsecond, want none, for %s", t.At.Nanosecond()%1000, describe(t))
 	}
+	states := r.states(charges, now)
+	before := slices.Clone(states)
+	spent := want.Decide(now, states)
+	r.compare(t, &want, before)
+	if !spent {
+		return
+	}
+	for i := range charges {
+		if charges[i].Cost == 0 && want.Mode != quota.ModeForget {
+			continue
+		}
+		k := idOf(&charges[i])
+		k.key = strings.Clone(k.key) // a test may overwrite its memory
+		r.kept[k] = kept{states[i], charges[i].Limit, now + want.Decisions[i].ResetAfter.Microseconds()}
+	}
+}
 
-	states := make([]quota.State, len(asked))
-	for i := range asked {
-		k := r.kept[idOf(&asked[i])]
-		if k.state.At != 0 && k.limit != asked[i].Limit && now >= k.reset {
+// states returns the states of the charges as the replay has kept them.
+func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
+	states := make([]quota.State, len(charges))
+	for i := range charges {
+		k := r.kept[idOf(&charges[i])]
+		if k.state.At != 0 && k.limit != charges[i].Limit && now >= k.reset {
 			// The old limit no longer needs the state, so a store may keep or forget it. For
 			// the new limit that may make a difference.
 			r.Skipf("%v: the state had expired before the limit changed, because the machine is slow", k.limit)
 		}
 		states[i] = k.state
 	}
-	before := slices.Clone(states)
-	spent := want.Decide(now, states)
+	return states
+}
 
-	if got, want := len(t.Decisions), len(asked); got != want {
+// compare fails the test unless t has the results of want. The states were those in before.
+func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
+	r.Helper()
+	now := t.At.UnixMicro()
+	if got, want := len(t.Decisions), len(t.Charges); got != want {
 		r.Fatalf("Take: got %d decisions, want %d, for %s", got, want, describe(t))
 	}
-	for i := range asked {
+	for i := range t.Charges {
 		if got, want := t.Decisions[i], want.Decisions[i]; got != want {
 			r.Fatalf("at %d µs, charge %d:\ngot  %+v\nwant %+v\nfor %s\nwhen its state was %+v",
 				now, i, got, want, describe(t), before[i])
@@ -112,17 +137,6 @@ func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	}
 	if t.Granted != want.Granted {
 		r.Fatalf("at %d µs: got Granted %d, want %d, for %s", now, t.Granted, want.Granted, describe(t))
-	}
-	if !spent {
-		return
-	}
-	for i := range asked {
-		if asked[i].Cost == 0 && want.Mode != quota.ModeForget {
-			continue
-		}
-		k := idOf(&asked[i])
-		k.key = strings.Clone(k.key) // a test may overwrite its memory
-		r.kept[k] = kept{states[i], asked[i].Limit, now + want.Decisions[i].ResetAfter.Microseconds()}
 	}
 }
 
@@ -162,6 +176,9 @@ func describe(t *quota.Transaction) string {
 		c := &t.Charges[i]
 		l := c.Limit.Named("")
 		fmt.Fprintf(&b, "\n%4d. rule %.80q, key %.80q, limit %.80q of %v, cost %d", i, c.Rule, c.Key, c.Limit.Name, l, c.Cost)
+		if c.Headroom != 0 {
+			fmt.Fprintf(&b, ", headroom %d", c.Headroom)
+		}
 		if c.Spent != 0 {
 			fmt.Fprintf(&b, ", of %d µs", c.Spent)
 		}

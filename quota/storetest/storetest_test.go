@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/storetest"
+	"github.com/seed83679106/weir/quota/storetest"
 )
 
 // A store is a short quota.Store that passes the suite if it has no flaw.
@@ -31,7 +31,7 @@ var flaws = []struct {
 	caught string
 }{
 	{"none", ""},
-	{"spends what fits of a refused transaction", "AllOrNothing Refused Peek GiveBack Reserve Never Random"},
+	{"spends what fits of a refused transaction", "AllOrNothing Refused Peek Refund Reserve Never Random"},
 	{"spends nothing under the second charge", "AllOrNothing Random ManyCharges"},
 	{"decides in whole seconds, says microseconds", "Algorithms Random Reset"},
 	{"has a clock of seconds", "Clock Reset"},
@@ -45,15 +45,16 @@ var flaws = []struct {
 	{"ends keys at NUL", "Names LongNames"},
 	{"mixes letter case", "Names"},
 	{"cuts long names", "LongNames"},
+	{"uses Key in place of StoredKey", "LongNames"},
 	{"keeps the caller's key", "KeyMemory"},
 	{"no error for duplicates", "Duplicate"},
 	{"spends before it looks for duplicates", "Duplicate"},
 	{"does not validate", "Invalid"},
 	{"does not look at the context", "Canceled"},
 	{"refuses a look when nothing is left", "Look"},
-	{"gives nothing back", "GiveBack"},
-	{"gives back the newest", "Spent"},
-	{"gives all back of one instant", "Spent"},
+	{"refunds nothing", "Refund"},
+	{"refunds the newest", "Spent"},
+	{"refunds all of one instant", "Spent"},
 	{"says it is spent when it decided", "Reserve"},
 	{"forgets nothing", "Forget Random"},
 	{"forgets only what costs", "Forget"},
@@ -68,6 +69,8 @@ var flaws = []struct {
 	{"wants a charge", "NoCharges"},
 	{"takes a Peek for a charge", "Peek Random"},
 	{"ignores AtMost", "AtMost"},
+	{"ignores Headroom", "Headroom Random"},
+	{"spends the Headroom", "Headroom Random"},
 	{"ignores Force", "Force"},
 	{"takes unknown modes for ModeSpend", "Modes"},
 	{"allocates decisions", "Decisions"},
@@ -83,7 +86,7 @@ var flaws = []struct {
 }
 
 func (s *store) id(c *quota.Charge) [4]string {
-	id := [4]string{strings.Clone(c.Key), c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
+	id := [4]string{strings.Clone(c.StoredKey()), c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 	switch s.flaw {
 	case "mixes rules":
 		id[1] = ""
@@ -94,11 +97,13 @@ func (s *store) id(c *quota.Charge) [4]string {
 	case "joins names with colons":
 		id = [4]string{strings.Join(id[:], ":")}
 	case "ends keys at NUL":
-		id[0], _, _ = strings.Cut(id[0], "\x00")
+		id[0], _, _ = strings.Cut(c.Key, "\x00")
 	case "mixes letter case":
 		id[0] = strings.ToLower(id[0])
 	case "cuts long names":
-		id[0] = id[0][:min(len(id[0]), 1000)]
+		id[0] = c.Key[:min(len(c.Key), 1000)]
+	case "uses Key in place of StoredKey":
+		id[0] = strings.Clone(c.Key)
 	case "keeps the caller's key":
 		id[0] = c.Key
 	case "ignores stored names":
@@ -196,7 +201,7 @@ func (s *store) spoilQuestion(t *quota.Transaction) {
 		t.Decisions = nil
 	case "never waits":
 		t.Within = 0
-	case "has no queue", "gives nothing back", "gives back the newest", "gives all back of one instant", "counts in float32",
+	case "ignores Headroom", "spends the Headroom", "has no queue", "refunds nothing", "refunds the newest", "refunds all of one instant", "counts in float32",
 		"counts requests that have ended", "counts requests after their lease":
 		t.Charges = slices.Clone(t.Charges)
 		for i := range t.Charges {
@@ -215,6 +220,13 @@ func (s *store) spends(t *quota.Transaction, mode quota.Mode) {
 // spoilCharge applies the flaws that change a charge of t.
 func (s *store) spoilCharge(t *quota.Transaction, c *quota.Charge) {
 	switch s.flaw {
+	case "spends the Headroom":
+		if c.Cost > 0 && c.Cost < quota.MaxTicks {
+			c.Cost += c.Headroom
+		}
+		c.Headroom = 0
+	case "ignores Headroom":
+		c.Headroom = 0
 	case "has no queue":
 		if t.Within > 0 && c.Limit.Algorithm.Name() == "leaky-bucket" {
 			c.Limit.Algorithm = meter{c.Limit.Algorithm}
@@ -227,11 +239,11 @@ func (s *store) spoilCharge(t *quota.Transaction, c *quota.Charge) {
 		if c.Limit.Algorithm.Name() == "in-flight" {
 			c.Limit.Period += time.Hour
 		}
-	case "gives nothing back":
+	case "refunds nothing":
 		c.Cost = max(0, c.Cost)
-	case "gives back the newest":
+	case "refunds the newest":
 		c.Spent = 0
-	case "gives all back of one instant":
+	case "refunds all of one instant":
 		c.Spent = t.Charges[0].Spent
 	case "counts in float32":
 		if c.Cost < 1<<50 && c.Cost > -1<<50 {
@@ -240,7 +252,7 @@ func (s *store) spoilCharge(t *quota.Transaction, c *quota.Charge) {
 	}
 }
 
-// TakeEach implements quota.Batcher.
+// TakeEach implements optional.Batcher.
 func (s *store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	errs := make([]error, len(ts))
 	refused := false
@@ -272,7 +284,7 @@ func (s *store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	return errs
 }
 
-// meter wraps an algorithm so that it is no quota.Queuer.
+// meter wraps an algorithm so that it is no optional.Queuer.
 type meter struct{ quota.Algorithm }
 
 func (s *store) decide(t *quota.Transaction) {

@@ -72,8 +72,10 @@ func manyLimits(t testing.TB, store quota.Store) {
 		for k := range len(kinds) + 1 {
 			var charges []quota.Charge
 			for i := range n {
-				limit := kinds[(k+i*(k/len(kinds)))%len(kinds)] // a limit of kind k, or of each kind in turn if k is len(kinds)
-				charges = append(charges, p.charge(fmt.Sprint(n, k), limit(int64(3+i%7), time.Hour+time.Duration(i)*time.Second), 1))
+				// A limit of kind k, or of one kind after the other if k is len(kinds).
+				kind := kinds[(k+i*(k/len(kinds)))%len(kinds)]
+				limit := kind(int64(3+i%7), time.Hour+time.Duration(i)*time.Second)
+				charges = append(charges, p.charge(fmt.Sprint(n, k), limit, 1))
 			}
 			for range 3 {
 				p.all(0, charges...)
@@ -94,7 +96,7 @@ func duplicate(t testing.TB, store quota.Store) {
 	again.Cost, again.Limit.Quota = 0, 7 // cost and quota are no part of a limit's identity
 	nameless, named := again, again
 	nameless.Limit.Name = ""
-	named.Limit.Name = nameless.Limit.StoredName()
+	named.Limit.Name = nameless.Limit.Label()
 	for _, charges := range [][]quota.Charge{{a, a}, {b, a, again}, {a, b, b}, {nameless, named}, {named, a, nameless}} {
 		if err := p.fails(t.Context(), &quota.Transaction{Charges: charges}); !errors.Is(err, quota.ErrDuplicate) {
 			t.Errorf("got error %q, want %q", err, quota.ErrDuplicate)

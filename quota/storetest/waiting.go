@@ -82,9 +82,9 @@ func queue(t testing.TB, store quota.Store) {
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
 }
 
-// inFlight: a concurrency limit refuses without a time to retry. A request gives
-// back its own units, even if later requests have spent units. If a request gives nothing
-// back, its units are free when the lease is over.
+// inFlight: a concurrency limit refuses without a time to retry. A request releases
+// its own units, even if later requests have spent units. If a request releases nothing,
+// its units are free when the lease is over.
 func inFlight(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	l := algorithms.InFlight(2, time.Hour)
@@ -103,7 +103,7 @@ func inFlight(t testing.TB, store quota.Store) {
 	third := p.one("a", l, 1)
 	p.wants(third, true, 0)
 	p.wants(p.one("a", l, 1), false, 0)
-	// A Limiter renews a unit: it spends another unit by force, and gives the old one back.
+	// A Limiter renews a unit: it spends another unit by force, and releases the old one.
 	time.Sleep(1500 * time.Microsecond)
 	p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1)}, Mode: quota.ModeForce})
 	p.cancel(third)

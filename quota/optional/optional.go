@@ -1,0 +1,174 @@
+// Package optional has the interfaces that a [quota.Algorithm] or a [quota.Store] may implement in
+// addition to its own. It is for those who write algorithms and stores; those who use them need
+// package quota only. An algorithm or a store has an ability if it has the methods. Nothing is
+// registered, and an implementation need not import this package.
+//
+//	an Algorithm     used by                     without it
+//	Validator        Limit.Validate              every limit can be counted
+//	Uncountable      weir.Limiter                a request fails if its limit cannot be counted
+//	Stepper          Transaction.Decide          Take is called, which copies more
+//	Queuer           Transaction.Decide          a charge waits until it fits, in no queue
+//	Reserver         Transaction.Decide          Take decides for the later instant
+//	Canceler         Transaction.Decide          the newest units are refunded
+//	Forcer           Transaction.Decide          Take decides under a Quota of 2^50
+//	Metered          memstore, redisstore        Take and Lua decide
+//	Concurrent       Limit.InFlight              units are spent for good
+//	Comparer         Limit.Redundant             no limit counts as redundant
+//
+//	a Store          used by                     without it
+//	Batcher          quota.Coalesce              every call is made alone
+//	Server           quota.Breaker               one server is assumed
+//	Tracker          quota.Hybrid                refusals are cached for at most 10 s
+//	Watcher          weir.Limiter                bans are cached for at most 10 s
+//	Instant          weir.Limiter, quota.Keep    every request takes the slower path
+//	Payer            weir.Limiter                rules in shadow, strikes and bans use the same store
+//	Announcer        weir.New                    processes whose limits differ do not notice it
+//
+// Further interfaces are in the packages that use them: lease.Leaser, credit.Unpayable, and, for
+// algorithms that Redis evaluates, redisstore.Scripted.
+package optional
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// A Validator is a quota.Algorithm that supports only some limits. Validate returns an error that
+// says which of the limit's numbers is too large. It is called only for limits whose Quota and
+// Period are positive and whose Burst is not negative.
+type Validator interface {
+	Validate(l *quota.Limit) error
+}
+
+// Uncountable is the error that Validate returns for a limit that cannot be counted exactly.
+// Nearest returns the closest lower limit that can be counted exactly. If a function returns an
+// uncountable limit for a request, a weir.Limiter logs the error and applies the limit that Nearest
+// returns instead. If a function returns a limit that is invalid for another reason, the request
+// fails.
+type Uncountable interface {
+	error
+	Nearest() quota.Limit
+}
+
+// A Stepper is a quota.Algorithm that can update a State in place. Step does the same as Take, but
+// it stores the new State in *s and the Decision in *d, so that a State need not be copied.
+type Stepper interface {
+	Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64)
+}
+
+// A Queuer is a quota.Algorithm, such as LeakyBucket, with a queue for callers that are willing to
+// wait. Charges leave the queue one after the other.
+type Queuer interface {
+	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
+	// queue at its slot, but not before the instant in the at argument. Both instants are in µs
+	// since 1970. Queue returns the state with the charge in it (next), and the time from now until
+	// the charge leaves the queue (wait). If there is no room, ok is false, next is s, and wait is
+	// the time until there is room, or Never.
+	Queue(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, wait time.Duration, ok bool)
+}
+
+// A Reserver is a quota.Algorithm with a separate method for reservations, because Take would
+// discard data that is needed to cancel one. The now argument is the time at which the reservation
+// is made, and the at argument is the later time for which it is made. Reserve makes the decision
+// that Take would make at that later time, and keeps the data that a cancellation needs.
+type Reserver interface {
+	Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision)
+}
+
+// A Canceler is a quota.Algorithm that can refund the units of a particular reservation. Other
+// algorithms refund the newest units, which may belong to a different caller.
+type Canceler interface {
+	// Cancel refunds units that were spent at one instant, the at argument: n > 0 units, or fewer
+	// if fewer of them still count. That instant may be before or after now; both are in µs since
+	// 1970. Units that Cancel cannot identify stay spent.
+	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
+}
+
+// A Forcer is a quota.Algorithm with its own implementation of ModeForce. For any other algorithm,
+// ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
+// enough of the spent units have expired.
+type Forcer interface {
+	// Force spends cost > 0 units even if they do not fit. It spends them at the instant in the at
+	// argument, in µs since 1970, which is never before s.At.
+	Force(s quota.State, l *quota.Limit, at, cost int64) quota.State
+}
+
+// Metered is a quota.Algorithm whose debt drains at a constant rate, such as GCRA or a bucket. A
+// store can do its arithmetic itself. A unit has as many parts as the Period has µs. A State holds the
+// debt at the time At: A is the number of whole units, and B is the number of further parts. In each
+// µs, as many parts drain as the Quota has units.
+type Metered interface{ Metered() }
+
+// Concurrent is a quota.Algorithm whose units are released when the request ends. The Period of its
+// limits is the lease duration: a unit that is not released counts until its lease expires.
+type Concurrent interface{ InFlight() }
+
+// A Comparer is a quota.Algorithm that can detect redundant limits. Redundant reports whether l
+// allows every unit that the other limit allows, so that l has no effect when it is charged
+// together with the other limit for the same key. If Redundant cannot tell, it must return false.
+// weir.New and package config reject redundant limits.
+type Comparer interface {
+	Redundant(l, other *quota.Limit) bool
+}
+
+// A Batcher is a quota.Store that can evaluate many transactions in one round trip.
+type Batcher interface {
+	// TakeEach evaluates the transactions as if Take were called for each of them in order: each
+	// transaction spends all of its charges or none. TakeEach returns either nil or a slice with
+	// one error for each transaction. The error is nil if a decision was made.
+	TakeEach(ctx context.Context, ts []*quota.Transaction) []error
+}
+
+// A Server is a quota.Store whose keys are spread over servers that can fail separately. The method
+// Server names the server that evaluates a transaction, or the combination of servers. It returns ""
+// if the server is not known. It makes no call to a server.
+type Server interface {
+	Server(t *quota.Transaction) string
+}
+
+// A Tracker is a quota.Store that can report changes of states by other processes, such as a
+// redisstore.Store.
+type Tracker interface {
+	// Track returns a function that evaluates transactions of one charge in ModePeek, and tracks
+	// the states of those for which it returns no error: as soon as such a state changes, the store
+	// calls the argument changed, once, with the key, or with all set if any key may have changed.
+	// It may call it without reason. Of one state, an answer never arrives after a later change was
+	// reported and before an earlier one.
+	//
+	// The store calls the argument current with a time before which all changes have been reported,
+	// at least every 2 s while it tracks states. It calls current with the zero Time if it no longer
+	// tracks the states that it has evaluated so far. Neither argument may block.
+	//
+	// takeEach is called by one goroutine at a time. An error that wraps quota.ErrBusy concerns only
+	// its transaction. errors.ErrUnsupported means that the server cannot track states. After any
+	// other error, the caller waits a second. Track returns nil if tracking is turned off.
+	Track(changed func(key string, all bool), current func(at time.Time)) (takeEach func(ts []*quota.Transaction) []error)
+}
+
+// A Watcher is a quota.Store, such as a quota.HybridStore, that knows whether a decision has been
+// changed by another process.
+type Watcher interface {
+	// Watch evaluates a charge in ModePeek, in the background. Then it calls done with the decision,
+	// and with a function that reports whether the decision still counts. It does not call done if
+	// the store fails. Watch returns false if it does nothing, because the store does not track
+	// changes, or because the key keeps changing.
+	Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool
+}
+
+// Instant is a quota.Store that makes decisions in memory without waiting. Its Take method may use
+// ctx only to check whether ctx is done, and must not modify or retain charges. The Instant method
+// must return its receiver. A store that merely embeds an Instant is therefore not treated as one.
+type Instant interface{ Instant() quota.Store }
+
+// A Payer is a quota.Store that pays for refused charges with granted units, such as a
+// credit.Store. Unpaid returns the underlying store, which does not use granted units. A
+// weir.Limiter calls the underlying store for strikes, bans and rules in shadow mode.
+type Payer interface{ Unpaid() quota.Store }
+
+// An Announcer is a quota.Store that compares the limits of its users, such as a stack.Store. Announce is
+// called with the limits of a rule; they replace those of an earlier call for the rule.
+type Announcer interface {
+	Announce(rule string, limits []quota.Limit)
+}

@@ -1,0 +1,208 @@
+package quota
+
+import (
+	"container/list"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir/internal/safe"
+)
+
+// This file keeps the callers of a process in the order in which they came, while they wait for the
+// same limit of the same key. It decides nothing: only the first of them may call the store, and it
+// learns here when.
+
+// A waitKey says what callers wait for.
+type waitKey struct {
+	store                       any // comparable
+	rule, key, limit, algorithm string
+}
+
+// waitKeyOf returns what a caller that c refuses waits for. Stores that cannot be compared share
+// the waiters of their type.
+func waitKeyOf(store Store, c *Charge) waitKey {
+	k := waitKey{store, c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
+	if !safe.Comparable(store) {
+		k.store = reflect.TypeOf(store)
+	}
+	return k
+}
+
+// waiting is a global, because callers that wait for the same units have only the store in common.
+// It holds nothing while nobody waits.
+var waiting struct {
+	mu       sync.Mutex
+	lines    map[waitKey]*line
+	places   atomic.Int64 // in all lines
+	arrivals atomic.Uint64
+}
+
+// A line has the callers that wait for the same units.
+type line struct {
+	places list.List // of *place, by arrival
+	freed  int       // for how many releases the first has not yet called the store
+	next   time.Time // when the first calls the store even if nothing is released
+	exact  bool      // next is when its units are available, which says nothing about those of others
+}
+
+// The first of a line calls the store again after 5 to 15 ms, because another process may have
+// released units. If a process has more than 10 lines, they all together call it once in a
+// millisecond.
+const (
+	recall        = 10 * time.Millisecond
+	recallPerLine = time.Millisecond
+)
+
+// A place is the place of one caller in a line.
+type place struct {
+	arrival uint64
+	wake    chan struct{} // receives a value when due has changed
+	key     waitKey
+	line    *line
+	at      *list.Element
+}
+
+// arrive returns a number that is higher than those of earlier callers.
+func arrive() uint64 { return waiting.arrivals.Add(1) }
+
+// anyoneWaits reports whether anyone waits in any line.
+func anyoneWaits() bool { return waiting.places.Load() > 0 }
+
+// earlierWaits reports whether the first in the line of k came before the caller with this arrival.
+func earlierWaits(k waitKey, arrival uint64) bool {
+	waiting.mu.Lock()
+	defer waiting.mu.Unlock()
+	l := waiting.lines[k]
+	return l != nil && l.first().arrival < arrival
+}
+
+// joinLine returns a place in the line of k, which the caller must leave. The argument after is as
+// in wait.
+func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
+	p := &place{arrival: arrival, wake: make(chan struct{}, 1)}
+	waiting.places.Add(1)
+	waiting.mu.Lock()
+	defer waiting.mu.Unlock()
+	p.enter(k)
+	p.callAgain(after)
+	return p
+}
+
+// wait keeps p in the line of k after a refusal, or moves it there. If p is the first, its caller
+// calls the store again after that time, or, if it is 0, when units are or could have been
+// released.
+func (p *place) wait(k waitKey, after time.Duration) {
+	waiting.mu.Lock()
+	defer waiting.mu.Unlock()
+	if p.key != k {
+		p.exit().release() // p has not used what was released
+		p.enter(k)
+	}
+	p.callAgain(after)
+}
+
+// leave makes the next place the first. A second call does nothing.
+func (p *place) leave() {
+	waiting.mu.Lock()
+	defer waiting.mu.Unlock()
+	if p.line == nil {
+		return
+	}
+	if l := p.exit(); l != nil {
+		l.first().nudge()
+	}
+	p.line = nil
+	waiting.places.Add(-1)
+}
+
+// due returns how long the caller waits before it calls the store: 0 if it calls it now, and
+// math.MaxInt64 if others are first. A value from wake says that due has changed.
+func (p *place) due() time.Duration {
+	waiting.mu.Lock()
+	defer waiting.mu.Unlock()
+	l := p.line
+	switch {
+	case l.first() != p:
+		return math.MaxInt64
+	case l.freed > 0:
+		l.freed-- // the next in line uses the other releases
+		return 0
+	}
+	return max(0, time.Until(l.next))
+}
+
+// releaseIn makes the first in the line of k call the store.
+func releaseIn(k waitKey) {
+	waiting.mu.Lock()
+	defer waiting.mu.Unlock()
+	waiting.lines[k].release()
+}
+
+func (l *line) first() *place { return l.places.Front().Value.(*place) }
+
+func (l *line) release() {
+	if l != nil {
+		l.freed++
+		l.first().nudge()
+	}
+}
+
+func (p *place) nudge() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *place) enter(k waitKey) {
+	l := waiting.lines[k]
+	if l == nil {
+		if waiting.lines == nil {
+			waiting.lines = map[waitKey]*line{}
+		}
+		l = &line{}
+		waiting.lines[k] = l
+	}
+	p.key, p.line = k, l
+	for e := l.places.Back(); e != nil; e = e.Prev() {
+		if e.Value.(*place).arrival < p.arrival {
+			p.at = l.places.InsertAfter(p, e)
+			return
+		}
+	}
+	p.at = l.places.PushFront(p)
+}
+
+// exit removes p and returns its line, or nil if nobody is left there.
+func (p *place) exit() *line {
+	l := p.line
+	if l.exact && l.first() == p {
+		l.next = time.Time{}
+	}
+	l.places.Remove(p.at)
+	if l.places.Len() == 0 {
+		delete(waiting.lines, p.key)
+		return nil
+	}
+	return l
+}
+
+func (p *place) callAgain(after time.Duration) {
+	l := p.line
+	if l.first() != p {
+		return
+	}
+	now := time.Now()
+	l.exact = after > 0
+	switch {
+	case l.exact:
+		l.next = now.Add(after)
+	case !l.next.After(now):
+		d := max(recall, time.Duration(len(waiting.lines))*recallPerLine)
+		l.next = now.Add(d/2 + rand.N(d))
+	}
+}

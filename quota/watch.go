@@ -1,0 +1,306 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A watch knows which of the decisions that a store has shown it may be out of date, because
+// another process has changed a state: see the interface tracker.
+//
+// A decision is remembered with the version of its key, which was read before the store was called.
+// If the store reports a change of the key, the version is another. The order in which answers and
+// reports arrive therefore does not matter.
+type watch struct {
+	log      *slog.Logger
+	seed     maphash.Seed
+	start    time.Time // instants are µs since start
+	takeEach func(ts []*Transaction) []error
+
+	lease   atomic.Pointer[lease]
+	slots   [1 << 15]atomic.Uint64 // by the hash of a key: see slot
+	quiet   atomic.Int64           // do not call the store before this instant, because it has failed
+	changes atomic.Int64           // how many the store has reported
+	peeks   atomic.Int64           // how many decisions it has made
+	silent  atomic.Bool            // it was logged that the store reports nothing
+
+	mu      sync.Mutex
+	pending []*peek
+	running bool // a goroutine calls the store for pending
+}
+
+const (
+	// watchAfter is the age of a decision, and watchLeast the time for which it must still hold, for
+	// which it is worth a call that the store reports its changes.
+	watchAfter = 100 * time.Millisecond
+	watchLeast = time.Second
+
+	// unproven is how long a watched decision counts without the proof that all changes so far have
+	// been reported. It is longer than the time between two proofs.
+	unproven = 3 * time.Second
+
+	mostPeeks   = 128   // in one call of the store
+	mostPending = 4_096 // that wait for one
+)
+
+// A slot has the version of the keys of a hash in its low 16 bits, above them in 4 bits how many
+// changes came shortly after the one before, and above them when the last one came, in ms.
+type slot uint64
+
+func (s slot) version() uint16 { return uint16(s) }
+func (s slot) level() uint64   { return uint64(s) >> 16 & 15 }
+func (s slot) last() int64     { return int64(s >> 20) }
+
+// rest returns until when, in ms, a key that others keep changing is not watched again: for 100 ms
+// after a change, and for up to 3.2 s if more of them follow.
+func (s slot) rest() int64 { return s.last() + watchAfter.Milliseconds()<<s.level() }
+
+// A lease says for how long decisions count that the store has made while it tracked changes.
+type lease struct {
+	proven int64 // all changes before this instant have been reported
+	lost   int64 // when the store last lost track: later changes of what it showed before are not reported
+
+	provenThen, lostBefore int64 // the same at the time of that loss
+}
+
+// A peek is a charge that the store is to evaluate, and whose changes it is to report.
+type peek struct {
+	t       Transaction
+	key     uint64 // the hash of the key
+	version uint16
+	sent    int64      // when the store was called
+	place   blockPlace // of the block; its shard is nil if there is none
+	done    func(p *peek, answered int64)
+}
+
+// trackerOf returns the tracker whose decisions a store returns, or nil.
+func trackerOf(s Store) tracker {
+	for {
+		switch x := s.(type) {
+		case *BreakerStore:
+			s = x.next
+		case *CoalescedStore:
+			s = x.next
+		default:
+			t, _ := s.(tracker)
+			return t
+		}
+	}
+}
+
+// newWatch returns nil if the store does not track changes.
+func newWatch(next Store, h *HybridStore, log *slog.Logger) *watch {
+	t := trackerOf(next)
+	if t == nil {
+		return nil
+	}
+	w := &watch{log: log, seed: h.seed, start: h.start}
+	w.lease.Store(&lease{lost: -1, lostBefore: -1})
+	if w.takeEach = t.Track(w.changed, w.current); w.takeEach == nil {
+		return nil
+	}
+	return w
+}
+
+func (w *watch) now() int64 { return time.Since(w.start).Microseconds() }
+
+func (w *watch) slot(key uint64) slot { return slot(w.slots[key%uint64(len(w.slots))].Load()) }
+
+// version returns the version of a key, by its hash. It is 0 if w is nil.
+func (w *watch) version(key uint64) uint16 {
+	if w == nil {
+		return 0
+	}
+	return w.slot(key).version()
+}
+
+// changed is called by the store: a key may have changed, or all keys.
+func (w *watch) changed(key string, all bool) {
+	defer w.changes.Add(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := maphash.String(w.seed, key) % uint64(len(w.slots))
+	slots := w.slots[i : i+1]
+	if all {
+		slots = w.slots[:]
+	}
+	now := w.now() / 1000
+	for i := range slots {
+		s := slot(slots[i].Load())
+		level := uint64(0)
+		if !all && s.version() != 0 && now < s.last()+recheck.Milliseconds() {
+			level = min(s.level()+1, 5)
+		}
+		slots[i].Store(uint64(now)<<20 | level<<16 | uint64(s.version()+1))
+	}
+}
+
+// current is called by the store: it has reported all changes before at. The zero Time says that it
+// has lost track.
+func (w *watch) current(at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := *w.lease.Load()
+	if at.IsZero() {
+		l.lostBefore, l.provenThen, l.lost = l.lost, l.proven, w.now()
+	} else {
+		l.proven = at.Sub(w.start).Microseconds()
+	}
+	w.lease.Store(&l)
+}
+
+// counts reports whether a watched decision still counts, as far as the store has reported changes:
+// for 10 s (recheck) after the last proof that it has reported all of them, less spread.
+func (l *lease) counts(sent, now, spread int64) bool {
+	switch {
+	case now < sent+unproven.Microseconds():
+		return true
+	case sent > l.lost:
+		return now < l.proven+recheck.Microseconds()-spread
+	}
+	return sent > l.lostBefore && now < l.provenThen+recheck.Microseconds()-spread
+}
+
+// counts reports whether the block b of a charge may refuse it, if its version is that of the key. It
+// has the store watch the state if that is worth a call.
+func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
+	w, sent := h.watch, b.sent()
+	from := sent + watchAfter.Microseconds()
+	if b.is(watched) {
+		if now < sent+unproven.Microseconds() {
+			return true
+		}
+		l := w.lease.Load()
+		if !l.counts(sent, now, b.spread(recheck-unproven)) {
+			return false
+		}
+		if sent > l.lost {
+			return true
+		}
+		// Not all of them at once, and first those that expire first.
+		from = l.lost + recheck.Microseconds()/4 - b.spread(recheck/4)
+	}
+	if b.is(tried) || now < from || b.until() < now+watchLeast.Microseconds() {
+		return true
+	}
+	if _, queue := hashOf(0, c, t.Within); !queue && w.ready(key, now) && s.try(b.id) {
+		peeked := Transaction{Charges: []Charge{*c}, Mode: ModePeek}
+		w.add(&peek{t: peeked, key: key, place: blockPlace{shard: s, id: b.id}, done: h.confirm})
+	}
+	return true
+}
+
+// ready reports whether the store should be called to watch a key.
+func (w *watch) ready(key uint64, now int64) bool {
+	return now >= w.quiet.Load() && (w.slot(key).version() == 0 || now/1000 >= w.slot(key).rest())
+}
+
+// add has the store evaluate p and watch its state. If there is no room, nothing happens.
+func (w *watch) add(p *peek) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.pending) >= mostPending {
+		return
+	}
+	p.t.Charges[0].Key = string(append([]byte(nil), p.t.Charges[0].Key...))
+	w.pending = append(w.pending, p)
+	if !w.running {
+		w.running = true
+		go w.run()
+	}
+}
+
+// run calls the store for what is pending, until nothing is.
+func (w *watch) run() {
+	for {
+		w.mu.Lock()
+		n := min(len(w.pending), mostPeeks)
+		batch := slices.Clone(w.pending[:n])
+		w.pending = slices.Delete(w.pending, 0, n)
+		w.running = n > 0
+		w.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		w.call(batch)
+	}
+}
+
+func (w *watch) call(batch []*peek) {
+	ts := make([]*Transaction, len(batch))
+	sent := w.now()
+	for i, p := range batch {
+		ts[i], p.sent, p.version = &p.t, sent, w.version(p.key)
+		if s := p.place.shard; s != nil {
+			p.place.drops = s.dropped()
+		}
+	}
+	errs := w.takeEach(ts)
+	now := w.now()
+	for i, p := range batch {
+		if errs == nil || errs[i] == nil {
+			w.peeks.Add(1)
+			p.done(p, now)
+			continue
+		}
+		if errors.Is(errs[i], ErrBusy) {
+			continue // the block is not watched
+		}
+		pause := time.Second
+		if errors.Is(errs[i], errors.ErrUnsupported) {
+			pause = time.Minute
+			if !w.silent.Swap(true) {
+				level := slog.LevelInfo
+				if errors.Is(errs[i], ErrUnusable) { // somebody can change that
+					level = slog.LevelWarn
+				}
+				loggerOr(w.log).Log(context.Background(), level, "quota: the store does not report changes",
+					"err", errs[i], "effect", "a refusal that another process ends may last up to 10 s longer")
+			}
+		}
+		w.quiet.Store(now + pause.Microseconds())
+		if s := p.place.shard; s != nil {
+			s.retry(p.place.id)
+		}
+	}
+}
+
+// confirm replaces a block by the decision that the store has just made.
+func (h *HybridStore) confirm(p *peek, now int64) {
+	d, c := &p.t.Decisions[0], &p.t.Charges[0]
+	if d.Allowed {
+		p.place.shard.drop(p.place.id)
+		return
+	}
+	hash, _ := hashOf(p.t.plan(0).hash(h.seed), c, 0)
+	b, ok := newBlock(d, hash, p.t.At.UnixMicro()-now-h.wall, p.sent, now, p.version, watched)
+	if ok && d.RetryAfter != Never {
+		b.id = p.place.id
+		p.place.shard.keep(b, p.place.drops)
+	}
+}
+
+// Watch implements optional.Watcher, if the wrapped store is an optional.Tracker.
+func (h *HybridStore) Watch(c Charge, done func(d Decision, current func() bool)) bool {
+	w := h.watch
+	if w == nil {
+		return false
+	}
+	t := Transaction{Charges: []Charge{c}, Mode: ModePeek}
+	key := h.hashKey(c.Key)
+	if t.Validate() != nil || !w.ready(key, w.now()) {
+		return false
+	}
+	w.add(&peek{t: t, key: key, done: func(p *peek, _ int64) {
+		done(p.t.Decisions[0], func() bool {
+			return w.version(key) == p.version && w.lease.Load().counts(p.sent, w.now(), 0)
+		})
+	}})
+	return true
+}

@@ -1,0 +1,22 @@
+package quota
+
+import (
+	"cmp"
+	"log/slog"
+)
+
+// warnOrder logs that a decorator wraps a store in which it does harm, or nothing. The decorators
+// see only the store that they wrap themselves.
+func warnOrder(l *slog.Logger, effect string) {
+	loggerOr(l).Warn("quota: decorators in the wrong order", "effect", effect,
+		"fix", "Fallback(Hybrid(Breaker(Coalesce(store))), Share(memory)), as in package stack")
+}
+
+// loggerOr returns l, or slog.Default() if l is nil. It is called for each line, because a program
+// may set the default later.
+func loggerOr(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
+
+// A cacher is an optional.Watcher, such as a HybridStore or a store that has one.
+type cacher interface {
+	Watch(c Charge, done func(d Decision, current func() bool)) bool
+}
