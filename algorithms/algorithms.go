@@ -87,6 +87,6 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 	return int64(q), int64(r)
 }
 
-// givenBack returns how many units a negative cost gives back: −cost, but at most
+// refundOf returns how many units a negative cost refunds: −cost, but at most
 // 4·MaxTicks. No state holds more units than that.
-func givenBack(cost int64) int64 { return -max(cost, -4*quota.MaxTicks) }
+func refundOf(cost int64) int64 { return -max(cost, -4*quota.MaxTicks) }

@@ -28,32 +28,17 @@ func (a anchoredWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ 
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (anchoredWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
-	if at < s.Until && s.Until > s.B+period && s.A > 0 {
-		m := mixed{kept: s.A, period: period, until: s.Until}
-		b, until := s.B, s.Until
-		if cost > 0 && at >= s.At+period && at+period > until {
-			b, until = at, at+period // a new window ends later than the longer one: begin it
-		}
-		m.step(s, d, l.Quota, b, until, now, at, cost)
-		return
-	}
-	start, w := at, window{}
+	start, spent := at, int64(0)
 	if s.A > 0 && at < s.B+period {
-		start, w.spent = s.B, s.A
+		start, spent = s.B, s.A
 	}
-	w.end, w.until, w.kept = start+period, start+period, w.spent
-	w.step(s, d, l.Quota, start, now, at, cost)
+	window{spent, start + period}.step(s, d, l.Quota, start, now, at, cost)
 }
 
-// Cancel implements quota.Canceler.
+// Cancel implements optional.Canceler.
 func (anchoredWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
-	period := int64(l.Period) / microsecond
-	until := s.B + period
-	if max(now, s.At) < s.Until {
-		until = max(until, s.Until)
-	}
-	return cancelInWindow(s, l.Quota, s.B, s.B-period, until, now, at, n)
+	return cancelInWindow(s, l.Quota, s.B, s.B-int64(l.Period)/microsecond, now, at, n)
 }

@@ -15,30 +15,26 @@ const (
 func (b bucket) Name() string                { return string(b) }
 func (b bucket) String() string              { return string(b) }
 func (bucket) Validate(l *quota.Limit) error { return meterOf(l).validate(l) }
-func (bucket) Lua() string                   { return meterLua }
 
 func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	b.Step(&s, &d, l, now, cost)
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (bucket) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	meterOf(l).step(s, d, now, cost)
 }
 
-// Meter implements quota.Metered.
-func (bucket) Meter(l *quota.Limit) (unit, rate, full int64) {
-	m := meterOf(l)
-	return m.unit, m.rate, m.full()
-}
+// Metered implements optional.Metered.
+func (bucket) Metered() {}
 
-// Cancel implements quota.Canceler.
+// Cancel implements optional.Canceler.
 func (bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	return meterOf(l).cancel(s, now, at, n)
 }
 
-// Force implements quota.Forcer.
+// Force implements optional.Forcer.
 func (bucket) Force(s quota.State, l *quota.Limit, at, cost int64) quota.State {
 	return meterOf(l).force(s, at, cost)
 }

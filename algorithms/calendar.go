@@ -76,18 +76,17 @@ func (c calendar) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (c calendar) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	start, end := c.Window(min(at, 1<<53)) // the year 2255: a later At is broken
-	w := windowOf(s, start, end, at)
-	w.step(s, d, l.Quota, w.until, now, at, cost)
+	windowOf(s, start, end).step(s, d, l.Quota, 0, now, at, cost)
 }
 
-// Cancel implements quota.Canceler.
+// Cancel implements optional.Canceler.
 func (c calendar) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
-	start, end := c.Window(min(s.At, 1<<53))
-	return cancelInWindow(s, l.Quota, start, 0, max(end, s.B), now, at, n)
+	start, _ := c.Window(min(s.At, 1<<53))
+	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
 }
 
 // Window returns when the window that contains an instant begins and ends. All three

@@ -13,11 +13,11 @@ end
 local function take(at, a, b, till, now, cost, quota, period, burst, edges)
   if cost > quota then return -1 end
   local start, finish = window_of(now, edges)
-  return spend_in(start, finish, at, a, b, now, cost, quota)
+  return spend(at >= start and a or 0, 0, finish, now, cost, quota)
 end
 
 local function cancel(at, a, b, till, now, of, n, quota, period, burst, edges)
   if of > at then return end
   local start, finish = window_of(at, edges)
-  return cancel_in(start, math.max(finish, b), 0, at, a, b, now, of, n, quota)
+  return cancel_in(start, finish, 0, at, a, b, now, of, n, quota)
 end

@@ -199,6 +199,18 @@ func ExampleUnit() {
 	// month: 1000 per 720h0m0s (calendar)
 }
 
+// A program that reads limits from its own configuration finds the algorithm by its name.
+func ExampleByName() {
+	limit := quota.Limit{Algorithm: algorithms.ByName("sliding-log"), Quota: 5, Period: time.Minute}
+	fmt.Println(limit)
+	fmt.Println(algorithms.ByName("calendar"))
+	fmt.Println(algorithms.Names())
+	// Output:
+	// 5 per 1m0s (sliding-log)
+	// <nil>
+	// [gcra token-bucket leaky-bucket fixed-window anchored-window sliding-window sliding-log in-flight]
+}
+
 func ExampleInFlight() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "exports", Key: weir.Global(), Limits: []quota.Limit{algorithms.InFlight(1, time.Minute)},

@@ -24,17 +24,15 @@ func (f fixedWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quo
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (fixedWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at, period := max(now, s.At), int64(l.Period)/microsecond
 	start := at - at%period
-	w := windowOf(s, start, start+period, at)
-	w.step(s, d, l.Quota, w.until, now, at, cost)
+	windowOf(s, start, start+period).step(s, d, l.Quota, 0, now, at, cost)
 }
 
-// Cancel implements quota.Canceler.
+// Cancel implements optional.Canceler.
 func (fixedWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
-	period := int64(l.Period) / microsecond
-	start := s.At - s.At%period
-	return cancelInWindow(s, l.Quota, start, 0, max(start+period, s.B), now, at, n)
+	start := s.At - s.At%(int64(l.Period)/microsecond)
+	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
 }

@@ -16,7 +16,7 @@ import (
 // of windows and logs change, and units are given back or forgotten. TestDebts does that with
 // meters.
 func TestForce(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	for range rounds.N(2000, 20_000) {
 		k := newKey(randomLimit(r))
@@ -38,10 +38,10 @@ func TestForce(t *testing.T) {
 			retry := now + d.RetryAfter.Microseconds()
 			switch {
 			case d.Allowed && !forced && !fits(now), !d.Allowed && (forced || fits(now) || !fits(retry) || fits(retry-1)):
-				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, forced, *d, k.spent)
+				t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: got %+v\nspent %v", seed, k.limit, i, now, cost, forced, *d, rounds.Last(k.spent))
 			case d.Allowed:
 				if k.spent = append(k.spent, spending{now, cost}); d.At != now {
-					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: At is %d\nspent %v", seed, k.limit, i, now, cost, forced, d.At, k.spent)
+					t.Fatalf("seed %d: %v, decision %d at %d of cost %d, force %v: At is %d\nspent %v", seed, k.limit, i, now, cost, forced, d.At, rounds.Last(k.spent))
 				}
 			}
 			now += max(0, randomStep(r, k, d))

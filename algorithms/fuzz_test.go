@@ -29,6 +29,7 @@ func FuzzTake(f *testing.F) {
 		f.Add(kind, int64(1_000_000), int64(0), int64(24*time.Hour), int64(1_700_000_000_000_001), slices.Concat(op(0, 0, 700_000), op(1, 1, 0), op(6, 0, math.MinInt64), op(0, 5, math.MaxInt64)))
 		f.Add(kind, int64(1)<<50, int64(0), int64(time.Microsecond), int64(0), slices.Concat(op(0, 2, 0), op(0, 1, 0), op(1, 2, 0)))
 		f.Add(kind, int64(1), int64(0), int64(1<<50*time.Microsecond), int64(1)<<51, slices.Concat(op(0, 1, 0), op(0, 7, 1<<60), op(2, 1, 0)))
+		f.Add(kind, int64(19), int64(0), int64(1<<50*time.Microsecond), int64(1)<<51-53, slices.Concat(op(0, 1, 0), op(0, 7, math.MaxInt64-18)))
 		f.Add(kind, int64(math.MaxInt64), int64(math.MinInt64), int64(math.MaxInt64), int64(-1), op(0, 1, 0))
 		f.Add(kind, int64(7), int64(100), int64(time.Minute), int64(1_700_000_000_000_000), slices.Concat(op(0, 7, 30_000_000_000), op(0, 7, 30_000_000_000), op(6, 7, 60_000_000_000), op(0, 3, 1)))
 	}
@@ -247,15 +248,16 @@ func TestValidate(t *testing.T) {
 		{all(1, 1, 1<<50*micro), nil},
 		{all(1<<25, 1<<25, 1<<25*micro), nil},
 		{all(1<<20, 1<<30, 1<<20*micro), nil},
-		{meters(1<<25+1, 2, 1<<25*micro), []string{"quota 33554433", tooMuch}},
-		{meters(3, 1<<25+1, 1<<25*micro), []string{"burst 33554433", tooMuch}},
-		{meters(1, 2, 1<<50*micro), []string{"burst 2", tooMuch}},
+		{meters(1<<25+1, 2, 1<<25*micro), nil},
+		{meters(3, 1<<25+1, 1<<25*micro), nil},
+		{meters(1<<50, 1, 1<<50*micro), nil},
+		{meters(1, 2, 1<<50*micro), []string{"burst 2 exceeds 2^50 or what becomes free"}},
 		{meters(1<<50+1, 1<<50+1, micro), []string{"quota 1125899906842625", tooMuch}},
 		{meters(1, 1<<50+1, micro), []string{"burst 1125899906842625", tooMuch}},
 		{meters(3, 3, micro), nil},
-		{meters(3, 2, micro), []string{"quota 3", "a burst of 2 is less"}},
-		{meters(1, 1, (1<<50+1)*micro), []string{"period", tooMuch}},
-		{meters(math.MaxInt64, math.MaxInt64, math.MaxInt64/1000*micro), []string{"quota 9223372036854775807", tooMuch}},
+		{meters(3, 2, micro), []string{"quota 3", "a burst of 2, which is less"}},
+		{meters(1, 1, (1<<50+1)*micro), []string{"period is", "want at most 2^50 µs"}},
+		{meters(math.MaxInt64, math.MaxInt64, time.Hour), []string{"quota 9223372036854775807", tooMuch}},
 		{windows(1<<50, 1<<50*micro), nil},
 		{windows(1<<50+1, micro), []string{"quota 1125899906842625", tooMuch}},
 		{windows(1, (1<<50+1)*micro), []string{"period is", "want at most 2^50 µs"}},

@@ -33,7 +33,7 @@ func (g inFlight) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (g inFlight) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	ahead := time.Duration(max(0, s.At-now) * microsecond) // > 0 if the clock has stepped back
 	g.slidingLog.Step(s, d, l, now, cost)

@@ -24,7 +24,7 @@ func LeakyBucket(capacity, leak int64, every time.Duration) quota.Limit {
 // A leakyBucket is a bucket whose charges can wait in a queue.
 type leakyBucket struct{ bucket }
 
-// Queue implements quota.Queuer.
+// Queue implements optional.Queuer.
 func (leakyBucket) Queue(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, time.Duration, bool) {
 	next, wait, ok := meterOf(l).queue(s, now, at, cost)
 	if wait == never {
@@ -32,5 +32,3 @@ func (leakyBucket) Queue(s quota.State, l *quota.Limit, now, at, cost int64) (qu
 	}
 	return next, time.Duration(wait * microsecond), ok
 }
-
-func (leakyBucket) Lua() string { return meterLua + queueLua }

@@ -1,17 +1,19 @@
 -- queue is meter.queue of meter.go. This text follows meter.lua, because queue calls
 -- functions of that file.
-local function queue(at, a, b, till, now, turn, cost, unit, rate, full, edges, c)
-  if cost * unit > full then return -1, false end
+local function queue(at, a, b, till, now, slot, cost, quota, period, burst, edges, c)
+  local size, slack = burst > 0 and burst or quota, math.min(quota, period) - 1
+  if cost > size then return -1, false end
   local last = math.max(now, at)
-  local debt, overdrawn, forced = owed(at, a, b, last, unit, rate, full, c)
-  local ahead = last - now
-  local over = debt + cost * unit - full
-  if over > 0 then return ahead + (over + -over % rate) / rate, false end
-  if ahead * rate > -over then return ahead - math.floor(-over / rate), false end
-  local wait = ahead + math.floor(debt / rate)
-  turn = math.max(now + wait, turn)
-  if overdrawn then return wait, true, select(2, take(at, a, b, till, turn, cost, unit, rate, full, edges, c)) end
-  local drained = (turn - last) * rate
-  local owes = math.max(0, debt - drained) + cost * unit
-  return wait, true, turn, owes, unit, turn + (owes + -owes % rate) / rate, math.max(0, math.min(owes, forced - drained))
+  local _, _, counts, part = debtAt(at, a, b, last, quota, period, burst, c)
+  local ahead, room, rest = last - now, size - counts - cost, slack - part
+  if rest < 0 then room, rest = room - 1, rest + period end
+  if room < 0 then return ahead + drain_time(counts + cost - size, part - slack, quota, period), false end
+  local gone, back = drained(ahead, quota, period)
+  if gone > room or gone == room and back > rest then
+    return ahead - drain_time(room, rest - quota + 1, quota, period), false
+  end
+  ahead = ahead + drain_time(counts, part - quota + 1, quota, period)
+  slot = math.max(now + ahead, slot)
+  a, b, _, _, c = debtAt(at, a, b, slot, quota, period, burst, c)
+  return ahead, true, slot, a + cost, b, slot + drain_time(a + cost, b, quota, period), c
 end

@@ -1,8 +1,6 @@
 package algorithms
 
 import (
-	"math/bits"
-
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -10,17 +8,17 @@ import (
 // were spent only when they are used.
 //
 // The units of a window may be used until the window ends, because it does not matter when
-// within a window a unit is spent. Unused units may be given back at any time.
+// within a window a unit is spent. Unused units may be refunded at any time.
 //
 // Under a meter, spent units are a debt that drains: see meter.go. A lease may use at
-// most as many units as are left of the debt. The proof counts everything in ticks. Let
+// most as many units as are left of the debt. The proof counts everything in parts of a unit. Let
 // the lease be taken at the instant T, let D be the debt after that, and let the lease
 // use at most D − (s−T)·rate from a later instant s on. Other callers get only what fits
-// beside the debt, so from T to any instant u after s they spend at most
+// in addition to the debt, so from T to any instant u after s they spend at most
 // full + (u−T)·rate − D. From s to u, the lease and the other callers together therefore
 // spend at most full + (u−s)·rate, which a meter admits. If there are several leases, the
 // proof for the first is enough, because it counts the later leases among the other callers.
-// The lease of a meter gives no units back, because it does not know how many of its own
+// The lease of a meter refunds no units, because it does not know how many of its own
 // units have drained.
 //
 // SlidingLog is no lease.Leaser, because a log records the instant of each unit.
@@ -66,16 +64,6 @@ func heldInWindow(d quota.Decision, at, now, n int64) int64 {
 // debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d quota.Decision, at, now, n int64) int64 {
 	// The debt takes at least so many µs to drain.
-	lasts := max(0, int64(d.ResetAfter)/microsecond-1)
-	if hi, ticks := bits.Mul64(uint64(lasts), uint64(m.rate)); hi > 0 || ticks > uint64(m.full()) {
-		lasts = m.full() / m.rate
-	}
-	if lasts -= now - at; lasts <= 0 {
-		return 0
-	}
-	left := lasts * m.rate // in ticks, at most m.full()
-	if n <= m.size && n*m.unit <= left {
-		return n // most calls end here, without a division
-	}
-	return min(n, left/m.unit)
+	lasts := min(int64(d.ResetAfter)/microsecond-1, m.floor(m.full())) - (now - at)
+	return min(n, m.drained(max(0, lasts)).units)
 }

@@ -1,11 +1,15 @@
 package algorithms
 
-import _ "embed"
+import (
+	_ "embed"
+	"strings"
+)
 
 // These texts are the same arithmetic in Lua, for stores that decide in Redis: see
-// redisstore.Scripted. The Lua of a meter gets the three numbers that Meter returns, in
-// place of quota, period and burst.
+// redisstore.Scripted.
 var (
+	//go:embed muldiv.lua
+	mulDivLua string
 	//go:embed meter.lua
 	meterLua string
 	//go:embed leakybucket.lua
@@ -26,15 +30,24 @@ var (
 	inFlightLua string
 )
 
+func (bucket) Lua() string         { return mulDivLua + meterLua }
+func (leakyBucket) Lua() string    { return mulDivLua + meterLua + queueLua }
 func (fixedWindow) Lua() string    { return windowLua + fixedLua }
 func (anchoredWindow) Lua() string { return windowLua + anchoredLua }
 func (calendar) Lua() string       { return windowLua + calendarLua }
-func (slidingWindow) Lua() string  { return slidingLua }
+func (slidingWindow) Lua() string  { return mulDivLua + slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 func (inFlight) Lua() string       { return logLua + inFlightLua }
 
+// Inline returns the part of take that package redisstore writes in place of a call: see meter.lua.
+func (bucket) Inline() string {
+	_, lua, _ := strings.Cut(meterLua, "-- inline\n")
+	lua, _, _ = strings.Cut(lua, "-- end\n")
+	return lua
+}
+
 // All algorithms of this package are additive: if several charges come at one instant, the
-// state after them depends only on the sum of their costs. See redisstore.Additive.
+// state after them depends only on the sum of their costs. See redisstore.Scripted.
 func (bucket) Additive()         {}
 func (fixedWindow) Additive()    {}
 func (anchoredWindow) Additive() {}
@@ -42,5 +55,5 @@ func (calendar) Additive()       {}
 func (slidingWindow) Additive()  {}
 func (slidingLog) Additive()     {}
 
-// Logged tells stores that the states of SlidingLog are logs: see redisstore.Logged.
+// Logged tells package redisstore that the states of SlidingLog are logs.
 func (slidingLog) Logged() {}

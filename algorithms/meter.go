@@ -1,217 +1,329 @@
 package algorithms
 
 import (
+	"cmp"
 	"math/bits"
 
 	"github.com/seed83679106/weir/quota"
 )
 
-// A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows
-// with each charge and drains at a constant rate. The debt is counted in ticks, so that a
-// debt that drains need not be rounded. A unit is as many ticks as the period has µs, and
-// in each µs as many ticks drain as the quota has units. If these two numbers are too
-// large, meterOf divides both by their greatest common divisor.
+// A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows with each
+// charge and drains at a constant rate. A debt is a number of whole units and a rest, which counts
+// in parts of a unit: a unit has as many parts as the period has µs. In each µs, as many parts
+// drain as the quota has units. A debt is therefore exact, and it means the same under every limit
+// of the same period, whatever its quota and burst.
 //
-// A state holds the debt at the instant At (A), and how many ticks a unit is worth (B). A
-// limit with other numbers needs B to convert the debt. The debt exceeds the capacity of the
-// limit if units were forced (C, see force.go), or if it was written under a larger limit
-// (see overdue.go).
+// A state holds the debt at the instant At: its units (A) and its rest (B). C is above 0 if units
+// were forced: see counted.
 type meter struct {
-	unit int64 // ticks that a unit is worth
-	rate int64 // ticks that drain in a µs
-	size int64 // the most units that may be spent at once
+	period int64 // in µs, which is how many parts a unit has
+	quota  int64 // parts that drain in a µs
+	size   int64 // the most units that may be spent at once
 }
 
 func meterOf(l *quota.Limit) meter {
-	m := meter{unit: int64(l.Period) / microsecond, rate: l.Quota, size: l.Burst}
-	if m.size == 0 {
-		m.size = l.Quota
-	}
-	// Under a limit of 10^9 units a day, for example, a unit becomes 432 ticks, and 5 ticks
-	// drain in a µs.
-	if !countable(max(m.size, m.rate), m.unit) {
-		g := gcd(m.unit, m.rate)
-		m.unit /= g
-		m.rate /= g
-	}
-	return m
+	return meter{int64(l.Period) / microsecond, l.Quota, cmp.Or(l.Burst, l.Quota)}
 }
 
-// full returns the most ticks that may be owed. A unit is free in the whole µs in which it
-// becomes free, so a charge may exceed size units by less than what drains in a µs, and by
-// less than a unit. The excess stays in the state and delays the units that follow. A meter
+// A debt is units and parts of a unit. The rest is below the period.
+type debt struct{ units, rest int64 }
+
+func (d debt) above(other debt) bool {
+	return d.units > other.units || d.units == other.units && d.rest > other.rest
+}
+
+// maxReset is the most µs for which a state is kept, however slowly its debt drains. The size of a
+// valid limit drains in MaxTicks, and what a charge may exceed it by in another µs: see full.
+const maxReset = quota.MaxTicks + 1
+
+// full returns the largest debt after a charge. A unit that becomes free within a µs counts as free
+// during the whole µs. The debt may therefore exceed size units, but by less than what drains in a
+// µs, and by less than a unit. The excess stays in the state and delays the units that follow. A meter
 // with room for a single unit therefore keeps its rate exactly.
-func (m meter) full() int64 { return m.size*m.unit + min(m.unit, m.rate) - 1 }
+func (m meter) full() debt { return debt{m.size, min(m.period, m.quota) - 1} }
 
-// mostOwed is the largest debt in ticks. Sums of mostOwed and a few capacities stay below
-// 2^53, so the scripts of package redisstore are exact.
-const mostOwed = 4 * quota.MaxTicks
-
-// maxReset is the most µs for which a state is kept, however slowly its debt drains.
-const maxReset = quota.MaxTicks
-
-// drained returns how many ticks drain in so many µs, or 2·mostOwed if they are more.
-func (m meter) drained(micros int64) int64 {
-	if hi, ticks := bits.Mul64(uint64(micros), uint64(m.rate)); hi == 0 && ticks < 2*mostOwed {
-		return int64(ticks)
+// drained returns how much drains in so many µs, or 2^53 units if that is more than any debt.
+func (m meter) drained(micros int64) debt {
+	hi, lo := bits.Mul64(uint64(micros), uint64(m.quota))
+	if hi >= uint64(m.period) {
+		return debt{1 << 53, 0}
 	}
-	return 2 * mostOwed
+	units, rest := bits.Div64(hi, lo, uint64(m.period))
+	return debt{int64(min(units, 1<<53)), int64(rest)}
 }
 
-// debt returns how many ticks are owed at an instant that is not before s.At. If more was
-// owed at s.At than the limit counts, over is true, and debt is the part that this limit
-// counts.
-func (m meter) debt(s *quota.State, at int64) (debt int64, over bool) {
-	debt = s.A
-	if debt <= 0 {
-		return 0, false
+// minus returns d without another debt. The result may be below zero: then its units are.
+func (m meter) minus(d, other debt) debt {
+	d.units, d.rest = d.units-other.units, d.rest-other.rest
+	if d.rest < 0 {
+		d.units, d.rest = d.units-1, d.rest+m.period
 	}
-	most := m.full()
-	if s.B != m.unit || s.C != 0 {
-		debt = m.convert(debt, s.B)
-		most += m.convert(s.C, s.B)
-	}
-	if debt > most {
-		debt, over = most, true
-	}
-	return max(0, debt-m.drained(at-s.At)), over
+	return d
 }
 
-// convert returns a debt in ticks of this limit, at most mostOwed. The parameter unit is how
-// many ticks a unit was worth under the limit that wrote the debt. If that was another number,
-// convert rounds the debt up to whole units.
-func (m meter) convert(debt, unit int64) int64 {
+// left returns what is left of d after so many µs.
+func (m meter) left(d debt, micros int64) debt {
+	if d = m.minus(d, m.drained(micros)); d.units < 0 {
+		return debt{}
+	}
+	return d
+}
+
+// wait returns how many µs a debt takes to drain, rounded up, and at most maxReset. The rest may
+// also be below zero.
+func (m meter) wait(units, rest int64) int64 {
+	hi, lo := bits.Mul64(uint64(units), uint64(m.period))
+	if hi == 0 && lo < 1<<62 {
+		return min(maxReset, ceilDiv(int64(lo)+rest, m.quota))
+	}
+	if hi >= uint64(m.quota) {
+		return maxReset
+	}
+	micros, left := bits.Div64(hi, lo, uint64(m.quota))
+	if micros > maxReset+uint64(m.period) {
+		return maxReset
+	}
+	rest += int64(left)
+	if rest < 0 {
+		return min(maxReset, int64(micros)-(-rest)/m.quota)
+	}
+	return min(maxReset, int64(micros)+ceilDiv(rest, m.quota))
+}
+
+// debtAt returns the debt of a state at the instant At.
+func (m meter) debtAt(s *quota.State) debt {
 	switch {
-	case debt < 0, unit < 1: // only a broken store returns such a state
-		return m.full()
-	case unit == m.unit:
-		return min(debt, mostOwed)
+	case s.A < 0: // only a broken store returns this state, or the next one
+		return debt{}
+	case s.B < 0 || s.B >= m.period:
+		return debt{m.size, 0}
 	}
-	if hi, ticks := bits.Mul64(uint64(ceilDiv(debt, unit)), uint64(m.unit)); hi == 0 && ticks < mostOwed {
-		return int64(ticks)
-	}
-	return mostOwed
+	return debt{s.A, s.B}
 }
 
-// owing returns the state that follows s: debt ticks are owed at the instant at. The parameter
-// back is how many ticks were given back. They reduce what was forced, because they are the
-// newest.
-func (m meter) owing(s *quota.State, at, debt, back int64) quota.State {
-	next := quota.State{At: at, A: debt, B: m.unit}
-	if s.C != 0 {
-		next.C = min(debt, m.forced(s, max(at, s.At), back))
+// counted returns the part of the debt that the limit counts at an instant that is not before s.At,
+// and the whole debt. A debt is overdue if it is more than the limit holds. A larger limit of the
+// same name has written it: the limit of another tier, or the same limit before a change.
+//
+// The limit counts only as much of the debt as it can hold. This part drains as if the limit had just
+// become full at the instant At. A charge stores the whole debt, minus what has drained, plus
+// the cost of the charge. While the whole debt is more than the limit holds, the limit therefore
+// has no room right after a charge. In that time it admits its rate, and what has drained since the
+// last charge may be spent at once.
+//
+// No unit is forgotten in this way, and the bound of the larger limit holds. For the proof, let a
+// meter M have the largest burst and the largest rate of all limits that charge a key, and let M
+// count every charge that these limits admit.
+//
+// First, the debt of M never exceeds the stored debt. Each charge adds its cost to the stored debt and
+// to the debt of M, and no limit drains the former faster than M drains its own debt.
+//
+// Second, the stored debt never exceeds the burst of M. A charge on top of an overdue debt costs no
+// more than what has drained since At, rounded up to a whole µs. So the debt does not grow by a unit.
+// Any other charge fits into the burst of its own limit, which is at most that of M. Only units that
+// are forced come on top.
+//
+// So the debt of M never exceeds its burst, and M would admit each of these charges. All limits together
+// therefore admit at most Burst + Quota − 1 units of M in any window of M's period.
+//
+// Units that are forced must count under a smaller limit too. A state therefore says how much of
+// the debt exceeded the size when units were forced: C − 1 units and the rest B, or nothing if C is
+// 0. This part drains first, and refunds reduce it first, so its rest is always that of the debt. A
+// limit counts this part on top of its size.
+func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
+	whole = m.debtAt(s)
+	counts = whole
+	if most := m.size + max(0, s.C-1); whole.units >= most {
+		counts.units = most
+		if s.C <= 0 {
+			counts.rest = min(whole.rest, m.full().rest)
+		}
 	}
-	return next
+	if at == s.At {
+		return counts, whole
+	}
+	if counts == whole {
+		whole = m.left(whole, at-s.At)
+		return whole, whole
+	}
+	return m.left(counts, at-s.At), m.left(whole, at-s.At)
 }
 
-func (m meter) view(debt int64) view {
-	if debt == 0 {
+// forced returns the C of s after its debt has fallen.
+func (m meter) forced(s *quota.State, by debt) int64 {
+	if s.C <= 0 {
+		return 0
+	}
+	return max(0, m.minus(debt{s.C - 1, m.debtAt(s).rest}, by).units+1)
+}
+
+// view returns the view of a debt of which the limit counts a part.
+func (m meter) view(counts, whole debt) (v view) {
+	if whole == (debt{}) {
 		return view{remaining: m.size}
 	}
-	free := m.full() - debt
-	v := view{remaining: max(0, free) / m.unit, reset: min(maxReset, ceilDiv(debt, m.rate))}
-	if v.remaining < m.size {
-		v.next = ceilDiv(m.unit-(free-v.remaining*m.unit), m.rate)
+	full := m.full()
+	if counts.rest > full.rest {
+		v.remaining = -1
 	}
+	v.remaining = max(0, v.remaining+m.size-counts.units)
+	if v.remaining < m.size {
+		v.next = m.wait(counts.units+v.remaining+1-m.size, counts.rest-full.rest)
+	}
+	v.reset = m.wait(whole.units, whole.rest)
 	return v
 }
 
 func (m meter) step(s *quota.State, d *quota.Decision, now, cost int64) {
 	at := max(now, s.At)
-	debt, over := m.debt(s, at)
-	if over {
-		m.stepOver(s, d, debt, now, at, cost)
-		return
-	}
+	counts, whole := m.counted(s, at)
 	switch {
 	case cost > m.size:
-		m.view(debt).decide(d, now, at, never, false)
+		m.view(counts, whole).decide(d, now, at, never, false)
 		return
 	case cost > 0:
-		retry := ceilDiv(debt+cost*m.unit-m.full(), m.rate)
-		if retry > 0 || at > now {
-			m.view(debt).decide(d, now, at, retry, false)
+		after, full := debt{counts.units + cost, counts.rest}, m.full()
+		if after.above(full) || at > now {
+			retry := int64(0)
+			if after.above(full) {
+				retry = m.wait(after.units-full.units, after.rest-full.rest)
+			}
+			m.view(counts, whole).decide(d, now, at, retry, false)
 			return
 		}
-		debt += cost * m.unit
-		*s = m.owing(s, at, debt, 0)
-	case cost < 0:
-		back := m.convert(givenBack(cost), 1)
-		debt = max(0, debt-back)
-		*s = m.owing(s, at, debt, back)
-		if debt == 0 && at == now {
-			*s = quota.State{}
+		over := counts != whole
+		whole.units += cost
+		*s = quota.State{At: at, A: whole.units, B: whole.rest, C: m.forced(s, m.drained(at-s.At))}
+		counts = whole
+		if over {
+			counts, _ = m.counted(s, at)
 		}
+	case cost < 0:
+		*s = m.refunded(*s, now, refundOf(cost))
+		counts, whole = m.counted(s, at)
 	}
-	m.view(debt).decide(d, now, at, 0, true)
+	m.view(counts, whole).decide(d, now, at, 0, true)
 }
 
-// queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the
-// queue when its turn comes, but not before a second instant, the parameter at. queue
-// returns the next state and the µs until the turn. If there is no room, ok is false,
-// next is s, and wait is the µs until there is room, or never.
+// refunded returns the state after n units of the debt were refunded.
+func (m meter) refunded(s quota.State, now, n int64) quota.State {
+	d := m.debtAt(&s)
+	switch d.units -= n; {
+	case d.above(debt{}):
+		return quota.State{At: s.At, A: d.units, B: d.rest, C: max(0, s.C-n)}
+	case s.At <= now:
+		return quota.State{}
+	}
+	return quota.State{At: s.At}
+}
+
+// queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the queue when
+// its slot comes, but not before a second instant, the parameter at. queue returns the next state
+// and the µs until the slot. If there is no room, ok is false, next is s, and wait is the µs until
+// there is room, or never.
 func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
 	}
 	last := max(now, s.At)
-	debt, over := m.debt(&s, last)
-	ahead := last - now
+	counts, _ := m.counted(&s, last)
+	ahead, full := last-now, m.full()
 	// The debt also drains between now and last: each charge that leaves makes room.
-	lack := debt + cost*m.unit - m.full()
-	if lack > 0 {
-		return s, ahead + ceilDiv(lack, m.rate), false
+	room := m.minus(full, debt{counts.units + cost, counts.rest})
+	if room.units < 0 {
+		return s, ahead + m.wait(counts.units+cost-full.units, counts.rest-full.rest), false
 	}
-	if m.drained(ahead) > -lack {
-		return s, ahead - (-lack)/m.rate, false
+	if m.drained(ahead).above(room) {
+		return s, ahead - m.floor(room), false
 	}
-	// The exact turn may lie between two microseconds. The charge leaves at the earlier one,
-	// and the rest of the debt delays the charges behind it.
-	wait = ahead + debt/m.rate
-	turn := max(now+wait, at)
-	if over {
-		return m.charged(&s, turn, cost), wait, true
-	}
-	debt = max(0, debt-m.drained(turn-last)) + cost*m.unit
-	return m.owing(&s, turn, debt, 0), wait, true
+	// The exact slot may lie between two microseconds. The charge leaves at the earlier one, and
+	// the rest of the debt delays the charges behind it.
+	wait = ahead + m.floor(counts)
+	slot := max(now+wait, at)
+	_, whole := m.counted(&s, slot)
+	whole.units += cost
+	return quota.State{At: slot, A: whole.units, B: whole.rest, C: m.forced(&s, m.drained(slot-s.At))}, wait, true
 }
 
-// cancel gives back n units that were to be spent at one instant, the parameter at. If no
-// charge came after them, the debt falls by all n units. Otherwise some of these units may
-// have drained before the last charge, and then the debt falls only by the other ticks.
+// floor returns how many µs a debt takes to drain, rounded down, and at most maxReset.
+func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
+
+// cancel refunds n units that were to be spent at one instant, the parameter at. If no charge came
+// after them, the debt falls by all n units. Otherwise some of these units may have drained before
+// the last charge, and then the debt falls only by the rest. Of an overdue debt, other limits may
+// have drained the units faster than this limit. It then falls only by what was forced.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
-	if at > s.At || s.A <= 0 && at < now {
+	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
 	}
 	drained := m.drained(s.At - at)
-	debt, over := m.debt(&s, s.At)
-	if over {
-		return m.cancelOver(s, now, at, n, drained)
+	counts, whole := m.counted(&s, s.At)
+	if counts != whole {
+		return m.cancelOverdue(s, now, at, n, drained)
 	}
-	back := m.convert(n, 1)
-	// alone says that no charge came later: a later charge would have added at least a
-	// unit to the debt.
-	alone := at == s.At && at >= now || debt+drained < back+m.unit
+	back := debt{n, 0}
+	// alone says that no charge came later: a later charge would have added at least a unit to the
+	// debt.
+	alone := at == s.At && at >= now || m.minus(whole, m.minus(debt{n + 1, 0}, drained)).units < 0
 	if !alone {
-		if back -= drained; back <= 0 {
+		if back = m.minus(back, drained); back.units < 0 || back == (debt{}) {
 			return s
 		}
 	}
-	last := max(now, s.At)
-	debt = max(0, debt-m.drained(last-s.At)) - back
-	if debt < 0 {
-		last = max(now, last-(-debt)/m.rate)
-		debt = 0
+	next, last := m.minus(whole, back), s.At
+	if next.above(debt{}) {
+		return quota.State{At: s.At, A: next.units, B: next.rest, C: m.forced(&s, back)}
 	}
-	if debt == 0 && last == now {
+	if last -= m.floor(m.minus(debt{}, next)); last <= now {
 		return quota.State{}
 	}
-	return m.owing(&s, last, debt, back)
+	return quota.State{At: last}
 }
 
-// validate returns an error if the capacity could exceed MaxTicks, or if more units drain in a
-// µs than the limit has room for. The limit could not keep such a rate.
+// cancelOverdue is cancel if the debt is overdue. drained is what drains between at and s.At.
+func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quota.State {
+	if at < s.At {
+		if drained.rest > 0 {
+			drained.units++
+		}
+		n = min(n-drained.units, s.C-1)
+	}
+	if n <= 0 {
+		return s
+	}
+	return m.refunded(s, now, n)
+}
+
+// force spends units at the instant at, which is not before s.At, even if they do not fit. The debt
+// then exceeds the size. It drains at the rate of the limit, and nothing fits until there is room
+// again. Units beyond most are not spent.
+func (m meter) force(s quota.State, at, cost int64) quota.State {
+	counts, whole := m.counted(&s, at)
+	n := min(cost, m.most()-whole.units)
+	if whole.rest > 0 {
+		n = min(cost, m.most()-whole.units-1)
+	}
+	if n <= 0 {
+		return s
+	}
+	next := quota.State{At: at, A: whole.units + n, B: whole.rest, C: m.forced(&s, m.drained(at-s.At))}
+	over := debt{counts.units + n - m.size, counts.rest}
+	if over.above(debt{0, m.full().rest}) {
+		if over.rest > whole.rest { // the part that was forced has the rest of the debt: round up
+			over.units++
+		}
+		next.C = max(next.C, over.units+1)
+	}
+	return next
+}
+
+// validate returns an error if a number of the limit exceeds 2^50, if its size would take longer
+// than MaxTicks to drain, or if more units drain in a µs than the limit has room for. The limit
+// could not keep such a rate.
 func (m meter) validate(l *quota.Limit) error {
+	if err := validatePeriod(l); err != nil {
+		return err
+	}
 	if m.counts() {
 		return nil
 	}
@@ -219,17 +331,9 @@ func (m meter) validate(l *quota.Limit) error {
 }
 
 func (m meter) counts() bool {
-	return countable(max(m.size, m.rate), m.unit) && m.rate <= m.size*m.unit
+	hi, parts := bits.Mul64(uint64(m.size), uint64(m.period))
+	return m.quota <= quota.MaxTicks && m.size <= m.most() && (hi > 0 || uint64(m.quota) <= parts)
 }
 
-func countable(a, b int64) bool {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	return hi == 0 && lo <= quota.MaxTicks
-}
-
-func gcd(a, b int64) int64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
+// most returns the most units of a debt: what drains in MaxTicks, and at most 2^50.
+func (m meter) most() int64 { return min(m.drained(quota.MaxTicks).units, quota.MaxTicks) }

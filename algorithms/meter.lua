@@ -1,109 +1,164 @@
--- The arithmetic of meter.go, force.go and overdue.go. A unit is worth `unit` ticks, `rate` ticks
--- drain in a µs, and at most `full` ticks may be owed, unless c ticks were forced beyond that.
--- Every number is an integer below 2^53, except products that are only compared with a smaller
--- number. (x + -x % y) / y is ⌈x/y⌉. 4503599627370496 is 2^52 (mostOwed), and 1125899906842624 is
--- 2^50 (maxReset).
-local owed -- defined below cancel, because take does not call it: see upTo in redisstore
+-- The arithmetic of meter.go. This text follows muldiv.lua. A unit has `period` parts, and in each µs
+-- `quota` parts drain. A debt is `a` units and `b` parts. Every number is an integer below 2^53, except
+-- products that are only compared with a smaller number. (x + -x % y) / y is ⌈x/y⌉. 4503599627370496
+-- is 2^52, and 1125899906842624 is 2^50 (MaxTicks). A rest is below the period, so it is above the
+-- slack, min(quota, period) - 1, if it is at least the quota.
 
--- copy take
-local function take(at, a, b, till, now, cost, unit, rate, full, edges, c)
-  local debt, most = a, full
-  if debt > 0 then
-    if b ~= unit then debt = b < 1 and full or math.min((debt + -debt % b) / b * unit, 4503599627370496) end
-    if c > 0 then most = full + (b == unit and c or math.min((c + -c % b) / b * unit, 4503599627370496)) end
-    if debt > most then -- overdue: see overdue.go
-      -- The debt drains in steps. A step is `mine` ticks of this limit and `its` ticks of
-      -- the debt.
-      local owes, mine, its, forced = math.min(a, 4503599627370496), unit, b, 0
-      if its == mine then mine, its = 1, 1 end
-      local drained = math.floor(math.min((now - at) * rate, 9007199254740992) / mine) * its
-      if cost < 0 then
-        if -cost >= (owes + -owes % b) / b then return 0, now, 0, unit, now, 0 end
-        forced = math.max(0, c + cost * b)
-      else
-        if cost * unit > full then return -1 end
-        local over = math.max(0, most - (now - at) * rate) + cost * unit - full
-        if over > 0 then return (over + -over % rate) / rate end
-        at, owes, drained = now, owes - drained, 0
-        if owes <= 0 then owes, b = 0, unit end
-      end
-      owes = owes + cost * b
-      most = full + (b == unit and forced or math.min((forced + -forced % b) / b * unit, 4503599627370496))
-      local left = b == unit and owes or math.min((owes + -owes % b) / b * unit, 4503599627370496)
-      if left > most then
-        left = math.max(0, owes - drained)
-        if b ~= unit then left = math.min((left + -left % b) / b * unit, 4503599627370496) end
-      else
-        left = math.max(0, left - (now - at) * rate)
-      end
-      return 0, at, owes, b, now + math.min((left + -left % rate) / rate, 1125899906842624), forced
-    end
-    debt = debt - (now - at) * rate
-  end
-  if debt < 0 then debt = 0 end
-  debt = debt + cost * unit
-  if debt > full and cost > 0 then
-    if cost * unit > full then return -1 end
-    debt = debt - full
-    return (debt + -debt % rate) / rate
-  end
-  if debt < 0 then debt = 0 end
-  if c > 0 then return 0, now, debt, unit, now + math.min((debt + -debt % rate) / rate, 1125899906842624), math.max(0, math.min(debt, most - full - (now - at) * rate + math.min(0, cost * unit))) end
-  return 0, now, debt, unit, now + (debt + -debt % rate) / rate, 0
+-- drained is meter.drained of meter.go.
+local function drained(micros, quota, period)
+  if micros * quota / period > 4503599627370496 then return 9007199254740992, 0 end
+  return mul_div(micros, quota, period)
 end
 
-local function cancel(at, a, b, till, now, of, n, unit, rate, full, edges, c)
-  if of > at or a <= 0 and of < now then return end
-  local drained = (at - of) * rate
-  local debt, over = owed(at, a, b, at, unit, rate, full, c)
-  local last = math.max(now, at)
+-- drain_time is meter.wait of meter.go. 1125899906842625 is maxReset.
+local function drain_time(units, rest, quota, period)
+  local parts = units * period + rest
+  if parts <= 1125899906842624 then return (parts + -parts % quota) / quota end
+  if parts / quota > 1125899906842626 then return 1125899906842625 end
+  local micros, left = mul_div(units, period, quota)
+  left = left + rest
+  return math.min(micros + (left + -left % quota) / quota, 1125899906842625)
+end
+
+-- ends returns when the debt that was a and b at the instant `at` has drained, as seen from now.
+local function ends(at, a, b, now, quota, period)
+  local gone, back = drained(now - at, quota, period)
+  a, b = a - gone, b - back
+  if b < 0 then a, b = a - 1, b + period end
+  return a < 0 and now or now + drain_time(a, b, quota, period)
+end
+
+-- debtAt returns the debt at the instant `now`, the part of it that counts for the limit, how much of
+-- it was forced, and whether the limit counts less than all.
+local function debtAt(at, a, b, now, quota, period, burst, c)
+  local size = burst > 0 and burst or quota
+  if b >= period then a, b = size, 0 end
+  local most, part = math.min(a, size + math.max(0, c - 1)), b
+  if c == 0 and a >= size and b >= quota then part = quota - 1 end
+  local over = most < a or part < b
+  local gone, back = drained(now - at, quota, period)
+  local function left(units, rest)
+    units, rest = units - gone, rest - back
+    if rest < 0 then units, rest = units - 1, rest + period end
+    if units < 0 then return 0, 0 end
+    return units, rest
+  end
+  local units, rest = left(a, b)
+  most, part = left(most, part)
+  if c > 0 then c = math.max(0, c - gone - (b < back and 1 or 0)) end
+  return units, rest, most, part, c, over
+end
+
+-- Between the lines "inline" and "end" is what decides a charge in nearly all cases: it sets wait, and
+-- at, a, b and till if the charge fits. If a number is too large for it, wait stays nil. The method
+-- Inline returns these lines.
+local function take(at, a, b, till, now, cost, quota, period, burst, edges, c)
+  local wait, need = nil, cost
+  if c == 0 then
+    -- inline
+    repeat
+      wait = nil
+      if cost < 0 or b >= period then break end
+      local over
+      local size, units, rest, gone, back = burst > 0 and burst or quota, a, b, 0, (now - at) * quota
+      if a >= size then
+        units = size
+        if b >= quota then rest = quota - 1 end
+        over = units < a or rest < b
+      end
+      if back >= period then
+        if back < 9007199254740992 then
+          gone = back
+          back = back % period
+          gone = (gone - back) / period
+        else
+          if back < (a + 2) * period then break end
+          gone, back = a + 1, 0 -- more than the debt, also if the product is rounded
+        end
+      end
+      units, rest = units - gone, rest - back
+      if rest < 0 then units, rest = units - 1, rest + period end
+      if units < 0 then units, rest = 0, 0 end
+      local lack = units + need - size
+      local fits = lack < 0 or lack == 0 and rest < quota
+      if not fits then
+        if need > size then wait = -1 break end
+        units, rest = lack, rest - (quota < period and quota or period) + 1
+      else
+        if over then
+          units, rest = a - gone, b - back
+          if rest < 0 then units, rest = units - 1, rest + period end
+          if units < 0 then units, rest = 0, 0 end
+        end
+        units = units + cost
+      end
+      local parts, micros = units * period + rest, 0
+      if parts > 1125899906842624 then
+        local left = period % quota
+        micros, parts = units * ((period - left) / quota), units * left + rest
+        if micros + parts > 1125899906842624 then break end
+      end
+      micros = micros + (parts + -parts % quota) / quota
+      if fits then wait, at, a, b, till = 0, now, units, rest, now + micros else wait = micros end
+    until true
+    -- end
+    if wait == 0 then return 0, at, a, b, till, 0 end
+    if wait then return wait end
+  end
+  local size = burst > 0 and burst or quota
+  if cost < 0 then
+    if b >= period then a, b = size, 0 end
+    a = a + cost
+    if a < 0 then return 0, now, 0, 0, now, 0 end
+    return 0, at, a, b, ends(at, a, b, now, quota, period), math.max(0, c + cost)
+  end
+  local counts, part
+  a, b, counts, part, c = debtAt(at, a, b, now, quota, period, burst, c)
+  local lack, over = counts + cost - size, part - math.min(quota, period) + 1
+  if lack < 0 or lack == 0 and over <= 0 then
+    return 0, now, a + cost, b, now + drain_time(a + cost, b, quota, period), c
+  end
+  return cost > size and -1 or drain_time(lack, over, quota, period)
+end
+
+local function cancel(at, a, b, till, now, of, n, quota, period, burst, edges, c)
+  if of > at or a <= 0 and b <= 0 and of < now then return end
+  local _, over
+  a, b, _, _, c, over = debtAt(at, a, b, at, quota, period, burst, c)
+  local gone, back = drained(at - of, quota, period)
+  n = math.min(n, 4503599627370496)
   if over then
-    if of < at then n = math.min(n - (drained + -drained % unit) / unit, math.floor(c / b)) end
+    if of < at then n = math.min(n - gone - (back > 0 and 1 or 0), c - 1) end
     if n <= 0 then return end
-    return select(2, take(at, a, b, till, last, -n, unit, rate, full, edges, c))
+    return select(2, take(at, a, b, till, math.max(now, at), -n, quota, period, burst, edges, c))
   end
-  local back = math.min(n * unit, 4503599627370496)
-  local alone = of == at and of >= now or debt + drained < back + unit
+  local parts = 0
+  local alone = of == at and of >= now or a + gone + (b + back >= period and 1 or 0) <= n
   if not alone then
-    back = back - drained
-    if back <= 0 then return end
+    n, parts = n - gone, -back
+    if parts < 0 then n, parts = n - 1, parts + period end
+    if n < 0 or n == 0 and parts == 0 then return end
   end
-  debt, over, c = owed(at, a, b, last, unit, rate, full, c)
-  debt = debt - back
-  if debt < 0 then
-    last = math.max(now, last - math.floor(-debt / rate))
-    debt = 0
-  end
-  return last, debt, unit, last + math.min((debt + -debt % rate) / rate, 1125899906842624), math.max(0, math.min(debt, c - back))
+  if c > 0 then c = math.max(0, c - n - (b < parts and 1 or 0)) end
+  a, b = a - n, b - parts
+  if b < 0 then a, b = a - 1, b + period end
+  if a >= 0 then return at, a, b, ends(at, a, b, math.max(now, at), quota, period), c end
+  a, b = -a, -b
+  if b < 0 then a, b = a - 1, b + period end
+  at = math.max(now, at - drain_time(a, b - quota + 1, quota, period))
+  return at, 0, 0, at, 0
 end
 
--- force is meter.force of force.go.
-local function force(at, a, b, till, now, cost, unit, rate, full, edges, c)
-  local seen, over, forced = owed(at, a, b, now, unit, rate, full, c)
-  local owes, worth = seen, unit
-  if over then
-    local mine, its = unit, b
-    if its == mine then mine, its = 1, 1 end
-    owes = math.min(a, 4503599627370496) - math.floor(math.min((now - at) * rate, 9007199254740992) / mine) * its
-    if owes > 0 then worth = b else owes = 0 end
+local function force(at, a, b, till, now, cost, quota, period, burst, edges, c)
+  local size = burst > 0 and burst or quota
+  local units, rest, counts, part
+  units, rest, counts, part, c = debtAt(at, a, b, now, quota, period, burst, c)
+  local most = math.min(drained(1125899906842624, quota, period), 1125899906842624)
+  local n = math.min(cost, most - units - (rest > 0 and 1 or 0))
+  if n <= 0 then return end
+  counts = counts + n - size
+  if counts > 0 or counts == 0 and part >= quota then
+    c = math.max(c, counts + 1 + (part > rest and 1 or 0))
   end
-  local n = math.min(cost, math.floor(math.max(0, math.min(rate, 4) * 1125899906842624 - owes) / worth))
-  if n == 0 then return end
-  forced = math.max(0, forced, math.min(4503599627370496, seen + math.min(n * unit, 4503599627370496)) - full)
-  if worth ~= unit then forced = (forced + -forced % unit) / unit * worth end
-  owes = owes + n * worth
-  local left = worth == unit and owes or math.min((owes + -owes % worth) / worth * unit, 4503599627370496)
-  return now, owes, worth, now + math.min((left + -left % rate) / rate, 1125899906842624), forced
-end
-
--- owed returns the debt that counts for the limit, whether the stored debt is more than that,
--- and how many of the ticks that were forced are still owed.
-function owed(at, a, b, now, unit, rate, full, c)
-  local debt = a
-  if debt > 0 and b ~= unit then
-    debt = b < 1 and full or math.min((debt + -debt % b) / b * unit, 4503599627370496)
-    if c > 0 then c = math.min((c + -c % b) / b * unit, 4503599627370496) end
-  end
-  local drained = (now - at) * rate
-  return math.max(0, math.min(debt, full + c) - drained), debt > full + c, math.max(0, c - drained)
+  return now, units + n, rest, now + drain_time(units + n, rest, quota, period), c
 end

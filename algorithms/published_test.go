@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -185,6 +186,9 @@ func TestRatesAreExact(t *testing.T) {
 		{1_000_000, 2, 1, 24 * time.Hour, 21_600, 250_000 + 2},
 	}
 	for _, test := range tests {
+		if test.period == time.Microsecond && !rounds.Long() {
+			continue // 3 million charges
+		}
 		for _, l := range []quota.Limit{
 			algorithms.GCRA(test.quota, test.period).WithBurst(test.burst),
 			algorithms.TokenBucket(test.burst, test.quota, test.period),

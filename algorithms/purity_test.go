@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // TestPurity takes from one state several times, as a store does to explain a refusal or to
@@ -15,7 +17,7 @@ import (
 // unchanged, even if the log of the returned state shares memory with the log of the old
 // state. Step gives the same results, whatever *d was before.
 func TestPurity(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 8))
 	for range 300 {
 		for _, l := range everyAlgorithm(12, 12, time.Minute) {
@@ -48,7 +50,7 @@ func checkPure(t *testing.T, seed uint64, l quota.Limit, s quota.State, now, cos
 		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: got %+v, %+v; of a copy %+v, %+v", seed, l, cost, was, got, gotDecision, want, wantDecision)
 	}
 	stepped, d := s, quota.Decision{Allowed: true, Remaining: 7, RetryAfter: 7, NextAfter: 7, ResetAfter: 7}
-	if l.Algorithm.(quota.Stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
+	if l.Algorithm.(optional.Stepper).Step(&stepped, &d, &l, now, cost); !same(stepped, want) || d != wantDecision {
 		t.Fatalf("seed %d: %v: a charge of %d of the state %+v: Step gives %+v, %+v, want %+v, %+v", seed, l, cost, was, stepped, d, want, wantDecision)
 	}
 	if !same(s, was) {
@@ -107,7 +109,7 @@ func TestTakeAllocates(t *testing.T) {
 		}
 	}
 	for _, l := range all(10, 10, time.Minute) {
-		q, ok := l.Algorithm.(quota.Queuer)
+		q, ok := l.Algorithm.(optional.Queuer)
 		if !ok {
 			continue
 		}

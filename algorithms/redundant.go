@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// These methods implement quota.Comparer. They find plain cases only. A leaky bucket is never
+// These methods implement optional.Comparer. They find plain cases only. A leaky bucket is never
 // redundant, because it spaces requests that wait, and neither are requests in flight.
 
 func (leakyBucket) Redundant(_, _ *quota.Limit) bool { return false }
@@ -52,7 +52,7 @@ func smaller(l, other *quota.Limit) bool {
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
 // most returns an upper bound of the units that the limit admits in any interval of length w:
-// the worst case in docs/algorithms.md, for w rounded up to whole periods. The parameter
+// the worst case in docs/guide.md, for w rounded up to whole periods. The parameter
 // aligned says that the interval consists of whole windows of the limit, or lies within one
 // window.
 func most(l *quota.Limit, w time.Duration, aligned bool) int64 {

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // TestRedundantRefusesNothing compares pairs of small limits of every algorithm except
@@ -29,20 +29,20 @@ func TestRedundantRefusesNothing(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range counters.All {
-		if name := l.Algorithm.Name(); found[name] == 0 && name != "leaky-bucket" && name != "in-flight" {
+	for _, name := range algorithms.Names() {
+		if found[name] == 0 && name != "leaky-bucket" && name != "in-flight" {
 			t.Errorf("got %d redundant pairs of %s, want some: %v", found[name], name, found)
 		}
 	}
 }
 
 func smallLimit(rnd *rand.Rand) quota.Limit {
-	l := counters.All[rnd.IntN(len(counters.All))]
+	names := algorithms.Names()
+	l := quota.Limit{Algorithm: algorithms.ByName(names[rnd.IntN(len(names))])}
 	period := 1 + rnd.Int64N(6)
 	l.Period = time.Duration(period) * time.Microsecond
 	l.Quota = 1 + rnd.Int64N(min(4, period)) // at most one unit per µs
-	l.Burst = 0
-	if _, meter := l.Algorithm.(quota.Metered); meter && rnd.IntN(2) == 0 {
+	if _, meter := l.Algorithm.(optional.Metered); meter && rnd.IntN(2) == 0 {
 		l.Burst = 1 + rnd.Int64N(5)
 	}
 	return l

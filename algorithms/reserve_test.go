@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -16,7 +17,7 @@ import (
 // charges that were not cancelled exceed no limit at their instants. Without cancellations
 // the instants come in the order of the charges.
 func TestReservations(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	freed := map[string]int{}
 	for range 6000 {
@@ -195,7 +196,7 @@ func TestCancelFreesTheSlot(t *testing.T) {
 // TestCancelRestores: if reservations are cancelled in reverse order, each cancellation
 // restores the key as it was before the reservation, under every algorithm.
 func TestCancelRestores(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	restored := map[string]int{}
 	for range 4000 {
@@ -246,7 +247,7 @@ func TestCancelRestores(t *testing.T) {
 // TestCancelHoldsUpNobody: after reservations were cancelled, in any order, a new charge
 // waits no longer than if none had been cancelled.
 func TestCancelHoldsUpNobody(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 6))
 	asked := 0
 	for range 5000 {

@@ -17,7 +17,7 @@ import (
 // admitted earlier. This holds even if charges were reserved or cancelled, units were
 // given back, the limit changed or the clock stepped.
 func TestSwitchedRetryAfter(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 13))
 	told := map[string]int{}
 	for n := range rounds.N(4000, 20_000) {

@@ -9,9 +9,7 @@ import (
 )
 
 // SlidingLog records when each unit was spent, and never allows more than n units in any interval
-// of one period. The log takes 16 to 32 bytes of memory for each charge in the last period. If a
-// key is charged under limits that have the same name but different periods, its log covers the
-// longest of these periods until the key has spent nothing for a period of that length.
+// of one period. The log takes 16 to 32 bytes of memory for each charge in the last period.
 func SlidingLog(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingLog{}, Quota: n, Period: period}
 }
@@ -29,15 +27,11 @@ func (g slidingLog) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quot
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	var g spentLog
 	g.read(s, l, at)
-	if keep := keepFor(s, g.period, at); keep > g.period {
-		g.stepMixed(s, d, keep, now, cost)
-		return
-	}
 	switch {
 	case cost > g.quota:
 		g.view().decide(d, now, at, never, false)
@@ -55,99 +49,45 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 		// Append an entry even if the last one has the same instant. Entries are never
 		// changed, because an earlier state that shares their memory may still be in use.
 		s.Log = append(g.marks, quota.LogEntry{At: at, Sum: sum})
-		s.At, s.A, s.B, s.Until = at, g.base, 0, at+g.period // faster than to copy a State
+		s.At, s.A, s.B = at, g.base, 0 // faster than to copy a State
 		// g.view would compute the same. The next unit is free when the oldest entry leaves.
 		v := view{remaining: g.quota - (sum - g.base), next: s.Log[0].At + g.period - at, reset: g.period}
 		v.decide(d, now, at, 0, true)
 		return
 	case cost < 0:
-		n := min(givenBack(cost), g.spent())
-		g.giveBack(n)
+		n := min(refundOf(cost), g.spent())
+		g.refund(n)
 		// Keep the units in the window of now: they count again if a reservation is
 		// cancelled.
 		var all spentLog
 		all.read(s, l, now)
-		all.giveBack(n)
+		all.refund(n)
 		*s = quota.State{At: at, A: all.base, Log: all.marks}
-		if n := len(all.marks); n > 0 {
-			// Not at + period: the newest entry may be older than the instant at.
-			s.Until = all.marks[n-1].At + g.period
-		} else if at == now {
+		if len(all.marks) == 0 && at == now {
 			*s = quota.State{}
 		}
 	}
 	g.view().decide(d, now, at, 0, true)
 }
 
-// keepFor returns how many µs units are kept: the period, or a longer period if a limit of
-// that period has written the state.
-func keepFor(s *quota.State, period, at int64) int64 {
-	if n := len(s.Log); n > 0 && at < s.Until {
-		return max(period, s.Until-s.Log[n-1].At)
-	}
-	return period
-}
-
-// stepMixed decides a charge of a log whose units another limit needs for keep µs, which
-// is longer than this limit's period.
-func (g *spentLog) stepMixed(s *quota.State, d *quota.Decision, keep, now, cost int64) {
-	at, reset := g.at, s.Until-g.at
-	retry := int64(0)
-	switch {
-	case cost > g.quota:
-		retry = never
-	case cost > 0:
-		if retry = g.wait(cost); retry > 0 || at > now {
-			break
-		}
-		all := logSince(s, at-keep)
-		if all.base > quota.MaxTicks {
-			all.rebase()
-		}
-		all.marks = append(all.marks, quota.LogEntry{At: at, Sum: all.sum() + cost})
-		*s = quota.State{At: at, A: all.base, Log: all.marks, Until: at + keep}
-		g.base, g.marks, reset = all.base, all.marks, keep
-		g.drop(at - g.period)
-	case cost < 0:
-		n := min(givenBack(cost), g.spent())
-		g.giveBack(n)
-		// Keep the units in the window of now: they count again if a reservation is
-		// cancelled.
-		all := logSince(s, now-keep)
-		all.giveBack(n)
-		if len(all.marks) == 0 {
-			*s, reset = unspent(0, now, at), 0
-			break
-		}
-		*s = quota.State{At: at, A: all.base, Log: all.marks, Until: all.marks[len(all.marks)-1].At + keep}
-		reset = max(0, s.Until-at)
-	}
-	v := g.view()
-	v.reset = reset
-	v.decide(d, now, at, retry, cost <= 0 || retry == 0 && at == now)
-}
-
 // Reserve decides like Take, for units that will be spent at a later instant, the parameter
-// at. For a charge that waits, weir calls Reserve instead of Take. Reserve keeps the
-// units that will have left the window by then, because they still count if the
+// at. For a charge that waits, weir calls Reserve instead of Take. Some units may leave the
+// window before at. Reserve keeps them in the state, because they still count if the
 // reservation is cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
-	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
 	next, d = g.Take(s, l, at, cost)
-	if old := logSince(&s, now-keep); d.Allowed && next.A > old.base {
+	var old spentLog
+	if old.read(&s, l, now); d.Allowed && next.A > old.base {
 		last := next.Log[len(next.Log)-1]
 		next.A, next.Log = old.base, append(old.marks, last)
-	}
-	if d.Allowed {
-		next.Until = at + keep
 	}
 	return next, d
 }
 
-// Cancel implements quota.Canceler.
+// Cancel implements optional.Canceler.
 func (slidingLog) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
-	keep := keepFor(&s, int64(l.Period)/microsecond, max(now, s.At))
-	g := logSince(&s, now-keep)
+	var g spentLog
+	g.read(&s, l, now)
 	var kept []quota.LogEntry
 	gone, before := int64(0), g.base
 	for _, m := range g.marks {
@@ -166,9 +106,9 @@ func (slidingLog) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 		return s
 	}
 	if len(kept) == 0 {
-		return unspent(0, now, max(now, s.At))
+		return unspent(now, max(now, s.At))
 	}
-	return quota.State{At: s.At, A: g.base, Log: kept, Until: kept[len(kept)-1].At + keep}
+	return quota.State{At: s.At, A: g.base, Log: kept}
 }
 
 // A spentLog is a log as of one instant, without the units that have left the window by
@@ -185,13 +125,6 @@ func (g *spentLog) read(s *quota.State, l *quota.Limit, at int64) {
 	g.quota, g.period, g.at = l.Quota, int64(l.Period)/microsecond, at
 	g.marks, g.base = s.Log, s.A
 	g.drop(at - g.period)
-}
-
-// logSince returns the log of s without the entries up to and including a given instant.
-func logSince(s *quota.State, old int64) spentLog {
-	g := spentLog{marks: s.Log, base: s.A}
-	g.drop(old)
-	return g
 }
 
 // drop removes the entries up to and including a given instant.
@@ -249,8 +182,8 @@ func (g *spentLog) rebase() {
 	g.marks, g.base = marks, 0
 }
 
-// giveBack drops the newest n units.
-func (g *spentLog) giveBack(n int64) {
+// refund drops the newest n units.
+func (g *spentLog) refund(n int64) {
 	sum := g.sum() - n
 	for len(g.marks) > 0 {
 		last := len(g.marks) - 1

@@ -1,7 +1,7 @@
 -- The logs of a key, in a hash. An entry of a log is an instant and the units that were
 -- spent then. Limits of one rule and key that are charged alike share a log, which knows
 -- where the window of each limit began when the log was last written. Limits that are
--- charged differently have logs of their own.
+-- charged differently have separate logs.
 --
 -- Field "h" holds, for each log:
 --   the ids of its limits, its number, the newest instant, when the value expires, the numbers
@@ -11,7 +11,7 @@
 --   number of that block;
 --   the open block, which has the newest entries.
 -- If a log has entries in the future, the time of the write follows, for SendTime.
--- Each closed block is a field of its own, named by two numbers: "log:block".
+-- Each closed block is a separate field, named by two numbers: "log:block".
 --
 -- A block has the instant of its first entry, its range, and its entries. An entry has
 -- the µs since that instant, and the units of the block up to this entry. The range of a
@@ -21,10 +21,10 @@
 -- others.
 --
 -- What this buys: in one run, on a machine with other load, a check of a log of 1,000 and of
--- 100,000 entries took 15 µs, and to give back its oldest units 120 µs. A string of all entries took
+-- 100,000 entries took 15 µs, and to refund its oldest units 120 µs. A string of all entries took
 -- 13 µs with 20 entries, but 79 and 25,000 with so many. A list took 20 and 10 µs for one limit,
 -- with 18 bytes an entry instead of 11, but it would have to search the window of each limit by a
--- call for each step, and to change every later sum when units are given back.
+-- call for each step, and to change every later sum when units are refunded.
 local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
 local log_size, limit_size, entries_from = 32, 36, 18
 local entry_forms, entry_sizes = {n = '<I5I4', w = '<dd'}, {n = 9, w = 16}
@@ -225,21 +225,15 @@ local function parse_logs(group, text, now)
 end
 
 -- open_logs reads the logs at group.key for the charges of a transaction, and reports
--- whether the logs are well formed. A limit keeps its units for its period, or for a
--- longer period under which units were spent: see keepFor in slidinglog.go.
+-- whether the logs are well formed.
 local function open_logs(group, charges)
   group.logs, group.limits, group.written = {}, {}, nil
   local text = redis.call('HGET', group.key, 'h')
   if text and not parse_logs(group, text, charges[1].now) then return false end
   for _, c in ipairs(charges) do
     local m = group.limits[c.id]
-    c.limit, c.keep, c.kept = m, c.period, 0
-    c.log = m and m.log or new_log(group)
+    c.limit, c.log = m, m and m.log or new_log(group)
     c.at = c.log.at
-    if m then
-      c.kept = m.keep
-      if m.keep > c.period and m.spent > 0 and newest(m.log) + m.keep > math.max(c.now, c.at) then c.keep = m.keep end
-    end
   end
   return true
 end
@@ -270,13 +264,13 @@ end
 -- reservation is decided in a later window, which may lack some of these units. They
 -- count again if the reservation is cancelled.
 local function recent(c)
-  if c.at <= c.now and c.keep == c.period then return c.b, c.u, c.spent, c.first end
-  return window(c, c.now - c.keep)
+  if c.at <= c.now then return c.b, c.u, c.spent, c.first end
+  return window(c, c.now - c.period)
 end
 
 -- cancel finds the units that were spent at the instant `of`. c.same is how many there
 -- are, c.left is how many older units the window has, and c.gone is how many units are
--- given back: c.same, but at most n. If the units found are the newest, and floor is not
+-- refunded: c.same, but at most n. If the units found are the newest, and floor is not
 -- nil, c.frontier goes back to the newest instant that is left, but not below floor.
 local function cancel(c, now, of, n, floor)
   local log = c.log
@@ -297,18 +291,16 @@ local function cancel(c, now, of, n, floor)
 end
 
 -- describe_log returns the numbers of a log that Go needs to decide the charge. The first
--- is the newest instant. The second is the instant until which the units are kept, or 0
--- if they are kept no longer than the period. Pairs of numbers follow. A pair k, t says
+-- is the newest instant. The second is 0. Pairs of numbers follow. A pair k, t says
 -- that the k-th oldest unit of the window was spent at t. If some charges of a batch do
 -- not fit, `more` is how many units the other charges spend together.
 local function describe_log(c, target, more)
-  local log, mixed = c.log, c.keep > c.period
+  local log = c.log
   local b, u, n, first = c.b, c.u, c.spent, c.first
-  if c.of or mixed then b, u, n, first = recent(c) end
+  if c.of then b, u, n, first = recent(c) end
   local reply = {log.at, 0}
   if n == 0 then return reply end
   local last = newest(log)
-  if c.limit.keep > c.period then reply[2] = last + c.limit.keep end
   reply[3], reply[4], reply[5], reply[6] = 1, first, n, last
   local function mark(k) -- adds the pair of the k-th oldest of n units
     if k > 1 and k < n then
@@ -321,10 +313,6 @@ local function describe_log(c, target, more)
     mark(n + c.cost - c.quota)
     if more then mark(n + c.cost - c.quota + more) end
     mark(n + c.cost - c.quota + 1) -- Go needs this unit if the charge is forced
-  end
-  if mixed then
-    mark(n - c.spent)
-    mark(n - c.spent + 1)
   end
   if c.of then
     local old = math.max(c.now, c.frontier) - c.period
@@ -470,7 +458,7 @@ local function fate(c)
   if not c or c.cost == 0 then return '' end
   if c.cost > 0 then return string.format('+%.0f', c.cost) .. (c.forced or '') end
   if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.frontier) end
-  -- The charge gives back the newest units of its window, but no units from before the
+  -- The charge refunds the newest units of its window, but no units from before the
   -- window.
   local units = math.min(-c.cost, c.spent)
   local _, _, all = recent(c)
@@ -544,7 +532,7 @@ local function join(group, c)
     group.logs[#group.logs + 1] = log
   end
   local b = log.high + 1
-  local m = {id = c.id, log = log, keep = c.keep, spent = 0, first = 0, b = b, u = total(block(log, b)), fate = fate(c), charge = c}
+  local m = {id = c.id, log = log, keep = c.period, spent = 0, first = 0, b = b, u = total(block(log, b)), fate = fate(c), charge = c}
   log.limits[#log.limits + 1], log.ids = m, nil
   c.limit, c.log, c.fresh = m, log, true
 end
@@ -571,7 +559,6 @@ local function spend(log, c, now)
     if not k.fresh then
       m.b, m.u, m.spent, m.first = recent(k)
     end
-    if not k.of or k.gone > 0 then m.keep = k.keep end
     if c.cost > 0 then
       if m.spent == 0 then
         m.first, m.b = k.target, log.high + 1
@@ -662,7 +649,7 @@ local function spend_logs(group, now, forget)
   local changed, longest = forget, 0
   for _, c in ipairs(group.charges) do
     local m = c.limit
-    longest = math.max(longest, c.keep)
+    longest = math.max(longest, c.period)
     if forget then
       if m then leave(m) end
     else

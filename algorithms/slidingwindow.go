@@ -14,6 +14,9 @@ import (
 // evenly, SlidingWindow may admit up to 2·n − 1 units in an interval (t − period, t]. It admits at
 // most 1.5·n units in half a period, and at most 1.1·n units in a tenth of a period.
 //
+// A client that takes each unit as soon as it can gets about n − 1 units a period, and half a unit if
+// n is 1, because a share of a unit counts as a unit. For a small n, SlidingLog is better.
+//
 // Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
 // domains" (2017).
 func SlidingWindow(n int64, period time.Duration) quota.Limit {
@@ -33,14 +36,11 @@ func (w slidingWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ q
 	return s, d
 }
 
-// Step implements quota.Stepper.
+// Step implements optional.Stepper.
 func (slidingWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
 	w := twoWindows{quota: l.Quota, period: int64(l.Period) / microsecond}
-	if w.load(s, at) {
-		w.stepMixed(s, d, now, at, cost)
-		return
-	}
+	w.load(s, at)
 	switch {
 	case cost > w.quota:
 		w.view().decide(d, now, at, never, false)
@@ -54,7 +54,7 @@ func (slidingWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now
 		w.cur += cost
 		*s = quota.State{At: at, A: w.cur, B: w.prev}
 	case cost < 0:
-		n := givenBack(cost)
+		n := refundOf(cost)
 		newest := min(n, w.cur)
 		w.cur -= newest
 		w.prev = max(0, w.prev-(n-newest))
@@ -63,30 +63,12 @@ func (slidingWindow) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now
 			*s = quota.State{}
 		}
 	}
-	v := w.view()
-	if cost != 0 && s.At != 0 {
-		s.Until = at + v.reset
-	}
-	v.decide(d, now, at, 0, true)
+	w.view().decide(d, now, at, 0, true)
 }
 
-// stepMixed decides a charge of a state that was written under another period.
-func (w *twoWindows) stepMixed(s *quota.State, d *quota.Decision, now, at, cost int64) {
-	m := mixed{kept: s.A + s.B, period: w.period, until: max(s.Until, s.At+w.period)}
-	if m.step(s, d, w.quota, 0, max(s.Until, at-w.gone+2*w.period), now, at, cost); cost > 0 && d.Allowed {
-		if !w.load(s, at) {
-			w.view().decide(d, now, at, 0, true)
-		}
-	}
-}
-
-// Cancel implements quota.Canceler.
+// Cancel implements optional.Canceler.
 func (slidingWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	period := int64(l.Period) / microsecond
-	w := twoWindows{quota: l.Quota, period: period}
-	if w.load(&s, max(now, s.At)) {
-		return cancelMixed(s, period, now, at, n)
-	}
 	start := s.At - s.At%period
 	cur, prev := s.A, s.B
 	switch {
@@ -100,22 +82,14 @@ func (slidingWindow) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quo
 	switch {
 	case cur == 0 && start > now:
 		// Return to the previous window, and assume that the window before that is full.
-		until := start
-		if prev > 0 {
-			until += period
-		}
-		return quota.State{At: start - 1, A: prev, B: l.Quota, Until: until}
+		return quota.State{At: start - 1, A: prev, B: l.Quota}
 	case cur == 0 && prev == 0:
 		if s.At <= now {
 			return quota.State{}
 		}
-		return quota.State{At: s.At, Until: s.At}
+		return quota.State{At: s.At}
 	}
-	until := start + period
-	if cur > 0 {
-		until += period
-	}
-	return quota.State{At: s.At, A: cur, B: prev, Until: until}
+	return quota.State{At: s.At, A: cur, B: prev}
 }
 
 type twoWindows struct {
@@ -124,31 +98,15 @@ type twoWindows struct {
 	cur, prev     int64 // units spent in the current window and in the previous window
 }
 
-// load reads the counters of s into w. mixed says that the counters were written under
-// another period and still count. The windows of these counters are unknown, so load sets
-// cur and prev to 0.
-func (w *twoWindows) load(s *quota.State, at int64) (mixed bool) {
+// load reads the counters of s into w.
+func (w *twoWindows) load(s *quota.State, at int64) {
 	w.gone = at % w.period
-	start := at - w.gone
-	until := start // becomes the Until that a limit of this period would have written
-	switch {
+	switch start := at - w.gone; {
 	case s.At >= start:
 		w.cur, w.prev = s.A, s.B
-		until += w.period
-		if s.A > 0 {
-			until += w.period
-		}
 	case s.At >= start-w.period:
 		w.prev = s.A
-		if s.A > 0 {
-			until += w.period
-		}
 	}
-	if s.Until == until || s.Until == 0 || s.A == 0 && s.B == 0 {
-		return false
-	}
-	w.cur, w.prev = 0, 0
-	return at < s.Until || at < s.At+w.period
 }
 
 // wait returns the µs until n more units fit, for n ≤ quota.

@@ -1,65 +1,13 @@
--- The arithmetic of slidingwindow.go.
-
--- mul_div returns floor(a * b / c) for 0 <= a < c or 0 <= b < c, exactly even if the
--- product exceeds 2^53.
-local function mul_div(a, b, c)
-  if a * b < 9007199254740992 then return math.floor(a * b / c) end
-  local most = math.max(a, b)
-  a, b = math.min(a, b), most -- the Lua of miniredis cannot swap them by a, b = b, a
-  -- Long division: a step takes many binary digits of a, but its products stay below 2^53.
-  local digit = 2
-  while digit * 2 * c < 4503599627370496 and digit * 2 * b < 4503599627370496 do digit = digit * 2 end
-  local digits, n = {}, 0
-  while a > 0 do
-    n = n + 1
-    digits[n] = a % digit
-    a = math.floor(a / digit)
-  end
-  local whole = math.floor(b / c)
-  local part = b % c
-  local quo, rem = 0, 0
-  for i = n, 1, -1 do
-    rem = rem * digit + digits[i] * part
-    quo = quo * digit + digits[i] * whole + math.floor(rem / c)
-    rem = rem % c
-  end
-  return quo
-end
-
--- load returns the µs since the current window began, the units of that window, and the
--- units of the previous window. If the counters were written under another period and
--- still count, load returns 0 for both windows, and a fourth value: the sum of all units.
-local function load(at, a, b, till, now, period)
-  local gone = now % period
-  local start = now - gone
-  local cur, prev, ends = 0, 0, start
-  if at >= start then
-    cur, prev, ends = a, b, start + period
-    if cur > 0 then ends = ends + period end
-  elseif at >= start - period then
-    prev = a
-    if prev > 0 then ends = start + period end
-  end
-  if till == ends or till == 0 or a == 0 and b == 0 then return gone, cur, prev end
-  if now < till or now < at + period then return gone, 0, 0, a + b end
-  return gone, 0, 0
-end
-
--- take_mixed is mixed.step in mixed.go.
-local function take_mixed(at, till, now, cost, quota, period, gone, kept)
-  local last = at + period
-  if cost > 0 then
-    if now < last and kept > quota - cost then return last - now end
-    return 0, now, math.min(kept + cost, 2251799813685248), 0, math.max(till, now - gone + 2 * period)
-  end
-  if kept + cost <= 0 then return 0, now, 0, 0, now end
-  return 0, at, kept + cost, 0, math.max(till, last)
-end
+-- The arithmetic of slidingwindow.go. mul_div is in muldiv.lua.
 
 local function take(at, a, b, till, now, cost, quota, period)
   if cost > quota then return -1 end
-  local gone, cur, prev, kept = load(at, a, b, till, now, period)
-  if kept then return take_mixed(at, till, now, cost, quota, period, gone, kept) end
+  local gone, cur, prev = now % period, 0, 0
+  if at >= now - gone then
+    cur, prev = a, b
+  elseif at >= now - gone - period then
+    prev = a
+  end
   if cost > 0 then
     local free = quota - cur - cost
     if free < 0 then return period - gone + period - mul_div(quota - cost, period, cur) end
@@ -83,15 +31,6 @@ local function take(at, a, b, till, now, cost, quota, period)
 end
 
 local function cancel(at, a, b, till, now, of, n, quota, period)
-  local _, _, _, kept = load(at, a, b, till, math.max(now, at), period)
-  if kept then
-    if of > at or of <= at - period then return end
-    if kept <= n then
-      now = math.max(now, at)
-      return now, 0, 0, now
-    end
-    return at, kept - n, 0, math.max(till, at + period)
-  end
   local start = at - at % period
   local cur, prev = a, b
   if of > at or of < start - period then return end

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -197,7 +198,7 @@ func TestWorstCaseAnchoredRefund(t *testing.T) {
 		t.Errorf("%v: got %d in a span of the period after the first unit was given back, want 20", l, got)
 	}
 
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 9))
 	for range 3000 {
 		l := algorithms.AnchoredWindow(1+r.Int64N(5), time.Duration(1+r.Int64N(30))*time.Microsecond)
@@ -362,7 +363,7 @@ func greedy(r *rand.Rand, l quota.Limit, within time.Duration, steps int) (h his
 // TestWorstCaseRandom: the function greedy gets no more units in a span of the period
 // than the map worst gives.
 func TestWorstCaseRandom(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	for range 3000 {
 		units, burst := 1+r.Int64N(8), 1+r.Int64N(12)
@@ -410,7 +411,7 @@ func TestWorstCaseQueue(t *testing.T) {
 		t.Errorf("%v: a queue of large charges lets %d leave in a span of the period, want %d", l, got, 20+7-1)
 	}
 
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 4))
 	for range 3000 {
 		leak, period := 1+r.Int64N(8), 1+r.Int64N(50)
@@ -462,7 +463,7 @@ func TestWorstCaseCalendar(t *testing.T) {
 		}
 	}
 
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	for range 300 {
 		l := algorithms.Calendar(1+r.Int64N(5), algorithms.Unit(1+r.IntN(3)), berlin)
@@ -483,4 +484,24 @@ func mustLoad(t testing.TB, name string) *time.Location {
 		t.Fatal(fmt.Errorf("zone %s: %w", name, err))
 	}
 	return loc
+}
+
+// TestSlidingWindowBusy: a client that takes each unit as soon as it can gets about one unit a period
+// less than the quota, and half a unit if the quota is 1, as the comment of SlidingWindow says.
+func TestSlidingWindowBusy(t *testing.T) {
+	const periods = 1000
+	for n, want := range map[int64]float64{1: 0.5, 2: 1, 10: 9, 100: 99, 1000: 999} {
+		l, now, spent := algorithms.SlidingWindow(n, time.Minute), int64(1_700_000_000_000_000), 0
+		states := make([]quota.State, 1)
+		for end := now + periods*l.Period.Microseconds(); now < end; {
+			tx := quota.Transaction{Charges: []quota.Charge{{Limit: l, Cost: 1}}}
+			if tx.Decide(now, states) {
+				spent++
+			}
+			now += tx.Decisions[0].RetryAfter.Microseconds()
+		}
+		if got := float64(spent) / periods; got < want || got > want*1.01+0.01 {
+			t.Errorf("%d units: got %.3f a period, want %v", n, got, want)
+		}
+	}
 }

@@ -181,7 +181,7 @@ func TestEdgesEnd(t *testing.T) {
 				if at > -1<<60 && at < 1<<60 && (edges[1] > at || edges[2] <= at) {
 					t.Errorf("%v: the second window around %d is [%d, %d)", l, at, edges[1], edges[2])
 				}
-				l.Algorithm.Take(quota.State{At: at, A: 1, B: at, Until: at}, &l, at, 1)
+				l.Algorithm.Take(quota.State{At: at, A: 1, B: at}, &l, at, 1)
 			}
 		}
 	}

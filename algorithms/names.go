@@ -1,0 +1,28 @@
+package algorithms
+
+import "github.com/seed83679106/weir/quota"
+
+// all has every algorithm that needs no more than its name.
+var all = [...]quota.Algorithm{
+	gcra, tokenBucket, leakyBucket{"leaky-bucket"}, fixedWindow{}, anchoredWindow{}, slidingWindow{}, slidingLog{}, inFlight{},
+}
+
+// Names returns the names of the algorithms that ByName knows.
+func Names() []string {
+	names := make([]string, len(all))
+	for i, a := range all {
+		names[i] = a.Name()
+	}
+	return names
+}
+
+// ByName returns the algorithm whose Name method returns name. It returns nil for an unknown name
+// and for "calendar", because a calendar window also needs a unit and a time zone: use Calendar.
+func ByName(name string) quota.Algorithm {
+	for _, a := range all {
+		if a.Name() == name {
+			return a
+		}
+	}
+	return nil
+}
