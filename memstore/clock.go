@@ -32,9 +32,9 @@ func (c *clock) now() int64 {
 // time has no monotonic part.
 func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
 
-// read reads both clocks, the wall clock first. If the thread is held up between the two
-// clocks, c is late by that time until the next reading. So read makes three readings and
-// keeps the one that was held up least.
+// read reads both clocks, the wall clock first. If the thread is paused between the two clocks,
+// c is late by the length of the pause until the next reading. So read makes three readings and
+// keeps the one with the shortest pause.
 func (c *clock) read() int64 {
 	r := &reading{time: time.Now()}
 	r.wall = r.time.UnixNano()
@@ -48,7 +48,7 @@ func (c *clock) read() int64 {
 	// decades. A reading shows whether it was made in a bubble. Outside a bubble a step of
 	// the wall clock therefore causes no panic.
 	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
-		panic("memstore: this store has counted on another clock, outside or inside a bubble of testing/synctest: each bubble needs a store of its own")
+		panic("memstore: this store has counted on another clock, outside or inside a bubble of testing/synctest: each bubble needs a separate store")
 	}
 	c.both.Store(r)
 	return r.wall / 1000

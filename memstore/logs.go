@@ -13,7 +13,6 @@ type log struct {
 	memory []quota.LogEntry // the entries, behind older ones that have left the log
 	left   int              // how many entries of memory have left the log
 	b, c   int64            // the B and C of the state
-	until  int64            // the Until of the state; the reset of a slot may be later, because of a reservation
 }
 
 // add returns the index of a log that no slot has.
@@ -34,7 +33,7 @@ func (l *logs) drop(i int64) {
 
 // load reads the log into s.
 func (l *log) load(s *quota.State) {
-	s.Log, s.B, s.C, s.Until = l.memory[l.left:], l.b, l.c, l.until
+	s.Log, s.B, s.C = l.memory[l.left:], l.b, l.c
 }
 
 // save writes the log and the numbers of s. An algorithm appends entries at the end of
@@ -44,7 +43,7 @@ func (l *log) load(s *quota.State) {
 // more than two thirds, save moves it to new memory, of which it fills two thirds.
 func (l *log) save(s *quota.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
-	l.b, l.c, l.until = s.B, s.C, s.Until
+	l.b, l.c = s.B, s.C
 	if n == 0 || left < 0 || &l.memory[:cap(l.memory)][left] != &s.Log[0] { // the log is in new memory
 		l.memory, l.left = s.Log, 0
 		return

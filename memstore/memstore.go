@@ -23,8 +23,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir/internal/plans"
-	"github.com/seed83679106/weir/internal/remade"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
@@ -34,9 +33,9 @@ type Options struct {
 	// MaxKeys is the number of states that the store keeps, one for each limit of each key. 0
 	// means 1,048,576. No state is lost while the store holds at most MaxKeys states, or at most
 	// nine tenths of MaxKeys if keys have several limits. The store has room for at least 8
-	// states, and for a sixth more than MaxKeys: if MaxKeys is 1,000, it holds 1,168 states.
+	// states, and for an eighth more than MaxKeys: if MaxKeys is 1,000, it holds 1,136 states.
 	//
-	// Each state takes about 48 bytes, so a million states take 50 MB. The store starts small and
+	// Each state takes about 48 bytes, so a million states take 48 MB. The store starts small and
 	// grows as states are added. A state with a log takes about 60 more bytes, plus 16 to 32
 	// bytes for each charge in the last period.
 	MaxKeys int
@@ -55,6 +54,9 @@ type Options struct {
 // that has run out of units. Among similar candidates, it replaces the one whose whole quota will
 // be available soonest. A state that caused a charge to be refused is kept until its whole quota is
 // available again.
+//
+// Stats counts the states that a full store has replaced. A full store also logs a warning to
+// [slog.Default], at most once a minute in a process.
 type Store struct {
 	clock  clock
 	seed   maphash.Seed
@@ -75,11 +77,12 @@ const (
 // New returns an empty store. It panics if MaxKeys is negative.
 //
 // Create stores before the server starts, not in a handler, because a new store has not counted
-// anything yet. If handlers create ten stores within a minute, New logs a warning to
+// anything yet. If a hundred stores are created within a minute, New logs a warning to
 // [slog.Default], but only once.
 func New(o Options) *Store {
-	if handler, purposely := remade.Callers(); handler && !purposely && handlerMade.Again("", time.Now()) {
-		slog.Warn("memstore: stores made again and again by a handler", "effect", "each has counted nothing yet", "fix", "make one before the server starts")
+	if made.Add("", 100, time.Now()) {
+		slog.Warn("memstore: a hundred stores made within a minute", "likely", "a handler makes one for each request",
+			"effect", "each has counted nothing yet", "fix", "make one before the server starts")
 	}
 	switch {
 	case o.MaxKeys < 0:
@@ -95,8 +98,25 @@ func New(o Options) *Store {
 	return s
 }
 
-// handlerMade is of the process, because each of the stores that it counts is new.
-var handlerMade remade.Count
+// Stats returns the statistics since s was created.
+func (s *Store) Stats() (stats quota.MemoryStats) {
+	for i := range s.shards {
+		stats.Evicted += s.shards[i].evicted.Load()
+	}
+	return stats
+}
+
+// full bounds the lines about full stores.
+var full = sparse.Gate{Every: time.Minute}
+
+// warnFull runs in a goroutine, because the caller holds the lock of a shard.
+func warnFull() {
+	slog.Warn("memstore: full store has evicted states", "effect", "their keys have the whole quota again",
+		"likely", "an attack from many addresses, or MaxKeys is too small", "fix", "raise MaxKeys, or limit larger networks")
+}
+
+// made is of the process, because each of the stores that it counts is new.
+var made sparse.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
 // ctx.Err(), quota.ErrFull, or an error from Transaction.Validate. Take returns quota.ErrFull if it
@@ -117,23 +137,34 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	// instructions. Take therefore computes the hash before both, and takeMeter fills in the
 	// decision after it has released the lock. Take reads the clock before it takes the lock:
 	// otherwise other calls would wait for the clock too.
-	c, p := &t.Charges[0], t.Plan(0)
-	h := s.hash(c.Key)
-	id, sh := fingerprint(h, p.Names), &s.shards[index(h, len(s.shards))]
+	c := &t.Charges[0]
+	names, period, size := t.Plan(0)
+	m, h := meter{period, c.Limit.Quota, size}, s.hash(c.Key)
+	id, sh := fingerprint(h, names), &s.shards[index(h, len(s.shards))]
 	now := s.clock.now()
-	if s := sh.published.Load(); s != nil && s.id == id && s.tryRefuse(t, p, now) {
+	if h := sh.hot.Load(); h != nil && h.id == id && h.take(t, &m, now) {
 		return nil
 	}
-	sh.mu.Lock()
+	waited := !sh.mu.TryLock()
+	if waited {
+		sh.mu.Lock()
+	}
+	if h := sh.hot.Load(); h != nil && h.id == id {
+		if h.take(t, &m, now) { // the state was promoted while this call waited
+			sh.mu.Unlock()
+			return nil
+		}
+		sh.recall(now)
+	}
 	now = sh.instant(now)
 	sl := sh.table.find(id)
-	if atOnce(t) && meters(p, c) && readable(sl, p) {
-		return sh.takeMeter(t, p, sl, id, now, c.Cost)
+	if atOnce(t) && m.decides(c.Cost) && m.readable(sl) {
+		return sh.takeMeter(t, &m, sl, id, now, c.Cost, waited)
 	}
 	return sh.takeState(t, sl, id, now)
 }
 
-// takeSeveral decides a transaction with no charge, or with two or more.
+// takeSeveral evaluates a transaction with no charge, or with two or more.
 func (s *Store) takeSeveral(t *quota.Transaction) error {
 	switch n := len(t.Charges); {
 	case n == 0:
@@ -184,11 +215,11 @@ const (
 
 // A lane is one of several charges that are decided together.
 type lane struct {
-	plan  *plans.Plan
 	id    uint64 // the fingerprint of the state
 	shard int
 	slot  *slot // nil if the state has no slot
-	debt
+	meter
+	debt debt
 }
 
 // takeAll decides several charges under the locks of all shards that they touch. It takes
@@ -204,8 +235,8 @@ func (s *Store) takeAll(t *quota.Transaction, lanes []lane) error {
 			k = index(h, len(s.shards))
 			lock = append(lock, k)
 		}
-		p := t.Plan(i)
-		lanes[i].plan, lanes[i].id, lanes[i].shard = p, fingerprint(h, p.Names), k
+		names, period, size := t.Plan(i)
+		lanes[i].meter, lanes[i].id, lanes[i].shard = meter{period, t.Charges[i].Limit.Quota, size}, fingerprint(h, names), k
 	}
 	slices.Sort(lock)
 	lock = slices.Compact(lock)
@@ -227,11 +258,10 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 	metered, allowed := atOnce(t), true
 	for i := range lanes {
 		c, ln := &t.Charges[i], &lanes[i]
-		p := ln.plan
 		ln.slot = s.shards[ln.shard].table.find(ln.id)
-		if metered = metered && meters(p, c) && readable(ln.slot, p); metered {
-			ln.debt = debtOf(ln.slot, p, now)
-			allowed = allowed && ln.fits(p, c.Cost)
+		if metered = metered && ln.decides(c.Cost) && ln.readable(ln.slot); metered {
+			ln.debt = ln.debtOf(ln.slot, now)
+			allowed = allowed && ln.fits(&ln.debt, c.Cost)
 		}
 	}
 	if metered {
@@ -267,7 +297,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 
 // addAll gives a slot to each state that must be kept and has no slot. It returns false if
 // there is no room for one of these states. The slots that addAll has already added are
-// then free, because their states end now.
+// then free, because their states expire now.
 func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
@@ -310,5 +340,5 @@ func index(h uint64, n int) int {
 	return int(hi)
 }
 
-// Instant implements quota.Instant.
+// Instant implements optional.Instant.
 func (s *Store) Instant() quota.Store { return s }

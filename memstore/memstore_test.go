@@ -2,9 +2,13 @@ package memstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,7 +18,8 @@ import (
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/storetest"
+	"github.com/seed83679106/weir/quota/optional"
+	"github.com/seed83679106/weir/quota/storetest"
 )
 
 // TestStore runs the conformance suite of package storetest in bubbles of testing/synctest,
@@ -223,4 +228,82 @@ func TestNewPanics(t *testing.T) {
 		}
 	}()
 	memstore.New(memstore.Options{MaxKeys: -1})
+}
+
+// TestSwitchedTiers: if a client switches between two tiers of one name, it gets no more units
+// than the larger tier alone admits in the worst case.
+func TestSwitchedTiers(t *testing.T) {
+	for _, tiers := range [][2]quota.Limit{
+		{algorithms.GCRA(60, time.Minute), algorithms.GCRA(600, time.Minute)},
+		{algorithms.TokenBucket(60, 60, time.Minute), algorithms.TokenBucket(600, 600, time.Minute)},
+		{algorithms.SlidingWindow(60, time.Minute), algorithms.SlidingWindow(600, time.Minute)},
+		{algorithms.SlidingLog(60, time.Minute), algorithms.SlidingLog(600, time.Minute)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memstore.New(memstore.Options{})
+			got := 0
+			unit := func(l quota.Limit) bool {
+				allowed := take(t, store, charge("k", l, 1)).Allowed()
+				if allowed {
+					got++
+				}
+				return allowed
+			}
+			// Whenever the smaller tier admits a unit, spend all that the larger tier has
+			// left.
+			for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(10 * time.Millisecond) {
+				if unit(tiers[0]) {
+					for unit(tiers[1]) {
+					}
+				}
+			}
+			if got > 1199 {
+				t.Errorf("%v and %v: got %d in a minute, want 1199 at most", tiers[0], tiers[1], got)
+			}
+		})
+	}
+}
+
+// TestTakeEach: TakeEach decides its transactions in order. An error concerns only its own
+// transaction.
+func TestTakeEach(t *testing.T) {
+	var store optional.Batcher = memstore.New(memstore.Options{})
+	c := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(2, 1000*time.Hour), Cost: 1}
+	each := func(charges ...[]quota.Charge) (ts []*quota.Transaction) {
+		for _, c := range charges {
+			ts = append(ts, &quota.Transaction{Charges: c})
+		}
+		return ts
+	}
+	one := []quota.Charge{c}
+	ts := each(one, []quota.Charge{c, c}, one, one)
+	errs := store.TakeEach(t.Context(), ts)
+	if len(errs) != 4 || errs[0] != nil || !errors.Is(errs[1], quota.ErrDuplicate) || errs[2] != nil || errs[3] != nil {
+		t.Fatalf("got errors %v, want one for the second, a duplicate", errs)
+	}
+	for i, want := range map[int]quota.Decision{0: {Allowed: true, Remaining: 1}, 2: {Allowed: true}, 3: {}} {
+		if got := ts[i].Decisions[0]; got.Allowed != want.Allowed || got.Remaining != want.Remaining {
+			t.Errorf("number %d: got %+v, want Allowed %v, Remaining %d", i, got, want.Allowed, want.Remaining)
+		}
+	}
+	if errs := store.TakeEach(t.Context(), each(one, nil)); errs != nil {
+		t.Errorf("got errors %v, want nil", errs)
+	}
+}
+
+// TestRemade: New warns once if a hundred stores are made within a minute, as by a handler that
+// makes one for each request. The warning is of the process, so the test has one of its own.
+func TestRemade(t *testing.T) {
+	if os.Getenv("WEIR_MAKE_STORES") != "" {
+		for range 300 {
+			memstore.New(memstore.Options{})
+		}
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestRemade$")
+	cmd.Env = append(os.Environ(), "WEIR_MAKE_STORES=1")
+	out, err := cmd.CombinedOutput()
+	if got := strings.Count(string(out), "memstore: a hundred stores made within a minute"); got != 1 || err != nil {
+		t.Errorf("got %d warnings, %v; want 1: %s", got, err, out)
+	}
 }

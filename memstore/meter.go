@@ -5,97 +5,116 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed83679106/weir/internal/plans"
 	"github.com/seed83679106/weir/quota"
 )
 
 // Most transactions have only charges of meters, such as GCRA, and do not wait. This file
 // decides such transactions as the algorithms do, but faster, because it needs no quota.State.
-// It knows what A and B of a quota.Metered mean, and TestMetersAlike proves it right.
+// It knows what A and B of an optional.Metered mean, and TestMetersAlike proves it right.
+
+// A meter has the numbers of a limit: a unit has as many parts as the period has µs, and as many
+// parts drain in a µs as the quota has units. The size is the most units that can be spent at once;
+// it is 0 for limits that this file does not decide. A charge may exceed the size by parts of a unit,
+// fewer than the quota: see package algorithms.
+type meter struct{ period, quota, size int64 }
 
 // atOnce reports whether t spends its charges now or not at all.
 func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && t.Within <= 0 }
 
-// meters reports whether the limit of c is a meter and the cost of c is from 0 to the
-// capacity of that meter.
-func meters(p *plans.Plan, c *quota.Charge) bool {
-	return 0 <= c.Cost && c.Cost <= p.Size && p.Size > 0
-}
+// decides reports whether m is a meter and the cost is from 0 to its capacity.
+func (m *meter) decides(cost int64) bool { return 0 <= cost && cost <= m.size && m.size > 0 }
 
-// readable reports whether the meter of p can use the state in a slot as it is. It can if the
-// slot is nil. It also can if the slot has all of the state, and there is no debt or a debt in
-// the meter's unit that is at most what the meter holds.
-func readable(s *slot, p *plans.Plan) bool {
-	return s == nil || s.fate&hasLog == 0 && (s.a <= 0 || s.b == p.Unit && s.a <= p.Full)
+// readable reports whether the meter can use the state in a slot as it is. It can if the slot is
+// nil. It also can if the slot has all of the state, and the debt is at most what the meter holds.
+func (m *meter) readable(s *slot) bool {
+	return s == nil || s.fate&hasLog == 0 && (s.a < m.size || s.a == m.size && s.b < m.quota)
 }
 
 // A debt has the units of a meter that are spent and have not drained, as seen from one
-// instant. A unit is Plan.Unit ticks.
+// instant.
 type debt struct {
-	ticks int64 // the amount of the debt
+	units int64
+	parts int64 // of another unit
 	ahead int64 // µs until the debt begins to drain; no unit fits before that
-	reset int64 // µs from the end of ahead until the debt has drained; 0 until it is computed, or if ticks is 0
+	reset int64 // µs from the end of ahead until the debt has drained; 0 until it is computed, or if there is no debt
 }
 
 // debtOf returns the debt in a slot, as seen from now, but does not compute its reset. The slot
 // must be readable.
-func debtOf(s *slot, p *plans.Plan, now int64) (d debt) {
+func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
 	}
-	d.ahead, d.ticks = max(0, s.at-now), max(0, s.a)
-	if hi, drained := bits.Mul64(uint64(now+d.ahead-s.at), uint64(p.Rate)); hi == 0 && drained < uint64(d.ticks) {
-		d.ticks -= int64(drained)
-	} else {
-		d.ticks = 0
+	d.ahead, d.units, d.parts = max(0, s.at-now), s.a, s.b
+	hi, gone := bits.Mul64(uint64(now+d.ahead-s.at), uint64(m.quota))
+	switch {
+	case hi > 0:
+		return debt{ahead: d.ahead}
+	case gone < uint64(m.period): // most keys of many charges end here, without a division
+		d.parts -= int64(gone)
+	default:
+		units := gone / uint64(m.period)
+		d.units, d.parts = d.units-int64(min(units, 1<<53)), d.parts-int64(gone-units*uint64(m.period))
+	}
+	if d.parts < 0 {
+		d.units, d.parts = d.units-1, d.parts+m.period
+	}
+	if d.units < 0 {
+		d.units, d.parts = 0, 0
 	}
 	return d
 }
 
-// lack returns how many ticks a charge adds beyond what the meter holds. If the result is 0
-// or less, the meter has room for the charge.
-func (d debt) lack(p *plans.Plan, cost int64) int64 { return d.ticks + cost*p.Unit - p.Full }
+// lacks reports whether a charge adds more than the meter holds.
+func (m *meter) lacks(d *debt, cost int64) bool {
+	return d.units+cost > m.size || d.units+cost == m.size && d.parts >= m.quota
+}
 
 // fits reports whether a charge is allowed.
-func (d debt) fits(p *plans.Plan, cost int64) bool {
-	return cost == 0 || d.ahead == 0 && d.lack(p, cost) <= 0
+func (m *meter) fits(d *debt, cost int64) bool {
+	return cost == 0 || d.ahead == 0 && !m.lacks(d, cost)
+}
+
+// wait returns how many µs a debt takes to drain, rounded up. The parts may be below 0.
+func (m *meter) wait(units, parts int64) int64 { return ceil(units*m.period+parts, m.quota) }
+
+// spend adds a charge to the debt.
+func (m *meter) spend(d *debt, cost int64) {
+	d.units += cost
+	d.reset = m.wait(d.units, d.parts)
 }
 
 // save writes a debt to the slot. The debt includes the charge that was made at the instant now.
-func (s *slot) save(d debt, p *plans.Plan, id uint64, now int64) {
+func (m *meter) save(s *slot, d *debt, id uint64, now int64) {
 	rank := int64(someLeft)
-	if p.Full-d.ticks < p.Unit {
+	if m.lacks(d, 1) {
 		rank = noneLeft
 	}
 	if s.reset() > now {
 		rank = max(rank, s.rank())
 	}
-	s.id, s.at, s.a, s.b = id, now, d.ticks, p.Unit
+	s.id, s.at, s.a, s.b = id, now, d.units, d.parts
 	s.fate = (now+d.reset)<<fateBits | rank
 }
 
 // explain fills in the decision on a charge. If the charge was spent, d includes its units.
-func (d debt) explain(to *quota.Decision, p *plans.Plan, now, cost int64, allowed bool) {
-	remaining, next := p.Size, int64(0)
-	if d.ticks > 0 {
-		free := p.Full - d.ticks
-		if remaining = 0; free >= p.Unit {
-			remaining = int64(uint64(free) / uint64(p.Unit))
-			free -= remaining * p.Unit
-		}
-		if remaining < p.Size { // otherwise only a fraction of what drains in a µs is owed
-			next = ceil(p.Unit-free, p.Rate)
-		}
+func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bool) {
+	remaining, next := m.size-d.units, int64(0)
+	if d.parts >= m.quota {
+		remaining = max(0, remaining-1)
+	}
+	if remaining < m.size { // otherwise at most a part of what drains in a µs is missing
+		next = m.wait(d.units+remaining+1-m.size, d.parts-min(m.period, m.quota)+1)
 	}
 	to.Allowed, to.RetryAfter = allowed, 0
 	if !allowed {
 		retry := d.ahead
-		switch lack := d.lack(p, cost); {
-		case lack <= 0:
-		case cost == 1:
+		switch {
+		case !m.lacks(d, cost):
+		case cost == remaining+1:
 			retry += next
 		default:
-			retry += ceil(lack, p.Rate)
+			retry += m.wait(d.units+cost-m.size, d.parts-min(m.period, m.quota)+1)
 		}
 		to.RetryAfter = time.Duration(retry) * time.Microsecond
 	}
@@ -105,8 +124,8 @@ func (d debt) explain(to *quota.Decision, p *plans.Plan, now, cost int64, allowe
 		}
 		remaining = 0
 	}
-	if d.reset == 0 && d.ticks > 0 {
-		d.reset = ceil(d.ticks, p.Rate)
+	if d.reset == 0 && d.units|d.parts > 0 {
+		d.reset = m.wait(d.units, d.parts)
 	}
 	to.Remaining = remaining
 	to.NextAfter = time.Duration(d.ahead+next) * time.Microsecond
@@ -117,15 +136,16 @@ func (d debt) explain(to *quota.Decision, p *plans.Plan, now, cost int64, allowe
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter decides one charge. The caller has locked sh, and takeMeter unlocks sh.
-func (sh *shard) takeMeter(t *quota.Transaction, p *plans.Plan, sl *slot, id uint64, now, cost int64) error {
-	d := debtOf(sl, p, now)
-	allowed := d.fits(p, cost)
+// takeMeter decides one charge. The caller has locked sh, for which it may have waited, and takeMeter
+// unlocks sh.
+func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, now, cost int64, waited bool) error {
+	d := m.debtOf(sl, now)
+	allowed := m.fits(&d, cost)
 	switch {
 	case !allowed:
 		if sl != nil && sl.reset() > now {
 			sl.raise(refusing)
-			sh.countRefusal(sl)
+			sh.promote(m, sl, now)
 		}
 	case cost > 0:
 		if sl == nil {
@@ -134,15 +154,16 @@ func (sh *shard) takeMeter(t *quota.Transaction, p *plans.Plan, sl *slot, id uin
 				return quota.ErrFull
 			}
 		}
-		d.ticks += cost * p.Unit
-		d.reset = ceil(d.ticks, p.Rate)
-		sh.unpublish(id)
-		sl.save(d, p, id, now)
+		m.spend(&d, cost)
+		m.save(sl, &d, id, now)
+		if waited {
+			sh.promote(m, sl, now)
+		}
 	}
 	sh.mu.Unlock()
 
 	prepare(t, now)
-	d.explain(&t.Decisions[0], p, now, cost, allowed)
+	m.explain(&t.Decisions[0], &d, now, cost, allowed)
 	return nil
 }
 
@@ -151,17 +172,15 @@ func (sh *shard) takeMeter(t *quota.Transaction, p *plans.Plan, sl *slot, id uin
 func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
 	prepare(t, now)
 	for i := range lanes {
-		ln, cost := &lanes[i], t.Charges[i].Cost
-		p := ln.plan
-		fits := ln.fits(p, cost)
+		ln, c := &lanes[i], &t.Charges[i]
+		fits := ln.fits(&ln.debt, c.Cost)
 		switch {
-		case allowed && cost > 0:
-			ln.ticks += cost * p.Unit
-			ln.reset = ceil(ln.ticks, p.Rate)
+		case allowed && c.Cost > 0:
+			ln.spend(&ln.debt, c.Cost)
 		case !fits && ln.slot != nil && ln.slot.reset() > now:
 			ln.slot.raise(refusing)
 		}
-		ln.explain(&t.Decisions[i], p, now, cost, fits)
+		ln.explain(&t.Decisions[i], &ln.debt, now, c.Cost, fits)
 	}
 	if !allowed {
 		return nil
@@ -170,9 +189,8 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 		return quota.ErrFull
 	}
 	for i := range lanes {
-		if ln := &lanes[i]; t.Charges[i].Cost > 0 {
-			s.shards[ln.shard].unpublish(ln.id)
-			ln.slot.save(ln.debt, ln.plan, ln.id, now)
+		if ln, c := &lanes[i], &t.Charges[i]; c.Cost > 0 {
+			ln.save(ln.slot, &ln.debt, ln.id, now)
 		}
 	}
 	return nil
@@ -183,5 +201,5 @@ func prepare(t *quota.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}
-	t.At, t.Wait, t.Granted, t.Undo = time.UnixMicro(now), 0, 0, t.Undo[:0]
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(now), 0, 0, t.Undo[:0], 0
 }

@@ -1,6 +1,10 @@
-package models_test
+package memstore_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seed83679106/weir/internal/test/explore"
+)
 
 // A tableState is a shard of memstore whose buckets have one slot each: it grows from one slot
 // to two and four, and five keys with two units each want to be in it.
@@ -36,15 +40,15 @@ func tableHomes(key, size int8) [2]int8 {
 	return [...][2]int8{{0, 0}, {1, 2}, {2, 0}, {3, 1}, {0, 0}}[key]
 }
 
-// TestTable: a table that grows, moves states and evicts them never loses a key that is
+// TestModelTable: a table that grows, moves states and evicts them never loses a key that is
 // limited, and loses no key while it is not full. No key is in it twice, or where it is not
 // looked for.
-func TestTable(t *testing.T) {
-	holds(t, 5000, func(fault string) model[tableState] {
-		return model[tableState]{
-			start: tableState{size: 1},
-			next:  func(s tableState, then func(string, tableState)) { tableSteps(s, fault, then) },
-			invalid: func(s tableState) string {
+func TestModelTable(t *testing.T) {
+	explore.Holds(t, 5000, func(fault string) explore.Model[tableState] {
+		return explore.Model[tableState]{
+			Start: tableState{size: 1},
+			Next:  func(s tableState, then func(string, tableState)) { tableSteps(s, fault, then) },
+			Invalid: func(s tableState) string {
 				for k, key := range s.keys {
 					found := 0
 					for i, sl := range s.slots {
@@ -85,7 +89,7 @@ func tableSteps(s tableState, fault string, then func(string, tableState)) {
 				sl = nil
 			}
 			change(&after, sl)
-			then(name(int(k), "%s", event), after)
+			then(explore.Name(int(k), "%s", event), after)
 		}
 		step("spends a unit", func(s *tableState, sl *tableSlot) {
 			if sl != nil && fault != "adds a key that is there" {

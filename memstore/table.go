@@ -9,7 +9,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ways is how many slots a bucket has. A state lives in one of two buckets, its homes, and
+// ways is how many slots a bucket has. A state is in one of two buckets, its homes, and
 // can be moved from one home to the other. A table therefore fills to more than nine tenths
 // before a new state finds no room.
 const ways = 8
@@ -31,8 +31,8 @@ type slot struct {
 	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The rank of a slot says how much would be lost with its state. The rank of a state never
-// falls before the state ends.
+// The rank of a slot says what an eviction of its state would lose: a higher rank means more.
+// The rank of a state never falls before the state expires.
 const (
 	someLeft = iota // the state has units left
 	noneLeft        // the state has no units left
@@ -60,9 +60,9 @@ func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 	}
 }
 
-// bucketsFor returns how many buckets hold n states and a sixth more. The sixth is there
-// because a shard may by chance get more states than the average shard.
-func bucketsFor(n int) int { return max(1, (n*7/6+ways-1)/ways) }
+// bucketsFor returns how many buckets hold n states and two fifteenths more, because a shard may by
+// chance get more states than the average shard.
+func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 
 // first and second return the homes of a fingerprint, the two buckets where its state may
 // live. Both are the same bucket only if the table has just one bucket.
@@ -159,18 +159,19 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 // size of three cache lines. Under the lock, an allowed charge of a meter needs only its first
 // 56 bytes, and a slot.
 type shard struct {
-	mu          sync.Mutex
-	last        int64 // the instant of the last decision under the lock, in µs since 1970
-	table       table
-	most        int32  // how many buckets the table may have at most
-	rest        int16  // see rests
-	times       int16  // how often repeated has refused under the lock, without another state in between
-	publishedID uint64 // the fingerprint of the published state, or 0: reading published would need another cache line
-	repeated    uint64 // the fingerprint of the state that refused last under the lock
+	mu       sync.Mutex
+	last     int64 // the instant of the last decision under the lock, in µs since 1970
+	table    table
+	most     int32 // how many buckets the table may have at most
+	rest     int16 // see rests
+	times    int16 // how many decisions of repeated count for its promotion
+	hot      atomic.Pointer[hot]
+	repeated uint64 // the fingerprint of the state that promote counts
 
-	published atomic.Pointer[publishedSlot] // a copy of a state, see published.go
-	logs      logs
-	states    []quota.State // memory for the decision that is being made
+	logs   logs
+	states []quota.State // memory for the decision that is being made
+
+	evicted atomic.Int64 // how many states it has replaced, see Stats
 
 	_ [48]byte
 }
@@ -178,11 +179,12 @@ type shard struct {
 // lock takes the lock for a decision at now, and returns the instant of the decision.
 func (sh *shard) lock(now int64) int64 {
 	sh.mu.Lock()
+	sh.recall(now)
 	return sh.instant(now)
 }
 
 // instant returns the instant of a decision. The caller has read the time now from the clock
-// and has then taken the lock. Another caller may have read a later time and got the lock
+// before it took the lock. Another caller may have read a later time and got the lock
 // first. The result is therefore never before the instant of the last decision under the lock,
 // with one exception: if that decision is a second or more ahead of now, the clock has been
 // set back, and instant returns now.
@@ -197,6 +199,7 @@ func (sh *shard) instant(now int64) int64 {
 // add returns a slot for the fingerprint id, or nil if there is no room. The slot has the
 // rank someLeft and a state that ends now. add takes no slot whose fingerprint is in keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
+	sh.recall(now) // it may move states, or put a new one in place of another
 	if sh.table == nil {
 		sh.table = make(table, 1)
 	}
@@ -208,7 +211,11 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 		sl = sh.move(sh.table, id, now, keep)
 	}
 	if sl == nil {
-		sl = sh.replace(id, keep)
+		if sl = sh.replace(id, keep); sl != nil && sh.evicted.Add(1)%mostUnlogged == 1 {
+			if _, ok := full.Pass(); ok {
+				go warnFull()
+			}
+		}
 	}
 	if sl == nil {
 		return nil
@@ -216,6 +223,10 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	sh.put(sl, slot{id: id, fate: now << fateBits})
 	return sl
 }
+
+// mostUnlogged is how many evictions do not look whether they may be logged, because that takes as
+// long as the eviction.
+const mostUnlogged = 1024
 
 // replace returns the slot of the least worth in the homes of id. If all states there have
 // the rank refusing, replace moves one of these states to its other home, where it takes the
@@ -247,9 +258,6 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 
 // put replaces the content of a slot, and forgets the log of its old state.
 func (sh *shard) put(sl *slot, s slot) {
-	if sl.id != 0 {
-		sh.unpublish(sl.id)
-	}
 	if sl.fate&hasLog != 0 {
 		sh.logs.drop(sl.b)
 	}
@@ -370,7 +378,7 @@ func (sh *shard) room(n int) []quota.State {
 	sh.states = sh.states[:n]
 	for i := range sh.states {
 		s := &sh.states[i]
-		s.At, s.A, s.B, s.C, s.Log, s.Until = 0, 0, 0, 0, nil, 0 // faster than clear for one
+		s.At, s.A, s.B, s.C, s.Log = 0, 0, 0, 0, nil // faster than clear for one
 	}
 	return sh.states
 }
@@ -380,16 +388,16 @@ func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 	if sl == nil || sl.reset() <= now {
 		return
 	}
-	s.At, s.A, s.B, s.Until = sl.at, sl.a, sl.b, sl.reset()
+	s.At, s.A, s.B = sl.at, sl.a, sl.b
 	if sl.fate&hasLog != 0 {
 		sh.logs.all[sl.b].load(s)
 	}
 }
 
 // unchanged reports whether a charge of the given cost has left the state in the slot, which is
-// now s, as it was. A charge of a negative cost does so if there are no units to give back. The
-// end of the state must then stay too: the limit of the charge may have a longer period, and
-// thus a later ResetAfter.
+// now s, as it was. A charge of a negative cost does so if there are no units to refund. The
+// end of the state must then not change either: the limit of the charge may have a longer period,
+// and thus a later ResetAfter.
 func (sl *slot) unchanged(cost int64, s *quota.State) bool {
 	return cost == 0 || cost < 0 && sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
 }
@@ -399,7 +407,6 @@ func (sh *shard) save(sl *slot, id uint64, now int64, s *quota.State, d *quota.D
 	if sl == nil {
 		return
 	}
-	sh.unpublish(id)
 	rank := int64(someLeft)
 	if d.Remaining == 0 {
 		rank = noneLeft

@@ -1,12 +1,15 @@
 package memstore
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -185,6 +188,16 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(s)
 }
 
+// TestBytes: a store of the default size that holds a million states takes at most 48 bytes for each.
+// The allocator rounds the table of a shard up to whole pages.
+func TestBytes(t *testing.T) {
+	const shards, page = 1 << 20 / minShardKeys, 8192
+	pages := (bucketsFor(minShardKeys)*int(unsafe.Sizeof(bucket{})) + page - 1) / page
+	if got := shards * pages * page; got > 48e6 {
+		t.Errorf("got %d bytes, want at most 48 million", got)
+	}
+}
+
 // TestExpiry: new keys take the slots of states that have ended, and the logs of these states
 // are freed. A state that has not ended stays.
 func TestExpiry(t *testing.T) {
@@ -347,7 +360,8 @@ func TestNamesDontCollide(t *testing.T) {
 			if err := tx.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			id := fingerprint(s.hash(c.Key), tx.Plan(0).Names)
+			names, _, _ := tx.Plan(0)
+			id := fingerprint(s.hash(c.Key), names)
 			if seen[id] {
 				alike++
 			}
@@ -357,4 +371,30 @@ func TestNamesDontCollide(t *testing.T) {
 	if alike > 0 {
 		t.Errorf("%d of %d states have the fingerprint of another limit of their key", alike, 1000*len(charges))
 	}
+}
+
+// TestEvicted: a store counts the states that it has evicted, and logs one line a minute about them.
+// A store that has room counts none, nor states that have expired.
+func TestEvicted(t *testing.T) {
+	old := slog.Default()
+	defer slog.SetDefault(old)
+	synctest.Test(t, func(t *testing.T) {
+		full.Reset()
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		s, l := New(Options{MaxKeys: 1000}), algorithms.GCRA(2, time.Minute)
+		for minute, c := range []struct{ keys, evicted, lines int }{{1000, 0, 0}, {4000, 4000 - 1136, 1}, {1000, 4000 - 1136, 1}, {4000, 2 * (4000 - 1136), 2}} {
+			for i := range c.keys {
+				s.ask(t, fmt.Sprint(minute, " ", i), l, 1)
+			}
+			synctest.Wait()
+			if got := int(s.Stats().Evicted); got < c.evicted || got > c.evicted+c.evicted/20 {
+				t.Errorf("minute %d: got %d evicted, want %d", minute, got, c.evicted)
+			}
+			if got := strings.Count(log.String(), "full store has evicted states"); got != c.lines {
+				t.Errorf("minute %d: got %d lines, want %d", minute, got, c.lines)
+			}
+			time.Sleep(time.Minute + time.Second)
+		}
+	})
 }

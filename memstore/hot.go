@@ -1,0 +1,148 @@
+package memstore
+
+import (
+	"math"
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// When many processors charge one key, they wait for the lock of its shard most of the time. A shard
+// therefore promotes the state of such a key to a hot state: a single word, which is charged by one
+// compare-and-swap without the lock. Whoever holds the lock and needs the slot of that state first
+// recalls the hot state, which writes it back to the slot. A hot state decides the transactions that
+// takeMeter decides, in the same way: one charge of a meter, without a wait.
+//
+// A client that has been refused often calls again at once. Its state is promoted even if nobody
+// waits for the lock, because a hot state writes nothing when it refuses.
+
+// promoteAfter is how many decisions under the lock a state makes before it is promoted, if no other
+// state of the shard makes one in between. It counts refusals, and charges that had to wait for the
+// lock. A promotion costs an allocation and a greatest common divisor. States that are recalled after
+// each promotion therefore cost at most that for eight decisions.
+const promoteAfter = 8
+
+// The word of a hot state has the instant of its last charge, its rank, and its debt at that instant.
+const (
+	debtBits   = 42
+	rankShift  = debtBits
+	sinceShift = debtBits + 2
+
+	mostDebt  = 1<<debtBits - 1
+	mostSince = 1<<(64-sinceShift) - 1 // µs, about a second
+	recalled  = math.MaxUint64         // no state has this rank
+)
+
+// A hot is a hot state. Its debt is counted in steps: a step is the greatest number of parts of a unit
+// of which both the period and the quota of the meter are multiples. If a debt is a multiple of a
+// step, it remains one, so a word has all of it. The fields that do not change fill a cache line, so a
+// charge invalidates only the line of the word.
+type hot struct {
+	id uint64 // the fingerprint
+	meter
+	step             int64 // in parts of a unit
+	unitSteps, drain int64 // the steps of a unit, and the steps that drain in a µs
+	base             int64 // the instants in the word are µs after base
+
+	word atomic.Uint64
+	_    [56]byte
+}
+
+// promote counts a decision of the state in sl, which the meter has made at the instant now, and makes
+// it a hot state if there were enough of them. It does not if a word cannot have all of the state.
+func (sh *shard) promote(m *meter, sl *slot, now int64) {
+	if sh.repeated != sl.id {
+		sh.repeated, sh.times = sl.id, 0
+	}
+	if sh.times++; sh.times < promoteAfter {
+		return
+	}
+	sh.times = 0
+	step := m.period
+	for b := m.quota; b != 0; {
+		step, b = b, step%b
+	}
+	full := m.size*m.period + min(m.period, m.quota) - 1
+	if full/step > mostDebt || sl.b%step != 0 || sl.at > now || sl.reset() != sl.at+m.wait(sl.a, sl.b) {
+		return
+	}
+	sh.recall(now)
+	h := &hot{id: sl.id, meter: *m, step: step, unitSteps: m.period / step, drain: m.quota / step, base: sl.at}
+	h.word.Store(uint64(sl.rank())<<rankShift | uint64(sl.a*h.unitSteps+sl.b/step))
+	sh.hot.Store(h)
+}
+
+// recall writes the hot state back to its slot, if there is one. The caller holds the lock. If the
+// time since the base no longer fits into the word, the state is soon promoted again.
+func (sh *shard) recall(now int64) {
+	h := sh.hot.Load()
+	if h == nil {
+		return
+	}
+	sh.hot.Store(nil)
+	w := h.word.Swap(recalled)
+	sl, steps := sh.table.find(h.id), int64(w&mostDebt)
+	sl.at, sl.a, sl.b = h.base+int64(w>>sinceShift), steps/h.unitSteps, steps%h.unitSteps*h.step
+	sl.fate = (sl.at+h.wait(sl.a, sl.b))<<fateBits | int64(w>>rankShift)&rankMask
+	sh.last = max(sh.last, sl.at)
+	if now-h.base > mostSince {
+		sh.repeated, sh.times = h.id, promoteAfter-1
+	}
+}
+
+// take decides t, which has one charge of the meter m. Otherwise it returns false, and the caller must
+// take the lock, because the state was recalled, or because the hot state cannot decide t.
+func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
+	cost := t.Charges[0].Cost
+	if !h.isFor(t, m, cost) {
+		return false
+	}
+	for {
+		w := h.word.Load()
+		last, now := h.base+int64(w>>sinceShift), clock
+		if uint64(last-now) < 1e6 { // see shard.instant
+			now = last
+		}
+		if w == recalled || now < last {
+			return false
+		}
+		steps := h.left(w&mostDebt, now-last)
+		d := debt{units: steps / h.unitSteps, parts: steps % h.unitSteps * h.step}
+		allowed, rank, next := m.fits(&d, cost), int64(w>>rankShift)&rankMask, w
+		switch {
+		case !allowed && steps > 0:
+			next = w&^(rankMask<<rankShift) | refusing<<rankShift
+		case allowed && cost > 0:
+			if now-h.base > mostSince {
+				return false
+			}
+			if steps == 0 {
+				rank = someLeft
+			}
+			if d.units += cost; m.lacks(&d, 1) {
+				rank = max(rank, noneLeft)
+			}
+			next = uint64(now-h.base)<<sinceShift | uint64(rank)<<rankShift | uint64(steps+cost*h.unitSteps)
+		}
+		if next == w || h.word.CompareAndSwap(w, next) {
+			prepare(t, now)
+			m.explain(&t.Decisions[0], &d, now, cost, allowed)
+			return true
+		}
+	}
+}
+
+// isFor reports whether t has what a hot state decides: a charge of its own meter, without a wait.
+func (h *hot) isFor(t *quota.Transaction, m *meter, cost int64) bool {
+	return *m == h.meter && atOnce(t) && m.decides(cost)
+}
+
+// left returns what is left of a debt after micros.
+func (h *hot) left(steps uint64, micros int64) int64 {
+	hi, gone := bits.Mul64(uint64(micros), uint64(h.drain))
+	if hi > 0 || gone >= steps {
+		return 0
+	}
+	return int64(steps - gone)
+}
