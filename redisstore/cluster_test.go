@@ -1,7 +1,12 @@
 package redisstore_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +14,8 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -16,9 +23,7 @@ import (
 // TestCluster: when the master of a key dies or hangs, its replica replaces it, and the
 // store finds the new master.
 func TestCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds until a cluster agrees")
-	}
+	rounds.Slow(t, "it takes seconds until a cluster agrees")
 	failover(t, func(t *testing.T) set {
 		c := redistest.Cluster(t, 3, 1)
 		const key = "k"
@@ -101,3 +106,372 @@ func reshard(t *testing.T, c *redistest.ClusterSet, store *redisstore.Store, key
 		}
 	}
 }
+
+// apart returns n keys that are in different slots.
+func apart(s *redisstore.Store, n int) (keys []string) {
+	slots := map[string]bool{}
+	for i := 0; len(keys) < n; i++ {
+		if key := fmt.Sprint("key ", i); !slots[s.Slot(key)] {
+			slots[s.Slot(key)] = true
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// spreads calls f twice: with a store in a cluster and with a store in a ring. Both stores
+// keep keys on several nodes.
+func spreads(t *testing.T, f func(t *testing.T, store *redisstore.Store)) {
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.Cluster(t, 3, 0)
+		f(t, newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, c.Addrs()...)))))
+	})
+	t.Run("ring", func(t *testing.T) {
+		f(t, newStore(t, client(t, redis.NewRing(&redis.RingOptions{Addrs: map[string]string{
+			"1": redistest.Server(t).Addr(), "2": redistest.Server(t).Addr(),
+		}}))))
+	})
+}
+
+func take(t *testing.T, store quota.Store, charges ...quota.Charge) *quota.Transaction {
+	t.Helper()
+	tx := &quota.Transaction{Charges: charges}
+	if err := store.Take(t.Context(), tx); err != nil {
+		t.Fatalf("Take: %v", err)
+	}
+	return tx
+}
+
+// takeEach takes a batch in one call.
+func takeEach(t *testing.T, store *redisstore.Store, what string, batch []*quota.Transaction) {
+	t.Helper()
+	for i, err := range store.TakeEach(t.Context(), batch) {
+		if err != nil {
+			t.Fatalf("%s: %d of a batch of %d: %v", what, i, len(batch), err)
+		}
+	}
+}
+
+// TestSpread: a transaction on keys in different slots spends all of its charges or none,
+// and each charge gets a decision.
+func TestSpread(t *testing.T) {
+	t.Parallel() // it mostly waits for its servers to start
+	spreads(t, func(t *testing.T, store *redisstore.Store) {
+		keys := apart(store, 6)
+		charge := func(i int, cost int64) quota.Charge {
+			return quota.Charge{Rule: "r", Key: keys[i], Limit: algorithms.AnchoredWindow(5, time.Hour), Cost: cost}
+		}
+		two := charge(1, 2)
+		two.Limit = two.Limit.Named("two")
+		never := charge(3, 6)
+		tests := []struct {
+			what      string
+			charges   []quota.Charge
+			allowed   []bool
+			remaining []int64
+		}{
+			{"all fit", []quota.Charge{charge(0, 1), charge(1, 2), two}, []bool{true, true, true}, []int64{4, 3, 3}},
+			{"and again", []quota.Charge{two, charge(1, 2), charge(0, 4)}, []bool{true, true, true}, []int64{1, 1, 0}},
+			{"the last is full", []quota.Charge{charge(1, 1), charge(2, 1), charge(0, 1)}, []bool{true, true, false}, []int64{1, 5, 0}},
+			{"the first is full", []quota.Charge{charge(0, 1), charge(2, 1), charge(1, 1)}, []bool{false, true, true}, []int64{0, 5, 1}},
+			{"one never fits", []quota.Charge{charge(2, 1), never, charge(4, 1)}, []bool{true, false, true}, []int64{5, 5, 5}},
+			{"a gift that is refused with the rest", []quota.Charge{charge(1, -1), never}, []bool{true, false}, []int64{1, 5}},
+			{"looks", []quota.Charge{charge(0, 0), charge(1, 0), charge(2, 0), charge(3, 0)}, []bool{true, true, true, true}, []int64{0, 1, 5, 5}},
+			{"a gift that counts", []quota.Charge{charge(1, -1), charge(2, 1), charge(0, 0)}, []bool{true, true, true}, []int64{2, 4, 0}},
+			{"and did", []quota.Charge{charge(1, 2), charge(2, 4)}, []bool{true, true}, []int64{0, 0}},
+		}
+		for _, test := range tests {
+			tx := take(t, store, test.charges...)
+			for i, d := range tx.Decisions {
+				if d.Allowed != test.allowed[i] || d.Remaining != test.remaining[i] {
+					t.Errorf("%s: charge %d: got %v and %d left, want %v and %d", test.what, i, d.Allowed, d.Remaining, test.allowed[i], test.remaining[i])
+				}
+			}
+		}
+		tx := take(t, store, never, charge(0, 1))
+		if tx.Decisions[0].RetryAfter != quota.Never || tx.Decisions[1].RetryAfter <= 0 || tx.Wait != 0 {
+			t.Errorf("refused: got %+v and Wait %v", tx.Decisions, tx.Wait)
+		}
+		tx = &quota.Transaction{Charges: []quota.Charge{charge(0, 1), charge(4, 1)}, Within: 2 * time.Hour}
+		if err := store.Take(t.Context(), tx); err != nil || tx.Allowed() || tx.Wait != 0 {
+			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal without a wait", err, tx.Allowed(), tx.Wait)
+		}
+	})
+}
+
+// TestSpreadRace: concurrent transactions on keys of different slots never get more units than
+// the limits allow. Few units are lost, that is, spent by a transaction that was not admitted.
+func TestSpreadRace(t *testing.T) {
+	rounds.Slow(t, "races on several servers")
+	t.Parallel() // it mostly waits for its servers to start
+	spreads(t, func(t *testing.T, store *redisstore.Store) {
+		const units, each, keys = 100, 40, 6
+		names := apart(store, keys)
+		for _, l := range []quota.Limit{
+			algorithms.GCRA(units, 2400*time.Hour), algorithms.AnchoredWindow(units, time.Hour), algorithms.SlidingLog(units, time.Hour),
+		} {
+			charge := func(key int, cost int64) quota.Charge {
+				return quota.Charge{Rule: "r", Key: names[key], Limit: l, Cost: cost}
+			}
+			spent := make([]atomic.Int64, keys)
+			weirtest.Together(goroutines, func(int) {
+				for range each {
+					used := rand.Perm(keys)[:2+rand.IntN(2)]
+					spendOn(t, store, spent, used, func(key int) []quota.Charge { return []quota.Charge{charge(key, 1)} })
+				}
+			})
+			admitted, lost := int64(0), int64(0)
+			for key := range keys {
+				got := units - take(t, store, charge(key, 0)).Decisions[0].Remaining
+				want := spent[key].Load()
+				if want > units || got < want {
+					t.Errorf("%v, key %d: got %d admitted of %d, and %d spent", l, key, want, units, got)
+				}
+				admitted, lost = admitted+want, lost+got-want
+			}
+			t.Logf("%v: %d units admitted, %d lost in races", l, admitted, lost)
+			if lost > admitted/4 {
+				t.Errorf("%v: got %d units lost in races of %d admitted, want few", l, lost, admitted)
+			}
+		}
+	})
+}
+
+// A load is four goroutines that charge one key again and again, and counts of the results.
+type load struct {
+	charges  []quota.Charge
+	admitted atomic.Int64
+	errs     atomic.Int64
+	slowest  atomic.Int64 // ns
+	last     atomic.Int64 // the time of the last error, in ns since 1970
+	lastErr  atomic.Value
+	stop     func()
+}
+
+const plenty = 1_000_000
+
+// loadKey starts a load on a key. Redis keeps the limits of the load in two values. Their
+// quotas are not used up.
+func loadKey(t *testing.T, store quota.Store, key string, pause time.Duration) *load {
+	l := &load{}
+	for _, limit := range []quota.Limit{
+		algorithms.AnchoredWindow(plenty, time.Hour), algorithms.GCRA(1, 10*time.Minute).WithBurst(plenty),
+		algorithms.SlidingLog(plenty, time.Hour), algorithms.SlidingLog(plenty, 2*time.Hour).Named("2h"),
+	} {
+		l.charges = append(l.charges, quota.Charge{Rule: "r", Key: key, Limit: limit, Cost: 1})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			tx := quota.Transaction{Charges: l.charges}
+			for ctx.Err() == nil {
+				begin := time.Now()
+				err := store.Take(context.Background(), &tx)
+				if d := int64(time.Since(begin)); d > l.slowest.Load() {
+					l.slowest.Store(d)
+				}
+				switch {
+				case err != nil:
+					l.errs.Add(1)
+					l.last.Store(time.Now().UnixNano())
+					l.lastErr.Store(err.Error())
+				case tx.Allowed():
+					l.admitted.Add(1)
+				}
+				time.Sleep(pause)
+			}
+		})
+	}
+	l.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(l.stop)
+	return l
+}
+
+// goesOn returns when n more charges were admitted.
+func (l *load) goesOn(t *testing.T, n int64) {
+	t.Helper()
+	want := l.admitted.Load() + n
+	for begin := time.Now(); l.admitted.Load() < want; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("got %d admitted, want %d; the last error is %v", l.admitted.Load(), want, l.lastErr.Load())
+		}
+	}
+}
+
+// spent returns how many units were spent under each limit, as Redis counts them.
+func (l *load) spent(t *testing.T, store quota.Store) (units []int64) {
+	tx := quota.Transaction{}
+	for _, c := range l.charges {
+		c.Cost = 0
+		tx.Charges = append(tx.Charges, c)
+	}
+	eventually(t, "a look", func() error { return store.Take(context.Background(), &tx) })
+	for _, d := range tx.Decisions {
+		units = append(units, plenty-d.Remaining)
+	}
+	return units
+}
+
+// A set is a group of Redis servers that replaces a master that is gone: Sentinel or a
+// cluster.
+type set struct {
+	options *redis.UniversalOptions
+	key     string
+	kill    func() // kills the master of the key
+	pause   func()
+	resume  func()
+}
+
+// failover kills the master under load, and in a second test pauses it. There must be
+// decisions again within 4 s. failover logs how many units were admitted twice: the units that
+// clients were granted and that the new master does not count.
+func failover(t *testing.T, start func(t *testing.T) set) {
+	const within = 4 * time.Second
+	for _, how := range []string{"killed", "paused"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			// A busy machine may delay the election of a master, so the better of two
+			// attempts counts.
+			for attempt := 1; ; attempt++ {
+				outage := failoverOnce(t, how, start(t))
+				if outage <= within {
+					return
+				}
+				if attempt == 2 {
+					t.Errorf("got decisions again after %v, want them within %v", outage, within)
+					return
+				}
+				t.Logf("decisions again only after %v: once more", outage)
+			}
+		})
+	}
+}
+
+func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
+	rdb := client(t, redis.NewUniversalClient(s.options))
+	store, err := redisstore.New(rdb, redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := loadKey(t, store, s.key, time.Millisecond)
+	l.goesOn(t, 500)
+	errs := l.errs.Load()
+
+	begin := time.Now()
+	if how == "killed" {
+		s.kill()
+	} else {
+		s.pause()
+	}
+	for l.errs.Load() == errs { // until the store notices
+		time.Sleep(100 * time.Microsecond)
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("got no error with the master gone")
+		}
+	}
+	l.goesOn(t, 100)
+	outage = time.Unix(0, l.last.Load()).Sub(begin)
+	l.goesOn(t, 500)
+	if how == "paused" {
+		s.resume() // the old master then still decides for a moment
+		l.goesOn(t, 500)
+	}
+	l.stop()
+	if slowest := time.Duration(l.slowest.Load()); slowest > 10*budget {
+		t.Errorf("got an answer after %v, want %v", slowest, budget)
+	}
+	admitted, spent := l.admitted.Load(), l.spent(t, store)
+	t.Logf("master %s: decisions again after %v; %d admitted, %d errors, slowest answer %v; spent %v: %d admitted twice",
+		how, outage.Round(time.Millisecond), admitted, l.errs.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond), spent, max(0, admitted-spent[0]))
+	for _, n := range spent[1:] {
+		if n != spent[0] {
+			t.Errorf("got %v units spent, want as many under each limit", spent)
+		}
+	}
+	if unknown := l.errs.Load(); spent[0] > admitted+unknown {
+		t.Errorf("got %d units spent, want %d admitted and %d without an answer at most", spent[0], admitted, unknown)
+	}
+	return outage
+}
+
+// TestSentinel: when the master dies or hangs, Sentinel makes a replica the master, and the
+// store finds the new master.
+func TestSentinel(t *testing.T) {
+	rounds.Slow(t, "it takes seconds until Sentinels agree")
+	failover(t, func(t *testing.T) set {
+		s := redistest.Sentinel(t)
+		o := redisstore.ClientOptions(0, s.Addrs()...)
+		o.MasterName = redistest.MasterName
+		return set{options: o, key: "k", kill: s.Master.Kill, pause: s.Master.Pause, resume: s.Master.Resume}
+	})
+}
+
+// TestSentinelPlanned measures how many units are admitted twice during SENTINEL FAILOVER.
+// Sentinel makes a replica the master, and tells the old master up to a second later. The new
+// master never learns of units that the old master admits in that time. There are only few
+// such units if the old master needs all replicas for a write, or if its writes are paused
+// before the failover.
+func TestSentinelPlanned(t *testing.T) {
+	rounds.Slow(t, "it takes seconds until Sentinels agree")
+	for _, c := range []struct {
+		name    string
+		prepare []string // a command for the old master
+		bounded bool
+	}{
+		{"as it is", nil, false},
+		{"all replicas needed", []string{"CONFIG", "SET", "min-replicas-to-write", "2"}, true},
+		{"writes paused", []string{"CLIENT", "PAUSE", "5000", "WRITE"}, true},
+	} {
+		if c.prepare == nil && !rounds.Long() {
+			continue // this one only measures
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			planFailover(t, c.prepare, c.bounded)
+		})
+	}
+}
+
+// planFailover asks Sentinel for a failover under load. If bounded is set, only units that
+// are under way may be admitted twice.
+func planFailover(t *testing.T, prepare []string, bounded bool) {
+	t.Helper()
+	s := redistest.Sentinel(t)
+	o := redisstore.ClientOptions(0, s.Addrs()...)
+	o.MasterName = redistest.MasterName
+	store, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := loadKey(t, store, "k", time.Millisecond)
+	l.goesOn(t, 500)
+	if prepare != nil {
+		if _, err := s.Master.Do(prepare...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := l.errs.Load()
+	begin := time.Now()
+	if _, err := s.Sentinels[0].Do("SENTINEL", "FAILOVER", redistest.MasterName); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a new master", func() error {
+		if s.Current() == s.Master {
+			return errStill
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second) // until all servers know the new master
+	l.goesOn(t, 500)
+	l.stop()
+	admitted, spent := l.admitted.Load(), l.spent(t, store)
+	twice := max(0, admitted-spent[0])
+	t.Logf("%d admitted, %d of them twice; %d errors, the last %v after the order: %v", admitted, twice, l.errs.Load()-errs,
+		time.Unix(0, l.last.Load()).Sub(begin).Round(time.Millisecond), l.lastErr.Load())
+	if bounded && twice > 20 {
+		t.Errorf("got %d admitted twice, want none, or the few under way", twice)
+	}
+}
+
+var errStill = errors.New("the old master")

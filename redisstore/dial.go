@@ -12,9 +12,8 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// dials is a hook of the client. It remembers why the last attempt to connect failed, so that
-// errors can say why. The client itself may report a failure only after several attempts, long
-// after the timeout.
+// dials remember why the last attempt to connect failed, so that errors can say why. The client
+// itself may report a failure only after several attempts, long after the timeout.
 type dials struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 	made   atomic.Int64               // how many attempts have succeeded
@@ -29,26 +28,39 @@ type failedDial struct {
 // time is longer than the half second after which go-redis tries again.
 const untilNextDial = time.Second
 
+// A dialHook is a hook of the client of one node. It notes attempts to connect in dials, and keeps the
+// connections.
+type dialHook struct {
+	*dials
+	conns *queue.Conns
+}
+
+// watch adds a hook to the client of a node.
+func (s *Store) watch(node *redis.Client) {
+	h := dialHook{&s.dials, queue.NewConns()}
+	s.conns.Store(node, h.conns)
+	node.AddHook(h)
+}
+
 // DialHook implements redis.Hook.
-func (d *dials) DialHook(next redis.DialHook) redis.DialHook {
+func (d dialHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := next(ctx, network, addr)
+		conn, err := d.conns.Dial(func() (net.Conn, error) { return next(ctx, network, addr) })
 		if err != nil {
 			d.failed.Store(&failedDial{err, time.Now()})
 		} else {
 			d.failed.Store(nil)
 			d.made.Add(1)
-			conn = queue.Promptly(conn)
 		}
 		return conn, err
 	}
 }
 
 // ProcessHook implements redis.Hook. It does nothing.
-func (d *dials) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
+func (dialHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 
 // ProcessPipelineHook implements redis.Hook. It does nothing.
-func (d *dials) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
+func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
 // timeout returns ErrTimeout with its cause: a connection that has just failed, or else err,
 // which may be nil.

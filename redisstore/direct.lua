@@ -1,54 +1,88 @@
--- These lines decide the charges of one value whose states are no logs, if the value has only
+-- These lines evaluate the charges of one value whose states are no logs, if the value begins with
 -- their states. No state has a C, because its value would have other ids. Each charge has the
--- same cost, or the cost 0. `break` leaves the transaction to general.lua. For the signs that are
--- no Lua see expand.
+-- same cost, or the cost 0. `break` leaves the transaction to general.lua. This file is a
+-- template: see expand.go.
 do
-  text¤ = call('GET', KEYS[¤])
-  local ids = IDS
-  if text¤ and (#text¤ ~= #ids + 32 * («1| + ») or find(text¤, ids, 1, true) ~= 1) then break end
-  reply¤ = text¤ or string.rep('\0', 32 * («1| + »)) -- a key never seen
-  local «at#, a#, b#, till#» = fields('<«dddd|»', reply¤, text¤ and #ids + 1 or 1)
-  if «at# > now| or » then
-    if not catch_up or ¤ > 1 then break end
-    catch_up(math.max(«at#»)) -- see servertime.go
+  text_v = call('GET', KEY)
+  local ids, kept, rest = IDS -- until when the value keeps other states, and those states
+  reply_v = text_v or string.rep('\0', 32 * CHARGES) -- a key never seen
+  local from = text_v and #ids + 1 or 1
+  if text_v and (#text_v ~= #ids + 32 * CHARGES or find(text_v, ids, 1, true) ~= 1) then
+    -- Other states may follow, of limits that were removed or that only other processes know.
+    -- general.lua has put these states first.
+    local last, own = #ids < #text_v and find(text_v, ';', #ids, true), string.sub(ids, 1, -2) .. ','
+    local c = string.match(own, '[^,]+,$') -- after its state, the last one has its C under the same id
+    if not last or find(text_v, own, 1, true) ~= 1 or find(text_v, c, #ids + 1, true) == #ids + 1 or
+      find(text_v, string.sub(c, 1, -2) .. ';', #ids + 1, true) == #ids + 1 then break end
+    ids, from = string.sub(text_v, 1, last), 1
+    reply_v, rest = string.sub(text_v, last + 1, last + 32 * CHARGES), string.sub(text_v, last + 1 + 32 * CHARGES)
+    if #rest == 0 or #rest % 32 ~= 0 then break end
+    kept = now
+    for i = 25, #rest, 32 do
+      local till = fields('<d', rest, i)
+      if till > now and till - now <= 4503599627370496 then kept = math.max(kept or till, till) else kept = nil break end
+    end
+    if not kept then break end
   end
-  local old, changed = 0, false «?or true| »
-  «if till# > old then old = till# end|
-  »
+  local LIST{at_i, a_i, b_i, till_i} = fields('<TIMES{dddd}', reply_v, from)
+  if ANY{at_i > now} then
+    if not catch_up or VALUE > 1 then break end
+    catch_up(math.max(LIST{at_i})) -- see servertime.go
+  end
+  local old, changed = 0, SPENDS
+  -- each charge
+  if till_i > old then old = till_i end
+  -- end
   do
-    local «NUMBERS», cost, longest = numbers(PACKED)
+    local LIST{NUMBERS}, cost, longest = numbers(PACKED)
     within = longest
-    «<do local at, a, b, till = cancel@(at#, a#, b#, till#, now, INSTANT, -cost, x#, y#, z#, EDGES, 0) if at then changed, at#, a#, b#, till# = true, at, a, b, till if till <= now then at#, a#, b#, till# = 0, 0, 0, 0 end end end|
-    »
+    -- each charge that cancels
+    do
+      local at, a, b, till = CANCEL(at_i, a_i, b_i, till_i, now, of_i, -cost, x_i, y_i, z_i, EDGES, 0)
+      if at then
+        changed, at_i, a_i, b_i, till_i = true, at, a, b, till
+        if till <= now then at_i, a_i, b_i, till_i = 0, 0, 0, 0 end
+      end
+    end
+    -- end
     repeat
-      «?if wait ~= 0 then break end wait, at#, a#, b#, till# = take@(at#, a#, b#, till#, now, cost, x#, y#, z#, EDGES, 0)|
-      »
+      -- each charge that spends
+      if wait ~= 0 then break end
+      TAKE
+      -- end
     until true
   end
   if wait == 0 and changed then
     local last = now
-    «!if till# > last then last = till# end|
-    »
-    «?if till# > last then last = till# elseif till# <= now then at#, a#, b#, till# = 0, 0, 0, 0 end|
-    »
+    -- each charge that looks or cancels
+    if till_i > last then last = till_i end
+    -- end
+    -- each charge that spends
+    if till_i > last then last = till_i elseif till_i <= now then at_i, a_i, b_i, till_i = 0, 0, 0, 0 end
+    -- end
     if last > now then
-      if last - now > 4503599627370496 then return -¤ end -- see general.lua
-      value¤ = pack('<c0«dddd|»', ids, «at#, a#, b#, till#»)
+      if last - now > 4503599627370496 then return -VALUE end -- see general.lua
+      value_v = pack('<c0TIMES{dddd}', ids, LIST{at_i, a_i, b_i, till_i})
       last = last + -last % 1000000
-      if last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua
+      if rest and kept >= last then
+        if call('PTTL', KEY) < (last - now) / 1000 + slack_ms then break end -- see general.lua
+      elseif rest or last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua
         local ms = last - now + 1999
-        ttl¤ = string.format('%d', (ms - ms % 1000) / 1000)
+        ttl_v = string.format('%d', (ms - ms % 1000) / 1000 + slack_ms)
+        if rest then value_v = value_v .. rest end
       end
+    elseif rest then
+      break
     else
-      value¤ = ''
+      value_v = ''
     end
   end
 end
 -- write
-if value¤ == '' then
-  if text¤ then call('DEL', KEYS[¤]) end
-elseif ttl¤ then
-  call('PSETEX', KEYS[¤], ttl¤, value¤)
-elseif value¤ then
-  call('SETRANGE', KEYS[¤], '0', value¤) -- as long as the old value; SET with KEEPTTL would take 0.3 µs more
+if value_v == '' then
+  if text_v then call('DEL', KEY) end
+elseif ttl_v then
+  call('PSETEX', KEY, ttl_v, value_v)
+elseif value_v then
+  call('SETRANGE', KEY, '0', value_v) -- as long as the old value; SET with KEEPTTL would take 0.3 µs more
 end

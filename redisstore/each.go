@@ -6,16 +6,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// TakeEach implements quota.Batcher. It returns the same results as successive calls to Take, but
-// usually needs only one round trip. Options.Timeout applies to the whole batch. In a cluster,
+// TakeEach implements optional.Batcher. It returns the same results as successive calls to Take,
+// but usually needs only one round trip. Options.Timeout applies to the whole batch. In a cluster,
 // TakeEach makes one round trip per slot, all of them concurrently. If any transaction has keys in
-// several slots, TakeEach evaluates all transactions one by one.
+// several slots, TakeEach evaluates all transactions one by one. While a slot moves to another node,
+// transactions with keys in this slot may be evaluated in a different order.
 func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	if err := ctx.Err(); err != nil {
 		return slices.Repeat([]error{err}, len(ts))
@@ -26,7 +27,7 @@ func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	failed := false
 	for i, err := range errs {
 		if err != nil {
-			errs[i], failed = s.timeoutCause(ctx, s.judge(budget, ts[i], err)), true
+			errs[i], failed = s.timeoutCause(ctx, s.classify(budget, ts[i], err)), true
 		}
 	}
 	if !failed {
@@ -35,11 +36,11 @@ func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	return errs
 }
 
-// group returns the calls that decide ts. Transactions with equal charges share a call if
-// they are additive and no transaction between them charges their key. group sets the error
+// group returns the evals that decide ts. Transactions with equal charges share an eval if they
+// are additive and no transaction between them charges their key. group sets the error
 // of each invalid transaction in errs.
-func (s *Store) group(ts []*quota.Transaction, errs []error) (calls []*call) {
-	last := map[string]*call{} // by key: the last call that charges the key
+func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
+	last := map[string]*eval{} // by key: the last eval that charges the key
 	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
@@ -49,84 +50,85 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (calls []*call) {
 			t.Decide(around[0], nil)
 			continue
 		}
-		c := last[storedkey.Of(t.Charges[0].Key)]
-		if c == nil || !c.joins(t) {
-			c = &call{within: longestWait(t)}
-			calls = append(calls, c)
+		e := last[storedkey.Of(t.Charges[0].Key)]
+		if e == nil || !e.joins(t) {
+			e = &eval{within: longestWait(t)}
+			evals = append(evals, e)
 			for j := range t.Charges {
-				last[storedkey.Of(t.Charges[j].Key)] = c
+				last[storedkey.Of(t.Charges[j].Key)] = e
 			}
 		}
-		c.ts, c.of = append(c.ts, t), append(c.of, i)
+		e.ts, e.of = append(e.ts, t), append(e.of, i)
 	}
-	return slices.DeleteFunc(calls, func(c *call) bool {
-		err := s.prepare(c, around)
-		for _, i := range c.of {
+	return slices.DeleteFunc(evals, func(e *eval) bool {
+		err := s.prepare(e, around)
+		for _, i := range e.of {
 			errs[i] = err
 		}
 		return err != nil
 	})
 }
 
-// joins reports whether t may join the call: whether its charges equal those of the call, and
-// a script can decide many such transactions in one step.
-func (c *call) joins(t *quota.Transaction) bool {
-	return atOnce(c.ts[0]) && atOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
-		a, ok := c.Limit.Algorithm.(Additive)
-		return !ok || !compare.Can(a) || c.Cost < 0 || c.Key != t.Charges[0].Key
-	}) && slices.Equal(t.Charges, c.ts[0].Charges)
+// joins reports whether t may join the eval: whether its charges equal those of the eval, and a
+// script can decide many such transactions in one step.
+func (e *eval) joins(t *quota.Transaction) bool {
+	return spendsAtOnce(e.ts[0]) && spendsAtOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
+		a, ok := c.Limit.Algorithm.(additive)
+		return !ok || !safe.Comparable(a) || c.Cost < 0 || c.Key != t.Charges[0].Key
+	}) && slices.Equal(t.Charges, e.ts[0].Charges)
 }
 
-// atOnce reports whether t spends its charges now or not at all.
-func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && longestWait(t) == 0 }
+// spendsAtOnce reports whether t spends its charges now or not at all.
+func spendsAtOnce(t *quota.Transaction) bool {
+	return t.Mode == quota.ModeSpend && longestWait(t) == 0
+}
 
-// decideAll decides calls in one round trip, or in a cluster in one round trip for each
-// slot. If a call in a cluster has keys of several slots, decideAll decides all calls one
-// by one.
-func (s *Store) decideAll(ctx context.Context, calls []*call, errs []error) {
+// decideAll decides evals in one round trip, or in a cluster in one round trip for each slot. If
+// an eval in a cluster has keys of several slots, decideAll decides all transactions one by one.
+func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	if s.queue != nil {
-		s.decideLine(ctx, calls, errs)
+		s.decideBatch(ctx, evals, errs)
 		return
 	}
-	lines := map[string][]*call{}
-	for _, c := range calls {
-		if s.split(c.ts[0]) != nil { // calls of other slots must not overtake this one
-			for _, c := range calls {
-				s.takeAlone(ctx, c, errs)
+	slots := map[string][]*eval{}
+	for _, e := range evals {
+		if s.split(e.ts[0]) != nil { // evals of other slots must not overtake this one
+			for _, e := range evals {
+				s.takeAlone(ctx, e, errs)
 			}
 			return
 		}
-		slot := s.slot(c.ts[0].Charges[0].Key)
-		lines[slot] = append(lines[slot], c)
+		slot := s.slot(e.ts[0].Charges[0].Key)
+		slots[slot] = append(slots[slot], e)
 	}
 	var wg sync.WaitGroup
-	for _, line := range lines {
-		wg.Go(func() { s.decideLine(ctx, line, errs) })
+	for _, batch := range slots {
+		wg.Go(func() { s.decideBatch(ctx, batch, errs) })
 	}
 	wg.Wait()
 }
 
-// decideLine decides calls of one node, in one round trip.
-func (s *Store) decideLine(ctx context.Context, calls []*call, errs []error) {
-	cmds, err := s.send(ctx, calls...)
-	for i, c := range calls {
-		e := err
-		if e == nil {
-			e = c.explain(s, cmds[i])
+// decideBatch decides evals of one node, in one round trip.
+func (s *Store) decideBatch(ctx context.Context, evals []*eval, errs []error) {
+	cmds, err := s.send(ctx, evals...)
+	for i, e := range evals {
+		decided := err
+		if decided == nil {
+			decided = e.decide(s, cmds[i])
 		}
-		if _, ok := beyondEdges(e); ok {
-			s.takeAlone(ctx, c, errs)
+		if _, ok := beyondEdges(decided); ok {
+			s.takeAlone(ctx, e, errs)
 			continue
 		}
-		for _, j := range c.of {
-			errs[j] = e
+		for _, j := range e.of {
+			errs[j] = decided
 		}
 	}
 }
 
-// takeAlone decides the transactions of a call one by one, each with its own call.
-func (s *Store) takeAlone(ctx context.Context, c *call, errs []error) {
-	for i, t := range c.ts {
-		errs[c.of[i]] = s.take(ctx, t)
+// takeAlone evaluates the transactions of an eval one by one, each with its own eval.
+func (s *Store) takeAlone(ctx context.Context, e *eval, errs []error) {
+	for i, t := range e.ts {
+		errs[e.of[i]] = s.take(ctx, t)
 	}
 }

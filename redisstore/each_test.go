@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,5 +134,58 @@ func TestTakeEachInOrder(t *testing.T) {
 	}
 	if !first.Allowed() || second.Allowed() {
 		t.Errorf("got allowed %v and %v, want that the first gets the last unit", first.Allowed(), second.Allowed())
+	}
+}
+
+// TestTakeEachFlushed: a batch is decided in order, too, if the server has lost scripts that it had:
+// all of them after SCRIPT FLUSH, or, from Redis 7.4 on, one that was not used for a long time.
+func TestTakeEachFlushed(t *testing.T) {
+	lua := redistest.Lua54(t)
+	store := newStore(t, client(t, redis.NewUniversalClient(optionsOf(lua.Addr(), nil))))
+	five := algorithms.GCRA(5, time.Hour).Named("five")
+	all := func(key string) *quota.Transaction {
+		return &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: key, Limit: five, Cost: 5}}}
+	}
+	one := func(key string) *quota.Transaction { // another shape, so another script
+		other := quota.Charge{Rule: "r", Key: key, Limit: algorithms.FixedWindow(9, time.Hour).Named("other"), Cost: 1}
+		return &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: key, Limit: five, Cost: 1}, other}}
+	}
+	take := func(ts ...*quota.Transaction) {
+		t.Helper()
+		if errs := store.TakeEach(t.Context(), ts); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	lost := "" // the hash of a script that the server has lost
+	lua.Around(func(args []string, run func() string) string {
+		if strings.EqualFold(args[0], "evalsha") && args[1] == lost {
+			return "-NOSCRIPT No matching script. Please use EVAL.\r\n"
+		}
+		return run()
+	})
+	hashOf := func(tx *quota.Transaction) string {
+		hash, err := store.Hash(tx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hash
+	}
+	for i, lose := range []func(){
+		func() { take(all("x"), all("y")) }, // the server never had the second script
+		func() {
+			take(all("x"), one("x"))
+			store.ForgetUse() // as if it were long ago
+			lost = hashOf(all("x"))
+		},
+	} {
+		lose()
+		first, second := all(fmt.Sprint("k", i)), one(fmt.Sprint("k", i))
+		if i == 0 {
+			lost = hashOf(first)
+		}
+		take(first, second)
+		if !first.Allowed() || second.Allowed() {
+			t.Errorf("%d: got allowed %v and %v, want true and false", i, first.Allowed(), second.Allowed())
+		}
 	}
 }

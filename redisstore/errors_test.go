@@ -96,7 +96,7 @@ func TestCorruptLog(t *testing.T) {
 	double := func(x float64) string {
 		return string(binary.LittleEndian.AppendUint64(nil, math.Float64bits(x)))
 	}
-	const head = len("few/sliding-log;")
+	const head = len("few/1h/sliding-log;")
 	for name, test := range map[string]struct {
 		field string
 		at    int    // where the damage begins in the field; field h begins with the ids

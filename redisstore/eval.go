@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
@@ -38,26 +39,26 @@ func longestWait(t *quota.Transaction) int64 {
 	return max(0, int64(min(t.Within, quota.MaxTicks*time.Microsecond)/time.Microsecond))
 }
 
-// take decides a transaction.
+// take evaluates a transaction.
 func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 	if parts := s.split(t); parts != nil {
 		return s.takeParts(ctx, t, parts)
 	}
-	return s.decide(ctx, t)
+	return s.takeOne(ctx, t)
 }
 
-// decide decides a transaction of one slot. It makes one call, and one more for each window of
-// a calendar that the script needs and did not get.
-func (s *Store) decide(ctx context.Context, t *quota.Transaction) error {
+// takeOne evaluates a transaction of one slot. It makes one call, and one more for each window of a
+// calendar that the script needs and did not get.
+func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
-		c := &call{ts: []*quota.Transaction{t}, within: longestWait(t)}
-		if err := s.prepare(c, around); err != nil {
+		e := &eval{ts: []*quota.Transaction{t}, within: longestWait(t)}
+		if err := s.prepare(e, around); err != nil {
 			return err
 		}
-		cmds, err := s.send(ctx, c)
+		cmds, err := s.send(ctx, e)
 		if err == nil {
-			err = c.explain(s, cmds[0])
+			err = e.decide(s, cmds[0])
 		}
 		at, ok := beyondEdges(err)
 		if !ok {
@@ -76,8 +77,8 @@ func (s *Store) decide(ctx context.Context, t *quota.Transaction) error {
 // Long before that, a transaction takes longer than Timeout.
 const mostCharges = 10_000
 
-// A call decides transactions that have equal charges.
-type call struct {
+// An eval is one run of a script, which evaluates transactions that have equal charges.
+type eval struct {
 	ts     []*quota.Transaction
 	of     []int // the indexes that the transactions have in their batch
 	within int64 // see longestWait
@@ -91,45 +92,45 @@ type call struct {
 type value struct {
 	key, ids string // see idsOf
 	charges  []int  // the indexes of the charges whose states the value has
-	numbers  []byte // what direct.lua or logs.lua reads
 }
 
-// prepare finds the script of c and writes the arguments of the call. The script gets the
+// prepare finds the script of e and writes the arguments of its command. The script gets the
 // windows of calendars around each instant in the argument around.
-func (s *Store) prepare(c *call, around []int64) error {
-	t := c.ts[0]
+func (s *Store) prepare(e *eval, around []int64) error {
+	t := e.ts[0]
 	if len(t.Charges) > mostCharges {
 		return fmt.Errorf("redisstore: the transaction has %d charges; want at most %d", len(t.Charges), mostCharges)
 	}
-	c.values = s.valuesOf(t)
+	e.values = s.valuesOf(t)
 	var here [maxDirect]shaped
-	shape, direct := c.shape(here[:0])
-	x, own, err := s.scripts.find(shape)
+	direct := e.direct()
+	x, own, err := s.scripts.find(e.shape(here[:0], direct))
 	if err != nil {
 		return err
 	}
-	c.script, direct = x, direct && own
-	c.args = append(make([]any, 2, 4+3*len(c.values)), len(c.values))
+	e.script, direct = x, direct && own
+	e.args = append(make([]any, 2, 4+3*len(e.values)), len(e.values))
 	var texts, edges []any
-	for i := range c.values {
-		v := &c.values[i]
+	for i := range e.values {
+		v := &e.values[i]
 		v.ids = idsOf(t, v.charges)
-		if !direct {
-			v.numbers = nil
+		var numbers []byte // without them, general.lua decides
+		if direct {
+			numbers = e.numbers(v)
 		}
-		c.args, texts = append(c.args, v.key), append(texts, v.ids, v.numbers)
+		e.args, texts = append(e.args, v.key), append(texts, v.ids, numbers)
 		for _, j := range v.charges {
-			if e, ok := t.Charges[j].Limit.Algorithm.(Edged); ok {
+			if e, ok := t.Charges[j].Limit.Algorithm.(edged); ok {
 				edges = append(edges, packEdges(e, around))
 			}
 		}
 	}
-	c.args = append(append(c.args, texts...), edges...)
+	e.args = append(append(e.args, texts...), edges...)
 	if !direct {
-		c.args = append(c.args, c.rows())
+		e.args = append(e.args, e.rows())
 	}
 	if s.clock != nil {
-		c.args = append(c.args, nil) // see server.Do
+		e.args = append(e.args, nil) // see server.Do
 	}
 	return nil
 }
@@ -154,41 +155,105 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 	return values
 }
 
-// shape appends the shape of c to s, and packs the numbers that a script of this shape reads, as
-// MessagePack: the numbers of the limits, the one cost of all charges that do not cost 0, and the
-// longest wait. A script reads MessagePack faster than the doubles that pack writes. If only
-// general.lua can decide c, direct is false, and the shape has just the algorithms of c.
-func (c *call) shape(s []shaped) (_ []shaped, direct bool) {
-	t := c.ts[0]
-	direct = c.within >= 0 && t.Mode == quota.ModeSpend && len(c.ts) == 1 && len(t.Cancels) == 0 && len(t.Charges) <= maxDirect
-	nothing := true
-	for k := 0; k < len(c.values) && direct; k++ {
-		v, cost := &c.values[k], int64(0)
-		v.numbers = make([]byte, 0, 9*(2+4*len(v.charges)))
-		for j, i := range v.charges {
-			charge := &t.Charges[i]
-			as := shaped{charge.Limit.Algorithm, spends, k > 0 && j == 0}
-			_, queues := as.algorithm.(quota.Queuer)
-			direct = direct && (charge.Cost > 0 || !isLog(as.algorithm)) && !(queues && c.within > 0 && charge.Cost > 0) && (charge.Cost == 0 || cost == 0 || cost == charge.Cost)
-			v.numbers = appendMessagePack(v.numbers, numbersOf(&charge.Limit)...)
-			if _, ok := as.algorithm.(quota.Canceler); ok && charge.Cost < 0 && charge.Spent > 0 {
-				as.kind, v.numbers = cancels, appendMessagePack(v.numbers, charge.Spent)
-			} else if charge.Cost == 0 {
-				as.kind = looks
-			}
-			cost, s = cmp.Or(charge.Cost, cost), append(s, as)
+// direct reports whether the direct part of a script can decide e: see generate. Otherwise only
+// general.lua can.
+func (e *eval) direct() bool {
+	t := e.ts[0]
+	switch {
+	case len(e.ts) > 1: // spends its charges several times
+		return false
+	case e.within < 0 || t.Mode != quota.ModeSpend: // has another mode
+		return false
+	case len(t.Cancels) > 0: // undoes a reservation
+		return false
+	case weightOf(t) > maxDirect:
+		return false
+	}
+	spends := false
+	for k := range e.values {
+		cost, ok := e.costOf(&e.values[k])
+		if !ok {
+			return false
 		}
-		nothing = nothing && cost == 0
-		v.numbers = appendMessagePack(v.numbers, cost, c.within)
+		spends = spends || cost != 0
 	}
-	if direct && !nothing && fits(s) {
-		return s, true
+	return spends // general.lua decides charges that only look
+}
+
+// costOf returns the one cost of those charges of a value that do not cost 0. If the charges have
+// several costs, or general.lua must decide one of them, ok is false.
+func (e *eval) costOf(v *value) (cost int64, ok bool) {
+	for _, i := range v.charges {
+		c := &e.ts[0].Charges[i]
+		_, queues := c.Limit.Algorithm.(optional.Queuer)
+		switch {
+		case c.Cost <= 0 && isLog(c.Limit.Algorithm): // logs.lua only spends
+			return 0, false
+		case c.Cost > 0 && queues && e.within > 0: // waits in a queue
+			return 0, false
+		case c.Cost != 0 && cost != 0 && c.Cost != cost:
+			return 0, false
+		}
+		cost = cmp.Or(cost, c.Cost)
 	}
-	s = s[:0]
+	return cost, true
+}
+
+// weightOf returns how much of maxDirect the charges of t take.
+func weightOf(t *quota.Transaction) (n int) {
 	for i := range t.Charges {
-		s = insert(s, t.Charges[i].Limit.Algorithm)
+		n += weight(t.Charges[i].Limit.Algorithm)
 	}
-	return s, false
+	return n
+}
+
+// shape appends the shape of e to s. If direct is false, the shape has just the algorithms of c.
+func (e *eval) shape(s []shaped, direct bool) []shaped {
+	t := e.ts[0]
+	if !direct {
+		for i := range t.Charges {
+			s = insert(s, t.Charges[i].Limit.Algorithm)
+		}
+		return s
+	}
+	for k := range e.values {
+		for j, i := range e.values[k].charges {
+			s = append(s, shaped{t.Charges[i].Limit.Algorithm, kindOf(&t.Charges[i]), k > 0 && j == 0})
+		}
+	}
+	return s
+}
+
+// kindOf returns what a script does with a charge.
+func kindOf(c *quota.Charge) kind {
+	switch _, cancelable := c.Limit.Algorithm.(optional.Canceler); {
+	case c.Cost == 0:
+		return looks
+	case c.Cost < 0 && c.Spent > 0 && cancelable:
+		return cancels
+	case c.Cost > 0 && c.Headroom > 0 && !isLog(c.Limit.Algorithm):
+		return leaves
+	}
+	return spends
+}
+
+// numbers packs what a section of a script reads, as MessagePack: the numbers of the limits, the
+// one cost of all charges that do not cost 0, and the longest wait. A script reads MessagePack
+// faster than the doubles that pack writes.
+func (e *eval) numbers(v *value) []byte {
+	b, cost := make([]byte, 0, 9*(2+4*len(v.charges))), int64(0)
+	for _, i := range v.charges {
+		charge := &e.ts[0].Charges[i]
+		b = appendMessagePack(b, numbersOf(charge, quota.ModeSpend)...)
+		switch kindOf(charge) {
+		case cancels:
+			b = appendMessagePack(b, charge.Spent)
+		case leaves:
+			b = appendMessagePack(b, charge.Headroom)
+		}
+		cost = cmp.Or(cost, charge.Cost)
+	}
+	return appendMessagePack(b, cost, e.within)
 }
 
 // mostInteger bounds the numbers that a script gets as integers. Lua 5.4 multiplies integers as
@@ -212,19 +277,23 @@ func appendMessagePack(b []byte, numbers ...int64) []byte {
 }
 
 // rows returns the last text that general.lua reads.
-func (c *call) rows() (rows []byte) {
-	t := c.ts[0]
-	times := int64(len(c.ts))
+func (e *eval) rows() (rows []byte) {
+	t := e.ts[0]
+	times := int64(len(e.ts))
 	if t.Mode == quota.ModeAtMost {
 		times = -min(t.Most, quota.MaxTicks)
 	}
-	rows = pack(make([]byte, 0, 16+112*len(t.Charges)), c.within, times)
-	for _, v := range c.values {
+	rows = pack(make([]byte, 0, 16+120*len(t.Charges)), e.within, times)
+	for _, v := range e.values {
 		for _, i := range v.charges {
 			charge := &t.Charges[i]
-			rows = pack(rows, int64(slices.Index(c.algorithms, charge.Limit.Algorithm.Name())+1), charge.Cost)
-			rows = pack(rows, numbersOf(&charge.Limit)...)
-			rows = pack(rows, max(0, charge.Spent))
+			rows = pack(rows, int64(slices.Index(e.algorithms, charge.Limit.Algorithm.Name())+1), charge.Cost)
+			rows = pack(rows, numbersOf(charge, t.Mode)...)
+			headroom := charge.Headroom
+			if isLog(charge.Limit.Algorithm) { // see numbersOf
+				headroom = 0
+			}
+			rows = pack(rows, max(0, charge.Spent), headroom)
 			rows = pack(rows, undoOf(t, i)...)
 		}
 	}
@@ -252,17 +321,19 @@ func unpack(b string) (numbers []int64, ok bool) {
 	return numbers, ok
 }
 
-// numbersOf returns the three numbers of l that the Lua of its algorithm gets.
-func numbersOf(l *quota.Limit) []int64 {
-	if m, ok := l.Algorithm.(quota.Metered); ok {
-		unit, rate, full := m.Meter(l)
-		return []int64{unit, rate, full}
+// numbersOf returns the three numbers of the limit of c that the Lua of its algorithm gets. For a
+// log, a headroom means the same as a smaller quota.
+func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
+	l := &c.Limit
+	units := l.Quota
+	if mode < quota.ModeForce && isLog(l.Algorithm) {
+		units = max(0, units-c.Headroom)
 	}
-	return []int64{l.Quota, int64(l.Period / time.Microsecond), l.Burst}
+	return []int64{units, int64(l.Period / time.Microsecond), l.Burst}
 }
 
-// undoOf returns the last eight numbers of the row of the i-th charge. If this charge gives
-// back a reservation, they undo the reservation: At, A and B of the state after the
+// undoOf returns the last eight numbers of the row of the i-th charge. If this charge refunds
+// a reservation, they undo the reservation: At, A and B of the state after the
 // reservation, and the state before it. For a log they have only the instant of the state
 // before it.
 func undoOf(t *quota.Transaction, i int) []int64 {
@@ -276,9 +347,9 @@ func undoOf(t *quota.Transaction, i int) []int64 {
 	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until, u.Before.C}
 }
 
-// packEdges packs the edges of the windows around each of the instants, as Edged describes.
+// packEdges packs the edges of the windows around each of the instants, as Scripted describes.
 // A 0 separates the edges around one instant from the edges around the next.
-func packEdges(e Edged, around []int64) (b []byte) {
+func packEdges(e edged, around []int64) (b []byte) {
 	for i, at := range around {
 		if i > 0 {
 			b = pack(b, 0)
@@ -289,35 +360,36 @@ func packEdges(e Edged, around []int64) (b []byte) {
 }
 
 // idsOf returns the ids of the states of some charges of t, as they stand in a value:
-// "limit/algorithm,limit/algorithm;".
+// "name/period/algorithm,name/period/algorithm;", without the name if it is that of the period.
 func idsOf(t *quota.Transaction, charges []int) string {
 	b := make([]byte, 0, 32*len(charges))
 	for _, i := range charges {
 		l := &t.Charges[i].Limit
-		if l.Name == "" {
-			b = period.Append(b, l.Period)
-		} else {
-			b = appendEscaped(b, l.Name)
+		var here [period.Size]byte
+		p := period.Append(here[:0], l.Period)
+		if l.Name != "" && l.Name != string(p) {
+			b = append(appendEscaped(b, l.Name), '/')
 		}
+		b = append(b, p...)
 		b = append(appendEscaped(append(b, '/'), l.Algorithm.Name()), ',')
 	}
 	b[len(b)-1] = ';'
 	return string(b)
 }
 
-// explain fills in the results of the transactions of c. It decides them again in Go, from
-// the states that the script has found.
-func (c *call) explain(s *Store, cmd queue.Cmd) error {
-	first := &c.ts[0].Charges[0]
+// decide fills in the results of the transactions of e. It decides them again in Go, from the
+// states that the script has found.
+func (e *eval) decide(s *Store, cmd queue.Cmd) error {
+	first := &e.ts[0].Charges[0]
 	reply, err := cmd.Result()
 	if err != nil {
-		return s.blame(c.script, first, err)
+		return s.blame(e.script, first, err)
 	}
-	now, spent, states, err := c.read(reply)
+	now, spent, states, err := e.read(reply)
 	if err != nil {
 		return err
 	}
-	for _, t := range c.ts {
+	for _, t := range e.ts {
 		switch {
 		case !t.Decide(now, states):
 		case t.Mode == quota.ModeAtMost:
@@ -340,10 +412,10 @@ func (c *call) explain(s *Store, cmd queue.Cmd) error {
 // often the script has spent the charges, and a semicolon. The doubles are the states,
 // which parseState reads, value after value. Before states that are not logs there may be the
 // ids of their value. A reply of any other form is an error: nothing is decided from it.
-func (c *call) read(reply any) (now, spent int64, states []quota.State, err error) {
-	charges := c.ts[0].Charges
-	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(c.values)) {
-		return 0, 0, nil, faultOf(&charges[c.values[-n-1].charges[0]], unreadable)
+func (e *eval) read(reply any) (now, spent int64, states []quota.State, err error) {
+	charges := e.ts[0].Charges
+	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(e.values)) {
+		return 0, 0, nil, faultOf(&charges[e.values[-n-1].charges[0]], unreadable)
 	}
 	text, _ := reply.(string)
 	seconds, text, _ := strings.Cut(text, " ")
@@ -356,7 +428,7 @@ func (c *call) read(reply any) (now, spent int64, states []quota.State, err erro
 		return 0, 0, nil, faultOf(&charges[0], "the script's reply can't be read")
 	}
 	states = make([]quota.State, len(charges))
-	for _, v := range c.values {
+	for _, v := range e.values {
 		text = strings.TrimPrefix(text, v.ids)
 		for _, i := range v.charges {
 			if states[i], text, found = parseState(text, isLog(charges[i].Limit.Algorithm)); !found {
@@ -393,12 +465,12 @@ func parseState(text string, log bool) (s quota.State, rest string, ok bool) {
 		return s, "", false
 	}
 	if !log {
-		return quota.State{At: list[0], A: list[1], B: list[2], C: max(0, -list[3]), Until: max(0, list[3])}, rest, true
+		return quota.State{At: list[0], A: list[1], B: list[2], C: max(0, -list[3])}, rest, true
 	}
 	if len(list) == 0 {
 		return s, rest, true
 	}
-	s.At, s.Until = list[0], list[1]
+	s.At = list[0]
 	for i := 2; i < len(list); i += 2 {
 		s.Log = append(s.Log, quota.LogEntry{Sum: list[i], At: list[i+1]})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -84,4 +85,30 @@ func ExampleStore_Take() {
 	fmt.Println(t.Allowed(), t.Decisions[0].Remaining, t.Decisions[1].Remaining)
 	// Output:
 	// no decision; in time: true
+}
+
+// A program with a second store of its own lets that one decide alone while Redis is too slow, as package
+// stack does: otherwise both would decide, each some requests.
+func ExampleStore_Slow() {
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:1"))
+	defer rdb.Close()
+	first, err := redisstore.New(rdb, redisstore.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	second := memstore.New(memstore.Options{})
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "192.0.2.1", Limit: algorithms.GCRA(3, time.Hour), Cost: 1}}}
+	err = first.Slow(context.Background(), &t)
+	if err == nil {
+		err = first.Take(context.Background(), &t)
+	}
+	fmt.Println(errors.Is(err, quota.ErrSlow))
+	if err != nil {
+		err = second.Take(context.Background(), &t)
+	}
+	fmt.Println(t.Allowed(), err)
+	// Output:
+	// false
+	// true <nil>
 }

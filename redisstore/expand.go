@@ -1,100 +1,229 @@
 package redisstore
 
 import (
-	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/seed83679106/weir/quota"
 )
 
-// maxCopies is how many charges a script may have for each of them to get a copy of take. With
-// more charges the text would become long.
-const maxCopies = 8
+// The files direct.lua and logs.lua are templates for one value. A template repeats for each
+// charge of the value
+//
+//	-- each charge that spends   the lines up to the line "-- end"; see kinds for other headings
+//	LIST{at_i, a_i}              the text in braces, with commas between
+//	ANY{at_i > now}              a condition, with "or" between
+//	ALL{low < b_i}               a condition, with "and" between
+//	TIMES{dddd}                  a text, with nothing between
+//
+// A name that ends with _i gets the number of the charge, and one that ends with _v the number of
+// the value. For the words in capitals see the methods words.
+var (
+	repeatedLines = regexp.MustCompile(`(?ms)^ *-- (each charge[a-z ]*)\n(.*?)^ *-- end\n`)
+	repeatedText  = regexp.MustCompile(`(LIST|ANY|ALL|TIMES)\{([^{}]*)\}`)
+	word          = regexp.MustCompile(`\w+`)
 
-var taken = regexp.MustCompile(`(wait, .*) = take(\d+)\((.*)\)`)
+	between = map[string]string{"LIST": ", ", "ANY": " or ", "ALL": " and ", "TIMES": ""}
+	kinds   = map[string][]kind{
+		"each charge":                       {spends, leaves, looks, cancels},
+		"each charge that spends":           {spends, leaves},
+		"each charge that cancels":          {cancels},
+		"each charge that looks or cancels": {looks, cancels},
+	}
+)
+
+// A section of a script evaluates the charges of one value.
+type section struct {
+	no      int // of the value, from 1
+	charges []numbered
+}
+
+// A numbered is a charge of a shape, with its place in the script.
+type numbered struct {
+	shaped
+	no          int    // of the charge, from 1
+	algorithmNo int    // of its algorithm, from 1
+	edges       string // its edges, or "nil"
+}
+
+// sectionsOf returns the sections of a shape, and the algorithms by their numbers.
+func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorithm) {
+	values := 1
+	for i := range shape {
+		if shape[i].next {
+			values++
+		}
+	}
+	arg := 2 * values // two texts for each value come before the edges
+	for i, c := range shape {
+		if i == 0 || c.next {
+			sections = append(sections, section{no: len(sections) + 1})
+		}
+		k := slices.IndexFunc(algorithms, func(a quota.Algorithm) bool { return a.Name() == c.algorithm.Name() })
+		if k < 0 {
+			k = len(algorithms)
+			algorithms = append(algorithms, c.algorithm)
+		}
+		edges := "nil"
+		if isEdged(c.algorithm) {
+			arg++
+			edges = fmt.Sprintf("ARGV[%d]", arg)
+		}
+		s := &sections[len(sections)-1]
+		s.charges = append(s.charges, numbered{c, i + 1, k + 1, edges})
+	}
+	return sections, algorithms
+}
+
+// has reports whether a section has a charge of some kinds under the i-th algorithm, or under any if
+// i is 0.
+func (s *section) has(of string, i int) bool {
+	return slices.ContainsFunc(s.charges, func(c numbered) bool {
+		return slices.Contains(kinds[of], c.kind) && (i == 0 || c.algorithmNo == i)
+	})
+}
+
+// words returns the words about a value.
+func (s *section) words() map[string]string {
+	return map[string]string{
+		"VALUE":   fmt.Sprint(s.no),
+		"KEY":     fmt.Sprintf("KEYS[%d]", s.no),
+		"IDS":     fmt.Sprintf("ARGV[%d]", 2*s.no-1),
+		"PACKED":  fmt.Sprintf("ARGV[%d]", 2*s.no),
+		"CHARGES": fmt.Sprint(len(s.charges)),
+		"SPENDS":  fmt.Sprint(s.has("each charge that spends", 0)),
+	}
+}
+
+// calls are the lines that take a charge whose algorithm is not inlined, by kind.
+var calls = map[kind]string{
+	spends: "wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0)",
+	leaves: "wait = FUNCTION(at, a, b, till, now, need, quota, period, burst, EDGES, 0)\n" +
+		"if wait == 0 then wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0) end",
+}
+
+// words returns the words about a charge.
+func (c *numbered) words() map[string]string {
+	w := map[string]string{
+		"CHARGE":    fmt.Sprint(c.no),
+		"ALGORITHM": fmt.Sprint(c.algorithmNo),
+		"CANCEL":    fmt.Sprint("cancel", c.algorithmNo),
+		"NUMBERS":   fmt.Sprintf("x%d, y%[1]d, z%[1]d", c.no),
+		"COST":      "cost",
+		"SPENT":     "0",
+		"HEADROOM":  "0",
+		"EDGES":     c.edges,
+	}
+	need := "cost"
+	switch c.kind {
+	case looks:
+		w["COST"] = "0"
+	case leaves:
+		w["HEADROOM"] = fmt.Sprint("h", c.no)
+		w["NUMBERS"] += ", " + w["HEADROOM"]
+		need = fmt.Sprint("(cost + h", c.no, ")")
+	case cancels:
+		w["SPENT"] = fmt.Sprint("of", c.no)
+		w["NUMBERS"] += ", " + w["SPENT"]
+	}
+	w["TAKE"] = calls[c.kind]
+	if a, ok := c.algorithm.(inlined); ok {
+		w["TAKE"] = a.Inline()
+	}
+	w["TAKE"] = fill(w["TAKE"], "_i", c.no, map[string]string{
+		"at": fmt.Sprint("at", c.no), "a": fmt.Sprint("a", c.no), "b": fmt.Sprint("b", c.no), "till": fmt.Sprint("till", c.no),
+		"quota": fmt.Sprint("x", c.no), "period": fmt.Sprint("y", c.no), "burst": fmt.Sprint("z", c.no),
+		"need": need, "FUNCTION": fmt.Sprint("take", c.algorithmNo), "EDGES": c.edges,
+	})
+	return w
+}
+
+// lua returns the Lua of a template.
+func (s *section) lua(template string) string {
+	each := func(text string, kinds []kind, between string) string {
+		var parts []string
+		for _, c := range s.charges {
+			if slices.Contains(kinds, c.kind) {
+				parts = append(parts, fill(text, "_i", c.no, c.words()))
+			}
+		}
+		return strings.Join(parts, between)
+	}
+	text := repeatedLines.ReplaceAllStringFunc(template, func(text string) string {
+		m := repeatedLines.FindStringSubmatch(text)
+		return each(m[2], kinds[m[1]], "")
+	})
+	text = repeatedText.ReplaceAllStringFunc(text, func(text string) string {
+		m := repeatedText.FindStringSubmatch(text)
+		return each(m[2], kinds["each charge"], between[m[1]])
+	})
+	return fill(text, "_v", s.no, s.words())
+}
+
+// fill replaces the words, and the suffix of names by a number.
+func fill(text, suffix string, no int, words map[string]string) string {
+	return word.ReplaceAllStringFunc(text, func(w string) string {
+		if value, ok := words[w]; ok {
+			return value
+		}
+		if name, ok := strings.CutSuffix(w, suffix); ok {
+			return fmt.Sprint(name, no)
+		}
+		return w
+	})
+}
+
+// rowsLua is a template, too: it prepares the rows that general.lua reads.
+const rowsLua = `do
+  local LIST{NUMBERS}, cost, longest = numbers(PACKED)
+  within = longest
+  -- each charge
+  rows[CHARGE] = {ALGORITHM, COST, x_i, y_i, z_i, SPENT, HEADROOM, 0, 0, 0, -1}
+  -- end
+end
+`
 
 // direct writes the part of a script that decides without a loop over the charges. For each
 // value, direct.lua or logs.lua decides, and if all charges fit, the end of the same file writes.
-// If they cannot decide, this part prepares the rows that general.lua reads. The argument of has
-// the number of the algorithm of each charge.
-func (b *lua) direct(shape []shaped, algorithms []quota.Algorithm, of []int) {
-	values := [][]shaped{nil}
-	for _, c := range shape {
-		if c.next {
-			values = append(values, nil)
-		}
-		values[len(values)-1] = append(values[len(values)-1], c)
-	}
-	var locals, decide, write, replies, rows string
-	for v, no, edges := 0, 0, 2*len(values); v < len(values); v++ {
-		text, charges := directLua, values[v]
-		if isLog(charges[0].algorithm) {
-			text = logsLua
-		}
-		words := make([]*strings.Replacer, len(charges))
-		for i, c := range charges {
-			no++
-			edge, cost, numbers, instant := "nil", "cost", fmt.Sprintf("x%d, y%[1]d, z%[1]d", no), "0"
-			if _, ok := c.algorithm.(Edged); ok {
-				edges++
-				edge = fmt.Sprintf("ARGV[%d]", edges)
-			}
-			switch c.kind {
-			case looks:
-				cost = "0"
-			case cancels:
-				instant = fmt.Sprint("of", no)
-				numbers += ", " + instant
-			}
-			words[i] = strings.NewReplacer("#", strconv.Itoa(no), "@", strconv.Itoa(of[no-1]), "EDGES", edge, "COST", cost, "NUMBERS", numbers, "INSTANT", instant)
-		}
-		value := strings.NewReplacer("¤", strconv.Itoa(v+1), "IDS", fmt.Sprintf("ARGV[%d]", 2*v+1), "PACKED", fmt.Sprintf("ARGV[%d]", 2*v+2)).Replace
-		d, w, _ := strings.Cut(value(expand(text, charges, words)), "-- write\n")
-		locals, decide, write, replies = locals+value("local text¤, reply¤, value¤, ttl¤\n"), decide+d, write+w, replies+value(" .. reply¤")
-		rows += value(expand("do\nlocal «NUMBERS», cost, longest = cmsgpack.unpack(PACKED)\nwithin, «rows[#]» = longest, «{@, COST, x#, y#, z#, INSTANT, 0, 0, 0, -1}»\nend\n", charges, words))
-	}
-	if len(shape) <= maxCopies {
-		decide = taken.ReplaceAllStringFunc(decide, func(call string) string {
-			m := taken.FindStringSubmatch(call)
-			n, _ := strconv.Atoi(m[2])
-			return cmp.Or(copyTake(algorithms[n-1], m[1], strings.Split(m[3], ", ")), call)
-		})
-	}
+// If they cannot decide, general.lua does.
+func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {
-		for _, f := range []string{"take", "cancel"} {
-			if name := f + strconv.Itoa(i+1); strings.Contains(decide, name+"(") {
-				b.line("local %s\ndo\n%s\n%[1]s = %[3]s\nend", name, upTo(a, f), f)
-			}
+		has := func(of string) bool {
+			return slices.ContainsFunc(sections, func(s section) bool { return s.has(of, i+1) })
+		}
+		if _, inline := a.(inlined); has("each charge that spends") && !inline && !isLog(a) {
+			b.function(a, "take", i+1)
+		}
+		if has("each charge that cancels") {
+			b.function(a, "cancel", i+1)
 		}
 	}
-	b.line("local call, find, pack, fields, numbers, wait = redis.call, string.find, struct.pack, struct.unpack, cmsgpack.unpack, 0\n%srepeat\n%sif wait == 0 then\n%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", locals, decide, write, replies)
-	b.line("elseif within == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true\ntimes, rows = 1, {}\n%send", replies, rows)
+	var locals, decide, write, replies, rows string
+	for _, s := range sections {
+		template := directLua
+		if isLog(s.charges[0].algorithm) {
+			template = logsLua
+		}
+		first, last, _ := strings.Cut(s.lua(template), "-- write\n")
+		decide, write = decide+first, write+last
+		locals += s.lua("local text_v, reply_v, value_v, ttl_v\n")
+		replies += s.lua(" .. reply_v")
+		rows += s.lua(rowsLua)
+	}
+	b.line("local call, find, pack, fields, numbers, wait = " +
+		"redis.call, string.find, struct.pack, struct.unpack, cmsgpack.unpack, 0")
+	b.line("%srepeat\n%sif wait == 0 then", locals, decide)
+	b.line("%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", write, replies)
+	b.line("elseif wait and within == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true", replies)
+	b.line("times, rows = 1, {}\n%send", rows)
 }
 
-var repeated = regexp.MustCompile(`«([?!<]?)([^|»]*)(\|[^»]*)?»`)
-
-// expand repeats the text between « and » once for each charge of a value. A text that begins with
-// ? is repeated only for charges that spend, with ! only for all others, and with < only for
-// those that give back the units of an instant. # becomes the number of the charge, and @ the
-// number of its algorithm. The part after | is written between two repetitions; without a | it
-// is a comma and a space. Everywhere, ¤ becomes the number of the value. For the words in
-// capitals see direct.
-func expand(text string, charges []shaped, words []*strings.Replacer) string {
-	return repeated.ReplaceAllStringFunc(text, func(text string) string {
-		m := repeated.FindStringSubmatch(text)
-		var parts []string
-		for i, c := range charges {
-			if m[1] == "" || m[1] == "?" && c.kind == spends || m[1] == "!" && c.kind != spends || m[1] == "<" && c.kind == cancels {
-				parts = append(parts, words[i].Replace(m[2]))
-			}
-		}
-		return strings.Join(parts, cmp.Or(m[3], "|, ")[1:])
-	})
+// function defines a function of the i-th algorithm, with the number behind its name.
+func (b *lua) function(a quota.Algorithm, name string, i int) {
+	b.line("local %s%d\ndo\n%s\n%[1]s%[2]d = %[1]s\nend", name, i, upTo(a, name))
 }
 
 // upTo returns the part of an algorithm's Lua that a function needs: for take, everything above
@@ -109,34 +238,4 @@ func upTo(a quota.Algorithm, function string) string {
 		text, _, _ = strings.Cut(text, "local function "+f+"(")
 	}
 	return text
-}
-
-var (
-	copied   = regexp.MustCompile(`(?s)-- copy take\nlocal function take\((.*?)\)\n(.*?)\nend\n`)
-	returned = regexp.MustCompile(`(?m)\breturn (.*?)( end)?$`)
-	word     = regexp.MustCompile(`\w+`)
-)
-
-// copyTake returns the body of an algorithm's take, with the arguments in place of the
-// parameters, and with assignments to the results in place of the returns. A call would take
-// 50 ns more of Redis's time. copyTake returns "" if take must be called instead.
-//
-// An algorithm asks for the copy by the line "-- copy take" above take. The body of take then
-// must have no loop and no function, and must use no local of the Lua from outside the body.
-// Each return must return something, and stand on one line with all that it returns. The first
-// line that is only "end", not indented, must end take.
-func copyTake(a quota.Algorithm, results string, args []string) string {
-	text := upTo(a, "take")
-	m := copied.FindStringSubmatchIndex(text)
-	if m == nil || strings.TrimSpace(text[m[1]:]) != "" { // there may be another take below
-		return ""
-	}
-	params := strings.Split(text[m[2]:m[3]], ", ")
-	body := word.ReplaceAllStringFunc(text[m[4]:m[5]], func(w string) string {
-		if i := slices.Index(params, w); i >= 0 {
-			return args[i]
-		}
-		return w
-	})
-	return "repeat\n" + returned.ReplaceAllString(body, results+" = $1 break$2") + "\nuntil true"
 }

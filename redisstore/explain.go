@@ -43,9 +43,9 @@ var (
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
-// setups are texts in error replies of a Redis that is set up in a way in which the store
+// misconfigurations are texts in error replies of a Redis that is set up in a way in which the store
 // cannot work, in lower case, and what each of them means.
-var setups = [...]struct{ text, what string }{
+var misconfigurations = [...]struct{ text, what string }{
 	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
 	{"noauth", "Redis requires a password"},
 	{"without any password configured", "Redis has no password, and the client sends one"},
@@ -59,6 +59,8 @@ var setups = [...]struct{ text, what string }{
 	{"unknown command", "the server has no command COMMAND"},
 	{"unexpected flag in script shebang", "the server refuses what Options.LockKeys adds to scripts"},
 	{"user_script:1: unexpected symbol near '#'", "the server refuses what Options.LockKeys adds to scripts"},
+	{"variable 'struct'", "the server has no Lua library struct, as miniredis has none"},
+	{"variable 'cmsgpack'", "the server has no Lua library cmsgpack, as miniredis has none"},
 	{"error compiling script", "the server cannot compile the scripts"},
 	{"after non deterministic commands", "the server is older than Redis 6.0"},
 	{"cluster support disabled", "the server is no cluster, and the client is for a cluster"},
@@ -68,9 +70,9 @@ var setups = [...]struct{ text, what string }{
 	{"denied redis is running in protected mode", "Redis is in protected mode"},
 }
 
-// say explains an error. It adds "Redis answers" to error replies, and names what is wrong if
+// explain explains an error. It adds "Redis answers" to error replies, and names what is wrong if
 // waiting does not help: see quota.ErrUnusable.
-func (s *Store) say(err error) error {
+func (s *Store) explain(err error) error {
 	switch u := (*unusable)(nil); {
 	case err == nil || errors.As(err, &u):
 		return err
@@ -78,20 +80,23 @@ func (s *Store) say(err error) error {
 		if what := refusedTLS(err); what != "" {
 			return &unusable{what, err}
 		}
-		return err
+		if strings.HasPrefix(err.Error(), "redisstore: ") {
+			return err
+		}
+		return fmt.Errorf("redisstore: %w", err) // of the network, and so of no package of ours
 	}
 	if text := err.Error(); arguments.MatchString(text) { // the arguments have the key
 		err = errors.New(arguments.ReplaceAllString(text, ""))
 	}
-	if what := s.setup(err); what != "" {
+	if what := s.misconfigured(err); what != "" {
 		return &unusable{what, err}
 	}
 	return fmt.Errorf("redisstore: Redis answers: %w", err)
 }
 
-// setup returns what is wrong with the setup of Redis according to an error reply, or "" if
+// misconfigured returns what is wrong with the setup of Redis according to an error reply, or "" if
 // the reply says nothing about that.
-func (s *Store) setup(err error) string {
+func (s *Store) misconfigured(err error) string {
 	if redis.HasErrorPrefix(err, "MOVED") && s.queue != nil {
 		return "the server is a node of a cluster, and the client is not for a cluster"
 	}
@@ -112,10 +117,14 @@ func (s *Store) meaning(text, command string) string {
 		return ""
 	}
 	text = strings.ToLower(text)
-	for _, setup := range setups {
-		if strings.Contains(text, setup.text) {
-			what := strings.NewReplacer("USER", s.user(), "PREFIX", s.prefix, "RIGHT", strings.ToLower(command), "COMMAND", command).Replace(setup.what)
-			return strings.Replace(what, "TIME is not allowed in scripts", "TIME is not allowed in scripts, so Options.SendTime is needed", 1)
+	for _, m := range misconfigurations {
+		if strings.Contains(text, m.text) {
+			what := strings.NewReplacer("USER", s.user(), "PREFIX", s.prefix, "RIGHT", strings.ToLower(command), "COMMAND", command).
+				Replace(m.what)
+			if what == "TIME is not allowed in scripts" {
+				what += ", so Options.SendTime is needed"
+			}
+			return what
 		}
 	}
 	return ""
@@ -155,14 +164,15 @@ func isAlert(err error) bool {
 // blame explains an error of a script. It quotes the failing line of the script, because the
 // algorithm may be a user's own, and the user never sees the whole script. If Redis does not
 // say that its setup is wrong, blame also names the rule and the limit of c, because their
-// state is probably damaged (see judge). The error text of Redis quotes the script, but neither
+// state is probably damaged (see classify). The error text of Redis quotes the script, but neither
 // the key nor the value.
 func (s *Store) blame(x *script, c *quota.Charge, err error) error {
-	if !queue.IsAnswer(err) || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") || !scriptLine.MatchString(err.Error()) {
+	ofScript := queue.IsAnswer(err) && scriptLine.MatchString(err.Error())
+	if !ofScript || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return err
 	}
 	err = quoteLine(x.text, strings.Join(x.algorithms, ", "), err)
-	if what := s.setup(err); what != "" {
+	if what := s.misconfigured(err); what != "" {
 		return &unusable{what, err}
 	}
 	return faultOf(c, unreadable+": "+err.Error())

@@ -2,20 +2,30 @@ package redisstore_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -256,6 +266,105 @@ func ran(t *testing.T, server *redistest.Proc) int {
 	return stats["eval"].Calls + stats["evalsha"].Calls
 }
 
+// TestForgotten: if the network has forgotten all idle connections, a few calls find that out, not one
+// for each connection. A client of Sentinels or of a cluster reaches the servers through a Dialer.
+func TestForgotten(t *testing.T) {
+	via := func(o *redis.UniversalOptions, proxies map[string]*redistest.FaultProxy) *redis.UniversalOptions {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if p := proxies[addr]; p != nil {
+				addr = p.Addr()
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+		return o
+	}
+	for name, start := range map[string]func(t *testing.T) (*redis.UniversalOptions, *redistest.FaultProxy){
+		"tuned": func(t *testing.T) (*redis.UniversalOptions, *redistest.FaultProxy) {
+			proxy := redistest.Proxy(t, redistest.Server(t).Addr())
+			return redisstore.ClientOptions(0, proxy.Addr()), proxy
+		},
+		"defaults": func(t *testing.T) (*redis.UniversalOptions, *redistest.FaultProxy) {
+			proxy := redistest.Proxy(t, redistest.Server(t).Addr())
+			return &redis.UniversalOptions{Addrs: []string{proxy.Addr()}, PoolSize: 32}, proxy
+		},
+		"TLS": func(t *testing.T) (*redis.UniversalOptions, *redistest.FaultProxy) {
+			cert, key := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
+			redistest.Certificate(t, cert, key)
+			own, err := tls.LoadX509KeyPair(cert, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := redistest.Proxy(t, redistest.TLS(t, cert, key))
+			o := redisstore.ClientOptions(0, proxy.Addr())
+			o.TLSConfig = &tls.Config{Certificates: []tls.Certificate{own}, InsecureSkipVerify: true}
+			return o, proxy
+		},
+		"Sentinel": func(t *testing.T) (*redis.UniversalOptions, *redistest.FaultProxy) {
+			s := redistest.Sentinel(t)
+			o, proxy := redisstore.ClientOptions(0, s.Addrs()...), redistest.Proxy(t, s.Master.Addr())
+			o.MasterName = redistest.MasterName
+			return via(o, map[string]*redistest.FaultProxy{s.Master.Addr(): proxy}), proxy
+		},
+		"Cluster": func(t *testing.T) (*redis.UniversalOptions, *redistest.FaultProxy) {
+			c := redistest.Cluster(t, 3, 0)
+			master := c.MasterOf("{.k}").Addr()
+			proxy := redistest.Proxy(t, master)
+			return via(redisstore.ClientOptions(0, c.Addrs()...), map[string]*redistest.FaultProxy{master: proxy}), proxy
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options, proxy := start(t)
+			rdb := client(t, redis.NewUniversalClient(options))
+			store, err := redisstore.New(rdb, redisstore.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy.Latency.Store(int64(20 * time.Millisecond))
+			var wg sync.WaitGroup
+			for range 32 { // each has its own connection
+				wg.Go(func() { _ = rdb.Get(t.Context(), "{.k}").Err() })
+			}
+			wg.Wait()
+			proxy.Latency.Store(0)
+			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+			eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
+			open := proxy.Forget()
+			if open < 8 {
+				t.Errorf("got %d connections, want many", open)
+			}
+			begin := time.Now()
+			eventually(t, "a new connection", func() error { return store.Take(t.Context(), &tx) })
+			t.Logf("%d of %d connections used in vain, decided after %v", proxy.Lost.Load(), open, time.Since(begin))
+			if lost := proxy.Lost.Load(); lost > 16 {
+				t.Errorf("got %d of %d connections used in vain, want few", lost, open)
+			}
+		})
+	}
+}
+
+// TestBudgetShared: a call whose request has no time left fails at once, and counts as no outage.
+func TestBudgetShared(t *testing.T) {
+	server := redistest.Server(t)
+	proxy := redistest.Proxy(t, server.Addr())
+	store, err := redisstore.New(client(t, redis.NewUniversalClient(redisstore.ClientOptions(0, proxy.Addr()))), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(10, time.Hour), Cost: 1}}}
+	eventually(t, "connected", func() error { return store.Take(t.Context(), &tx) })
+	proxy.Swallow.Store(true)
+	ctx := quota.WithBudget(t.Context())
+	for quota.BudgetOf(ctx).Left(budget) > 0 {
+		if err := store.Take(ctx, &tx); err == nil {
+			t.Fatal("got no error, want one")
+		}
+	}
+	err = store.Take(ctx, &tx)
+	if !errors.Is(err, redisstore.ErrTimeout) || !errors.Is(err, quota.ErrBusy) || !strings.Contains(err.Error(), "used the time up") {
+		t.Errorf("got %v, want an error that says that the time is used up", err)
+	}
+}
+
 // TestScriptFlush: if a server has forgotten a script, the store sends it again, and Take
 // succeeds.
 func TestScriptFlush(t *testing.T) {
@@ -334,4 +443,166 @@ func TestDown(t *testing.T) {
 	}
 	server.Restart(t)
 	eventually(t, "Redis is back", func() error { return store.Take(t.Context(), &tx) })
+}
+
+const (
+	clients    = 8
+	goroutines = 16
+)
+
+// together runs f in several goroutines for each of several clients. Each client has its own
+// connections.
+func together(t *testing.T, addr string, f func(store quota.Store)) {
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for range clients {
+		store := newStore(t, client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, addr))))
+		for range goroutines {
+			wg.Go(func() {
+				<-begin
+				f(store)
+			})
+		}
+	}
+	close(begin)
+	wg.Wait()
+}
+
+// TestOneKey: if goroutines of several clients charge one key at once, exactly the quota is
+// admitted.
+func TestOneKey(t *testing.T) {
+	const units, each = 300, 5
+	addr := redistest.Server(t).Addr()
+	for _, limits := range [][]quota.Limit{
+		{algorithms.GCRA(units, 240*time.Hour)},
+		{algorithms.AnchoredWindow(units, time.Hour)},
+		{algorithms.SlidingLog(units, time.Hour)},
+		{algorithms.GCRA(2*units, 240*time.Hour), algorithms.SlidingLog(units, time.Hour), algorithms.SlidingLog(2*units, 2*time.Hour).Named("2h")},
+	} {
+		var charges []quota.Charge
+		for _, l := range limits {
+			charges = append(charges, quota.Charge{Rule: fmt.Sprint(len(limits)), Key: limits[0].String(), Limit: l, Cost: 1})
+		}
+		var admitted atomic.Int64
+		together(t, addr, func(store quota.Store) {
+			tx := quota.Transaction{Charges: charges}
+			for range each {
+				if err := store.Take(t.Context(), &tx); err != nil {
+					t.Error(err)
+				} else if tx.Allowed() {
+					admitted.Add(1)
+				}
+			}
+		})
+		if got := admitted.Load(); got != units {
+			t.Errorf("%v: got %d admitted of %d, want %d", limits, got, clients*goroutines*each, units)
+		}
+	}
+}
+
+// TestCrossingKeys: if concurrent transactions charge overlapping sets of keys, in any
+// order, each key has spent exactly what was admitted.
+func TestCrossingKeys(t *testing.T) {
+	const units, each, keys = 100, 5, 6
+	addr := redistest.Server(t).Addr()
+	charges := func(cost int64, key int) []quota.Charge {
+		return []quota.Charge{
+			{Rule: "r", Key: fmt.Sprint(key), Limit: algorithms.GCRA(units, 2400*time.Hour), Cost: cost},
+			{Rule: "r", Key: fmt.Sprint(key), Limit: algorithms.SlidingLog(units, time.Hour), Cost: cost},
+		}
+	}
+	spent := make([]atomic.Int64, keys)
+	together(t, addr, func(store quota.Store) {
+		for range each {
+			used := rand.Perm(keys)[:1+rand.IntN(keys)]
+			spendOn(t, store, spent, used, func(key int) []quota.Charge { return charges(1, key) })
+		}
+	})
+	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: addr})))
+	full := 0
+	for key := range keys {
+		for _, d := range take(t, store, charges(0, key)...).Decisions {
+			if got, want := units-d.Remaining, spent[key].Load(); got != want {
+				t.Errorf("key %d: got %d spent, want the %d admitted", key, got, want)
+			}
+		}
+		if spent[key].Load() == units {
+			full++
+		}
+	}
+	if full == 0 {
+		t.Errorf("got no key used up, want one at least")
+	}
+}
+
+// spendOn takes the charges of some keys in one transaction. If the transaction is admitted,
+// spendOn adds 1 to the count of each of these keys.
+func spendOn(t *testing.T, store quota.Store, spent []atomic.Int64, used []int, charges func(key int) []quota.Charge) {
+	var tx quota.Transaction
+	for _, key := range used {
+		tx.Charges = append(tx.Charges, charges(key)...)
+	}
+	if err := store.Take(context.Background(), &tx); err != nil {
+		t.Error(err)
+		return
+	}
+	if !tx.Allowed() {
+		return
+	}
+	for _, key := range used {
+		spent[key].Add(1)
+	}
+}
+
+// TestCrowd: if more connections have requests than the processor can serve, what is not decided
+// is refused, and does not pass without a decision. On a busy machine Redis itself may stop for
+// longer than the Timeout again and again, and then requests pass as in an outage: up to a sixth of
+// them beside twelve busy processes. If the lateness of this process counts as one, nearly all pass.
+// How many are decided depends on the processor: _bench/load
+// measures it, and TestSpike and TestManyProcesses prove it by a clock of their own.
+func TestCrowd(t *testing.T) {
+	rounds.Slow(t, "thousands of goroutines")
+	server := redistest.Server(t)
+	store, err := redisstore.New(client(t, redis.NewUniversalClient(redisstore.ClientOptions(0, server.Addr()))), redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := algorithms.GCRA(1_000_000, time.Second)
+	eventually(t, "connected", func() error {
+		return store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{{Rule: "crowd", Key: "k", Limit: limit, Cost: 1}}})
+	})
+	const connections = 2000
+	var decided, refused, passed atomic.Int64
+	path := func(r *http.Request) (string, bool) { return r.URL.Path, true }
+	front := httptest.NewServer(weir.Middleware(store, "crowd", path, limit)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if weir.FromContext(r.Context()) == nil {
+			passed.Add(1)
+		} else {
+			decided.Add(1)
+		}
+	})))
+	defer front.Close()
+	browser := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}}
+	defer browser.CloseIdleConnections()
+	var wg sync.WaitGroup
+	for i := range connections {
+		wg.Go(func() {
+			for range 10 {
+				res, err := browser.Get(fmt.Sprintf("%s/%d", front.URL, i%100))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				res.Body.Close()
+				if res.StatusCode == http.StatusServiceUnavailable {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d decided, %d refused, %d passed", decided.Load(), refused.Load(), passed.Load())
+	if decided.Load() < connections/4 || passed.Load() > 10*connections/2 {
+		t.Errorf("got %d decided, %d refused, %d passed; want some decided and hardly any passed", decided.Load(), refused.Load(), passed.Load())
+	}
 }

@@ -3,12 +3,12 @@
 --
 -- For each key, ARGV has two texts: the ids of its charges, in the form in which a value has
 -- them, and the numbers of these charges if the lines above should decide. Then come the edges
--- of each charge of an Edged algorithm. Without such numbers the last text has packed doubles:
+-- of each charge whose algorithm has edges. Without such numbers the last text has packed doubles:
 -- the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
 -- what does not fit), how often to spend the charges (-n: as often as
 -- they fit now, at most n times, as one charge), and a row for each charge. A row has the
--- index of the algorithm, the cost, the three numbers of the limit, and
--- the instant of the units that a negative cost gives back (0: the newest). The last eight
+-- index of the algorithm, the cost, the three numbers of the limit, the instant of the units that
+-- a negative cost refunds (0: the newest), and the headroom. The last eight
 -- numbers of a row undo the charge that spent those units: at, a and b of the state after that
 -- charge, and the state before it: at, a, b, till and c. For a log they have only the instant of the state before
 -- it, or -1.
@@ -16,7 +16,7 @@ if not rows then
   local text = ARGV[#ARGV]
   within, times = struct.unpack('<dd', text)
   rows = {}
-  for from = 17, #text, 112 do rows[#rows + 1] = {struct.unpack('<dddddddddddddd', text, from)} end
+  for from = 17, #text, 120 do rows[#rows + 1] = {struct.unpack('<ddddddddddddddd', text, from)} end
 end
 local forget, forced = within == -2, within == -3
 
@@ -33,7 +33,7 @@ local function read(text)
     for i = 1, 4 do
       if s[i] % 1 ~= 0 or math.abs(s[i]) >= 9007199254740992 then return end
     end
-    -- A state ends up to 3 * 2^50 µs after now: a wait lasts up to 2^50 µs, and two
+    -- A state expires up to 3 * 2^50 µs after now: a wait lasts up to 2^50 µs, and two
     -- windows up to 2^51 µs.
     if s[4] - now > 4503599627370496 then return end -- 2^52 µs
     from = from + 32
@@ -57,7 +57,7 @@ for k, key in ipairs(KEYS) do
     local row = rows[#charges + 1]
     local c = {
       algorithm = algorithms[row[1]], id = id, cost = row[2], when = row[6], undo = row,
-      quota = row[3], period = row[4], burst = row[5], edges = '', at = 0,
+      quota = row[3], period = row[4], burst = row[5], headroom = row[7], edges = '', at = 0,
     }
     if c.algorithm.edged then
       c.edges = ARGV[edges_from]
@@ -94,34 +94,38 @@ repeat
   if behind then catch_up(newest) end
 until not behind
 
+-- limit returns the last arguments of each function of an algorithm. next_state returns the state
+-- that such a function returns, or nothing.
+local function limit(c) return c.quota, c.period, c.burst, c.edges, c.state[5] end
+local function next_state(at, a, b, till, more) return at and {at, a, b, till, more or 0} end
+
 -- take decides a charge at an instant and returns the wait. It sets c.next to the next
 -- state.
 local function take(c, at, cost)
   local s, f = c.state, c.algorithm
   if f.open then return (f.take(c, at, cost, c.quota, c.period)) end
-  local wait, next_at, a, b, till, owed = f.take(s[1], s[2], s[3], s[4], at, cost, c.quota, c.period, c.burst, c.edges, s[5])
-  if wait == 0 then c.next = {next_at, a, b, till, owed or 0} end
+  local wait, next_at, a, b, till, more = f.take(s[1], s[2], s[3], s[4], at, cost, limit(c))
+  if wait == 0 then c.next = next_state(next_at, a, b, till, more) end
   return wait
 end
 
-local function queue(c, turn, cost)
+local function queue(c, slot, cost)
   local s = c.state
-  local wait, room, at, a, b, till, owed = c.algorithm.queue(s[1], s[2], s[3], s[4], now, turn, cost, c.quota, c.period, c.burst, c.edges, s[5])
-  if room then c.next = {at, a, b, till, owed or 0} end
+  local wait, room, at, a, b, till, more = c.algorithm.queue(s[1], s[2], s[3], s[4], now, slot, cost, limit(c))
+  if room then c.next = next_state(at, a, b, till, more) end
   return wait, room
 end
 
--- cancel gives back the units of c that were spent at the instant c.when.
+-- cancel refunds the units of c that were spent at the instant c.when.
 local function cancel(c)
   local s, f, u = c.state, c.algorithm, c.undo
   if f.open then
     f.take(c, c.target, 0, c.quota, c.period)
-    f.cancel(c, now, c.when, -c.cost, u[10] >= 0 and u[10] or nil)
-  elseif u[7] > 0 and u[7] == s[1] and u[8] == s[2] and u[9] == s[3] then
-    c.next = {u[10], u[11], u[12], u[13], u[14]}
+    f.cancel(c, now, c.when, -c.cost, u[11] >= 0 and u[11] or nil)
+  elseif u[8] > 0 and u[8] == s[1] and u[9] == s[2] and u[10] == s[3] then
+    c.next = {u[11], u[12], u[13], u[14], u[15]}
   elseif f.cancel then
-    local at, a, b, till, owed = f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, c.quota, c.period, c.burst, c.edges, s[5])
-    if at then c.next = {at, a, b, till, owed or 0} end
+    c.next = next_state(f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, limit(c)))
   else
     take(c, c.target, c.cost)
   end
@@ -131,8 +135,7 @@ end
 local function force(c)
   local f, s = c.algorithm, c.state
   if f.force then
-    local at, a, b, till, owed = f.force(s[1], s[2], s[3], s[4], c.target, c.cost, c.quota, c.period, c.burst, c.edges, s[5])
-    if at then c.next = {at, a, b, till, owed or 0} end
+    c.next = next_state(f.force(s[1], s[2], s[3], s[4], c.target, c.cost, limit(c)))
     return
   end
   local quota, most = c.quota, 562949953421312 -- 2^49
@@ -163,7 +166,8 @@ local function decide(n)
     elseif cost < 0 and c.when > 0 then
       cancel(c)
     elseif cost ~= 0 or c.algorithm.open then
-      wait = take(c, c.target, cost)
+      if cost > 0 and c.headroom > 0 then wait = take(c, c.target, cost + c.headroom) end
+      if wait == 0 then wait = take(c, c.target, cost) end
       room = wait >= 0
       if cost > 0 then wait = wait + c.target - now end
     end
@@ -262,7 +266,7 @@ for _, value in ipairs(spent > 0 and values or {}) do
           local ttl = redis.call('PTTL', value.key)
           -- The nearest whole second, because Redis counts ttl from an instant later than now: a
           -- long script would otherwise take a second from the TTL each time.
-          most = ttl < 0 and math.huge or math.floor((now + ttl * 1000) / 1000000 + 0.5) * 1000000
+          most = ttl < 0 and math.huge or math.floor((now + (ttl - slack_ms) * 1000) / 1000000 + 0.5) * 1000000
         end
         keep(id, s, math.min(s[4], most))
       end

@@ -12,6 +12,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -22,7 +23,7 @@ func TestLongKeys(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, server.Addr())))
 	store := newStore(t, rdb)
-	const n = 300
+	n := min(rounds.N(30, 300), 300)
 	before := usedMemory(t, rdb)
 	for i := range n {
 		key := fmt.Sprint(i, strings.Repeat("x", 900_000))
@@ -88,6 +89,37 @@ func TestLongKeyIsItsDigest(t *testing.T) {
 			if tx.Allowed() != (i < 2) {
 				t.Errorf("%s: transaction %d: allowed is %v, want %v", name, i, tx.Allowed(), i < 2)
 			}
+		}
+	}
+}
+
+// TestPrefixes: stores with different prefixes never use the same key, whatever their rules and
+// algorithms are.
+func TestPrefixes(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()}))
+	names := map[string]string{}
+	for _, prefix := range []string{"weir:", "weir:billing:", "weir:log:", "weir:billing:log:", "a/", "a/b/"} {
+		store, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix, Timeout: patience})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range []string{"", "billing", "log", "b", "a", "log:log", "%6cog"} {
+			for _, limit := range []quota.Limit{algorithms.SlidingLog(5, time.Hour), algorithms.GCRA(5, time.Hour)} {
+				c := quota.Charge{Rule: rule, Key: "k", Limit: limit, Cost: 1}
+				who := fmt.Sprintf("prefix %q, rule %q, %s", prefix, rule, limit.Algorithm.Name())
+				if other, used := names[store.Key(&c)]; used {
+					t.Errorf("%s and %s: both use %s", who, other, store.Key(&c))
+				}
+				names[store.Key(&c)] = who
+				if err := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}}); err != nil {
+					t.Errorf("%s: %v", who, err)
+				}
+			}
+		}
+	}
+	for _, prefix := range []string{"weir", "app.", "x%", "a:b"} { // "weir" with the rule "s", and "weirs" with the rule ""
+		if _, err := redisstore.New(rdb, redisstore.Options{Prefix: prefix}); err == nil || !strings.Contains(err.Error(), `want a separator such as ":" at its end`) {
+			t.Errorf("prefix %q: got %v, want an error", prefix, err)
 		}
 	}
 }

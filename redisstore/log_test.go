@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -100,6 +101,7 @@ func TestLogMemory(t *testing.T) {
 // of 300 entries and in a log of 20,000. The test counts the commands of the script, because
 // for each command the script looks at no more than a block of 64 entries.
 func TestLogAttacks(t *testing.T) {
+	rounds.Slow(t, "fills logs with 20,000 entries")
 	rdb, store := logOpen(t)
 	const units, small, large = 1_000_000, 300, 20_000
 	a := quota.Charge{Rule: "r", Limit: algorithms.SlidingLog(units, time.Hour).Named("a"), Cost: 1}

@@ -1,9 +1,11 @@
 package redisstore
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -15,8 +17,8 @@ import (
 )
 
 // A mismatch finds out about a server that has never been of use whether only one of server and
-// client speaks TLS. Neither side says so: the server closes the connection or waits, so that only
-// another attempt to connect, in the other way, can tell.
+// client speaks TLS, or the server knows no HELLO. Neither side says so: the server closes the
+// connection or waits, so that only another attempt to connect, in the other way, can tell.
 type mismatch struct {
 	client redis.UniversalClient
 	mu     sync.Mutex
@@ -68,7 +70,7 @@ func otherWay(client redis.UniversalClient) string {
 		if err == nil || isAlert(err) {
 			return "the server speaks TLS, and the client does not"
 		}
-		return ""
+		return closesAtHello(ctx, o.Addr)
 	}
 	var first [1]byte
 	if _, err := conn.Write([]byte("PING\r\n")); err == nil {
@@ -85,4 +87,31 @@ func otherWay(client redis.UniversalClient) string {
 		_, err = secure.Read(first[:])
 	}
 	return refusedTLS(err)
+}
+
+// closesAtHello returns what is wrong if a server answers GET and closes the connection at HELLO,
+// with which go-redis begins each connection.
+func closesAtHello(ctx context.Context, addr string) string {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	end, _ := ctx.Deadline()
+	_ = conn.SetDeadline(end)
+	answer := bufio.NewReader(conn)
+	send := func(command string) error {
+		if _, err := conn.Write([]byte(command)); err != nil {
+			return err
+		}
+		_, err := answer.ReadString('\n') // the rest of the answer does not matter
+		return err
+	}
+	if send("*2\r\n$3\r\nGET\r\n$1\r\nx\r\n") != nil {
+		return ""
+	}
+	if err := send("*2\r\n$5\r\nHELLO\r\n$1\r\n2\r\n"); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return "the server closes connections at HELLO, as the proxy twemproxy does; the client must connect to Redis itself"
+	}
+	return ""
 }

@@ -1,6 +1,10 @@
-package models_test
+package redisstore_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seed83679106/weir/internal/test/explore"
+)
 
 // A slotState is a transaction of redisstore over two slots, made by three clients at once:
 // ask both slots, charge one after the other, and give the first back if the second refuses.
@@ -31,17 +35,17 @@ const (
 
 const slotQuota = 2
 
-// TestSlots: no slot admits more than its quota, and every admitted unit is spent; without a
+// TestModelSlots: no slot admits more than its quota, and every admitted unit is spent; without a
 // lost answer nothing else is spent.
-func TestSlots(t *testing.T) {
-	holds(t, 1000, func(fault string) model[slotState] {
-		return model[slotState]{
-			next: func(s slotState, then func(string, slotState)) {
+func TestModelSlots(t *testing.T) {
+	explore.Holds(t, 1000, func(fault string) explore.Model[slotState] {
+		return explore.Model[slotState]{
+			Next: func(s slotState, then func(string, slotState)) {
 				for c := range s.clients {
 					slotSteps(s, c, fault, then)
 				}
 			},
-			invalid: func(s slotState) string {
+			Invalid: func(s slotState) string {
 				quiet := true
 				for _, c := range s.clients {
 					quiet = quiet && c.at == over
@@ -67,7 +71,7 @@ func slotSteps(s slotState, c int, fault string, then func(string, slotState)) {
 	step := func(event string, change func(s *slotState, me *slotClient)) {
 		after := s
 		change(&after, &after.clients[c])
-		then(name(c, "%s", event), after)
+		then(explore.Name(c, "%s", event), after)
 	}
 	charge := func(s *slotState, slot int8) bool {
 		if s.used[slot] >= slotQuota && fault != "charges although the slot is full" {

@@ -14,13 +14,13 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// takeParts decides a transaction whose keys may be on different nodes. It first asks all
-// slots at the same time. If one slot refuses, takeParts spends nothing. If no slot refuses,
-// it charges one slot after the other, beginning with the slot that has the fewest units left.
-// If a slot then refuses, because another client was faster, takeParts gives back the units
-// that it has spent in the other slots. It gives back exactly those units (see
-// quota.Canceler), so no limit admits too much. After an error the units stay spent. In
-// ModeForce and ModeForget no slot refuses, so takeParts asks none.
+// takeParts evaluates a transaction whose keys may be on different nodes. It first makes all
+// slots decide at the same time, without spending. If one slot refuses, takeParts spends
+// nothing. Otherwise, it charges one slot after another. The slot with the fewest units left
+// comes first. If a slot then refuses, because another client was faster, takeParts refunds the units
+// that it has spent in the other slots. It refunds exactly those units (see
+// optional.Canceler), so no limit admits too much. After an error the units stay spent. In
+// ModeForce and ModeForget no slot refuses, so takeParts peeks at none.
 //
 // A transaction of several slots never waits: the clocks of the nodes differ, so that the
 // slots could not reserve the same instant.
@@ -30,7 +30,7 @@ func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []par
 	case quota.ModeAtMost:
 		return fmt.Errorf("redisstore: ModeAtMost, with keys in several slots: %w", errors.ErrUnsupported)
 	case quota.ModeSpend, quota.ModePeek:
-		if err := s.askAll(ctx, t, parts); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
+		if err := s.peekAll(ctx, t, parts); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
 			return err
 		}
 		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
@@ -41,7 +41,7 @@ func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []par
 			return err
 		}
 		if !p.Allowed() {
-			s.giveBack(ctx, parts[:i])
+			s.refund(ctx, parts[:i])
 			p.fill(t)
 			return nil
 		}
@@ -52,13 +52,33 @@ func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []par
 	return nil
 }
 
-// A part is the charges of a transaction whose keys are in one slot. Charges that give units
-// back are a part of their own.
+// Server implements optional.Server: in a cluster, it returns the addresses of the masters that have the
+// keys.
+func (s *Store) Server(t *quota.Transaction) string {
+	if s.queue != nil || !s.located.Load() {
+		return ""
+	}
+	var addrs []string
+	for i := range t.Charges {
+		node, err := s.find(context.Background(), s.probeKey(storedkey.Of(t.Charges[i].Key)))
+		if err != nil {
+			return ""
+		}
+		if addr := node.Options().Addr; !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	slices.Sort(addrs)
+	return strings.Join(addrs, " ")
+}
+
+// A part is the charges of a transaction whose keys are in one slot. Charges that refund units
+// are a separate part.
 type part struct {
 	quota.Transaction
-	slot  string
-	gives bool  // all costs are below 0
-	where []int // the indexes that the charges have in the whole transaction
+	slot    string
+	refunds bool  // all costs are below 0
+	where   []int // the indexes that the charges have in the whole transaction
 }
 
 func (p *part) fill(t *quota.Transaction) {
@@ -69,8 +89,8 @@ func (p *part) fill(t *quota.Transaction) {
 }
 
 // left returns how many units the charges of the part would leave, under the limit that would
-// have the fewest left. The slot of the part must have been asked. A part that spends nothing
-// has the most left. So units are given back last, because they could not be taken again.
+// have the fewest left. The slot of the part must have decided. A part that spends nothing
+// has the most left. So units are refunded last, because they could not be taken again.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -87,11 +107,11 @@ func (s *Store) split(t *quota.Transaction) (parts []part) {
 		return nil
 	}
 	for i, c := range t.Charges {
-		slot, gives := s.slot(c.Key), c.Cost < 0
-		k := slices.IndexFunc(parts, func(p part) bool { return p.slot == slot && p.gives == gives })
+		slot, refunds := s.slot(c.Key), c.Cost < 0
+		k := slices.IndexFunc(parts, func(p part) bool { return p.slot == slot && p.refunds == refunds })
 		if k < 0 {
 			k = len(parts)
-			parts = append(parts, part{slot: slot, gives: gives, Transaction: quota.Transaction{Mode: t.Mode}})
+			parts = append(parts, part{slot: slot, refunds: refunds, Transaction: quota.Transaction{Mode: t.Mode}})
 		}
 		parts[k].Charges = append(parts[k].Charges, c)
 		parts[k].where = append(parts[k].where, i)
@@ -102,8 +122,8 @@ func (s *Store) split(t *quota.Transaction) (parts []part) {
 	return parts
 }
 
-// askAll lets all slots decide their parts at the same time, without spending.
-func (s *Store) askAll(ctx context.Context, t *quota.Transaction, parts []part) error {
+// peekAll lets all slots decide their parts at the same time, without spending.
+func (s *Store) peekAll(ctx context.Context, t *quota.Transaction, parts []part) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i := range parts {
@@ -111,7 +131,7 @@ func (s *Store) askAll(ctx context.Context, t *quota.Transaction, parts []part) 
 			p := &parts[i].Transaction
 			mode := p.Mode
 			p.Mode = quota.ModePeek
-			errs[i] = s.decide(ctx, p)
+			errs[i] = s.takeOne(ctx, p)
 			p.Mode = mode
 		})
 	}
@@ -125,8 +145,8 @@ func (s *Store) askAll(ctx context.Context, t *quota.Transaction, parts []part) 
 	return nil
 }
 
-// giveBack gives back the units that the parts have spent. It tries once, before ctx ends.
-func (s *Store) giveBack(ctx context.Context, parts []part) {
+// refund refunds the units that the parts have spent. It tries once, before ctx ends.
+func (s *Store) refund(ctx context.Context, parts []part) {
 	for i := range parts {
 		p := &parts[i]
 		for j := range p.Charges {

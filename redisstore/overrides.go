@@ -10,7 +10,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// overridesTimeout bounds one call for overrides. No request waits for it.
+// overridesTimeout bounds one call for overrides, or about processes. No request waits for it.
 const overridesTimeout = 2 * time.Second
 
 // The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix.
@@ -22,8 +22,7 @@ const overridesTimeout = 2 * time.Second
 const loadOverridesLua = `
 local fields = {'', redis.call('HGET', KEYS[1], '') or ''}
 if fields[2] ~= ARGV[1] then fields = redis.call('HGETALL', KEYS[1]) end
-local t = redis.call('TIME')
-fields[#fields + 1] = string.format('%.0f', t[1] * 1000000 + t[2])
+fields[#fields + 1] = string.format('%.0f', now)
 return fields`
 
 // saveOverrideLua gets a name, a text, a duration in µs (0: without end), and how many overrides
@@ -31,8 +30,6 @@ return fields`
 // that have ended. It returns 1 if too many are left. An empty text removes the override.
 const saveOverrideLua = `
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
-local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
 if text == '' then
 	if redis.call('HDEL', h, name) == 0 then return 0 end
 else
@@ -59,32 +56,27 @@ return 0`
 func (s *Store) overridesKey() string { return s.prefix + "overrides" }
 
 // LoadOverrides implements overrides.Keeper.
-func (s *Store) LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error) {
-	cmd, err := s.run(ctx, loadOverridesLua, version)
+func (s *Store) LoadOverrides(ctx context.Context, version string) (
+	kept map[string]string, newest string, now time.Time, err error,
+) {
+	cmd, err := s.run(ctx, s.overridesKey(), loadOverridesLua, version)
 	if err == nil {
 		kept, newest, now, err = readOverrides(cmd.StringSlice())
 	}
 	if err != nil {
-		return nil, "", now, s.overridesError(ctx, loadOverridesLua, err)
+		return nil, "", now, s.scriptError(ctx, loadOverridesLua, "overrides", err)
 	}
 	return kept, newest, now, nil
 }
 
-// run runs a script on the overrides. The last of its arguments is only for Options.SendTime.
-func (s *Store) run(ctx context.Context, lua string, args ...any) (queue.Cmd, error) {
+// run runs a script on a key. The last of its arguments is only for Options.SendTime.
+func (s *Store) run(ctx context.Context, key, lua string, args ...any) (queue.Cmd, error) {
 	ctx = queue.WithBudget(ctx, overridesTimeout)
-	key := s.overridesKey()
-	cmd := queue.NewCmd(ctx, append(append([]any{"eval", s.scripts.adapt(lua), 1, key}, args...), "")...)
+	cmd := queue.NewCmd(ctx, append(append([]any{"eval", s.scripts.prologue() + lua, 1, key}, args...), "")...)
 	if err := s.process(ctx, key, []queue.Cmd{cmd}); err != nil {
 		return cmd, err // the queue may still use cmd
 	}
 	return cmd, cmd.Err()
-}
-
-// overridesError explains an error of a script for overrides. If waiting does not help, it wraps
-// quota.ErrUnusable.
-func (s *Store) overridesError(ctx context.Context, lua string, err error) error {
-	return fmt.Errorf("redisstore: overrides: %w", s.timeoutCause(ctx, quoteLine(s.scripts.adapt(lua), "overrides", err)))
 }
 
 // readOverrides reads the reply of loadOverridesLua.
@@ -110,16 +102,16 @@ func readOverrides(fields []string, err error) (kept map[string]string, newest s
 
 // SaveOverride implements overrides.Keeper.
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
-	cmd, err := s.run(ctx, saveOverrideLua, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
+	cmd, err := s.run(ctx, s.overridesKey(), saveOverrideLua, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
 	if err != nil {
-		return false, s.overridesError(ctx, saveOverrideLua, err)
+		return false, s.scriptError(ctx, saveOverrideLua, "overrides", err)
 	}
 	n, err := cmd.Int()
 	if err == nil && n != 0 && n != 1 {
 		err = errors.New("the reply can't be read")
 	}
 	if err != nil {
-		return false, s.overridesError(ctx, saveOverrideLua, err)
+		return false, s.scriptError(ctx, saveOverrideLua, "overrides", err)
 	}
 	return n == 1, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	_ "embed"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -89,14 +90,15 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 		return err
 	}
 	for _, l := range limits {
-		err := s.rehearse(ctx, []quota.Charge{{Key: key, Limit: l}})
+		err := s.selfTest(ctx, []quota.Charge{{Key: key, Limit: l}})
 		switch {
 		case err == nil:
 			continue
-		case !undecided(err) || s.setup(err) != "":
+		case !undecided(err) || s.misconfigured(err) != "":
 			return err
 		case lua != "Lua 5.1" && lua != "Lua 5.4":
-			return &unusable{"the server runs " + lua + ", and the scripts need Lua 5.1 or 5.4: " + l.Algorithm.Name(), cannotRun(err)}
+			what := "the server runs " + lua + ", and the scripts need Lua 5.1 or 5.4: " + l.Algorithm.Name()
+			return &unusable{what, cannotRun(err)}
 		}
 		return &unusable{l.Algorithm.Name(), cannotRun(err)}
 	}
@@ -105,8 +107,9 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 
 // tryCommands calls each command that the store needs, and returns the version of Lua.
 func (s *Store) tryCommands(ctx context.Context, key string) (lua string, err error) {
-	name, script := s.probeKey(key), redis.NewScript(s.scripts.adapt(probeLua))
-	load := queue.NewCmd(ctx, "eval", s.scripts.adapt(probeLua), 1, name, "")
+	text := fmt.Sprintf("%slocal calls_time = %v\n%s", s.scripts.first, s.clock == nil, probeLua)
+	name, script := s.probeKey(key), redis.NewScript(text)
+	load := queue.NewCmd(ctx, "eval", text, 1, name, "")
 	if err := s.process(ctx, name, []queue.Cmd{load}); err != nil {
 		return "", err
 	}

@@ -1,5 +1,6 @@
 -- This script calls each command that the store and its overrides need, and returns the
--- version of Lua, and each command that failed with its error. It leaves no key behind.
+-- version of Lua, and each command that failed with its error. A library that the server lacks
+-- is returned like a command. The script leaves no key behind.
 local reply = {tostring(rawget(_G, '_VERSION'))}
 local function try(name, result)
   if type(result) == 'table' and result.err and not string.find(result.err, 'WRONGTYPE', 1, true) then
@@ -9,8 +10,11 @@ local function try(name, result)
   end
   return true
 end
+for _, library in ipairs({'struct', 'cmsgpack'}) do
+  if not rawget(_G, library) then try(library, {err = "variable '" .. library .. "'"}) end
+end
 local call, key = redis.pcall, KEYS[1]
-try('TIME', call('TIME'))
+if calls_time then try('TIME', call('TIME')) end
 try('GET', call('GET', key))
 local first = try('PSETEX', call('PSETEX', key, '1000', 'x'))
 if try('SETRANGE', call('SETRANGE', key, '0', 'x')) or first then

@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
@@ -104,9 +105,7 @@ func TestOverridesLua54(t *testing.T) {
 
 // TestProbeCluster: Probe finds a right that is missing on one of three masters.
 func TestProbeCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds to begin")
-	}
+	rounds.Slow(t, "a cluster takes seconds to begin")
 	t.Parallel() // it mostly waits for its servers to start
 	cluster := redistest.Cluster(t, 3, 0)
 	for _, node := range cluster.Nodes {
@@ -129,9 +128,7 @@ func TestProbeCluster(t *testing.T) {
 
 // TestProbeSentinel: Probe works behind Sentinel, and says that no master has the name.
 func TestProbeSentinel(t *testing.T) {
-	if testing.Short() {
-		t.Skip("Sentinels take seconds to begin")
-	}
+	rounds.Slow(t, "Sentinels take seconds to begin")
 	t.Parallel() // it mostly waits for its servers to start
 	set := redistest.Sentinel(t)
 	store := storeOf(t, optionsOf(set.Addrs()[0], func(o *redis.UniversalOptions) { o.MasterName = redistest.MasterName }))
@@ -306,8 +303,13 @@ func everyCall(t *testing.T) map[string]func(store *redisstore.Store) error {
 		"TakeEach": func(s *redisstore.Store) error {
 			return errors.Join(s.TakeEach(t.Context(), []*quota.Transaction{weirtest.Once(everyLimit[0]), weirtest.Once(everyLimit[6])})...)
 		},
-		"LoadOverrides": func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
-		"SaveOverride":  func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
+		"LoadOverrides":  func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
+		"SaveOverride":   func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
+		"CountProcesses": func(s *redisstore.Store) error { _, err := s.CountProcesses(t.Context(), "a"); return err },
+		"CompareLimits": func(s *redisstore.Store) error {
+			_, err := s.CompareLimits(t.Context(), "a", map[string]string{"b": "c"})
+			return err
+		},
 	}
 }
 
@@ -348,6 +350,23 @@ func TestOutages(t *testing.T) {
 	}
 	if err := storeOf(t, optionsOf("127.0.0.1:1", nil)).Probe(t.Context()); err == nil || errors.Is(err, quota.ErrUnusable) {
 		t.Errorf("refused: got error %v, want one that is no ErrUnusable", err)
+	}
+}
+
+// TestClosesAtHello: if a proxy closes the connection at HELLO, as twemproxy does, Probe and Take say
+// so. Before, both said only EOF.
+func TestClosesAtHello(t *testing.T) {
+	store := storeOf(t, optionsOf(redistest.Fake(t, func(args []string) string {
+		if strings.EqualFold(args[0], "get") {
+			return "$-1\r\n"
+		}
+		return "" // closes the connection
+	}), nil))
+	want := "redisstore: the server closes connections at HELLO, as the proxy twemproxy does; the client must connect to Redis itself: EOF"
+	for _, err := range []error{store.Probe(t.Context(), everyLimit...), store.Take(t.Context(), weirtest.Once(everyLimit[0]))} {
+		if !errors.Is(err, quota.ErrUnusable) || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

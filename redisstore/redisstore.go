@@ -60,6 +60,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore/internal/queue"
@@ -68,8 +69,10 @@ import (
 // Options are the options for New. The zero value is ready to use.
 type Options struct {
 	// Prefix is the first part of every key name in Redis; "" means "weir:". Programs that share a
-	// Redis server but not their limits need different prefixes. A prefix must not contain braces,
-	// which delimit the hash tag.
+	// Redis server but not their limits need different prefixes. A prefix must end with a separator
+	// such as ":", so that "shop" with the rule "items" and "shopit" with the rule "ems" cannot use
+	// the same keys: any character except letters, digits and the characters ".-_%". A prefix must
+	// not contain braces, which delimit the hash tag.
 	Prefix string
 
 	// Timeout is how long one Take waits for Redis and the network, regardless of the client's
@@ -93,10 +96,12 @@ type Options struct {
 	// returns an error that wraps quota.ErrBusy. Set SendTime in all processes that share limits;
 	// otherwise their states can expire too early.
 	SendTime bool
-}
 
-// lockKeys is the first line of scripts under Options.LockKeys.
-const lockKeys = "#!lua flags=allow-key-locking\n"
+	// NoTracking turns off what quota.Hybrid uses to learn of changes by other processes: CLIENT
+	// TRACKING, on one more connection to each node, and at most 4,096 tracked keys there. SendTime
+	// turns it off too.
+	NoTracking bool
+}
 
 const (
 	defaultPrefix  = "weir:"
@@ -119,6 +124,9 @@ var ErrTimeout = queue.ErrTimeout
 //	weir:api:log:{.192.0.2.1}
 //	weir:api:{.192.0.2.1}
 //
+// A rule with the name "log" is written as "%6cog", because with a longer prefix the name of its
+// value could otherwise be that of a log.
+//
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
 // one slot, while different keys are spread over all nodes. A transaction whose keys are in
 // different slots still spends either all of its charges or none, but may spend them at different
@@ -131,19 +139,25 @@ type Store struct {
 	prefix  string
 	timeout time.Duration
 
+	noTracking bool
+
 	queue   *server          // nil if keys may be on different nodes
 	queues  sync.Map         // *redis.Client → func() *server, for the nodes
+	conns   sync.Map         // *redis.Client → *queue.Conns, for the same
 	located atomic.Bool      // the nodes of the cluster are known
 	clock   func() time.Time // see server
 
-	scripts  scripts
-	dials    dials
-	verdicts verdicts
+	scripts   scripts
+	dials     dials
+	selfTests selfTests
+
+	slow atomic.Int64 // so many of the queues have a Redis that is too slow: see Slow
 }
 
 // New returns a store that uses Redis through the client rdb. It does not wait for Redis to be up.
-// The caller must close rdb. New returns an error if rdb is nil, if the prefix contains a brace, or
-// if the timeout is negative.
+// The caller must close rdb. New returns an error if rdb is nil, if one of its addresses has no
+// port, if the prefix contains a brace or does not end with a separator, or if the timeout is
+// negative.
 //
 // Create the client with ClientOptions, which returns suitable settings. Other settings also work,
 // but Warnings reports those that make the store slower or less reliable. New adds a hook to the
@@ -154,26 +168,34 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		return nil, errors.New("redisstore: the client is nil")
 	case strings.ContainsAny(o.Prefix, "{}"):
 		return nil, fmt.Errorf("redisstore: Prefix is %q; want a text without braces", o.Prefix)
+	case o.Prefix != "" && (isPlain(o.Prefix[len(o.Prefix)-1]) || strings.HasSuffix(o.Prefix, "%")):
+		return nil, fmt.Errorf(`redisstore: Prefix is %q; want a separator such as ":" at its end`, o.Prefix)
 	case o.Timeout < 0:
 		return nil, fmt.Errorf("redisstore: Timeout is %v; want at least 0", o.Timeout)
 	}
-	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout)}
+	if err := period.CheckUnit("redisstore: Timeout", o.Timeout); err != nil {
+		return nil, err
+	}
+	if err := checkAddresses(rdb); err != nil {
+		return nil, err
+	}
+	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout), noTracking: o.NoTracking}
+	s.scripts.time = calledTime
 	if o.LockKeys {
-		s.scripts.first = lockKeys
+		s.scripts.first = "#!lua flags=allow-key-locking\n"
 	}
 	if o.SendTime {
-		s.scripts.time, s.clock = sendTime(lateness(s.timeout)), time.Now
+		s.scripts.time, s.clock = sentTime(lateness(s.timeout)), time.Now
 	}
-	watch := func(node *redis.Client) { node.AddHook(&s.dials) }
 	switch rdb := rdb.(type) {
 	case *redis.ClusterClient:
-		rdb.OnNewNode(watch)
+		rdb.OnNewNode(s.watch)
 		return s, nil
 	case *redis.Ring:
-		rdb.OnNewNode(watch)
+		rdb.OnNewNode(s.watch)
 		return s, nil
 	case *redis.Client:
-		watch(rdb)
+		s.watch(rdb)
 	}
 	s.queue = s.newQueue(rdb)
 	return s, nil
@@ -193,36 +215,71 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		t.Decide(time.Now().UnixMicro(), nil)
 		return nil
 	}
-	budget := queue.WithBudget(ctx, s.timeout)
-	if err := s.take(budget, t); err != nil {
-		return s.timeoutCause(ctx, s.judge(budget, t, err))
+	shared := quota.BudgetOf(ctx)
+	left := shared.Left(s.timeout)
+	if left <= 0 {
+		return errUsedUp
+	}
+	budget := queue.WithBudget(ctx, left)
+	err := s.take(budget, t)
+	shared.Spend(left - queue.LeftOf(budget))
+	if err != nil {
+		return s.timeoutCause(ctx, s.classify(budget, t, err))
 	}
 	return nil
 }
 
+// Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for the
+// Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and one request in
+// twenty was not decided. This is over once five calls in a row have taken less than half of the Timeout.
+// Take calls Redis nevertheless. A caller that does not call Take because of Slow goes on calling Slow,
+// which then sends a TIME now and then. Package stack does so.
+func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
+	if s.slow.Load() == 0 {
+		return nil
+	}
+	for i := range t.Charges {
+		node, err := s.server(queue.WithBudget(ctx, s.timeout), s.key(&t.Charges[i]))
+		if err != nil {
+			return nil
+		}
+		if err := node.Slow(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errUsedUp = fmt.Errorf("%w: earlier calls of the request have used the time up: %w", ErrTimeout, quota.ErrBusy)
+
 // timeoutCause turns a timeout into an error that names its cause: the caller's context, the
 // store's Timeout, a client whose own timeout is shorter, or a failed connection. It explains
-// other errors as say does.
+// other errors as the method explain does.
 func (s *Store) timeoutCause(ctx context.Context, err error) error {
 	timeout := net.Error(nil)
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, quota.ErrUnusable):
+	case errors.Is(err, quota.ErrUnusable), errors.Is(err, quota.ErrSlow):
 		return err
 	case err == ErrTimeout:
 		return s.dials.timeout(nil)
 	case errors.Is(err, redis.ErrPoolTimeout), errors.As(err, &timeout) && timeout.Timeout():
 		return s.dials.timeout(err)
 	}
-	return s.say(err)
+	return s.explain(err)
 }
 
 // key returns the name of the value that keeps the state of a charge. The key of the charge
 // stands last, in the hash tag. The dot before the key is there because an empty hash tag
 // would not count.
 func (s *Store) key(c *quota.Charge) string {
-	b := appendEscaped(append(make([]byte, 0, 128), s.prefix...), c.Rule)
+	b := append(make([]byte, 0, 128), s.prefix...)
+	if c.Rule == "log" {
+		b = append(b, "%6cog"...) // see Store
+	} else {
+		b = appendEscaped(b, c.Rule)
+	}
 	if isLog(c.Limit.Algorithm) {
 		b = append(b, ":log"...)
 	}
@@ -234,7 +291,7 @@ func (s *Store) key(c *quota.Charge) string {
 // ".-_", so that different lists of names never give the same key.
 func appendEscaped(b []byte, name string) []byte {
 	for i := range len(name) {
-		if c := name[i]; plain(c) {
+		if c := name[i]; isPlain(c) {
 			b = append(b, c)
 		} else {
 			b = fmt.Appendf(b, "%%%02x", c)
@@ -243,7 +300,7 @@ func appendEscaped(b []byte, name string) []byte {
 	return b
 }
 
-func plain(c byte) bool {
+func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '-' || c == '_'
 }
 
@@ -257,5 +314,6 @@ type fault struct{ where, what string }
 func (f *fault) Error() string { return f.where + ": " + f.what }
 
 func faultOf(c *quota.Charge, what string) error {
-	return &fault{fmt.Sprintf("redisstore: rule %q: limit %q (%s)", c.Rule, c.Limit.StoredName(), c.Limit.Algorithm.Name()), what}
+	where := fmt.Sprintf("redisstore: rule %q: limit %q (%s)", c.Rule, c.Limit.Label(), c.Limit.Algorithm.Name())
+	return &fault{where, what}
 }

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,46 +12,46 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// send makes Redis run the scripts of calls in order, usually in one round trip. It returns at
+// send makes Redis run the scripts of evals in order, usually in one round trip. It returns at
 // the latest when ctx ends. The returned commands have the answers of Redis, errors included.
-func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
-	cmds := make([]queue.Cmd, len(calls))
-	var node *server // nil for a call alone, and if it is unknown
-	if len(calls) > 1 {
-		node, _ = s.server(ctx, calls[0].key())
+func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
+	cmds := make([]queue.Cmd, len(evals))
+	var node *server // nil for an eval alone, and if it is unknown
+	var texts map[*script]bool
+	if len(evals) > 1 {
+		node, _ = s.server(ctx, evals[0].key())
+		texts = textsFor(node, evals)
 	}
-	for i, c := range calls {
-		// If the node may lack the script, a batch has the text of the script. With only its
-		// hash, this call would fail, and the node would decide the later calls of the batch
-		// before this call is sent again.
-		if len(calls) == 1 || c.sentTo(node) || slices.ContainsFunc(calls[:i], func(of *call) bool { return of.script == c.script }) {
-			cmds[i] = c.command(ctx, "evalsha", c.sha)
+	for i, e := range evals {
+		if texts[e.script] {
+			cmds[i] = e.command(ctx, "eval", e.text)
+			texts[e.script] = false // the node then has it
 		} else {
-			cmds[i] = c.command(ctx, "eval", c.text)
+			cmds[i] = e.command(ctx, "evalsha", e.sha)
 		}
 	}
 	for todo := cmds; len(todo) > 0; {
-		err := s.inTime(func() error { return s.process(ctx, calls[0].key(), todo) })
+		err := s.inTime(func() error { return s.process(ctx, evals[0].key(), todo) })
 		if err != nil {
-			for _, c := range calls {
-				c.sent.Clear()
+			for _, e := range evals {
+				e.sent.Clear()
 			}
 			return nil, err
 		}
 		todo = nil
-		for i, c := range calls {
-			if node != nil && !c.sentTo(node) {
-				c.sent.Store(node, nil) // not earlier: another batch could overtake this one
-			}
+		for i, e := range evals {
 			switch err := cmds[i].Err(); {
 			case redis.HasErrorPrefix(err, "NOSCRIPT"):
-				cmds[i] = c.command(ctx, "eval", c.text)
+				cmds[i] = e.command(ctx, "eval", e.text)
 			case redis.HasErrorPrefix(err, "TRYAGAIN"):
-				// While a slot moves, a node may lack some keys of a call. The node then
+				// While a slot moves, a node may lack some keys of an eval. The node then
 				// runs no script.
 				_ = queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
-				cmds[i] = c.command(ctx, "evalsha", c.sha)
+				cmds[i] = e.command(ctx, "evalsha", e.sha)
 			default:
+				if node != nil && time.Since(e.usedOn(node)) > confirmed/4 {
+					e.sent.Store(node, time.Now()) // not earlier: another batch could overtake this one
+				}
 				continue
 			}
 			todo = append(todo, cmds[i])
@@ -61,19 +60,51 @@ func (s *Store) send(ctx context.Context, calls ...*call) ([]queue.Cmd, error) {
 	return cmds, nil
 }
 
-// sentTo reports whether a batch has sent the text to a node.
-func (x *script) sentTo(node *server) bool {
-	_, sent := x.sent.Load(node)
-	return sent
+// confirmed is how long after a node has run a script a batch counts on it that the node still has
+// the script, as long as the other scripts for the same keys are there. A node that loses single
+// scripts (Redis 7.4) loses those that it has not run for the longest time.
+const confirmed = time.Second
+
+// textsFor returns the scripts of a batch whose texts it sends. If a node lacked a script of which
+// it gets only the hash, it would decide the later evals before this one is sent again. This matters
+// if they have a key in common: their scripts are all sent as hashes, which all fail if the node has
+// lost all scripts, or all as texts.
+func textsFor(node *server, evals []*eval) map[*script]bool {
+	texts, rivals, sure := map[*script]bool{}, map[*script]bool{}, true
+	last := map[string]*script{} // by key
+	for _, e := range evals {
+		texts[e.script] = e.usedOn(node).IsZero()
+		for _, v := range e.values {
+			if x := last[v.key]; x != nil && x != e.script {
+				rivals[x], rivals[e.script] = true, true
+			}
+			last[v.key] = e.script
+		}
+	}
+	for x := range rivals {
+		sure = sure && time.Since(x.usedOn(node)) < confirmed
+	}
+	for x := range rivals {
+		texts[x] = texts[x] || !sure
+	}
+	return texts
 }
 
-// key returns the first key of c.
-func (c *call) key() string { return c.args[3].(string) }
+// usedOn returns when a batch has last found that a node has the script, or the zero time.
+func (x *script) usedOn(node *server) time.Time {
+	if at, ok := x.sent.Load(node); ok {
+		return at.(time.Time)
+	}
+	return time.Time{}
+}
 
-// command returns the command of c. It reuses the memory of the last command of c.
-func (c *call) command(ctx context.Context, name, script string) queue.Cmd {
-	c.args[0], c.args[1] = name, script
-	cmd := queue.NewCmd(ctx, c.args...)
+// key returns the first key of e.
+func (e *eval) key() string { return e.args[3].(string) }
+
+// command returns the command of e. It reuses the memory of the last command of e.
+func (e *eval) command(ctx context.Context, name, script string) queue.Cmd {
+	e.args[0], e.args[1] = name, script
+	cmd := queue.NewCmd(ctx, e.args...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -99,7 +130,8 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 			if s.clock != nil {
 				s.setEarliest(cmd)
 			}
-			if err := queue.Await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) }); !queue.IsAnswer(err) {
+			err := queue.Await(ctx, func(ctx context.Context) error { return s.rdb.Process(ctx, cmd) })
+			if !queue.IsAnswer(err) {
 				return err
 			}
 		}
@@ -152,7 +184,11 @@ func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
 
 // newQueue returns the queue of a client of one node.
 func (s *Store) newQueue(rdb redis.UniversalClient) *server {
-	q := queue.New(queue.Options{Client: rdb, Timeout: s.timeout, Explain: (&mismatch{client: rdb}).explain})
+	var conns *queue.Conns // nil for a client that had no hook in time
+	if known, ok := s.conns.Load(rdb); ok {
+		conns = known.(*queue.Conns)
+	}
+	q := queue.New(queue.Options{Client: rdb, Conns: conns, Timeout: s.timeout, Slow: &s.slow, Explain: (&mismatch{client: rdb}).explain})
 	return &server{Queue: q, clock: s.clock, dials: &s.dials, late: lateness(s.timeout)}
 }
 

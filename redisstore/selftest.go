@@ -15,61 +15,67 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// verdicts remember for which algorithms a rehearsal has shown what Redis can do, so that
-// errors cause few rehearsals. The zero value is ready to use.
-type verdicts struct {
+// selfTests are the results of self-tests, by the names of the algorithms, so that errors cause few
+// self-tests. The zero value is ready to use.
+type selfTests struct {
 	mu sync.Mutex
-	of map[string]verdict // by the names of the algorithms
+	of map[string]selfTestResult
 }
 
-type verdict struct {
+type selfTestResult struct {
 	until time.Time
 	err   error // nil if Redis can decide
 }
 
-// judge finds out what it means that Redis, which answers, has not decided t. Perhaps the value
-// of the key is damaged, or has another program's type: then judge returns err. But if Redis
-// cannot decide either for a key that holds nothing, it cannot run the scripts at all: then
-// judge returns a quota.ErrUnusable. It returns other errors unchanged.
-func (s *Store) judge(ctx context.Context, t *quota.Transaction, err error) error {
-	if !undecided(err) || s.setup(err) != "" {
+// classify finds out what it means that Redis answers and has not decided t. Perhaps the value of
+// the key is damaged, or has another program's type: then classify returns err. But if a self-test
+// shows that Redis cannot decide either for a key that holds nothing, it cannot run the scripts at
+// all: then classify returns a quota.ErrUnusable. It returns other errors unchanged.
+func (s *Store) classify(ctx context.Context, t *quota.Transaction, err error) error {
+	if !undecided(err) || s.misconfigured(err) != "" {
 		return err
 	}
+	tested := s.tested(ctx, t.Charges)
+	switch f := (*fault)(nil); {
+	case tested == nil || !undecided(tested): // Redis can decide, or this is not known
+		return err
+	case errors.As(err, &f):
+		return &unusable{strings.TrimPrefix(f.where, "redisstore: "), cannotRun(tested)}
+	}
+	return &unusable{"rule " + strconv.Quote(t.Charges[0].Rule), cannotRun(tested)}
+}
+
+// tested returns the result of a self-test with the algorithms of charges. A result is used again
+// for a minute, or for a second if Redis could not decide.
+func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	var names []string
-	for i := range t.Charges {
-		names = append(names, t.Charges[i].Limit.Algorithm.Name())
+	for i := range charges {
+		names = append(names, charges[i].Limit.Algorithm.Name())
 	}
 	slices.Sort(names)
 	name := strings.Join(slices.Compact(names), ", ")
-	s.verdicts.mu.Lock()
-	v, known := s.verdicts.of[name]
-	s.verdicts.mu.Unlock()
-	if !known || time.Now().After(v.until) {
-		v = verdict{time.Now().Add(time.Minute), s.rehearse(ctx, t.Charges)}
-		switch {
-		case v.err == nil:
-		case undecided(v.err):
-			v.until = time.Now().Add(time.Second)
-		default: // the rehearsal has no result
-			return err
-		}
-		s.verdicts.mu.Lock()
-		if s.verdicts.of == nil || len(s.verdicts.of) >= maxScripts {
-			s.verdicts.of = map[string]verdict{}
-		}
-		s.verdicts.of[name] = v
-		s.verdicts.mu.Unlock()
+	s.selfTests.mu.Lock()
+	r, known := s.selfTests.of[name]
+	s.selfTests.mu.Unlock()
+	if known && time.Now().Before(r.until) {
+		return r.err
 	}
-	switch f := (*fault)(nil); {
-	case v.err == nil:
-		return err
-	case errors.As(err, &f):
-		return &unusable{strings.TrimPrefix(f.where, "redisstore: "), cannotRun(v.err)}
+	r = selfTestResult{time.Now().Add(time.Minute), s.selfTest(ctx, charges)}
+	if undecided(r.err) {
+		r.until = time.Now().Add(time.Second)
 	}
-	return &unusable{"rule " + strconv.Quote(t.Charges[0].Rule), cannotRun(v.err)}
+	if r.err == nil || undecided(r.err) { // other errors are no result
+		s.selfTests.mu.Lock()
+		defer s.selfTests.mu.Unlock()
+		if s.selfTests.of == nil || len(s.selfTests.of) >= maxScripts {
+			s.selfTests.of = map[string]selfTestResult{}
+		}
+		s.selfTests.of[name] = r
+	}
+	return r.err
 }
 
-// cannotRun returns what a rehearsal with the error err has shown.
+// cannotRun returns what a self-test with the error err has shown.
 func cannotRun(err error) error {
 	if f := (*fault)(nil); errors.As(err, &f) { // its rule is that of scratch, and no state was damaged
 		err = errors.New(strings.TrimPrefix(f.what, unreadable+": "))
@@ -77,10 +83,10 @@ func cannotRun(err error) error {
 	return fmt.Errorf("the server cannot decide under this algorithm, whatever the key: %w", err)
 }
 
-// rehearse has Redis decide some transactions about a key that holds nothing, and compares the
+// selfTest has Redis decide some transactions about a key that holds nothing, and compares the
 // decisions with those of Go. It uses the algorithms of the charges, and the slot of their
-// first key. No charge of a user counts in the value, which rehearse deletes.
-func (s *Store) rehearse(ctx context.Context, charges []quota.Charge) error {
+// first key. No charge of a user counts in the value, which selfTest deletes.
+func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 	charges = scratch(charges)
 	n := len(charges)
 	capacity := int64(0)
@@ -91,7 +97,10 @@ func (s *Store) rehearse(ctx context.Context, charges []quota.Charge) error {
 		cost   int64
 		within time.Duration
 		mode   quota.Mode
-	}{{cost: 1}, {cost: 2}, {cost: capacity + 1}, {cost: 0}, {cost: -1}, {cost: 1, within: time.Hour}, {cost: 1}, {cost: 1}, {mode: quota.ModeForget}}
+	}{
+		{cost: 1}, {cost: 2}, {cost: capacity + 1}, {cost: 0}, {cost: -1},
+		{cost: 1, within: time.Hour}, {cost: 1}, {cost: 1}, {mode: quota.ModeForget},
+	}
 	ts := make([]*quota.Transaction, len(steps))
 	for i, step := range steps {
 		ts[i] = &quota.Transaction{Charges: slices.Clone(charges), Within: step.within, Mode: step.mode}
@@ -113,10 +122,10 @@ func (s *Store) rehearse(ctx context.Context, charges []quota.Charge) error {
 	return nil
 }
 
-// takeInOrder decides transactions of one key, in one round trip unless an algorithm is Edged,
+// takeInOrder evaluates transactions of one key, in one round trip unless an algorithm is Edged,
 // and returns the first error.
 func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error {
-	if slices.ContainsFunc(ts[0].Charges, func(c quota.Charge) bool { _, ok := c.Limit.Algorithm.(Edged); return ok }) {
+	if slices.ContainsFunc(ts[0].Charges, func(c quota.Charge) bool { return isEdged(c.Limit.Algorithm) }) {
 		for _, t := range ts {
 			if err := t.Validate(); err != nil {
 				return err

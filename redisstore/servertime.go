@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// With Options.SendTime, a script gets the time as its last argument, which sendTime removes
+// With Options.SendTime, a script gets the time as its last argument, which sentTime removes
 // from ARGV. This time is a lower bound of the server's clock, and the bounds of two processes
 // differ. The script therefore decides at the instant of the newest state if that is later: it
 // was written at that time or later, so it has come on the server. But the state of a reservation
@@ -23,20 +22,21 @@ import (
 // and this time counts instead. No decision is then ahead of the server. It may be behind, by up to
 // late: see lateness. So much longer values live, because otherwise a late script would not find
 // what was spent at its time.
-func sendTime(late time.Duration) *strings.Replacer {
-	ms := late.Milliseconds()
-	return strings.NewReplacer(
-		"redis.call('TIME')", "{string.match(table.remove(ARGV), '(.*)(......)')}",
-		"try('TIME', call('TIME'))\n", "",
-		"local catch_up\n", `local function catch_up(at)
-  now, t = at, {string.match(string.format('%.0f', at), '(.*)(......)')}
+func sentTime(late time.Duration) string {
+	return fmt.Sprintf(`local t = {string.match(table.remove(ARGV), '(.*)(......)')}
+local now, slack_ms = t[1] * 1e6 + t[2], %d
+local function catch_up(at)
+  now, t = at, {string.match(string.format('%%.0f', at), '(.*)(......)')}
 end
-`,
-		" / 1000) + 1", fmt.Sprintf(" / 1000) + %d", ms+1),
-		"last - now + 1999", fmt.Sprintf("last - now + %d999", ms+1),
-		"now + ttl * 1000", fmt.Sprintf("now + (ttl - %d) * 1000", ms),
-	)
+`, late.Milliseconds())
 }
+
+// calledTime is the same without Options.SendTime. Here and there t is the time as TIME returns it,
+// now is the same in µs, a float also in Lua 5.4 (see mostInteger), and slack_ms is by how much a TTL
+// is longer than it need be on one clock. Only a sent time can catch up.
+const calledTime = `local t = redis.call('TIME')
+local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
+`
 
 // lateness returns by how much a decision may be behind the server's clock: by two timeouts, that of
 // the last TIME and its own, or by a second if the process is late, for which the queue makes
@@ -46,9 +46,9 @@ func lateness(timeout time.Duration) time.Duration {
 }
 
 const (
-	askAgain = 100 * time.Millisecond // after it, a command TIME is sent behind the next decisions
-	askFirst = 2 * time.Second        // after it, and on a new connection, TIME is sent before them
-	drift    = 1000                   // in that many µs the clocks of process and server come at most 1 µs apart
+	refreshAfter = 100 * time.Millisecond // after it, a command TIME is sent behind the next decisions
+	refreshFirst = 2 * time.Second        // after it, and on a new connection, TIME is sent before them
+	drift        = 1000                   // in that many µs the clocks of process and server come at most 1 µs apart
 )
 
 // A server is one Redis, with the queue of the commands for it. With Options.SendTime it knows a
@@ -66,7 +66,7 @@ type server struct {
 	bound    int64     // µs since 1970
 	at       time.Time // when the process learned it
 	known    bool      // a reply has come since the last error
-	asked    time.Time // when TIME was last sent
+	sent     time.Time // when TIME was last sent
 	answered time.Time // when its last reply came
 	made     int64     // how many connections there had been then
 }
@@ -78,15 +78,15 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 	}
 	s.mu.Lock()
 	now := s.clock()
-	first := !s.known || now.Sub(s.answered) > askFirst || s.made != s.dials.made.Load()
-	again := now.Sub(s.asked) > askAgain
+	first := !s.known || now.Sub(s.answered) > refreshFirst || s.made != s.dials.made.Load()
+	again := now.Sub(s.sent) > refreshAfter
 	if again {
-		s.asked = now // one caller asks, the others do not
+		s.sent = now // one caller sends it, the others do not
 	}
 	s.mu.Unlock()
 	again = again && !first
 	for first {
-		learned, err := s.ask(ctx, nil)
+		learned, err := s.queryTime(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 		cmd.Args()[len(cmd.Args())-1] = bound
 	}
 	if again {
-		_, err := s.ask(ctx, cmds)
+		_, err := s.queryTime(ctx, cmds)
 		return err
 	}
 	return s.send(ctx, cmds)
@@ -114,28 +114,35 @@ func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	return err
 }
 
-// ask sends commands, and TIME behind them. It reports whether the reply is of use: if the process
+// queryTime sends commands, and TIME behind them. It reports whether the reply is of use: if the process
 // was stopped meanwhile, the reply may be old. If there are no commands, an error of TIME counts.
 // Otherwise TIME soon goes before the commands, because it has not been answered.
-func (s *server) ask(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
+func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
 	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
 	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
 		return false, err
 	}
 	received := s.clock()
-	now, err := cmd.Int64Slice()
-	if answer := cmd.Err(); answer != nil && answer != redis.Nil {
-		err = answer
-	} else if err != nil || len(now) != 2 || now[0] <= 0 || now[0] >= 1<<33 || now[1] < 0 || now[1] >= 1e6 { // see call.read
-		err = errors.New("redisstore: the reply of TIME can't be read")
-	}
+	µs, err := readTime(cmd)
 	switch {
 	case err == nil && received.Sub(sent) <= s.late/2:
-		return s.learn(now[0]*1e6+now[1], made, sent, received), nil
+		return s.learn(µs, made, sent, received), nil
 	case len(cmds) == 0:
 		return false, err
 	}
 	return false, nil
+}
+
+// readTime reads the reply of TIME, within the bounds of eval.read.
+func readTime(cmd queue.Cmd) (µs int64, err error) {
+	now, err := cmd.Int64Slice()
+	switch answer := cmd.Err(); {
+	case answer != nil && answer != redis.Nil:
+		return 0, answer
+	case err != nil || len(now) != 2 || now[0] <= 0 || now[0] >= 1<<33 || now[1] < 0 || now[1] >= 1e6:
+		return 0, errors.New("redisstore: the reply of TIME can't be read")
+	}
+	return now[0]*1e6 + now[1], nil
 }
 
 // learn notes that the clock of the server was at µs between two instants, of which the second

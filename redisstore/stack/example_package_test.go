@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/stack"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 // ready answers a health check. A Redis that is down is no reason to stop the process, because the

@@ -12,10 +12,10 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/stack"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 // All processes that use this handler share one limit. While Redis is down, as in this
@@ -34,9 +34,11 @@ func ExampleNew() {
 	limit := weir.Middleware(store, "api", weir.ByHeader("X-Api-Key"), algorithms.GCRA(100, time.Minute))
 	http.Handle("/", limit(http.NotFoundHandler()))
 
+	fmt.Println(store.Replicas())
 	got, _, err := quota.AllowAtMost(context.Background(), store, quota.Charge{Rule: "api", Key: "alice", Limit: algorithms.GCRA(100, time.Minute), Cost: 100})
 	fmt.Println(got, err)
 	// Output:
+	// 4
 	// 25 <nil>
 }
 
@@ -46,9 +48,8 @@ func ExampleStore() {
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
 	defer rdb.Close()
 	store, err := stack.New(rdb, stack.Options{
-		Replicas: 4,
-		Redis:    redisstore.Options{Prefix: "shop:", Timeout: 20 * time.Millisecond},
-		Memory:   memstore.Options{MaxKeys: 100_000},
+		Redis:  redisstore.Options{Prefix: "shop:", Timeout: 20 * time.Millisecond},
+		Memory: memstore.Options{MaxKeys: 100_000},
 	})
 	if err != nil {
 		fmt.Println(err)

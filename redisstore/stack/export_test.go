@@ -8,3 +8,6 @@ func (s *Store) Age(d time.Duration) {
 	defer s.checker.mu.Unlock()
 	s.checker.ended = s.checker.ended.Add(-d)
 }
+
+// Checked returns once no check runs.
+func (s *Store) Checked() { s.checker.running.Wait() }

@@ -13,12 +13,12 @@
 //		"github.com/seed83679106/weir"
 //		"github.com/seed83679106/weir/algorithms"
 //		"github.com/seed83679106/weir/redisstore"
-//		"github.com/seed83679106/weir/stack"
+//		"github.com/seed83679106/weir/redisstore/stack"
 //	)
 //
 //	func main() {
 //		rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
-//		store, err := stack.New(rdb, stack.Options{Replicas: 4}) // the number of processes that share Redis
+//		store, err := stack.New(rdb, stack.Options{})
 //		if err != nil {
 //			log.Fatal(err)
 //		}
@@ -36,8 +36,8 @@
 //
 // # Outages
 //
-// While Redis is down, each process enforces its share of every limit: the limit divided by
-// Options.Replicas. To make requests fail during an outage instead, use [Store.WithoutFallback]. To
+// While Redis is down, each process enforces its share of every limit: the limit divided by the
+// number of processes, which they count by themselves (see Options.Replicas). To make requests fail during an outage instead, use [Store.WithoutFallback]. To
 // enforce the whole limit in each process, use [Store.Undivided]. The store logs when an outage
 // begins and when it ends.
 //
@@ -54,22 +54,31 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// Options are the options for New. Only Replicas is required.
+// Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// Replicas is the number of processes that share Redis, at least 1. While Redis is down, each
-	// process enforces its share of each limit in memory. If Replicas is too small, the processes
-	// together admit more than the limit during an outage. For example, 8 processes with Replicas
-	// set to 4 admit twice the limit. If Replicas is too large, they admit less than the limit.
-	// If the number of processes varies, use the largest. There is no default, because 1 would be
-	// too small as soon as a second process runs.
+	// Replicas is the number of processes that share Redis. While Redis is down, each process
+	// enforces its share of each limit in memory: the limit divided by Replicas. If Replicas is too
+	// small, the processes together admit more than the limit during an outage. For example, 8
+	// processes with Replicas set to 4 admit twice the limit. If it is too large, they admit less.
+	//
+	// 0 means that the processes count each other: every 2 s, each store with the same
+	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage it uses the largest
+	// number of the last 10 s. All processes that have been running for 4 s when the outage begins
+	// therefore admit at most the limit together, as far as shares are not below 1 (see quota.Share).
+	// A process that starts during the outage knows no number, so it enforces each limit as a whole: n
+	// such processes admit up to n times the limit in addition. If that is too much, set Replicas to
+	// the largest number of processes. A process that ends is counted for up to a minute more; shares
+	// are then too small. Processes that share a Prefix but no rules count each other too.
 	Replicas int
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.
@@ -82,12 +91,16 @@ type Options struct {
 	// refusals save calls to Redis.
 	Hybrid quota.HybridOptions
 
-	// Breaker configures the circuit breaker. If its Logger is nil, the Logger below is used.
+	// Breaker configures the circuit breaker. If its Logger is nil, the breaker writes no lines,
+	// because the lines of the store say the same.
 	Breaker quota.BreakerOptions
 
-	// Logger logs when Redis fails, with the cause, and when it recovers. At start it also logs
-	// each unsuitable client setting and, if Redis is misconfigured or not supported, everything
-	// that is wrong or missing. nil means slog.Default().
+	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
+	// first says the cause, what now counts, with which share of each limit, and what to do. At
+	// start the Logger also gets each unsuitable client setting. If Redis is misconfigured or not
+	// supported, it gets everything that is wrong or missing, again every minute. nil means
+	// slog.Default(). The lines that go-redis writes about failed connections are not part of
+	// this; logging.Disable of its package logging turns them off.
 	Logger *slog.Logger
 }
 
@@ -97,6 +110,7 @@ type Store struct {
 	redis     *redisstore.Store
 	breaker   *quota.BreakerStore
 	hybrid    *quota.HybridStore
+	memory    *memstore.Store
 	primary   primary
 	fallback  *quota.FallbackStore // around Share
 	undivided *quota.FallbackStore
@@ -106,14 +120,15 @@ type Store struct {
 // New returns a store that uses Redis through the client rdb and falls back to memory while Redis
 // is down. It does not wait for Redis to be up. Create the client with redisstore.ClientOptions,
 // which returns suitable settings. The caller must close rdb. New returns an error if rdb is nil,
-// if Replicas is below 1, or if another option is invalid.
+// or if an option is invalid.
 //
-// New starts a goroutine that checks Redis until it is usable (see Err). Closing the store or rdb
-// stops the goroutine.
+// New starts a goroutine that checks Redis until it is usable (see Err), and a timer after which the
+// store tells other processes that it is in use, and what the limits of its rules are (see Conflicts).
+// Closing the store or rdb stops both.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
-	case o.Replicas < 1:
-		return nil, fmt.Errorf("stack: Replicas is %d; want the number of processes that share Redis", o.Replicas)
+	case o.Replicas < 0:
+		return nil, fmt.Errorf("stack: Replicas is %d; want at least 0", o.Replicas)
 	case o.Hybrid.MaxKeys < 0:
 		return nil, fmt.Errorf("stack: Hybrid.MaxKeys is %d; want at least 0", o.Hybrid.MaxKeys)
 	case o.Memory.MaxKeys < 0:
@@ -130,20 +145,25 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		return nil, err
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	o.Breaker.Logger = cmp.Or(o.Breaker.Logger, o.Logger)
 	for _, w := range shared.Warnings() {
 		o.Logger.Warn("stack: setting of the Redis client works against the store", "text", w)
 	}
-	s := &Store{redis: shared, checker: checker{probe: shared.Probe, logger: o.Logger}}
+	s := &Store{redis: shared, memory: memstore.New(o.Memory), checker: checker{
+		probe: shared.Probe, eval: rdb.Eval, do: rdb.Do, outages: outages{logger: o.Logger, loud: sparse.Gate{Every: time.Minute}},
+	}}
 	s.checker.ctx, s.checker.cancel = context.WithCancel(context.Background())
 	s.checker.err.Store(&errUnchecked)
-	s.breaker = quota.Breaker(quota.Coalesce(shared), o.Breaker)
+	s.breaker = s.checker.outages.breaker(quota.Coalesce(shared), o.Breaker)
+	o.Hybrid.Logger = cmp.Or(o.Hybrid.Logger, o.Logger)
 	s.hybrid = quota.Hybrid(s.breaker, o.Hybrid)
-	memory := memstore.New(o.Memory)
 	s.primary = primary{s.hybrid, &s.checker}
-	logged := quota.FallbackOptions{Logger: o.Logger}
-	s.fallback = quota.Fallback(s.primary, quota.Share(memory, o.Replicas), logged)
-	s.undivided = quota.Fallback(s.primary, memory, logged)
+	p := &s.checker.processes
+	p.count, p.compare, p.given, p.memory = shared.CountProcesses, shared.CompareLimits, o.Replicas, s.memory
+	s.checker.outages.effect = p.effect
+	p.start(s.checker.ctx, o.Logger)
+	unlessSlow := unlessSlow{s.primary, shared}
+	s.fallback = s.checker.outages.fallback(unlessSlow, p)
+	s.undivided = s.checker.outages.fallback(unlessSlow, s.memory)
 	s.checker.check()
 	return s, nil
 }
@@ -151,12 +171,17 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 // Take implements quota.Store.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.fallback.Take(ctx, t) }
 
+// Watch implements optional.Watcher.
+func (s *Store) Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool {
+	return s.hybrid.Watch(c, done)
+}
+
 // WithoutFallback returns a store like s, except that it does not fall back to memory. While Redis
 // is down, its Take returns an error, and weir.Options.OnError determines what happens to the
 // request.
 func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
-// Undivided returns a store like s, except that it does not divide limits by Replicas while Redis
+// Undivided returns a store like s, except that it does not divide limits while Redis
 // is down, so each process then admits the whole limit. It is for callers that only read the counts
 // and make their own decisions.
 func (s *Store) Undivided() quota.Store { return s.undivided }
@@ -167,5 +192,5 @@ func (s *Store) Redis() *redisstore.Store { return s.redis }
 // Stores returns every store within s that has metrics or keeps overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
-	return []quota.Store{s.redis, s.breaker, s.hybrid, s.fallback, s.undivided}
+	return []quota.Store{s.redis, s.breaker, s.hybrid, s.memory, s.fallback, s.undivided}
 }

@@ -2,6 +2,7 @@ package stack_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -16,8 +17,9 @@ import (
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/stack"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 // open returns a stack with a client of the Redis at addr, and its log.
@@ -81,8 +83,61 @@ func TestStack(t *testing.T) {
 			t.Errorf("%s: got error %v, want that of the connection", test.name, err)
 		}
 	}
-	if text := log.String(); !strings.Contains(text, "quota: primary store failed") {
+	if text := log.String(); !strings.Contains(text, "stack: outage of Redis began") {
 		t.Errorf("the log lacks the outage:\n%s", text)
+	}
+}
+
+// TestReplicas: stacks that share Redis count each other. When Redis is gone, eight of them admit at
+// most the limit together.
+func TestReplicas(t *testing.T) {
+	server := redistest.Server(t)
+	var stores []*stack.Store
+	for range 8 {
+		s, _ := open(t, server.Addr(), stack.Options{})
+		stores = append(stores, s)
+	}
+	for _, s := range stores {
+		until(t, "each store has counted all", func() bool { return s.Replicas() == len(stores) })
+	}
+	other, log := open(t, server.Addr(), stack.Options{Replicas: 3, Redis: redisstore.Options{Prefix: "other:"}})
+	if other.Replicas() != 3 {
+		t.Errorf("got %d replicas, want the number of the options", other.Replicas())
+	}
+	server.Kill()
+	all := int64(0)
+	for _, s := range append(stores, other) {
+		n, err := granted(t, s, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += n
+	}
+	if want := int64(8*12 + 33); all != want {
+		t.Errorf("got %d units, want %d", all, want)
+	}
+	late, _ := open(t, server.Addr(), stack.Options{})
+	if n, err := granted(t, late, "k"); n != 100 || err != nil || late.Replicas() != 0 {
+		t.Errorf("a store of the outage: got %d units and error %v, want the whole limit", n, err)
+	}
+	if !strings.Contains(log.String(), "1/3 of each limit") {
+		t.Errorf("the log lacks the share:\n%s", log)
+	}
+}
+
+// TestAnnounce: a Limiter announces its limits to a stack and to the stores that it returns.
+func TestAnnounce(t *testing.T) {
+	server := redistest.Server(t)
+	store, _ := open(t, server.Addr(), stack.Options{})
+	for _, s := range []quota.Store{store, store.WithoutFallback()} {
+		s.(optional.Announcer).Announce("r", []quota.Limit{algorithms.GCRA(1, time.Hour)})
+	}
+	until(t, "Redis has the limits", func() bool {
+		limits, err := server.Do("HGETALL", "weir:limits")
+		return err == nil && strings.Contains(fmt.Sprint(limits), `"1h: 1 per 1h0m0s (gcra)"`)
+	})
+	if c := store.Conflicts(); c != nil {
+		t.Errorf("got conflicts %q", c)
 	}
 }
 
@@ -112,8 +167,7 @@ func TestNew(t *testing.T) {
 	rdb := redis.NewClient(redisstore.ClientOptions(0, "127.0.0.1:1").Simple())
 	defer rdb.Close()
 	for want, o := range map[string]stack.Options{
-		"Replicas is 0; want the number":            {},
-		"Replicas is -1; want the number":           {Replicas: -1},
+		"Replicas is -1; want at least 0":           {Replicas: -1},
 		"Hybrid.MaxKeys is -1":                      {Replicas: 1, Hybrid: quota.HybridOptions{MaxKeys: -1}},
 		"Memory.MaxKeys is -1":                      {Replicas: 1, Memory: memstore.Options{MaxKeys: -1}},
 		"Breaker.Failures is -1":                    {Replicas: 1, Breaker: quota.BreakerOptions{Failures: -1}},

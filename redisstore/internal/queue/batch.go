@@ -3,13 +3,14 @@ package queue
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/traced"
-	"github.com/seed83679106/weir/quota"
 )
 
 // A Cmd is a command that go-redis never sends a second time, whatever its settings. A charge
@@ -22,93 +23,152 @@ func NewCmd(ctx context.Context, args ...any) Cmd { return Cmd{redis.NewCmd(ctx,
 // NoRetry implements redis.Cmder.
 func (Cmd) NoRetry() bool { return true }
 
-// start sends waiting commands, as many as connections and the window allow.
+// start makes a goroutine of the queue send waiting commands, if connections and the window allow it.
+// One at a time gathers what it sends: see run.
 func (q *Queue) start(now time.Time) {
-	for q.runners < q.calls(now) {
-		b := q.take(now)
-		if b == nil {
-			return
-		}
+	if q.mayCall() && q.runners < q.calls(now) {
 		if q.runners == 0 {
 			q.answered, q.lostThen = now, q.lost
 		}
 		q.runners++
-		go q.run(b)
+		go q.run(q.gather(now))
 	}
-	if q.queued > 0 {
+	if q.queued > 0 && !q.gathering {
 		q.connect(now)
 	}
 }
 
 // A batch is what a call sends.
 type batch struct {
-	asks     []*ask
-	cmds     []Cmd     // of all asks
+	requests []*request
+	cmds     []Cmd     // of all requests
 	underWay int       // how many commands of this process were under way when it was sent
-	sent     time.Time // when it was sent
+	sent     time.Time // when it was sent; before that, when its goroutine began to gather
 	began    time.Time // the same by the clock of the queue
+	yields   bool      // other goroutines run before it is sent: see run
 }
 
-// take removes the next batch from the queue. It refuses asks whose answers would be late. The
-// batch is nil if nothing may be sent now.
-func (q *Queue) take(now time.Time) *batch {
-	if q.runners > 0 && float64(q.inFlight) >= q.window {
-		return nil
+func (q *Queue) mayCall() bool { return q.queued > 0 && !q.gathering && float64(q.inFlight) < q.window }
+
+// gather returns an empty batch, which counts as sent: if its goroutine gets no processor, the process
+// is late.
+func (q *Queue) gather(now time.Time) *batch {
+	b := &batch{sent: time.Now(), began: now}
+	b.yields = q.idle <= lone && b.sent.After(q.crowded)
+	q.gathering, q.sent = true, append(q.sent, b)
+	return b
+}
+
+// fill moves waiting commands into a batch. It refuses requests whose answers would be late. It
+// returns false if nothing may be sent now.
+func (q *Queue) fill(b *batch) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if b.yields && time.Since(b.sent) > beat {
+		q.crowded = time.Now().Add(crowdedFor)
 	}
-	b := &batch{}
-	room := min(maxBatch, int(q.window)-q.inFlight) // the first ask needs no room
+	now := q.now()
+	q.gathering, q.sent = false, q.sent[:len(q.sent)-1] // b
+	if q.mayCall() && q.runners <= q.calls(now) {
+		q.take(b, now)
+	}
+	if len(b.requests) == 0 {
+		q.runners--
+	}
+	q.start(now) // other requests may wait for a connection, or for room
+	return len(b.requests) > 0
+}
+
+func (q *Queue) take(b *batch, now time.Time) {
+	room := min(maxBatch, int(q.window)-q.inFlight) // the first request needs no room
 	if q.calls(now) >= MaxCalls/2 && float64(q.inFlight+q.queued) < q.window {
 		room = min(room, (q.queued+1)/2) // the answers of smaller calls come sooner
 	}
-	for len(q.waiting) > 0 && (len(b.asks) == 0 || len(b.cmds)+len(q.waiting[0].cmds) <= room) {
+	for len(q.waiting) > 0 && (len(b.requests) == 0 || len(b.cmds)+len(q.waiting[0].cmds) <= room) {
 		a := q.pop()
 		switch {
 		case a.over.Load():
 		case q.late(a, 0, now):
-			a.finish(quota.ErrBusy)
+			a.finish(q.surplus())
 		default:
-			b.asks, b.cmds = append(b.asks, a), append(b.cmds, a.cmds...)
+			b.requests, b.cmds = append(b.requests, a), append(b.cmds, a.cmds...)
 		}
 	}
-	if len(b.asks) == 0 {
-		return nil
+	if len(b.requests) > 0 {
+		q.inFlight += len(b.cmds)
+		b.underWay, b.sent, b.began = q.inFlight, time.Now(), now
+		q.sent = append(q.sent, b)
 	}
-	q.inFlight += len(b.cmds)
-	b.underWay, b.sent, b.began = q.inFlight, time.Now(), now
-	return b
+}
+
+// ended notes that a call is over. If it got no answer in time, the result says whose fault that is.
+func (q *Queue) ended(b *batch, err error) fault {
+	q.sent = slices.DeleteFunc(q.sent, func(other *batch) bool { return other == b })
+	q.inFlight -= len(b.cmds)
+	var t interface{ Timeout() bool }
+	if err == nil || !errors.Is(err, redis.ErrPoolTimeout) && (!errors.As(err, &t) || !t.Timeout()) {
+		q.fault = unknown
+		return unknown
+	}
+	f := q.conns.fault(1, b.sent, q.least(), q.others)
+	if f == notHeard || f == neither {
+		q.open = min(q.open, q.conns.drop(b.sent)) // the network may have forgotten all that are as old
+	}
+	return f
+}
+
+// finish ends the requests of a call with their answers, or with why they have none.
+func (b *batch) finish(f fault) {
+	for _, a := range b.requests {
+		err := failure(a.cmds)
+		if err != nil && (f == isLate || f == neither) {
+			err = ErrLate
+		}
+		a.finish(err)
+	}
 }
 
 // context returns the context of the call, which never ends: see traced.Leader.
 func (b *batch) context() context.Context {
 	var leader traced.Leader
-	for _, a := range b.asks {
+	for _, a := range b.requests {
 		leader.Join(a.ctx)
 	}
-	return leader.Context(context.WithoutCancel(b.asks[0].ctx))
+	return leader.Context(context.WithoutCancel(b.requests[0].ctx))
 }
 
-// run makes calls, one after the other, until no waiting command may be sent now.
+// run makes calls, one after the other, until no waiting command may be sent now. Before each call, it
+// lets other goroutines run that can: some are callers, whose commands then need no separate call.
+// Each time may make several callers ready, on all processors, so it does so twice. It does not for a
+// caller that is alone, nor for a while after it took long, because other goroutines use all processors.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {
+		for n := 0; b.yields && n < 2; n++ {
+			runtime.Gosched()
+		}
+		if !q.fill(b) {
+			return
+		}
 		ctx, cancel := context.WithTimeout(b.context(), q.timeout+Lateness)
 		err := q.sendSafely(ctx, b.cmds)
 		cancel()
 		took := time.Since(b.sent)
-		for _, a := range b.asks {
-			a.finish(failure(a.cmds))
+		if err == nil { // they need not wait for the lock
+			b.finish(unknown)
 		}
 		q.mu.Lock()
 		now := q.now()
-		q.inFlight -= len(b.cmds)
-		q.learn(b, took, now, err)
-		b = nil
-		if q.runners <= q.calls(now) {
-			b = q.take(now)
+		if f := q.ended(b, err); err != nil {
+			b.finish(f)
 		}
-		if b == nil {
+		q.learn(b, took, now, err)
+		if q.mayCall() && q.runners <= q.calls(now) {
+			b = q.gather(now)
+		} else {
+			b = nil
 			q.runners--
-			q.start(now) // other asks may wait for a connection, or for room
+			q.start(now)
 		}
 		q.mu.Unlock()
 	}
@@ -127,7 +187,7 @@ func failure(cmds []Cmd) error {
 // sendSafely returns a panic in a hook of the client as an error. On this goroutine the panic
 // would end the process.
 func (q *Queue) sendSafely(ctx context.Context, cmds []Cmd) error {
-	panicked, err := panics.Call("redisstore: the client panicked", func() error { return q.send(ctx, cmds) })
+	panicked, err := safe.Call("redisstore: the client panicked", func() error { return q.send(ctx, cmds) })
 	if panicked {
 		for _, cmd := range cmds {
 			cmd.SetErr(err)
@@ -146,8 +206,20 @@ func growStack(i int) byte {
 }
 
 // send sends commands in one round trip. Afterwards each command has its answer or its error.
-// send returns an error if a command got no answer from Redis.
+// send returns an error if a command got no answer from Redis. A connection that drop has closed has
+// sent nothing, so another one is used.
 func send(ctx context.Context, rdb redis.UniversalClient, cmds []Cmd) error {
+	err := sendOnce(ctx, rdb, cmds)
+	for errors.Is(err, errDropped) && ctx.Err() == nil {
+		for _, cmd := range cmds {
+			cmd.SetErr(nil)
+		}
+		err = sendOnce(ctx, rdb, cmds)
+	}
+	return err
+}
+
+func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []Cmd) error {
 	if len(cmds) == 1 {
 		cmds[0].SetErr(rdb.Process(ctx, cmds[0]))
 		return failure(cmds)

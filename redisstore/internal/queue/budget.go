@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // A budget is a context that says how much of its time Redis and the network have left. Time in
@@ -24,8 +24,8 @@ func WithBudget(ctx context.Context, d time.Duration) context.Context {
 	return b
 }
 
-// leftOf returns what is left of the budget ctx.
-func leftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budget).ns.Load()) }
+// LeftOf returns what is left of the budget ctx.
+func LeftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budget).ns.Load()) }
 
 // spend notes that so much was left of ctx after a round trip. If round trips are made at the
 // same time, the longest counts.
@@ -39,13 +39,13 @@ func spend(ctx context.Context, left time.Duration) {
 // until the client's own timeouts end it. A panic of the client is an error, because on that
 // goroutine it would end the process.
 func Await(ctx context.Context, f func(ctx context.Context) error) error {
-	begin, left := time.Now(), leftOf(ctx)
+	begin, left := time.Now(), LeftOf(ctx)
 	defer func(b context.Context) { spend(b, left-time.Since(begin)) }(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		_, err := panics.Call("redisstore: the client panicked", func() error { return f(context.WithoutCancel(ctx)) })
+		_, err := safe.Call("redisstore: the client panicked", func() error { return f(context.WithoutCancel(ctx)) })
 		done <- err
 	}()
 	select {

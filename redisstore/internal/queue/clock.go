@@ -2,12 +2,12 @@ package queue
 
 import "time"
 
-// A clock measures the time that Redis and the network have had. It stands still while the
+// A budgetClock measures the time that Redis and the network have had. It stands still while the
 // process is late: stopped, without a processor, or busy with garbage. While the clock runs,
 // it sets a timer again and again. When a timer is overdue, the clock waits for it.
 //
-// A clock has no lock of its own.
-type clock struct {
+// A budgetClock has no lock.
+type budgetClock struct {
 	timer *time.Timer
 	due   time.Time     // when the timer is due; zero if the clock does not run
 	lost  time.Duration // by how much all timers were late
@@ -15,12 +15,12 @@ type clock struct {
 
 const (
 	beat     = 5 * time.Millisecond // from one timer to the next
-	tolerant = 2 * time.Millisecond // a timer that is so late is in time; the timers of an idle process are up to 1 ms late
+	tolerant = 2 * time.Millisecond // a timer that is so late is in time; in an idle process it is up to 1 ms late
 )
 
 // now returns the time by the clock, which is earlier than the time by more the more the
 // process has been late.
-func (c *clock) now() time.Time {
+func (c *budgetClock) now() time.Time {
 	now := time.Now()
 	if !c.due.IsZero() {
 		now = now.Add(-max(0, now.Sub(c.due)-tolerant))
@@ -28,9 +28,9 @@ func (c *clock) now() time.Time {
 	return now.Add(-c.lost)
 }
 
-// start sets the timer, which calls tick on a goroutine of its own. It does nothing if the clock
+// start sets the timer, which calls tick on a separate goroutine. It does nothing if the clock
 // runs already.
-func (c *clock) start(tick func()) {
+func (c *budgetClock) start(tick func()) {
 	if !c.due.IsZero() {
 		return
 	}
@@ -43,7 +43,7 @@ func (c *clock) start(tick func()) {
 }
 
 // stop is called by tick: the timer has fired.
-func (c *clock) stop() {
+func (c *budgetClock) stop() {
 	c.lost += max(0, time.Since(c.due)-tolerant)
 	c.due = time.Time{}
 }

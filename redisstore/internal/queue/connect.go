@@ -7,6 +7,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// connections are those that the queue knows.
+type connections struct {
+	open      int // connections that have answered, and have not failed since
+	opening   int // attempts to connect
+	attempted time.Time
+	failed    time.Time // when the last attempt to connect failed
+	failure   error     // why that attempt failed
+}
+
 // connect starts to make one more connection. It does nothing if enough connections are open
 // or under way, or if it is too early for another attempt: see redialAfter and retryAfter.
 func (q *Queue) connect(now time.Time) {
@@ -55,7 +64,7 @@ func (q *Queue) dial() {
 	}
 }
 
-// failAll tells all callers that wait why there is no connection.
+// failAll returns to all callers that wait why there is no connection.
 func (q *Queue) failAll() {
 	for len(q.waiting) > 0 {
 		q.pop().finish(q.failure)

@@ -6,7 +6,7 @@ import (
 )
 
 // alone returns a batch of the commands if the caller may send them itself, which saves two
-// switches between goroutines: nobody else has asked lately, Redis has just answered and is fast,
+// switches between goroutines: nobody else has sent commands lately, Redis has just answered and is fast,
 // and neither the caller nor the client may end before or after the budget. Otherwise it returns
 // nil.
 func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
@@ -17,13 +17,21 @@ func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 		return nil
 	}
 	now := q.now()
-	if q.idle++; q.idle <= lone || !q.bounded || q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8 || ctx.Done() != nil {
+	q.idle++
+	switch {
+	case q.idle <= lone: // others may send commands soon
+		return nil
+	case !q.bounded || ctx.Done() != nil: // the client, or the caller's context, knows other ends
+		return nil
+	case q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8: // Redis may be slow
 		return nil
 	}
 	q.answered, q.lostThen = now, q.lost
 	q.runners++
 	q.inFlight += len(cmds)
-	return &batch{cmds: cmds, underWay: q.inFlight, sent: time.Now(), began: now}
+	b := &batch{cmds: cmds, underWay: q.inFlight, sent: time.Now(), began: now}
+	q.sent = append(q.sent, b)
+	return b
 }
 
 // direct sends a batch on the goroutine of its caller.
@@ -36,14 +44,14 @@ func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error 
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	q.inFlight -= len(b.cmds)
+	f := q.ended(b, err)
 	q.runners--
 	q.learn(b, took, now, err)
 	q.start(now)
 	switch {
 	case err == nil:
 		return nil
-	case took > left+beat: // the deadline has passed long ago, so the process was late
+	case f == isLate || f == neither, f == unknown && took > left+beat: // the deadline has passed long ago
 		return ErrLate
 	case took >= left:
 		return ErrTimeout

@@ -4,38 +4,40 @@ import (
 	"errors"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 // A prompt is a connection that reads an answer soon after it has come, even if the process
 // has too much to do. Such a process learns late which connections have data, because the
-// runtime asks the kernel only when no goroutine can run, and then thousands of other
+// runtime polls the kernel only when no goroutine can run, and then thousands of other
 // connections may come first. Timers of the runtime stay prompt. So a prompt also looks for
 // the answer by a timer: a deadline ends the call of Read, which then begins again.
 //
 // Only the goroutine that reads may set deadlines. go-redis keeps to this.
 type prompt struct {
 	net.Conn
-	deadline time.Time // that the client has set
+	conns    *Conns
+	raw      syscall.RawConn // its socket; nil if it has none
+	deadline time.Time       // that the client has set
+
+	state    atomic.Int32
+	reading  atomic.Bool
+	wrote    atomic.Int64 // when the last command was written, as Conns has it; 0 once it has an answer
+	answered atomic.Int64 // when the last answer was read
 }
+
+// The states of a prompt. Whoever changes idle may use it or close it.
+const (
+	idle int32 = iota
+	used
+	dropped
+)
 
 // firstLook is the time from the call of Read to the first look, and also the shortest time
 // between two looks. An unhurried process has most answers earlier.
 const firstLook = time.Millisecond
-
-// promptly returns a prompt. The client can test the socket of the prompt if it can test the
-// socket of conn.
-func Promptly(conn net.Conn) net.Conn {
-	p := &prompt{Conn: conn}
-	if raw, ok := conn.(syscall.Conn); ok {
-		return struct {
-			*prompt
-			syscall.Conn
-		}{p, raw}
-	}
-	return p
-}
 
 func (p *prompt) SetDeadline(t time.Time) error {
 	p.deadline = t
@@ -47,9 +49,38 @@ func (p *prompt) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
+// Write fails at once if drop has closed the connection.
+func (p *prompt) Write(b []byte) (int, error) {
+	if !p.state.CompareAndSwap(idle, used) && p.state.Load() == dropped {
+		return 0, errDropped
+	}
+	n, err := p.Conn.Write(b)
+	p.wrote.Store(p.conns.since(time.Now()))
+	return n, err
+}
+
 // Read looks again after a quarter of the time that has passed. An answer that has come in
 // time is read even if the process is stopped until after the deadline.
 func (p *prompt) Read(b []byte) (int, error) {
+	p.reading.Store(true)
+	defer p.reading.Store(false)
+	n, err := p.read(b)
+	switch now := p.conns.since(time.Now()); {
+	case n > 0:
+		p.answered.Store(now)
+		p.conns.read.Store(now)
+		if p.conns.quiet.Load() {
+			p.conns.quiet.Store(false)
+		}
+		p.wrote.Store(0)
+		p.state.CompareAndSwap(used, idle)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		p.conns.gaveUpOn(p.wrote.Load(), now)
+	}
+	return n, err
+}
+
+func (p *prompt) read(b []byte) (int, error) {
 	begin := time.Now()
 	for now := begin; ; now = time.Now() {
 		look := now.Add(max(firstLook, now.Sub(begin)/4))
@@ -64,4 +95,11 @@ func (p *prompt) Read(b []byte) (int, error) {
 			return n, err
 		}
 	}
+}
+
+func (p *prompt) Close() error {
+	p.conns.mu.Lock()
+	delete(p.conns.all, p)
+	p.conns.mu.Unlock()
+	return p.Conn.Close()
 }

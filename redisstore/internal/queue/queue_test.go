@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -19,6 +25,7 @@ type far struct {
 	rtt  time.Duration // the round trip
 	each time.Duration // how long a command takes
 	dial time.Duration // how long it takes to make a connection
+	late time.Duration // of each tenth answer, in addition
 
 	mu    sync.Mutex
 	idle  int
@@ -29,6 +36,8 @@ type far struct {
 	dead  int       // so many idle connections, which are used first, get no answer any more
 	calls int       // calls under way
 	most  int       // the most calls that were under way at once
+
+	answers int
 }
 
 func (f *far) send(ctx context.Context, cmds []Cmd) error {
@@ -76,6 +85,9 @@ func (f *far) answer(ctx context.Context, cmds []Cmd) error {
 	}
 	f.free = f.free.Add(time.Duration(len(cmds)) * f.each)
 	back := f.free.Add(f.rtt / 2)
+	if f.answers++; f.answers%10 == 0 {
+		back = back.Add(f.late)
+	}
 	if back.Before(f.still) {
 		back = f.still
 	}
@@ -94,7 +106,7 @@ func (f *far) answer(ctx context.Context, cmds []Cmd) error {
 }
 
 func (f *far) queue(timeout time.Duration) *Queue {
-	return &Queue{send: f.send, timeout: timeout, most: MaxCalls, window: firstWindow}
+	return &Queue{send: f.send, timeout: timeout, most: MaxCalls, slowQueues: &atomic.Int64{}, pace: pace{window: firstWindow}}
 }
 
 // bubble runs f in a bubble of testing/synctest, and then lets the goroutines that f has
@@ -106,15 +118,15 @@ func bubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-func (q *Queue) ask() error {
+func (q *Queue) request() error {
 	ctx := WithBudget(context.Background(), q.timeout)
 	return q.Do(ctx, []Cmd{NewCmd(ctx, "evalsha")})
 }
 
-// A sum counts asks by their results.
+// A sum counts requests by their results.
 type sum struct {
 	decided, refused, late, other atomic.Int64
-	slowest                       atomic.Int64 // ns; the longest that a refused ask took
+	slowest                       atomic.Int64 // ns; the longest that a refused request took
 }
 
 func (s *sum) String() string {
@@ -125,14 +137,14 @@ func (s *sum) all() int64 {
 	return s.decided.Load() + s.refused.Load() + s.late.Load() + s.other.Load()
 }
 
-// load makes the given number of asks a second for the duration d, and returns the results.
+// load makes the given number of requests a second for the duration d, and returns the results.
 func load(q *Queue, rate int, d time.Duration) *sum {
 	s := &sum{}
 	var wg sync.WaitGroup
 	for range int(float64(rate) * d.Seconds()) {
 		wg.Go(func() {
 			begin := time.Now()
-			switch err := q.ask(); {
+			switch err := q.request(); {
 			case err == nil:
 				s.decided.Add(1)
 			case err == ErrLate:
@@ -156,13 +168,11 @@ func load(q *Queue, rate int, d time.Duration) *sum {
 // -race, and the race detector of Go 1.26 sometimes ends a process that has so many goroutines
 // ("ThreadSanitizer: CHECK failed").
 func skipIfShort(t *testing.T) {
-	if testing.Short() {
-		t.Skip("thousands of goroutines")
-	}
+	rounds.Slow(t, "thousands of goroutines")
 }
 
-// TestSpike: during a spike Redis decides about as many asks as it can, and few of the other
-// asks wait in vain. After the spike nearly all asks are decided again.
+// TestSpike: during a spike Redis decides about as many requests as it can, and few of the other
+// requests wait in vain. After the spike nearly all requests are decided again.
 func TestSpike(t *testing.T) {
 	skipIfShort(t)
 	const capacity = 20000
@@ -175,7 +185,7 @@ func TestSpike(t *testing.T) {
 	}
 }
 
-// spike tests a server that can decide the given number of asks a second. In each spike it
+// spike tests a server that can decide the given number of requests a second. In each spike it
 // sends a multiple of that number.
 func spike(t *testing.T, rtt time.Duration, capacity int) {
 	f := &far{rtt: rtt, each: time.Second / time.Duration(capacity), dial: 3 * rtt}
@@ -217,6 +227,67 @@ func TestNear(t *testing.T) {
 	}
 }
 
+// TestGather: callers that can run at the same time share a call, although more connections are free.
+// Of 16 callers, 8 calls at once would send two commands each.
+func TestGather(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{rtt: 100 * time.Microsecond}
+		q := f.queue(50 * time.Millisecond)
+		var calls atomic.Int64
+		q.send = func(ctx context.Context, cmds []Cmd) error {
+			calls.Add(1)
+			return f.send(ctx, cmds)
+		}
+		const callers, each = 16, 200
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for range each {
+					if err := q.request(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if n := calls.Load(); n > callers*each/3 {
+			t.Errorf("got %d calls for %d commands, want three or more in a call", n, callers*each)
+		}
+	})
+}
+
+// TestYields: a call does not wait for other goroutines if its caller is alone, nor for a second after
+// it has waited for long.
+func TestYields(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{}
+		q := f.queue(50 * time.Millisecond)
+		gather := func() *batch {
+			q.runners++
+			return q.gather(time.Now())
+		}
+		call := func(yields bool, what string) {
+			b := gather()
+			if b.yields != yields {
+				t.Errorf("%s: got yields %v", what, b.yields)
+			}
+			q.fill(b)
+		}
+		slow := gather()
+		time.Sleep(2 * beat)
+		q.fill(slow)
+		call(false, "a call after a slow one")
+		time.Sleep(2 * crowdedFor)
+		q.idle = lone + 1
+		call(false, "the call of a lone caller")
+		q.idle = 0
+		call(true, "a later call")
+		if q.runners != 0 || len(q.sent) != 0 || q.gathering {
+			t.Errorf("got %d calls under way after empty ones", q.runners)
+		}
+	})
+}
+
 // TestDeadConnections: if all connections stop answering, but new ones would work, the queue
 // makes new ones, although it needs few while Redis is near.
 func TestDeadConnections(t *testing.T) {
@@ -240,7 +311,7 @@ func TestNoDial(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		refused := errors.New("connection refused")
 		var sends atomic.Int64
-		q := &Queue{timeout: 50 * time.Millisecond, most: MaxCalls, window: firstWindow}
+		q := &Queue{timeout: 50 * time.Millisecond, most: MaxCalls, slowQueues: &atomic.Int64{}, pace: pace{window: firstWindow}}
 		q.send = func(_ context.Context, cmds []Cmd) error {
 			switch sends.Add(1) {
 			case 1: // the first attempt to connect
@@ -260,7 +331,7 @@ func TestNoDial(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
-				if err := q.ask(); !errors.Is(err, refused) {
+				if err := q.request(); !errors.Is(err, refused) {
 					t.Errorf("got %v, want %v", err, refused)
 				}
 			})
@@ -305,8 +376,8 @@ func TestManyProcesses(t *testing.T) {
 	}
 }
 
-// TestFarther: if the round trip becomes longer under load, the queue decides all asks again
-// after half a second. If the round trip then becomes shorter, the queue fails no ask.
+// TestFarther: if the round trip becomes longer under load, the queue decides all requests again
+// after half a second. If the round trip then becomes shorter, the queue fails no request.
 func TestFarther(t *testing.T) {
 	for _, c := range []struct {
 		near, far time.Duration
@@ -339,7 +410,7 @@ func TestFarther(t *testing.T) {
 	}
 }
 
-// TestBlip: if no answer arrives for 60 ms, no connection is lost, and about as many asks
+// TestBlip: if no answer arrives for 60 ms, no connection is lost, and about as many requests
 // fail as were made in that time.
 func TestBlip(t *testing.T) {
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
@@ -367,8 +438,8 @@ func TestBlip(t *testing.T) {
 	}
 }
 
-// TestHole: while answers are lost, no ask is decided. Half a second after the answers come
-// again, all asks are decided.
+// TestHole: while answers are lost, no request is decided. Half a second after the answers come
+// again, all requests are decided.
 func TestHole(t *testing.T) {
 	for _, d := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second} {
 		for _, rate := range []int{10, 1000} {
@@ -444,21 +515,21 @@ func TestQueuePanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &far{}
 		q := f.queue(50 * time.Millisecond)
-		if err := q.ask(); err != nil {
+		if err := q.request(); err != nil {
 			t.Fatal(err)
 		}
 		q.send = func(context.Context, []Cmd) error { panic("a bug") }
-		if err := q.ask(); err == nil || errors.Is(err, ErrTimeout) {
+		if err := q.request(); err == nil || errors.Is(err, ErrTimeout) {
 			t.Errorf("got %v, want the panic", err)
 		}
 		q.send = f.send
-		if err := q.ask(); err != nil {
+		if err := q.request(); err != nil {
 			t.Errorf("after the panic: got %v, want a decision", err)
 		}
 	})
 }
 
-// TestLateProcess: the time for which the process is late does not count. An ask is then
+// TestLateProcess: the time for which the process is late does not count. A request is then
 // decided even if its answer comes after the timeout, and the window stays as large.
 func TestLateProcess(t *testing.T) {
 	for _, late := range []time.Duration{0, 60 * time.Millisecond} {
@@ -472,7 +543,7 @@ func TestLateProcess(t *testing.T) {
 				q.lost += late
 			})
 			begin := time.Now()
-			err := q.ask()
+			err := q.request()
 			if took := time.Since(begin); late == 0 && (err != ErrTimeout || took != q.timeout) || late > 0 && (err != nil || took != f.rtt) {
 				t.Errorf("the process %v late: got %v after %v, want a decision only if the process is late", late, err, took)
 			}
@@ -513,8 +584,8 @@ func TestLateAnswer(t *testing.T) {
 			f.mu.Lock()
 			f.dead, f.lost = 1, lost
 			f.mu.Unlock()
-			time.AfterFunc(10*time.Millisecond, func() { _ = q.ask() })
-			if err := q.ask(); !errors.Is(err, ErrTimeout) || errors.Is(err, quota.ErrBusy) == lost {
+			time.AfterFunc(10*time.Millisecond, func() { _ = q.request() })
+			if err := q.request(); !errors.Is(err, ErrTimeout) || errors.Is(err, quota.ErrBusy) == lost {
 				t.Errorf("all answers lost %v: got %v, want a timeout, and %v as well only if other answers come", lost, err, quota.ErrBusy)
 			}
 		})
@@ -522,7 +593,7 @@ func TestLateAnswer(t *testing.T) {
 }
 
 // TestFailures: if the first answers come later than the timeout, and then all connections
-// fail, nearly all asks are decided as soon as Redis answers in time.
+// fail, nearly all requests are decided as soon as Redis answers in time.
 func TestFailures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const rate = 10000
@@ -554,7 +625,7 @@ func TestFailures(t *testing.T) {
 
 // TestExplain: if attempts to connect to a Redis that has never been of use fail, Explain says
 // why, to callers too whose budget is over while another attempt hangs. Once Redis has answered,
-// nobody asks Explain.
+// nobody calls Explain.
 func TestExplain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &far{}
@@ -568,7 +639,7 @@ func TestExplain(t *testing.T) {
 		q.send = broken
 		check := func(when string, want error) {
 			t.Helper()
-			if err := q.ask(); !errors.Is(err, want) {
+			if err := q.request(); !errors.Is(err, want) {
 				t.Errorf("%s: got %v, want %v", when, err, want)
 			}
 		}
@@ -587,5 +658,182 @@ func TestExplain(t *testing.T) {
 		if asked != before {
 			t.Errorf("Explain was asked %d times after Redis had answered", asked-before)
 		}
+	})
+}
+
+// TestPromptDeadlines: a prompt returns data when they come, and keeps the deadline to a
+// millisecond.
+func TestPromptDeadlines(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		comes, deadline, want time.Duration // 0: never, none
+	}{
+		{300 * time.Microsecond, 50 * ms, 300 * time.Microsecond},
+		{33 * ms, 50 * ms, 33 * ms},
+		{0, 50 * ms, 50 * ms},
+		{0, 500 * time.Microsecond, ms},
+		{10 * time.Minute, 0, 10 * time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			here, there := net.Pipe()
+			defer here.Close()
+			if c.comes > 0 {
+				go func() {
+					time.Sleep(c.comes)
+					_, _ = there.Write([]byte("x"))
+				}()
+			}
+			p := NewConns().add(here)
+			if c.deadline > 0 {
+				_ = p.SetReadDeadline(time.Now().Add(c.deadline))
+			}
+			begin := time.Now()
+			n, err := p.Read(make([]byte, 1))
+			if took := time.Since(begin); took != c.want || (n == 1) != (c.comes > 0) || n == 0 && !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%+v: got %d bytes, error %v after %v", c, n, err, took)
+			}
+		})
+	}
+}
+
+// A stopped is a connection whose process is stopped for a second in the first call of Read.
+type stopped struct {
+	net.Conn
+	reads    int
+	deadline time.Time
+}
+
+func (s *stopped) SetReadDeadline(t time.Time) error { s.deadline = t; return nil }
+
+func (s *stopped) Read(b []byte) (int, error) {
+	if s.reads++; s.reads == 1 {
+		time.Sleep(time.Second)
+	}
+	if !time.Now().Before(s.deadline) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return len(b), nil
+}
+
+// TestPromptReadsWhatIsThere: an answer in the socket is read although the process was stopped
+// until after the deadline.
+func TestPromptReadsWhatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewConns().add(&stopped{})
+		_ = p.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		if n, err := p.Read(make([]byte, 1)); n != 1 || err != nil {
+			t.Errorf("got %d bytes, error %v; want the answer", n, err)
+		}
+	})
+}
+
+// A plainConn has no deadlines, as a channel of SSH.
+type plainConn struct{ net.Conn }
+
+func (plainConn) SetReadDeadline(time.Time) error { return errors.ErrUnsupported }
+func (plainConn) Read(b []byte) (int, error)      { return len(b), nil }
+
+// TestPromptKinds: a prompt reads from connections without deadlines too, and lets the client
+// test the sockets that it could test before.
+func TestPromptKinds(t *testing.T) {
+	if n, err := NewConns().add(plainConn{}).Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Errorf("without deadlines: got %d bytes, error %v", n, err)
+	}
+	for _, c := range []struct {
+		conn net.Conn
+		want bool
+	}{{plainConn{}, false}, {&net.TCPConn{}, true}, {&net.UnixConn{}, true}} {
+		if _, got := NewConns().add(c.conn).(syscall.Conn); got != c.want {
+			t.Errorf("%T: got %v for whether the socket can be tested, want %v", c.conn, got, c.want)
+		}
+	}
+}
+
+// TestLone: a caller that has been alone for a while sends its commands itself, unless its call
+// could end after its budget or after the caller has given up.
+func TestLone(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		before         int // requests
+		rtt, since     time.Duration
+		unbounded, may bool // the client ignores deadlines; the caller may give up
+		busy, want     bool // another caller calls at the same time
+	}{
+		{name: "alone", before: lone + 1, want: true},
+		{name: "not long enough", before: lone - 1},
+		{name: "another caller", before: lone + 1, busy: true},
+		{name: "a slow Redis", before: lone + 1, rtt: 10 * time.Millisecond},
+		{name: "no answer for a while", before: lone + 1, since: 2 * time.Second},
+		{name: "a client that ignores deadlines", before: lone + 1, unbounded: true},
+		{name: "a caller that may give up", before: lone + 1, may: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := &far{rtt: max(c.rtt, time.Millisecond)}
+				q := f.queue(50 * time.Millisecond)
+				q.bounded = !c.unbounded
+				for range c.before {
+					if err := q.request(); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait() // until the queue knows that the call has ended
+				}
+				time.Sleep(c.since)
+				if c.busy {
+					go func() { _ = q.request() }()
+					time.Sleep(f.rtt / 2)
+					_ = q.request()
+				}
+				own := context.Background()
+				if c.may {
+					own = t.Context()
+				}
+				b := q.alone(WithBudget(own, q.timeout), make([]Cmd, 1))
+				if got := b != nil; got != c.want {
+					t.Errorf("got %v, want %v for whether the caller sends its commands itself", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestBounded: the client of a queue ends its calls at their deadlines, whatever its settings, which
+// stay as they are.
+func TestBounded(t *testing.T) {
+	for _, set := range []bool{false, true} {
+		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: set})
+		rdb.Close() // so that nothing is dialed
+		if q := New(Options{Client: rdb, Timeout: 50 * time.Millisecond}); !q.bounded || rdb.Options().ContextTimeoutEnabled != set {
+			t.Errorf("ContextTimeoutEnabled %v: bounded %v, and the setting is %v", set, q.bounded, rdb.Options().ContextTimeoutEnabled)
+		}
+	}
+}
+
+// TestClock: a clock goes as fast as the time while its timer is set, and stands still while
+// the timer is overdue. It never goes back.
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &budgetClock{}
+		begin := time.Now()
+		check := func(when string, want time.Duration) {
+			t.Helper()
+			if got := c.now().Sub(begin); got != want {
+				t.Errorf("%s: got %v, want %v", when, got, want)
+			}
+		}
+		late := func() {} // a tick that has not run yet
+		time.Sleep(time.Second)
+		check("not started", time.Second)
+		c.start(late)
+		time.Sleep(beat)
+		check("the timer is due", time.Second+beat)
+		time.Sleep(40 * time.Millisecond)
+		check("the timer is overdue", time.Second+beat+tolerant)
+		c.stop()
+		check("the tick has run", time.Second+beat+tolerant)
+		c.start(late)
+		time.Sleep(beat)
+		c.stop()
+		check("the next tick is in time", time.Second+2*beat+tolerant)
 	})
 }

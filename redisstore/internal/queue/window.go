@@ -2,6 +2,23 @@ package queue
 
 import "time"
 
+// A pace is what the queue knows about how fast Redis answers.
+type pace struct {
+	window float64   // how many commands may be under way
+	cut    time.Time // when the window last became smaller
+
+	answered time.Time     // when the last answer came, or the first call under way was sent
+	lostThen time.Duration // what the clock had lost at answered
+	inTime   time.Time     // when the last answer came within the timeout
+	service  time.Duration // how long a call takes, a moving average
+	trip     time.Duration // about the round trip: the time of the fastest call, or see learn
+	own      time.Duration // how long the last call took, without the time for which the process was late
+
+	since   time.Time     // when the present interval began: see learn
+	fastest time.Duration // the time of the fastest call of the present interval
+	quick   time.Duration // the time of the fastest call of the interval before
+}
+
 // learn adapts the window after a call that took so long. If even without the time for which
 // the process was late the call took longer than the round trip plus a third of the rest of
 // the timeout, too many commands were under way, perhaps commands of other processes. A single
@@ -23,6 +40,7 @@ func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 		if own < q.timeout {
 			q.inTime = now
 		}
+		q.judge(len(b.cmds), took, took > own, now)
 		q.service += (own - q.service) / 8
 		q.fastest = min(q.fastest, took)
 		if now.Sub(q.since) > interval {

@@ -1,0 +1,106 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// TestAddrs: the addresses of each kind of client, and never its password.
+func TestAddrs(t *testing.T) {
+	for want, rdb := range map[string]redis.UniversalClient{
+		"[10.0.0.1:6379]":               redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379", Username: "u", Password: "secret"}),
+		"[10.0.0.1:6379 10.0.0.2:6379]": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"10.0.0.2:6379", "10.0.0.1:6379"}, Password: "secret"}),
+		"[10.0.0.3:6379 10.0.0.4:6379]": redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"b": "10.0.0.3:6379", "a": "10.0.0.4:6379"}, Password: "secret"}),
+		"[FailoverClient]":              redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"10.0.0.5:26379"}, Password: "secret"}),
+	} {
+		store, err := redisstore.New(rdb, redisstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(store.Addrs()); got != want {
+			t.Errorf("%T: got %s, want %s", rdb, got, want)
+		}
+		rdb.Close()
+	}
+}
+
+// TestRelativeSocket: the path of a socket may be relative, if the client says that it is one.
+func TestRelativeSocket(t *testing.T) {
+	rdb := client(t, redis.NewClient(&redis.Options{Network: "unix", Addr: "redis.sock"}))
+	if _, err := redisstore.New(rdb, redisstore.Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClientOptionsURLs: an address may be a URL, whose user, password, database and TLS count.
+func TestClientOptionsURLs(t *testing.T) {
+	for _, test := range []struct {
+		addrs []string
+		want  string
+	}{
+		{[]string{"10.0.0.1:6379"}, "[10.0.0.1:6379]   0 TLS false"},
+		{[]string{"/run/redis.sock"}, "[/run/redis.sock]   0 TLS false"},
+		{[]string{"redis://10.0.0.1"}, "[10.0.0.1:6379]   0 TLS false"},
+		{[]string{"redis://u:p%40ss@db:7000/3"}, "[db:7000] u p@ss 3 TLS false"},
+		{[]string{"rediss://:pw@[::1]:7000"}, "[[::1]:7000]  pw 0 TLS true ::1"},
+		{[]string{"unix://u:p@/run/redis.sock?db=2"}, "[/run/redis.sock] u p 2 TLS false"},
+		{[]string{"rediss://u:p@a:1", "b:2", "rediss://u:p@c:3"}, "[a:1 b:2 c:3] u p 0 TLS true "},
+	} {
+		o := redisstore.ClientOptions(0, test.addrs...)
+		o.MinIdleConns = 0 // nothing connects
+		got := fmt.Sprint(o.Addrs, " ", o.Username, " ", o.Password, " ", o.DB, " TLS ", o.TLSConfig != nil)
+		if o.TLSConfig != nil {
+			got += " " + o.TLSConfig.ServerName
+		}
+		if got != test.want {
+			t.Errorf("%q: got %q, want %q", test.addrs, got, test.want)
+		}
+		store, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
+		if err != nil || fmt.Sprint(store.Addrs()) != fmt.Sprint(o.Addrs) {
+			t.Errorf("%q: got %v, want the addresses", test.addrs, err)
+		}
+	}
+}
+
+// TestBadAddresses: an address without a port, or a URL that cannot be read, is an error of New that
+// says what an address is, and never names a user or a password.
+func TestBadAddresses(t *testing.T) {
+	ring := func(o *redis.UniversalOptions) redis.UniversalClient {
+		addrs := map[string]string{}
+		for _, addr := range o.Addrs {
+			addrs[addr] = addr
+		}
+		return redis.NewRing(&redis.RingOptions{Addrs: addrs})
+	}
+	for _, test := range []struct {
+		addrs []string
+		what  string
+	}{
+		{[]string{"localhost"}, `"localhost"`},
+		{[]string{"10.0.0.1:6379", "10.0.0.2"}, `"10.0.0.2"`},
+		{[]string{"joe:hunter2@db:6379"}, `"db:6379"`},
+		{[]string{"redis://joe:hunter2@db:6379/x"}, `"redis://"`},
+		{[]string{"redis://joe:hunter2@db:65x36"}, `"redis://"`},
+		{[]string{"http://joe:hunter2@db:6379"}, `"http://"`},
+		{[]string{"redis://joe:hunter2@db:6379?colour=red"}, `"redis://"`},
+	} {
+		o := redisstore.ClientOptions(0, test.addrs...)
+		o.MinIdleConns = 0 // nothing connects
+		clients := map[string]redis.UniversalClient{"ClientOptions": redis.NewUniversalClient(o), "a ring": ring(o)}
+		if len(test.addrs) == 1 {
+			clients["an address of the client"] = redis.NewClient(&redis.Options{Addr: test.addrs[0]})
+		}
+		for name, rdb := range clients {
+			_, err := redisstore.New(client(t, rdb), redisstore.Options{})
+			want := "redisstore: the address " + test.what + " can't be used; want host:port, such as localhost:6379, a URL such as redis://localhost:6379, or the path of a socket"
+			if err == nil || err.Error() != want || strings.Contains(err.Error(), "joe") {
+				t.Errorf("%q, %s: got %v, want %s", test.addrs, name, err, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package queue
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Conns are the connections of a client to one Redis. At the end of a budget they say who is late:
+// the kernel has the answer if the process is late, and has nothing if Redis is silent, however late
+// a goroutine looks. Add is called for each new connection, so that a Queue finds it here.
+type Conns struct {
+	began time.Time // the times below are in ns since then
+
+	read  atomic.Int64 // when an answer was last read
+	quiet atomic.Bool  // since the last answer, fault has found that Redis is silent
+
+	mu      sync.Mutex
+	all     map[*prompt]int64 // the command, by its time, whose answer the kernel had when it was last asked
+	dials   int               // attempts to connect that are under way
+	dialed  int64             // when the last attempt began
+	unheard int64             // when a command was last written that had no answer until its deadline
+	gaveUp  int64             // when that deadline was over
+}
+
+// NewConns returns an empty set.
+func NewConns() *Conns { return &Conns{began: time.Now(), all: map[*prompt]int64{}} }
+
+func (c *Conns) since(t time.Time) int64 { return int64(t.Sub(c.began)) }
+
+// add makes conn a prompt.
+func (c *Conns) add(conn net.Conn) net.Conn {
+	keepalive(conn)
+	p := &prompt{Conn: conn, conns: c, raw: rawOf(conn)}
+	if p.raw != nil && canPeek {
+		c.mu.Lock()
+		c.all[p] = 0
+		c.mu.Unlock()
+	}
+	if raw, ok := conn.(syscall.Conn); ok { // then the client can test the socket, as before
+		return struct {
+			*prompt
+			syscall.Conn
+		}{p, raw}
+	}
+	return p
+}
+
+// Dial counts an attempt to connect while dial makes it, and adds the connection.
+func (c *Conns) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
+	c.mu.Lock()
+	c.dials++
+	c.dialed = c.since(time.Now())
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.dials--
+		c.mu.Unlock()
+	}()
+	conn, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	return c.add(conn), nil
+}
+
+// A fault says why there is no answer.
+type fault int
+
+const (
+	unknown  fault = iota // the kernel cannot be asked, or a connection is being made
+	neither               // it is too early to say, or Redis answers others
+	isLate                // the process: it has not written the command, or not read the answer
+	notHeard              // Redis: the command was written, and nothing has come
+)
+
+// fault returns why n calls have no answers, of which the first began at sent. Redis has least to
+// answer. If the client may use connections that c does not have, or has none left, others is set. It is
+// called without the lock of c, because the client's pool locks itself, and c when it closes connections.
+func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(known int) bool) fault {
+	if c == nil {
+		return unknown
+	}
+	f, known := c.seen(n, sent, least)
+	if f == isLate && known >= 0 && others(known) {
+		return unknown
+	}
+	return f
+}
+
+// seen returns what c knows of a fault. If known is 0 or more, that is so only if the client uses no
+// connections but those of c, which are so many.
+func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first, now := c.since(sent), c.since(time.Now())
+	silent := c.quiet.Load() || c.unheard >= first && c.gaveUp-c.unheard >= int64(least)
+	waiting, unread, overdue := c.look(first, now, least)
+	silent = silent || overdue
+	switch {
+	case unread: // for a beat: an answer has just come to many connections
+		return isLate, -1
+	case silent && now-c.read.Load() >= int64(least):
+		c.quiet.Store(true)
+		return notHeard, -1
+	case n == 0:
+		return unknown, -1
+	case silent || waiting >= n:
+		return neither, -1
+	case c.dials > 0 || c.dialed >= first:
+		return unknown, -1
+	}
+	return isLate, len(c.all)
+}
+
+// look returns how many connections wait for the answer to a command that was written at first or
+// later, whether the answer of one of them lay unread in its socket the last time, too, and whether one
+// has waited for least.
+func (c *Conns) look(first, now int64, least time.Duration) (waiting int, unread, overdue bool) {
+	for p, before := range c.all {
+		wrote := p.wrote.Load()
+		if wrote == 0 && p.reading.Load() { // the rest of an answer
+			wrote = p.answered.Load()
+		}
+		if wrote < first {
+			continue
+		}
+		waiting++
+		if p.unread() {
+			unread = unread || before == wrote
+			c.all[p] = wrote
+		} else if now-wrote >= int64(least) {
+			overdue = true
+		}
+	}
+	return waiting, unread, overdue
+}
+
+// gaveUpOn notes that the deadline of a command that was written is over without an answer.
+func (c *Conns) gaveUpOn(wrote, now int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if wrote > c.unheard {
+		c.unheard, c.gaveUp = wrote, now
+	}
+}
+
+// drop closes the idle connections that were last used before an instant at which a connection was
+// used that has got no answer since. The network may have forgotten all of them.
+func (c *Conns) drop(before time.Time) (left int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range c.all {
+		if p.reading.Load() || p.answered.Load() >= c.since(before) || !p.state.CompareAndSwap(idle, dropped) {
+			left++
+			continue
+		}
+		delete(c.all, p)
+		_ = p.Conn.Close()
+	}
+	return left
+}
+
+// errDropped is the error of a connection that drop has closed. The command was not sent.
+var errDropped = errors.New("redisstore: the connection was closed, because the network seems to have forgotten it")
+
+// rawOf returns the socket of a connection, also below TLS, or nil.
+func rawOf(conn net.Conn) syscall.RawConn {
+	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = c.NetConn()
+	}
+	if c, ok := conn.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			return raw
+		}
+	}
+	return nil
+}
+
+// keepalive finds a connection that the network has forgotten within half a minute, and keeps the
+// network from forgetting it: balancers forget connections after minutes without a packet.
+func keepalive(conn net.Conn) {
+	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = c.NetConn()
+	}
+	if c, ok := conn.(*net.TCPConn); ok {
+		_ = c.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
+		})
+	}
+}

@@ -1,0 +1,233 @@
+package queue
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/quota"
+)
+
+// A pair is a connection of Conns, and its other end.
+type pair struct {
+	*Conns
+	here, there net.Conn
+}
+
+func newPair(t *testing.T, network, addr string, config *tls.Config) *pair {
+	t.Helper()
+	ln, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	p := &pair{Conns: NewConns()}
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, _ := ln.Accept()
+		if config != nil {
+			secure := tls.Server(conn, config)
+			_ = secure.Handshake()
+			conn = secure
+		}
+		accepted <- conn
+	}()
+	p.here, err = p.Dial(func() (net.Conn, error) {
+		if config != nil {
+			return tls.Dial(network, ln.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		}
+		return net.Dial(network, ln.Addr().String())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.there = <-accepted
+	t.Cleanup(func() { p.here.Close(); p.there.Close() })
+	return p
+}
+
+func (p *pair) write(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := io.WriteString(conn, "x\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *pair) read(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits until the kernel has what was sent. Before that, the first look may still find nothing.
+func (p *pair) until(t *testing.T, want fault, sent time.Time, least time.Duration) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		got := p.fault(1, sent, least, func(int) bool { return false })
+		if got == want {
+			return
+		}
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("got the fault %d for 10 s, want %d", got, want)
+		}
+	}
+}
+
+// TestFault: at the end of a budget the kernel says who is late, also below TLS.
+func TestFault(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	redistest.Certificate(t, cert, key)
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, network, addr string
+		config              *tls.Config
+	}{
+		{"TCP", "tcp", "127.0.0.1:0", nil},
+		{"TLS", "tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{own}}},
+		{"socket", "unix", filepath.Join(dir, "s"), nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPair(t, c.network, c.addr, c.config)
+			sent := time.Now()
+			check := func(when string, want fault, least time.Duration, others bool) {
+				t.Helper()
+				if got := p.fault(1, sent, least, func(int) bool { return others }); got != want {
+					t.Errorf("%s: got the fault %d, want %d", when, got, want)
+				}
+			}
+			check("not written", isLate, 0, false)
+			check("not written, because others use all connections", unknown, 0, true)
+			p.write(t, p.here)
+			check("written just now", neither, time.Hour, false)
+			check("written, and nothing has come", notHeard, 0, false)
+			p.read(t, p.there)
+			p.write(t, p.there)
+			p.until(t, isLate, sent, 0) // nobody reads the answer
+			p.read(t, p.here)
+			check("read, and the call is not over", isLate, 0, false)
+
+			sent = time.Now()
+			p.write(t, p.here)
+			_ = p.here.SetReadDeadline(time.Now())
+			if _, err := p.here.Read(make([]byte, 1)); err == nil {
+				t.Error("got an answer, want a timeout")
+			}
+			p.here.Close()
+			check("closed after its deadline", notHeard, 0, false)
+			sent = time.Now()
+			check("a later call, before the next answer", notHeard, 0, false)
+		})
+	}
+}
+
+// TestFaultOfClose: a pool closes connections under the lock that it needs to say how many it has.
+func TestFaultOfClose(t *testing.T) {
+	p := newPair(t, "tcp", "127.0.0.1:0", nil)
+	if got := p.fault(1, time.Now(), 0, func(int) bool { p.here.Close(); return false }); got != isLate {
+		t.Errorf("got the fault %d, want %d", got, isLate)
+	}
+}
+
+// TestFaultOfDial: nobody is late while a connection is being made, and nobody can say who is late
+// without connections.
+func TestFaultOfDial(t *testing.T) {
+	var none *Conns
+	check := func(c *Conns) {
+		t.Helper()
+		if got := c.fault(1, time.Now(), 0, func(int) bool { return false }); got != unknown {
+			t.Errorf("got the fault %d, want %d", got, unknown)
+		}
+	}
+	check(none)
+	c := NewConns()
+	_, _ = c.Dial(func() (net.Conn, error) { check(c); return nil, errors.New("refused") })
+}
+
+// TestDrop: drop closes the idle connections that were last used before an instant. A Write on one of
+// them fails at once.
+func TestDrop(t *testing.T) {
+	p := newPair(t, "tcp", "127.0.0.1:0", nil)
+	serve := func() {
+		t.Helper()
+		p.write(t, p.here)
+		p.read(t, p.there)
+		p.write(t, p.there)
+		p.read(t, p.here)
+	}
+	serve()
+	if left := p.drop(time.Now().Add(-time.Hour)); left != 1 {
+		t.Errorf("used since then: got %d left, want 1", left)
+	}
+	p.write(t, p.here)
+	if left := p.drop(time.Now().Add(time.Hour)); left != 1 {
+		t.Errorf("in use: got %d left, want 1", left)
+	}
+	p.read(t, p.there)
+	p.write(t, p.there)
+	p.read(t, p.here)
+	if left := p.drop(time.Now().Add(time.Hour)); left != 0 {
+		t.Errorf("idle: got %d left, want 0", left)
+	}
+	if _, err := p.here.Write([]byte("x")); !errors.Is(err, errDropped) {
+		t.Errorf("got %v, want %v", err, errDropped)
+	}
+}
+
+// over makes a queue send its commands on the connection of p.
+func (p *pair) over(read func()) *Queue {
+	q := (&far{}).queue(50 * time.Millisecond)
+	q.conns, q.open, q.others = p.Conns, 1, func(int) bool { return false }
+	q.send = func(ctx context.Context, cmds []Cmd) error {
+		_, err := io.WriteString(p.here, "x\n")
+		if err == nil {
+			read()
+			end, _ := ctx.Deadline()
+			_ = p.here.SetReadDeadline(end)
+			_, err = bufio.NewReader(p.here).ReadString('\n')
+		}
+		for _, cmd := range cmds {
+			cmd.SetErr(err)
+		}
+		return err
+	}
+	return q
+}
+
+// TestReaderLate: an answer that the kernel has counts, although it is read long after the timeout.
+func TestReaderLate(t *testing.T) {
+	p := newPair(t, "tcp", "127.0.0.1:0", nil)
+	go func() { _, _ = io.Copy(p.there, p.there) }()
+	q := p.over(func() { time.Sleep(150 * time.Millisecond) })
+	if err := q.request(); err != nil {
+		t.Errorf("got %v, want a decision", err)
+	}
+}
+
+// TestSilent: if Redis is silent, this is an outage, however late the process is.
+func TestSilent(t *testing.T) {
+	p := newPair(t, "tcp", "127.0.0.1:0", nil)
+	q := p.over(func() {})
+	q.most = 1 // no further connection can help
+	time.AfterFunc(10*time.Millisecond, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.lost += time.Hour
+	})
+	for range 2 {
+		if err := q.request(); err == nil || errors.Is(err, quota.ErrBusy) {
+			t.Errorf("got %v, want a timeout that counts as an outage", err)
+		}
+	}
+}

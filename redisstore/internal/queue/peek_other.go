@@ -1,0 +1,7 @@
+//go:build !(linux || darwin || dragonfly || freebsd || netbsd || openbsd)
+
+package queue
+
+const canPeek = false
+
+func (*prompt) unread() bool { return false }

@@ -1,0 +1,187 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
+	"github.com/seed83679106/weir/redisstore"
+)
+
+// probed has a limit of each algorithm that Redis must be able to decide. A probe chooses the
+// numbers of the limits.
+var probed = func() []quota.Limit {
+	limits := []quota.Limit{algorithms.Calendar(1, algorithms.Day, nil)}
+	for _, name := range algorithms.Names() {
+		limits = append(limits, quota.Limit{Algorithm: algorithms.ByName(name), Quota: 1, Period: time.Microsecond})
+	}
+	return limits
+}()
+
+var errUnchecked = errors.New("stack: it is not known yet whether Redis can decide")
+
+// The next check begins a second after one that failed, and then after twice as long as the
+// last time, up to longestPause.
+const (
+	firstPause   = time.Second
+	longestPause = 10 * time.Second
+)
+
+// A checker finds out whether Redis can decide. It has one goroutine, which ends once Redis can.
+type checker struct {
+	probe   func(ctx context.Context, limits ...quota.Limit) error
+	eval    func(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
+	do      func(ctx context.Context, args ...any) *redis.Cmd
+	outages outages
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	err     atomic.Pointer[error] // see Store.Err
+
+	mu       sync.Mutex // held to start and to close
+	checking bool
+	ended    time.Time // when the last check ended
+	running  sync.WaitGroup
+
+	processes processes
+}
+
+// Probe immediately checks whether Redis is usable with every algorithm in package algorithms. See
+// redisstore.Store.Probe.
+func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
+
+// Err returns the result of the last check of Redis: nil if Redis was usable, or an error that
+// wraps quota.ErrUnusable if Redis is misconfigured or not supported. Any other error means that
+// Redis was unreachable or has not been checked yet. Err makes no network call, so a health check
+// may call it often.
+//
+// The store repeats the check until the check succeeds, and waits at most 10 s after each failure.
+// It checks Redis again if a request fails with quota.ErrUnusable and the last check was more than
+// 10 s ago. Err does not report other outages that begin after a successful check; metrics and the
+// log do.
+func (s *Store) Err() error { return *s.checker.err.Load() }
+
+// Close stops the background check of Redis, and what the store tells other processes. It does not close
+// the client, and the store remains usable. Close always returns nil.
+func (s *Store) Close() error {
+	s.checker.mu.Lock()
+	s.checker.cancel()
+	s.checker.mu.Unlock()
+	s.checker.processes.stop()
+	s.checker.running.Wait()
+	return nil
+}
+
+// check starts to check Redis, unless a check is under way, or one has ended within longestPause:
+// an ErrUnusable may be about an algorithm that only one rule has.
+func (c *checker) check() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.checking || time.Since(c.ended) < longestPause || c.ctx.Err() != nil {
+		return
+	}
+	c.checking = true
+	c.running.Go(func() {
+		c.run()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.checking, c.ended = false, time.Now()
+	})
+}
+
+// run checks Redis until it can decide.
+func (c *checker) run() {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		err := c.probe(c.ctx, probed...)
+		if c.ctx.Err() != nil || errors.Is(err, redis.ErrClosed) {
+			return
+		}
+		c.err.Store(&err)
+		if err == nil {
+			c.outages.end(true)
+			c.checkEviction()
+			c.checkTracking()
+			return
+		}
+		c.outages.begin(err)
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// memoryLua returns how Redis bounds its memory, or nothing if the user must not know. Redis 7 can say
+// so without an entry in its ACL LOG.
+const memoryLua = `
+if not redis.acl_check_cmd or not redis.acl_check_cmd('INFO', 'memory') then return '' end
+return redis.call('INFO', 'memory')`
+
+// checkEviction warns if Redis may evict keys that are being limited, or overrides.
+func (c *checker) checkEviction() {
+	info, _ := c.eval(c.ctx, memoryLua, nil).Text()
+	found := maxMemory.FindStringSubmatch(info)
+	if found == nil || found[1] == "0" || found[2] == "noeviction" || found[2] == "volatile-lfu" {
+		return
+	}
+	c.outages.logger.Warn("stack: setting of Redis lets it evict keys that are being limited", "text", "maxmemory-policy "+found[2],
+		"effect", "an evicted key has its whole quota again", "fix", "set maxmemory-policy to volatile-lfu, or to noeviction")
+}
+
+// checkTracking warns if the user of Redis lacks the right to track keys. TRACKING OFF, which needs the
+// same right as ON, has no effect on a connection of the pool.
+func (c *checker) checkTracking() {
+	if err := c.do(c.ctx, "client", "tracking", "off").Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
+		c.outages.logger.Warn("stack: right of the Redis user missing", "err", err,
+			"effect", "a refusal that another process ends may last up to 10 s longer", "fix", "add +client|tracking to the ACL of the user")
+	}
+}
+
+var maxMemory = regexp.MustCompile(`(?s)\nmaxmemory:(\d+).*\nmaxmemory_policy:([a-z-]+)`)
+
+// primary is the store in front of which the fallback stands.
+type primary struct {
+	quota.Store
+	checker *checker
+}
+
+// unlessSlow is the primary of the fallbacks. If Redis is too slow for the Timeout, and so decides only some
+// requests, the fallback decides all of them, so that a limit is not counted in both.
+type unlessSlow struct {
+	primary
+	redis *redisstore.Store
+}
+
+// Take implements quota.Store.
+func (u unlessSlow) Take(ctx context.Context, t *quota.Transaction) error {
+	if err := u.redis.Slow(ctx, t); err != nil {
+		if slow := u.checker.outages.begin(err); !t.Releases(slow) { // units that are in Redis would stay in use
+			return err
+		}
+	}
+	return u.primary.Take(ctx, t)
+}
+
+// Watch implements optional.Watcher.
+func (p primary) Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool {
+	w, ok := p.Store.(optional.Watcher)
+	return ok && w.Watch(c, done)
+}
+
+// Take implements quota.Store. If Redis can no longer decide, it starts to check what is missing.
+func (p primary) Take(ctx context.Context, t *quota.Transaction) error {
+	err := p.Store.Take(ctx, t)
+	if err != nil && errors.Is(err, quota.ErrUnusable) {
+		p.checker.outages.begin(err)
+		p.checker.check()
+	}
+	return err
+}

@@ -1,0 +1,106 @@
+package stack
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/quota"
+)
+
+// outages write the log lines about Redis: one when an outage begins, and one when it ends. A check, a
+// breaker or a fallback may be the first to find an outage, so the line says the same for each of them.
+// A Redis that cannot be used until its setup is changed has a line each minute.
+type outages struct {
+	logger *slog.Logger
+	effect func() string // what an outage means for the limits, however the store is used
+
+	mu    sync.Mutex
+	began time.Time   // zero if there is none
+	slow  time.Time   // when Redis was first found to be too slow; zero if it is not
+	loud  sparse.Gate // of the lines each minute
+}
+
+// begin notes that Redis has failed. It returns when Redis was first found to be too slow, if it is.
+func (o *outages) begin(err error) (slow time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	begins := o.began.IsZero()
+	if begins {
+		o.began = time.Now()
+	}
+	if errors.Is(err, quota.ErrUnusable) {
+		if _, ok := o.loud.Pass(); ok {
+			o.logger.Error("stack: setup of Redis unusable until it is changed", "err", err, "effect", o.effect())
+		}
+		return time.Time{}
+	}
+	if errors.Is(err, quota.ErrSlow) {
+		if o.slow.IsZero() {
+			o.slow = time.Now()
+			o.logger.Warn("stack: timeout too short for this Redis", "err", err, "effect", o.effect(),
+				"fix", "raise redisstore.Options.Timeout (-redis-timeout), or bring Redis nearer")
+		}
+		return o.slow
+	}
+	if !begins && !o.slow.IsZero() { // it may have been slow before it failed
+		_, begins = o.loud.Pass()
+	}
+	if begins {
+		text, advice := "stack: outage of Redis began", "check that Redis runs and that this process can reach it"
+		if errors.Is(err, quota.ErrBusy) {
+			text, advice = "stack: overload of Redis or this process began", "lower the load, or add processors"
+		}
+		o.logger.Warn(text, "err", err, "cause", quota.Cause(err), "effect", o.effect(), "advice", advice)
+	}
+	return time.Time{}
+}
+
+// end notes that Redis works. One late decision needs no second line.
+func (o *outages) end(logs bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if logs && !o.began.IsZero() {
+		o.logger.Info("stack: use of Redis continues", "after", period.Rounded(time.Since(o.began)))
+	}
+	o.began, o.slow = time.Time{}, time.Time{}
+	o.loud.Reset()
+}
+
+// fallback returns a fallback whose outages have the lines of o, not its own lines.
+func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore) {
+	f = quota.Fallback(primary, memory, quota.FallbackOptions{
+		Logger: slog.New(slog.DiscardHandler),
+		OnChange: func(active bool, err error) {
+			if active {
+				o.begin(err)
+				return
+			}
+			s := f.Stats()
+			o.end(s.Last.After(s.Since))
+		},
+	})
+	return f
+}
+
+// breaker returns a breaker in front of Redis, whose outages have the lines of o instead of its own
+// unless it has a logger.
+func (o *outages) breaker(redis quota.Store, b quota.BreakerOptions) *quota.BreakerStore {
+	b.Logger = cmp.Or(b.Logger, slog.New(slog.DiscardHandler))
+	user := b.OnChange
+	b.OnChange = func(open bool, err error) {
+		if open {
+			o.begin(err)
+		} else {
+			o.end(true)
+		}
+		if user != nil {
+			user(open, err)
+		}
+	}
+	return quota.Breaker(redis, b)
+}

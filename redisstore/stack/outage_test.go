@@ -1,0 +1,74 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/test/weirtest"
+	"github.com/seed83679106/weir/quota"
+)
+
+// TestChecksPause: requests that get an ErrUnusable, of an algorithm that only their rule has,
+// do not check a Redis again and again that can decide all others.
+func TestChecksPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checks := 0
+		unusable := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return quota.ErrUnusable })
+		p := primary{unusable, &checker{outages: outages{logger: slog.New(slog.DiscardHandler), effect: func() string { return "" }}, probe: func(context.Context, ...quota.Limit) error {
+			checks++
+			return nil
+		}, eval: func(context.Context, string, []string, ...any) *redis.Cmd { return redis.NewCmd(t.Context()) },
+			do: func(context.Context, ...any) *redis.Cmd { return redis.NewCmd(t.Context()) }}}
+		p.checker.processes.memory = unusable
+		p.checker.processes.divide(1)
+		p.checker.ctx, p.checker.cancel = context.WithCancel(t.Context())
+		defer p.checker.cancel()
+		const seconds = 60
+		for range 100 * seconds {
+			p.Take(t.Context(), &quota.Transaction{})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if most := int(seconds * time.Second / longestPause); checks < 2 || checks > most {
+			t.Errorf("got %d checks in %d s, want at most %d", checks, seconds, most)
+		}
+	})
+}
+
+// TestOutageKinds: an outage, an overload and a wrong setup have lines of their own. A wrong setup has
+// one each minute, the others one in all.
+func TestOutageKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, test := range []struct {
+			err   error
+			want  string
+			lines int // in 150 s
+		}{
+			{errors.New("connection refused"), `level=WARN msg="stack: outage of Redis began" err="connection refused" cause=error effect=e advice="check that Redis runs`, 1},
+			{quota.ErrBusy, `level=WARN msg="stack: overload of Redis or this process began"`, 1},
+			{quota.ErrUnusable, `level=ERROR msg="stack: setup of Redis unusable until it is changed"`, 3},
+		} {
+			log := &weirtest.Log{}
+			o := outages{logger: slog.New(slog.NewTextHandler(log, nil)), loud: sparse.Gate{Every: time.Minute}, effect: func() string { return "e" }}
+			for range 150 {
+				o.begin(test.err)
+				time.Sleep(time.Second)
+			}
+			if got := strings.Count(log.String(), test.want); got != test.lines || strings.Count(log.String(), "\n") != test.lines {
+				t.Errorf("got %d of %d lines with %s:\n%s", got, test.lines, test.want, log)
+			}
+			o.end(true)
+			o.end(true)
+			if got := strings.Count(log.String(), `level=INFO msg="stack: use of Redis continues" after=2m30s`); got != 1 {
+				t.Errorf("got %d lines about the end, want 1:\n%s", got, log)
+			}
+		}
+	})
+}

@@ -1,0 +1,255 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore/internal/queue"
+	"github.com/seed83679106/weir/redisstore/internal/tracking"
+)
+
+const (
+	retrack   = time.Second // from a failed or lost connection to the next attempt
+	untracked = time.Minute // the same, if the server cannot track keys
+)
+
+// Track implements optional.Tracker with CLIENT TRACKING of Redis, on one more connection to each
+// node. A script runs there that evaluates the charge, so Redis decides and begins to track in the
+// same instant. If a script read the key after a refusal, a change in between would go unnoticed.
+func (s *Store) Track(changed func(key string, all bool), current func(at time.Time)) (
+	takeEach func(ts []*quota.Transaction) []error) {
+	switch s.rdb.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+	default:
+		return nil
+	}
+	if s.noTracking || s.clock != nil {
+		return nil
+	}
+	k := &tracker{store: s, changed: changed, current: current, nodes: map[*redis.Client]*trackedNode{}}
+	return k.takeEach
+}
+
+type tracker struct {
+	store   *Store
+	changed func(key string, all bool)
+	current func(at time.Time)
+
+	mu    sync.Mutex
+	nodes map[*redis.Client]*trackedNode
+}
+
+// A trackedNode is a node with the connection on which it reports changes. Its mutex is that of the
+// tracker.
+type trackedNode struct {
+	conn  *tracking.Conn // nil if there was none yet; it may be closed
+	retry time.Time      // do not connect before
+	err   error          // of the last attempt
+}
+
+// due reports whether the node has no connection, and may try to get one.
+func (n *trackedNode) due() bool {
+	return (n.conn == nil || n.conn.Closed()) && time.Now().After(n.retry)
+}
+
+// takeEach evaluates transactions of one charge, and has the nodes track their states.
+func (k *tracker) takeEach(ts []*quota.Transaction) []error {
+	errs := make([]error, len(ts))
+	ctx, cancel := context.WithTimeout(context.Background(), 2*queue.ConnectTime)
+	defer cancel()
+	conns := map[*tracking.Conn][]*eval{}
+	for i, t := range ts {
+		e := &eval{ts: []*quota.Transaction{t}, of: []int{i}, within: peek}
+		if errs[i] = t.Validate(); errs[i] == nil {
+			errs[i] = k.store.prepare(e, []int64{time.Now().UnixMicro()})
+		}
+		if errs[i] != nil {
+			continue
+		}
+		conn, err := k.connection(ctx, e.key())
+		switch {
+		case err != nil:
+			errs[i] = err
+		case !conn.Track(e.key()):
+			errs[i] = quota.ErrBusy
+		default:
+			conns[conn] = append(conns[conn], e)
+		}
+	}
+	for conn, evals := range conns {
+		k.evaluate(ctx, conn, evals, "evalsha", errs)
+	}
+	return errs
+}
+
+// evaluate runs scripts on a connection. If the node lacks a script, evaluate sends its text.
+func (k *tracker) evaluate(ctx context.Context, conn *tracking.Conn, evals []*eval, name string, errs []error) {
+	cmds := make([][]any, len(evals))
+	for i, e := range evals {
+		script := e.sha
+		if name == "eval" {
+			script = e.text
+		}
+		cmds[i] = e.command(ctx, name, script).Args()
+	}
+	replies, err := conn.Do(cmds...)
+	var again []*eval
+	for i, e := range evals {
+		if errs[e.of[0]] = err; err != nil {
+			continue
+		}
+		failed, _ := replies[i].(tracking.Error)
+		if name == "evalsha" && redis.HasErrorPrefix(failed, "NOSCRIPT") {
+			again = append(again, e)
+			continue
+		}
+		if err := k.decide(ctx, e, replies[i]); err != nil {
+			conn.Forget(e.key())
+			errs[e.of[0]] = fmt.Errorf("%w: %w", quota.ErrBusy, err)
+		}
+	}
+	if again != nil {
+		k.evaluate(ctx, conn, again, "eval", errs)
+	}
+}
+
+func (k *tracker) decide(ctx context.Context, e *eval, reply any) error {
+	if err, ok := reply.(tracking.Error); ok {
+		return err
+	}
+	cmd := queue.NewCmd(ctx)
+	cmd.SetVal(reply)
+	return e.decide(k.store, cmd)
+}
+
+// connection returns the connection to the node that has a key, and opens one if there is none.
+func (k *tracker) connection(ctx context.Context, key string) (*tracking.Conn, error) {
+	client, ok := k.store.rdb.(*redis.Client)
+	if !ok {
+		var err error
+		if client, err = k.store.find(ctx, key); err != nil {
+			return nil, err
+		}
+	}
+	k.mu.Lock()
+	n := k.nodes[client]
+	if n == nil {
+		maps.DeleteFunc(k.nodes, func(_ *redis.Client, n *trackedNode) bool { return n.due() })
+		n = &trackedNode{}
+		k.nodes[client] = n
+	}
+	conn, err, due := n.conn, n.err, n.due()
+	k.mu.Unlock()
+	switch {
+	case conn != nil && !conn.Closed():
+		return conn, nil
+	case !due:
+		return nil, cmp.Or(err, net.ErrClosed)
+	}
+	conn, err = k.open(ctx, client, key)
+	if errors.Is(err, errors.ErrUnsupported) {
+		if what := k.store.misconfigured(err); what != "" {
+			err = &unusable{what, err}
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.conn, n.err, n.retry = conn, err, time.Now().Add(retrack)
+	if errors.Is(err, errors.ErrUnsupported) {
+		n.retry = time.Now().Add(untracked)
+	}
+	return conn, err
+}
+
+func (k *tracker) open(ctx context.Context, client *redis.Client, key string) (*tracking.Conn, error) {
+	o := client.Options()
+	hello, err := helloOf(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	setup := [][]any{hello, {"client", "tracking", "on"}}
+	if o.DB != 0 {
+		setup = append(setup, []any{"select", o.DB})
+	}
+	ctx, cancel := context.WithTimeout(ctx, queue.ConnectTime)
+	defer cancel()
+	conn, err := o.Dialer(ctx, o.Network, o.Addr)
+	if err != nil {
+		return nil, err
+	}
+	_, tag, _ := strings.Cut(key, ":{.") // the slot is that of the key
+	test := k.store.prefix + "tracking{." + tag
+	return tracking.Open(ctx, conn, tracking.Options{
+		Setup:  setup,
+		Key:    test,
+		Change: func(ctx context.Context) error { return client.Do(ctx, "psetex", test, 1000, 1).Err() },
+		Changed: func(name string, all bool) {
+			_, key, ok := strings.Cut(strings.TrimSuffix(name, "}"), ":{.")
+			if ok || all {
+				k.changed(key, all)
+			}
+		},
+		Proven:  k.proven,
+		Lost:    func() { k.current(time.Time{}) },
+		Useless: func() bool { return isClosed(client) },
+	})
+}
+
+// helloOf returns the command that begins a connection of RESP3.
+func helloOf(ctx context.Context, o *redis.Options) ([]any, error) {
+	user, password := o.Username, o.Password
+	switch {
+	case o.CredentialsProviderContext != nil:
+		var err error
+		if user, password, err = o.CredentialsProviderContext(ctx); err != nil {
+			return nil, err
+		}
+	case o.CredentialsProvider != nil:
+		user, password = o.CredentialsProvider()
+	}
+	if password == "" {
+		return []any{"hello", 3}, nil
+	}
+	if user == "" {
+		user = "default"
+	}
+	return []any{"hello", 3, "auth", user, password}, nil
+}
+
+// proven says how far all connections that track keys have reported changes.
+func (k *tracker) proven() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var first time.Time
+	for _, n := range k.nodes {
+		if n.conn == nil {
+			continue
+		}
+		if at, ok := n.conn.Proven(); ok && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	if !first.IsZero() {
+		k.current(first)
+	}
+}
+
+// isClosed reports whether a client is closed. It sends nothing.
+func isClosed(client *redis.Client) bool {
+	if client.PoolStats().TotalConns > 0 {
+		return false
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return errors.Is(client.Ping(ctx).Err(), redis.ErrClosed)
+}
