@@ -166,7 +166,7 @@ var triples = [...]triple{
 	{Twitter, "X-Rate-Limit-Limit", "X-Rate-Limit-Remaining", "X-Rate-Limit-Reset", unixSeconds},
 }
 
-// perUnit reports whether each unit has fields of its own.
+// perUnit reports whether each unit has separate fields.
 func (t *triple) perUnit() bool { return strings.Contains(t.limit, "%s") }
 
 // named returns the triple for a unit: it replaces %s in the names by the unit.
@@ -176,4 +176,23 @@ func (t triple) named(unit string) triple {
 		t.limit, t.remaining, t.reset = name(t.limit), name(t.remaining), name(t.reset)
 	}
 	return t
+}
+
+// prefixes are those of the names of all fields that Dialects have, except for Retry-After.
+var prefixes = [...]string{"Ratelimit", "X-Ratelimit-", "X-Rate-Limit-", "Anthropic-Ratelimit-"}
+
+// Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names,
+// and returns them. Retry-After and retry-after-ms are not deleted, because they tell the client
+// when a response can be different.
+func Delete(h http.Header) (deleted http.Header) {
+	deleted = http.Header{}
+	for name, values := range h {
+		for _, prefix := range prefixes {
+			if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+				deleted[name] = values
+				delete(h, name)
+			}
+		}
+	}
+	return deleted
 }

@@ -51,3 +51,21 @@ func Example() {
 	// search/1m: 0 of 1 requests left
 	// refused; wait up to a minute: true
 }
+
+// A client's own proxy does not show others what a server has left for it.
+func ExampleDelete() {
+	h := http.Header{"Content-Type": {"text/plain"}, "X-Ratelimit-Limit": {"100"}, "Anthropic-Ratelimit-Tokens-Remaining": {"7"}}
+	fmt.Println(headers.Delete(h))
+	fmt.Println(h)
+	// Output:
+	// map[Anthropic-Ratelimit-Tokens-Remaining:[7] X-Ratelimit-Limit:[100]]
+	// map[Content-Type:[text/plain]]
+}
+
+func ExampleUrgency() {
+	fmt.Println(headers.Urgency(http.Header{"Priority": {"u=5, i"}}))
+	fmt.Println(headers.Urgency(http.Header{}))
+	// Output:
+	// 5
+	// 3
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"net/textproto"
 	"strings"
 	"testing"
@@ -629,4 +630,63 @@ func ExampleParse() {
 func takesBurst(l weir.Limit) bool {
 	one, two := l.WithBurst(1), l.WithBurst(2)
 	return one.Capacity() != two.Capacity()
+}
+
+// TestDelete: Delete deletes and returns what any Dialect sends, except for Retry-After.
+func TestDelete(t *testing.T) {
+	for dialect := headers.XRateLimit; dialect < headers.None; dialect <<= 1 {
+		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Headers: dialect, Rules: []weir.Rule{
+			{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}},
+			{Name: "tokens", Key: weir.Global(), Unit: "project-tokens", Limits: []weir.Limit{algorithms.FixedWindow(9, 1000*time.Hour)}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := limiter.Handler(http.NotFoundHandler())
+		limit.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+		w := httptest.NewRecorder()
+		limit.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		h := w.Header()
+		const spelled = "x-ratelimit-LIMIT"
+		h[spelled] = []string{"1"}
+		deleted := headers.Delete(h)
+		for name := range h {
+			if name = strings.ToLower(name); strings.Contains(name, "rate") {
+				t.Errorf("dialect %#x: %s stays", dialect, name)
+			}
+		}
+		//lint:ignore SA1008 code that writes into the map may spell it so
+		if len(deleted) < 3 || deleted[spelled] == nil || h.Get("Retry-After") == "" || h.Get("Content-Type") == "" {
+			t.Errorf("dialect %#x: deleted %v of %v", dialect, deleted, h)
+		}
+	}
+}
+
+// TestUrgency: what is not an urgency of RFC 9218 means the default.
+func TestUrgency(t *testing.T) {
+	for _, c := range []struct {
+		lines []string
+		want  int
+	}{
+		{nil, 3},
+		{[]string{"u=0"}, 0},
+		{[]string{"u=5, i"}, 5},
+		{[]string{"i, u=7"}, 7},
+		{[]string{"u=1;x=2"}, 1},
+		{[]string{"u=1", "u=6"}, 6},
+		{[]string{"u=1, u"}, 3}, // the last of several counts, and is no number
+		{[]string{"u=8"}, 3},
+		{[]string{"u=-1"}, 3},
+		{[]string{"u=1.0"}, 3},
+		{[]string{"u=low"}, 3},
+		{[]string{"u=1,"}, 3},
+		{[]string{"U=1"}, 3},
+		{[]string{"i"}, 3},
+		{[]string{""}, 3},
+		{[]string{"u=1, x=\"" + strings.Repeat("x", 1<<15) + "\""}, 3},
+	} {
+		if got := headers.Urgency(http.Header{"Priority": c.lines}); got != c.want {
+			t.Errorf("%.40q: got %d, want %d", c.lines, got, c.want)
+		}
+	}
 }

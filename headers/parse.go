@@ -83,8 +83,8 @@ const (
 // The keys of h must be in canonical form, as in headers read by net/http. The argument now is the
 // time at which the response arrived, according to the local clock.
 //
-// A limit that the response describes in two dialects is returned twice. Limits from the fields of
-// the dialects IETF, Draft06 and Draft07 come first. If the response also describes the policy of
+// A limit that the response describes in two dialects is returned twice. The result begins with the
+// limits in the dialects IETF, Draft06 and Draft07. If the response also describes the policy of
 // such a limit, the limit and its policy are combined in one Limit.
 //
 // Because some servers use the wrong time format for a field, Parse accepts any format in any
@@ -217,6 +217,26 @@ func (r *reader) members(name string, dictionary bool) (members []member, ok boo
 		return nil, false
 	}
 	return parseMembers(strings.Join(r.h[name], ", "), dictionary)
+}
+
+// Urgency returns the urgency in the Priority field of a request (RFC 9218), from 0 for the most
+// urgent to 7. It returns the default, 3, if the field is missing or invalid, has more than 16 KiB,
+// or has no such urgency.
+func Urgency(h http.Header) int {
+	urgency := 3
+	if len(h["Priority"]) == 0 {
+		return urgency
+	}
+	members, _ := (&reader{h: h}).members("Priority", true)
+	for _, m := range members {
+		if m.key == "u" { // the last of several counts
+			urgency = 3
+			if n, ok := m.value.(int64); ok && 0 <= n && n <= 7 {
+				urgency = int(n)
+			}
+		}
+	}
+	return urgency
 }
 
 // count returns v if it is a number of units, and otherwise -1.

@@ -17,8 +17,9 @@ import (
 type Writer struct {
 	dialect Dialect
 	triples []triple            // those that show the tightest limit of all
-	named   map[string][]triple // those that show the tightest limit of a unit, by unit
-	expose  []string            // the names of all fields, with Exposed
+	named   map[string][]triple // those of every dialect that show the tightest limit of a unit, by unit
+	fields  []string            // the names of all fields
+	expose  []string            // the same in one line, with Exposed
 	recent  integers
 }
 
@@ -43,19 +44,19 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	units = slices.Clone(units)
 	units = slices.DeleteFunc(units, func(unit string) bool {
 		_, again := w.named[unit]
-		w.named[unit] = d.namedTriples(unit)
+		w.named[unit] = namedTriples(unit)
 		return again
 	})
-	if d&Exposed != 0 {
-		w.expose = []string{strings.Join(d.fields(units), ", ")}
+	if w.fields = d.fields(units); d&Exposed != 0 {
+		w.expose = []string{strings.Join(w.fields, ", ")}
 	}
 	return w, nil
 }
 
-// namedTriples returns the triples of d in which each unit has fields of its own.
-func (d Dialect) namedTriples(unit string) (named []triple) {
+// namedTriples returns the triples in which each unit has separate fields.
+func namedTriples(unit string) (named []triple) {
 	for _, t := range triples {
-		if d&t.dialect != 0 && t.perUnit() {
+		if t.perUnit() {
 			named = append(named, t.named(unit))
 		}
 	}
@@ -78,16 +79,22 @@ type Policy struct {
 }
 
 // A Prepared is a Policy in the form that Writer.Write needs. It holds those parts of the header
-// fields that do not change from one response to the next.
+// fields that do not change from one response to the next, in every Dialect.
 type Prepared struct {
 	unit      string
+	of        Policy
+	full      time.Duration // the longest that the limit itself takes to become full again, if its algorithm is a meter
 	capacity  int64
 	limit     []string // the capacity
 	resource  []string
-	policy    []string // "api";q=100;w=60, or 100;w=60 in the drafts 06 and 07
+	policy    []string // "api";q=100;w=60
+	older     []string // 100;w=60, of the drafts 06 and 07
 	remaining string   // "api";r=
 	named     []triple
 	together  atomic.Pointer[together]
+
+	replicas int                      // among which the limit is divided, or 0
+	share    atomic.Pointer[Prepared] // of the replicas of the last response that had some
 }
 
 // together is the value of RateLimit-Policy for several policies.
@@ -96,21 +103,26 @@ type together struct {
 	value    []string
 }
 
-// Prepare converts a Policy to the form that Write needs. Call it once for each policy, not for
-// each response.
+// Prepare converts a Policy to the form that Write needs. Other Writers can use the result too. Call
+// Prepare once for each policy, not for each response.
 func (w *Writer) Prepare(p Policy) *Prepared {
 	if p.Unit == "" {
 		p.Unit = Requests
 	}
 	named, ok := w.named[p.Unit]
 	if !ok {
-		named = w.dialect.namedTriples(p.Unit)
+		named = namedTriples(p.Unit)
 	}
+	return prepare(p, named)
+}
+
+func prepare(p Policy, named []triple) *Prepared {
 	capacity := p.Limit.Capacity()
+	spent := quota.Decision{ResetAfter: quota.Never, NextAfter: p.Limit.Period / time.Duration(p.Limit.Quota)}
 	return &Prepared{
-		unit: p.Unit, capacity: capacity, named: named,
+		of: p, full: p.Limit.FullAfter(&spent), unit: p.Unit, capacity: capacity, named: named,
 		limit: []string{strconv.FormatInt(capacity, 10)}, resource: []string{p.Resource},
-		policy: []string{w.dialect.policy(&p)}, remaining: quoted(p.Name) + ";" + remainingParam + "=",
+		policy: []string{IETF.policy(&p)}, older: []string{Draft07.policy(&p)}, remaining: quoted(p.Name) + ";" + remainingParam + "=",
 	}
 }
 

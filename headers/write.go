@@ -3,12 +3,11 @@ package headers
 import (
 	"encoding/base64"
 	"math/bits"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
-	"unsafe"
 
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -18,8 +17,25 @@ type Item struct {
 	*Prepared
 	*quota.Decision
 
+	// Replicas is that of the quota.Result that has the Decision. If the limit was divided among
+	// several replicas, the fields show the share of one, as the Decision does.
+	Replicas int
+
 	// PartitionKey is the pk parameter of the IETF fields; "" omits it.
 	PartitionKey string
+}
+
+// divide replaces the policy of an item by that of one of its replicas.
+func (it *Item) divide() {
+	share := it.share.Load()
+	if share == nil || share.replicas != it.Replicas {
+		of := it.of
+		of.Limit.Divide(it.Replicas)
+		share = prepare(of, it.named)
+		share.replicas = it.Replicas
+		it.share.Store(share)
+	}
+	it.Prepared = share
 }
 
 // tighter reports whether a has a longer wait than b or, if the waits are equal, a smaller
@@ -72,22 +88,12 @@ type Response struct {
 	// RetryAfter is the wait that a refusal asks for. Write rounds it up to whole seconds. If it
 	// is 0 or quota.Never, the refusal has no Retry-After field.
 	RetryAfter time.Duration
-
-	// Memory supplies the Room for values that are not shared with other responses. If Memory is
-	// nil, Write allocates the Room and shares more values.
-	Memory interface{ Room() *Room }
-}
-
-// A Room is memory for one response's field values. A program that already allocates an object for
-// each response can avoid an allocation by placing the Room in that object. Write calls Memory.Room
-// at most once.
-type Room struct {
-	values [3]string
-	text   [80]byte
 }
 
 // Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
-// the same order as in the argument items. This order should be the same for every response.
+// the same order as in the argument items. This order should be the same for every response. If the
+// request was refused, but by none of the items, Write removes the dialect's fields instead: clients
+// would read from them that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		if exposed := r.Header[exposeField]; exposed == nil {
@@ -96,73 +102,49 @@ func (w *Writer) Write(r *Response, items []Item) {
 			r.Header[exposeField] = append(exposed, w.expose...)
 		}
 	}
-	x := writing{header: r.Header, memory: r.Memory, recent: &w.recent}
-	if len(items) > 0 {
+	for i := range items {
+		if items[i].Replicas > 1 {
+			items[i].divide()
+		}
+	}
+	x := writing{header: r.Header, recent: &w.recent}
+	switch {
+	case r.Refused && !refuses(items):
+		for _, name := range w.fields {
+			delete(r.Header, name)
+		}
+	case len(items) > 0:
 		x.write(w, r, items)
 	}
 	if r.Refused && r.RetryAfter > 0 && r.RetryAfter != quota.Never {
-		x.setInt(RetryAfter, ceilSeconds(r.RetryAfter))
+		x.setInt(RetryAfter, period.Seconds(r.RetryAfter))
 		if w.dialect&OpenAI != 0 {
 			x.setInt(retryAfterMSField, ceil(r.RetryAfter, time.Millisecond).Milliseconds())
 		}
 	}
 }
 
+// refuses reports whether one of the items refuses the request.
+func refuses(items []Item) bool {
+	for i := range items {
+		if !items[i].Allowed {
+			return true
+		}
+	}
+	return false
+}
+
 // writing is a header whose fields are being set. What is in it escapes to the heap, so
 // neither the Response nor its items are.
 type writing struct {
 	header http.Header
-	memory interface{ Room() *Room }
 	recent *integers
-	values []string // in the Room of the response, as buf
-	buf    []byte
 }
 
-// room makes room for values that are not shared.
-func (x *writing) room() {
-	if x.buf != nil {
-		return
-	}
-	var r *Room
-	if x.memory == nil {
-		r = new(Room)
-	} else {
-		r = x.memory.Room()
-	}
-	x.values, x.buf = r.values[:0], r.text[:0]
-}
+// set sets a field to a text.
+func (x *writing) set(name string, text []byte) { x.header[name] = []string{string(text)} }
 
-// set sets a field to the bytes of buf from start on. Those bytes are never written again,
-// so the string can share them.
-func (x *writing) set(name string, start int) {
-	text := x.buf[start:]
-	x.values = append(x.values, unsafe.String(unsafe.SliceData(text), len(text)))
-	n := len(x.values)
-	x.header[name] = x.values[n-1 : n : n]
-}
-
-func (x *writing) setInt(name string, n int64) {
-	if value := x.recent.find(n); value != nil {
-		x.header[name] = value
-		return
-	}
-	x.setNew(name, n)
-}
-
-// setNew sets a field to an integer that no recent response had. If the response has no
-// Memory, setNew remembers the integer for later responses. Otherwise it remembers only one in
-// eight, because the Room holds the others without an allocation, and because no later
-// response finds them if all integers differ.
-func (x *writing) setNew(name string, n int64) {
-	if x.memory == nil || rand.Uint32()%8 == 0 {
-		x.header[name] = x.recent.add(n)
-		return
-	}
-	x.room()
-	start := len(x.buf)
-	x.buf = strconv.AppendInt(x.buf, n, 10)
-	x.set(name, start)
-}
+func (x *writing) setInt(name string, n int64) { x.header[name] = x.recent.value(n) }
 
 func (x *writing) write(w *Writer, r *Response, items []Item) {
 	d := w.dialect
@@ -175,7 +157,7 @@ func (x *writing) write(w *Writer, r *Response, items []Item) {
 		}
 	}
 	if d&(OpenAI|Anthropic) != 0 {
-		x.writeUnits(items, r.At)
+		x.writeUnits(d, items, r.At)
 	}
 	if d&IETF != 0 {
 		x.writePolicies(items)
@@ -184,17 +166,27 @@ func (x *writing) write(w *Writer, r *Response, items []Item) {
 }
 
 // writeUnits writes the tightest limit of each unit.
-func (x *writing) writeUnits(items []Item, at time.Time) {
+func (x *writing) writeUnits(d Dialect, items []Item, at time.Time) {
 	for i := range items {
 		if !firstOfUnit(items, i) {
 			continue
 		}
 		if tight := tightest(items, items[i].unit); tight != nil {
 			for j := range tight.named {
-				x.writeTriple(&tight.named[j], tight, at)
+				if t := &tight.named[j]; d&t.dialect != 0 {
+					x.writeTriple(t, tight, at)
+				}
 			}
 		}
 	}
+}
+
+// resetAfter returns the wait until the quota is full again.
+func (it *Item) resetAfter() time.Duration {
+	if it.ResetAfter <= it.full {
+		return it.ResetAfter
+	}
+	return it.of.Limit.FullAfter(it.Decision)
 }
 
 func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
@@ -202,19 +194,13 @@ func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
 	x.setInt(t.remaining, it.Remaining)
 	switch t.format {
 	case unixSeconds:
-		x.setInt(t.reset, ceilSeconds(time.Duration(at.UnixMicro())*time.Microsecond+it.ResetAfter))
+		x.setInt(t.reset, period.Seconds(time.Duration(at.UnixMicro())*time.Microsecond+it.resetAfter()))
 	case deltaSeconds:
-		x.setInt(t.reset, ceilSeconds(it.ResetAfter))
+		x.setInt(t.reset, period.Seconds(it.resetAfter()))
 	case goDuration:
-		x.room()
-		start := len(x.buf)
-		x.buf = append(x.buf, ceil(it.ResetAfter, time.Millisecond).String()...)
-		x.set(t.reset, start)
+		x.header[t.reset] = []string{ceil(it.resetAfter(), time.Millisecond).String()}
 	case rfc3339:
-		x.room()
-		start := len(x.buf)
-		x.buf = at.Add(it.ResetAfter+time.Second-1).UTC().Truncate(time.Second).AppendFormat(x.buf, time.RFC3339)
-		x.set(t.reset, start)
+		x.header[t.reset] = []string{at.Add(it.resetAfter() + time.Second - 1).UTC().Truncate(time.Second).Format(time.RFC3339)}
 	}
 }
 
@@ -225,15 +211,14 @@ func (x *writing) writeRest(d Dialect, it *Item) {
 		x.header[resourceField] = it.resource
 	}
 	if d&(Draft07|Draft06) != 0 {
-		x.header[policyField] = it.policy
+		x.header[policyField] = it.older
 	}
 	if d&Draft07 != 0 {
-		x.room()
-		start := len(x.buf)
-		x.buf = strconv.AppendInt(append(x.buf, limitMember+"="...), it.capacity, 10)
-		x.buf = strconv.AppendInt(append(x.buf, ", "+remainingMember+"="...), it.Remaining, 10)
-		x.buf = strconv.AppendInt(append(x.buf, ", "+resetMember+"="...), ceilSeconds(it.ResetAfter), 10)
-		x.set(rateLimitField, start)
+		var few [80]byte
+		buf := strconv.AppendInt(append(few[:0], limitMember+"="...), it.capacity, 10)
+		buf = strconv.AppendInt(append(buf, ", "+remainingMember+"="...), it.Remaining, 10)
+		buf = strconv.AppendInt(append(buf, ", "+resetMember+"="...), period.Seconds(it.resetAfter()), 10)
+		x.set(rateLimitField, buf)
 	}
 }
 
@@ -246,10 +231,7 @@ func (x *writing) writePolicies(items []Item) {
 	}
 	switch known := first.together.Load(); {
 	case partitions:
-		x.room()
-		start := len(x.buf)
-		x.buf = appendPolicies(x.buf, items)
-		x.set(policyField, start)
+		x.set(policyField, appendPolicies(nil, items))
 	case len(items) == 1:
 		x.header[policyField] = first.policy
 	case known != nil && known.are(items):
@@ -290,24 +272,24 @@ func appendPolicies(buf []byte, items []Item) []byte {
 // writeLimits writes to RateLimit of the dialect IETF the limits whose Remaining is known,
 // and after a refusal only those that refuse.
 func (x *writing) writeLimits(items []Item, refused bool) {
-	x.room()
-	start := len(x.buf)
+	var few [80]byte
+	buf := few[:0]
 	for i := range items {
 		it := &items[i]
 		if it.Remaining < 0 || refused && it.Allowed {
 			continue
 		}
-		if len(x.buf) > start {
-			x.buf = append(x.buf, ", "...)
+		if len(buf) > 0 {
+			buf = append(buf, ", "...)
 		}
-		x.buf = strconv.AppendInt(append(x.buf, it.remaining...), min(it.Remaining, maxInteger), 10)
+		buf = strconv.AppendInt(append(buf, it.remaining...), min(it.Remaining, maxInteger), 10)
 		if it.NextAfter > 0 {
-			x.buf = strconv.AppendInt(append(x.buf, ";"+timeParam+"="...), ceilSeconds(it.NextAfter), 10)
+			buf = strconv.AppendInt(append(buf, ";"+timeParam+"="...), period.Seconds(it.NextAfter), 10)
 		}
-		x.buf = it.appendPartition(x.buf)
+		buf = it.appendPartition(buf)
 	}
-	if len(x.buf) > start {
-		x.set(rateLimitField, start)
+	if len(buf) > 0 {
+		x.set(rateLimitField, buf)
 	} else {
 		delete(x.header, rateLimitField) // an outer Limiter set it, and the items include its limits
 	}
@@ -323,5 +305,3 @@ func (it *Item) appendPartition(buf []byte) []byte {
 }
 
 func ceil(d, unit time.Duration) time.Duration { return (d + unit - 1).Truncate(unit) }
-
-func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

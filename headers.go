@@ -1,0 +1,282 @@
+package weir
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/answer"
+	"github.com/seed83679106/weir/internal/recorder"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
+)
+
+// newWriter returns the writer of header fields in a dialect, for rules.
+func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
+	units := make([]string, len(rules))
+	for i := range rules {
+		if units[i] = rules[i].Unit; units[i] == "" {
+			units[i] = headers.Requests
+		}
+	}
+	w, err := headers.NewWriter(d, units...)
+	if err != nil {
+		return nil, fmt.Errorf("weir: %w", err)
+	}
+	return w, nil
+}
+
+// defaultWriter is for rules that no Limiter has.
+var defaultWriter, _ = newWriter(0, nil)
+
+// writeHeaders writes a decision into the response fields, together with the decisions of outer
+// limiters on the same request, in the dialect of the outermost. If no limit refuses a request that
+// is refused, or only private ones do, the fields do not describe limits: what is left under others
+// would mislead the client.
+func (l *Limiter) writeHeaders(h http.Header, s *snapshot) {
+	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
+	if !refused && (len(s.claims) == 0 || dialect == headers.None) {
+		return
+	}
+	if dialect != l.o.Headers {
+		w = s.front.writer
+	}
+	r := headers.Response{Header: h, Refused: refused}
+	if s.at != 0 {
+		r.At = time.UnixMicro(s.at)
+	}
+	if refused {
+		r.RetryAfter = s.retryAfter()
+	}
+	if s.outer == nil && len(s.decisions) == 1 {
+		if only := s.claims[0].rule; !only.Private && (only.PartitionKey == nil || dialect&headers.IETF == 0) {
+			// On the stack, where pointers cost the least.
+			items := [1]headers.Item{{Prepared: s.claims[0].limits[0].fields, Decision: &s.decisions[0], Replicas: s.replicas}}
+			w.Write(&r, items[:])
+			return
+		}
+	}
+	writeAll(w, &r, s)
+}
+
+// writeAll writes all limits that apply to the request.
+func writeAll(w *headers.Writer, r *headers.Response, s *snapshot) {
+	var few [8]headers.Item
+	shown := few[:0]
+	if len(s.claims) > 0 {
+		for ; s != nil; s = s.outer {
+			shown = s.show(shown)
+		}
+	}
+	w.Write(r, shown)
+}
+
+// show appends the limits of s that are not private to items, in the form of package headers.
+func (s *snapshot) show(items []headers.Item) []headers.Item {
+	for i := range s.claims {
+		c := &s.claims[i]
+		if c.rule.Private {
+			continue
+		}
+		partition, decisions := c.partition(s.front.o.Headers), c.of(s.decisions)
+		for j := range decisions {
+			items = append(items, headers.Item{
+				Prepared: c.limits[j].fields, Decision: &decisions[j], Replicas: s.replicas, PartitionKey: partition,
+			})
+		}
+	}
+	return items
+}
+
+// KeepHeaders returns a handler for a reverse proxy inside a Limiter. Clients get the rate-limit
+// fields that the Limiter has set, and none of those of the upstream, in any Dialect:
+//
+//	limiter.Handler(weir.KeepHeaders(&httputil.ReverseProxy{…}))
+//
+// An httputil.ReverseProxy sends both instead and, after an interim response of the upstream, such
+// as 103, only those of the upstream, because it then deletes all fields that were set before.
+// KeepHeaders restores these fields. The upstream's Retry-After is not deleted. The ResponseWriter
+// is wrapped as for a rule with Settle.
+func KeepHeaders(proxy http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before := w.Header().Clone()
+		own := headers.Delete(before)
+		rec := &recorder.Recorder{ResponseWriter: w}
+		rec.Final = func() {
+			h := w.Header()
+			headers.Delete(h)
+			maps.Copy(h, own)
+			for name, values := range before {
+				if rec.Interim && h[name] == nil {
+					h[name] = values
+				}
+			}
+		}
+		defer rec.Final() // net/http sends the header later, or trailers that the proxy has declared
+		proxy.ServeHTTP(rec.Writer(), r)
+	})
+}
+
+// partition returns the PartitionKey of a claim, or "" if the fields of the dialect have none.
+func (c *claim) partition(d headers.Dialect) string {
+	if d&headers.IETF == 0 || c.rule.PartitionKey == nil {
+		return ""
+	}
+	if key := c.rule.PartitionKey(c.key); len(key) <= storedkey.Max {
+		return key
+	}
+	return ""
+}
+
+// retryAfter returns the wait of a refusal, with the jitter of the rule that refuses. After an
+// error there is no such rule.
+func (s *snapshot) retryAfter() time.Duration {
+	wait := s.why.RetryAfter
+	if wait == quota.Never || s.why.by == nil || s.why.by.RetryJitter == 0 {
+		return wait
+	}
+	return wait + rand.N(s.why.by.RetryJitter+1)
+}
+
+// problem returns the answer to a refused request. After a refusal by limits, the answer names
+// them. Usually one limit refuses, and p is its prepared answer. Otherwise, violated contains the names
+// of the limits that refuse, in JSON.
+func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
+	switch s.why.Reason {
+	case ReasonNoKey:
+		return &answer.MissingKey, nil
+	case ReasonError:
+		return &answer.ReducedCapacity, nil
+	case ReasonBan, ReasonDeny:
+		return &s.why.by.abnormal, nil
+	case ReasonLimit:
+	default: // a handler calls Refuse for a request that was admitted
+		return &answer.QuotaExceeded, nil
+	}
+	var one *limit // that clients may know of
+	for i := range s.claims {
+		c := &s.claims[i]
+		decisions := c.of(s.decisions)
+		for j := range decisions {
+			if decisions[j].Allowed || c.rule.Private {
+				continue
+			}
+			if one != nil {
+				violated = append(violated, one.json)
+			}
+			one = &c.limits[j]
+		}
+	}
+	switch {
+	case one == nil: // only private limits refuse
+		return &s.why.by.exceeded, nil
+	case violated == nil && !s.why.by.Private:
+		return &one.problem, nil
+	}
+	return &s.why.by.exceeded, append(violated, one.json)
+}
+
+// Refuse is the default OnLimited handler. It responds with the Status of the rule that refused the
+// request, which is 429 by default. The response body contains JSON problem details (RFC 9457), or
+// text or HTML if the client prefers it. If the key is banned or denied, the problem type is
+// abnormal-usage-detected. If a limit refused the request, the problem type is quota-exceeded, or
+// temporary-reduced-capacity if the Status is 503. If a rule with NoKeyRefuse refused the request,
+// the status is 400 and the problem type is about:blank, whatever the rule's Status. If no decision
+// was possible and Options.OnError refused the request, the status is 503 and the problem type is
+// temporary-reduced-capacity.
+//
+// Refuse recognizes gRPC, gRPC-Web and Connect clients by their Content-Type and sends them the
+// corresponding error code. Status 400 becomes invalid_argument, 401 unauthenticated, 404 not_found
+// and 503 unavailable. Status 403 becomes permission_denied, and so does status 429 if the key is
+// denied. Any other status becomes resource_exhausted. If waiting helps, the response includes a
+// google.rpc.RetryInfo.
+func Refuse(w http.ResponseWriter, r *http.Request) {
+	if s := snapshotOf(r.Context()); s != nil {
+		refusal, violated := s.problem()
+		refusal.Write(w, r, false, violated...)
+		return
+	}
+	answer.QuotaExceeded.Write(w, r, false)
+}
+
+// RefuseJSON answers a refused request with body as JSON and with all else that a refusal needs: the
+// Refusal's Status, Cache-Control: no-store, Retry-After and the rate-limit fields. It is for
+// OnLimited and for a RefusedError:
+//
+//	weir.FromContext(r.Context()).RefuseJSON(w, r, map[string]string{"error": "rate_limited"})
+//
+// Clients of gRPC, gRPC-Web and Connect do not read such a body, so RefuseJSON calls Refuse for them.
+// It does the same if body cannot be marshaled.
+func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any) {
+	if ctx := a.Context(); ctx != nil {
+		a.WriteHeaders(w.Header())
+		r = r.WithContext(ctx)
+	}
+	text, err := json.Marshal(body)
+	if err != nil || answer.For(r) != answer.HTTP {
+		Refuse(w, r)
+		return
+	}
+	status := answer.QuotaExceeded.Status
+	if a != nil && a.Refusal.Status != 0 {
+		status = a.Refusal.Status
+	}
+	answer.WriteJSON(w, status, append(text, '\n'))
+}
+
+// A Refusal says why a request was refused. The zero Refusal means that the request was not
+// refused.
+//
+// A Refusal is part of every Admission and every Event. It contains no key.
+type Refusal struct {
+	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
+	// also refuses the request.
+	Reason Reason
+
+	// Rule is the name of the rule that refused the request for that Reason. If several rules did,
+	// it is the one with the longest wait.
+	Rule string
+
+	// RetryAfter is how long to wait until the request would be admitted, provided that nothing
+	// else is spent. It is the longest wait imposed by any limit or ban that refuses the request.
+	// The Retry-After field also includes the rule's jitter. If the process already knows of a ban,
+	// it does not call the store, and RetryAfter is the rest of the ban. RetryAfter is quota.Never
+	// for ReasonDeny and ReasonNoKey. For ReasonError it is one second if the store is
+	// busy, and otherwise 0, which means that the wait is unknown.
+	RetryAfter time.Duration
+
+	// Limit is the Name of the limit with the longest wait, as in its Charge, if the Reason is
+	// ReasonLimit. It is "" for other reasons.
+	Limit string
+
+	// Status is the status code with which Refuse answers over HTTP: the Status of the rule or 429,
+	// 400 for ReasonNoKey, and 503 for ReasonError.
+	Status int
+}
+
+// A Reason says why a request was refused.
+type Reason uint8
+
+const (
+	ReasonLimit Reason = iota + 1 // a limit has too few units left for the request
+	ReasonBan                     // a rule has banned the key: see Penalty
+	ReasonDeny                    // the Policy of a rule is Denied
+	ReasonError                   // no decision was possible: see Options.OnError
+	ReasonPause                   // Transport has paused the key because the server asked for it
+	ReasonNoKey                   // the request has no key, and the rule has NoKeyRefuse
+)
+
+// String returns "limit", "ban", "deny", "error", "pause" or "no-key", and "" for the zero
+// Reason.
+func (r Reason) String() string {
+	if int(r) >= len(reasons) {
+		return ""
+	}
+	return reasons[r]
+}
+
+var reasons = [...]string{"", "limit", "ban", "deny", "error", "pause", "no-key"}
