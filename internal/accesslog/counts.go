@@ -15,7 +15,7 @@ import (
 type counts struct {
 	now       int64 // µs since 1970
 	most      int   // states and entries of logs
-	states    map[string]quota.State
+	states    map[string]kept
 	size      int // states and entries of logs
 	sweep     int // the size at which to forget
 	forgotten int64
@@ -26,10 +26,16 @@ type counts struct {
 }
 
 func newCounts(most int) *counts {
-	return &counts{most: most, states: map[string]quota.State{}, sweep: min(most, 1<<12)}
+	return &counts{most: most, states: map[string]kept{}, sweep: min(most, 1<<12)}
 }
 
-func weight(s *quota.State) int { return 1 + len(s.Log) }
+// A kept is a state, and when it expires, in µs since 1970.
+type kept struct {
+	quota.State
+	until int64
+}
+
+func weight(s *kept) int { return 1 + len(s.Log) }
 
 func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 	if err := t.Validate(); err != nil {
@@ -44,7 +50,7 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 		}
 		c.key = append(c.key, x.StoredKey()...)
 		c.keys = append(c.keys, string(c.key))
-		c.current = append(c.current, c.states[c.keys[i]])
+		c.current = append(c.current, c.states[c.keys[i]].State)
 	}
 	if !t.Decide(c.now, c.current) {
 		return nil
@@ -53,9 +59,8 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 		if t.Charges[i].Cost == 0 {
 			continue
 		}
-		s, old := c.current[i], c.states[key]
-		s.Until = c.now + (t.Decisions[i].ResetAfter + time.Microsecond - 1).Microseconds()
-		if old.Until != 0 {
+		s, old := kept{c.current[i], c.now + (t.Decisions[i].ResetAfter + time.Microsecond - 1).Microseconds()}, c.states[key]
+		if old.until != 0 {
 			c.size -= weight(&old)
 		}
 		c.states[key], c.size = s, c.size+weight(&s)
@@ -76,7 +81,7 @@ func (c *counts) forget() {
 		}
 		var parts []part
 		for _, s := range c.states {
-			parts = append(parts, part{s.Until, weight(&s)})
+			parts = append(parts, part{s.until, weight(&s)})
 		}
 		slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.until, b.until) })
 		before, rest, i := len(c.states), c.size, 0
@@ -92,7 +97,7 @@ func (c *counts) forget() {
 // drop forgets the states that expire until t.
 func (c *counts) drop(t int64) {
 	for key, s := range c.states {
-		if s.Until <= t {
+		if s.until <= t {
 			delete(c.states, key)
 			c.size -= weight(&s)
 		}

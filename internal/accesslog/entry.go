@@ -3,12 +3,13 @@
 package accesslog
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -20,26 +21,33 @@ type Format int
 const (
 	Common   Format = iota + 1 // NCSA Common Log Format: the default of Apache
 	Combined                   // the same with Referer and User-Agent: the default of nginx
+	Envoy                      // Envoy's default, or Istio's
+	HAProxy                    // HAProxy's option httplog
 	Caddy                      // the JSON lines of Caddy
+	Traefik                    // the JSON lines of Traefik
+	Nginx                      // JSON lines with the names of nginx's variables
 )
 
 func (f Format) String() string {
-	return [...]string{"", "Common Log Format", "Combined Log Format", "JSON of Caddy"}[f]
+	return [...]string{"", "Common Log Format", "Combined Log Format", "Envoy's format", "HAProxy's format", "JSON of Caddy", "JSON of Traefik",
+		"JSON of nginx"}[f]
 }
 
 // has reports whether the lines of a log have what the key or the cost of a rule reads, in the
 // words of config.File.Reads.
 func (f Format) has(read string) bool {
 	switch read {
-	case "ip", "global", "method", "basic-auth-user":
+	case "ip", "global", "method":
 		return true
+	case "basic-auth-user":
+		return f != Envoy && f != HAProxy
 	}
 	name, ok := strings.CutPrefix(read, "header:")
 	switch http.CanonicalHeaderKey(name) {
 	case "Authorization", "Proxy-Authorization", "Cookie": // Caddy writes REDACTED
 		return false
 	case "Referer", "User-Agent":
-		return ok && f >= Combined
+		return ok && (f == Combined || f == Caddy || f == Envoy && name == "User-Agent")
 	}
 	return ok && f == Caddy
 }
@@ -62,9 +70,20 @@ var errNoRequest = errors.New("no HTTP request")
 // parse reads a line. It returns errNoRequest, or another error if the line is not in the format.
 // If f is 0, any format will do, and parse returns the format of the line.
 func parse(line string, f Format) (*entry, Format, error) {
-	if f == Caddy || f == 0 && strings.HasPrefix(line, "{") {
-		e, err := parseCaddy(line)
-		return e, Caddy, err
+	if f >= Caddy || f == 0 && strings.HasPrefix(line, "{") {
+		e, is, err := parseJSON(line)
+		if f != 0 && is != f && err == nil {
+			e, err = nil, errNoRequest // a line of another program
+		}
+		return e, cmp.Or(f, is), err
+	}
+	switch {
+	case f == Envoy || f == 0 && strings.HasPrefix(line, "[") && strings.Contains(line, `] "`):
+		e, err := parseEnvoy(line)
+		return e, Envoy, err
+	case f == HAProxy || f == 0 && haproxyLine.MatchString(line):
+		e, err := parseHAProxy(line)
+		return e, HAProxy, err
 	}
 	e, is, err := parseCommon(line)
 	if f == 0 {
@@ -87,7 +106,7 @@ const layout = "02/Jan/2006:15:04:05 -0700"
 func parseCommon(line string) (*entry, Format, error) {
 	before, rest, ok := strings.Cut(line, `] "`)
 	i := strings.LastIndexByte(before, '[')
-	if !ok || i < 0 {
+	if !ok || i < 0 || strings.HasPrefix(line, "[") {
 		return nil, Common, errors.New(`want a line such as 192.0.2.1 - - [02/Jan/2006:15:04:05 -0700] "GET / HTTP/1.1" 200 512`)
 	}
 	e := &entry{header: http.Header{}}
@@ -98,10 +117,19 @@ func parseCommon(line string) (*entry, Format, error) {
 	if err := e.who(strings.TrimSuffix(before[:i], " ")); err != nil {
 		return nil, Common, err
 	}
-	request, rest, ok := quoted(rest)
+	f, err := e.request(rest)
+	if err != nil {
+		return nil, f, err
+	}
+	return e, f, e.valid()
+}
+
+// request reads what follows the time.
+func (e *entry) request(s string) (Format, error) {
+	request, rest, ok := quoted(s)
 	status, rest, _ := strings.Cut(strings.TrimPrefix(rest, " "), " ")
 	if code, err := strconv.Atoi(status); !ok || err != nil || code < 0 || code > 999 {
-		return nil, Common, errors.New("the line has no request in quotation marks and a status behind it")
+		return Common, errors.New("the line has no request in quotation marks and a status behind it")
 	}
 	f := Common
 	_, rest, _ = strings.Cut(rest, ` "`) // after the bytes
@@ -111,16 +139,19 @@ func parseCommon(line string) (*entry, Format, error) {
 			break
 		}
 		f, rest = Combined, strings.TrimPrefix(after, ` "`)
-		if value != "-" {
+		switch {
+		case name == "X-Forwarded-For":
+			e.forwardedFor(value) // other formats have other values here, such as the time in seconds
+		case value != "-":
 			e.header[name] = []string{value}
 		}
 	}
 	e.method, request, _ = strings.Cut(request, " ")
 	e.uri, request, _ = strings.Cut(request, " ")
 	if !strings.HasPrefix(request, "HTTP/") || e.method == "" || e.uri == "" {
-		return nil, f, errNoRequest
+		return f, errNoRequest
 	}
-	return e, f, e.valid()
+	return f, nil
 }
 
 // who reads the fields before the time.
@@ -158,54 +189,6 @@ func quoted(s string) (text, after string, ok bool) {
 	return "", s, false
 }
 
-// A caddyLine is a line that Caddy writes about a request.
-type caddyLine struct {
-	TS       any    `json:"ts"`
-	Duration any    `json:"duration"`
-	UserID   string `json:"user_id"`
-	Request  *struct {
-		RemoteIP   string      `json:"remote_ip"`
-		RemoteAddr string      `json:"remote_addr"` // before Caddy 2.5
-		Method     string      `json:"method"`
-		Host       string      `json:"host"`
-		URI        string      `json:"uri"`
-		Headers    http.Header `json:"headers"`
-	} `json:"request"`
-}
-
-// parseCaddy reads a line of Caddy. The time of the line is when the request ended, so the
-// duration, in seconds, is subtracted.
-func parseCaddy(line string) (*entry, error) {
-	var l caddyLine
-	if err := json.Unmarshal([]byte(line), &l); err != nil {
-		return nil, fmt.Errorf("want a line of JSON: %v", err)
-	}
-	if l.Request == nil || l.Request.Method == "" {
-		return nil, errNoRequest
-	}
-	r := l.Request
-	e := &entry{user: l.UserID, method: r.Method, uri: r.URI, host: r.Host, header: http.Header{}}
-	for name, values := range r.Headers {
-		e.header[http.CanonicalHeaderKey(name)] = values
-	}
-	var err error
-	if e.at, err = instant(l.TS); err != nil {
-		return nil, err
-	}
-	if d, ok := l.Duration.(float64); ok && d > 0 && d < 1e6 {
-		e.at = e.at.Add(-time.Duration(d * float64(time.Second)))
-	}
-	if r.RemoteIP == "" {
-		peer, err := netip.ParseAddrPort(r.RemoteAddr)
-		if e.peer = peer.Addr(); err != nil {
-			return nil, fmt.Errorf("the client is %s; want an address", quote(r.RemoteAddr))
-		}
-	} else if e.peer, err = netip.ParseAddr(r.RemoteIP); err != nil && r.RemoteIP != "@" {
-		return nil, fmt.Errorf("the client is %s; want an address", quote(r.RemoteIP))
-	}
-	return e, e.valid()
-}
-
 // instant reads a time as Caddy writes it: a number of seconds, milliseconds or nanoseconds since
 // 1970, or a text.
 func instant(v any) (time.Time, error) {
@@ -222,8 +205,12 @@ func instant(v any) (time.Time, error) {
 				return t, nil
 			}
 		}
+		if n, err := strconv.ParseFloat(v, 64); err == nil {
+			return instant(n)
+		}
 	}
-	return time.Time{}, fmt.Errorf("the time is %s; want a number of seconds since 1970 or a time such as %s", quote(fmt.Sprint(v)), time.RFC3339)
+	return time.Time{}, fmt.Errorf("the time is %s; want a number of seconds since 1970 or a time such as %s",
+		quote(fmt.Sprint(v)), time.RFC3339)
 }
 
 // latest is the first instant that no log has, the year 2200, in µs since 1970.
@@ -239,3 +226,71 @@ func (e *entry) valid() error {
 
 // quote quotes a text of a log for an error, cut to 60 bytes.
 func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
+
+// An envoyLine is a line of Envoy's default format
+// (https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage), or of
+// Istio's, which has three fields more before the sizes, and the addresses at the end. No quotation
+// mark of a client is escaped: a line with more of them than the format has is not read.
+var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]*) ([^" ]*) ([^" ]*)" \d+ \S+ ` +
+	`(?:\S+ \S+ "[^"]*" )?\S+ \S+ \S+ \S+ "([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ (\S+)(?: \S+)*)?$`)
+
+// parseEnvoy reads a line of Envoy. The default format has the address of the peer only as the last of
+// X-Forwarded-For, where Envoy appends it (use_remote_address) before it writes the log.
+func parseEnvoy(line string) (e *entry, err error) {
+	m := envoyLine.FindStringSubmatch(line)
+	if m == nil {
+		return nil, errors.New("the line begins as one of Envoy and is not in its default format")
+	}
+	e = &entry{method: m[2], uri: m[3], host: noDash(m[7]), header: http.Header{}}
+	if e.at, err = time.Parse(time.RFC3339Nano, m[1]); err != nil {
+		return nil, fmt.Errorf("the time is %s; want one such as %s", quote(m[1]), time.RFC3339Nano)
+	}
+	if agent := noDash(m[6]); agent != "" {
+		e.header["User-Agent"] = []string{agent}
+	}
+	forwarded, peer := noDash(m[5]), m[8]
+	if peer == "" {
+		i := strings.LastIndexByte(forwarded, ',')
+		forwarded, peer = forwarded[:max(i, 0)], strings.TrimSpace(forwarded[i+1:])
+	}
+	if forwarded != "" {
+		e.forwardedFor(forwarded)
+	}
+	if peer != "" {
+		if err := e.from(peer); err != nil {
+			return nil, err
+		}
+	}
+	if !strings.HasPrefix(m[4], "HTTP/") || noDash(e.method) == "" || noDash(e.uri) == "" {
+		return nil, errNoRequest
+	}
+	return e, e.valid()
+}
+
+// A haproxyLine is a line of HAProxy's option httplog, with or without what a syslog writes before it
+// (https://docs.haproxy.org/3.2/configuration.html#8.2.3). HAProxy escapes quotation marks of clients.
+var haproxyLine = regexp.MustCompile(`^(?:[^"]*?\bhaproxy\[\d+\]: )?` +
+	`(\S+):\d+ \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d\.\d{3})\]` +
+	` \S+ \S+ [-+/\d]+ -?\d+ [+\d]+ \S+ \S+ \S{4} [+/\d]+ [/\d]+ (?:\{[^"]*\} )?"([^"]*)"?$`)
+
+// parseHAProxy reads a line of HAProxy. Its time has no zone, and is taken as UTC.
+func parseHAProxy(line string) (e *entry, err error) {
+	m := haproxyLine.FindStringSubmatch(line)
+	if m == nil {
+		return nil, errNoRequest // a line about something else, such as a server that is down
+	}
+	e = &entry{header: http.Header{}}
+	if e.at, err = time.Parse("02/Jan/2006:15:04:05.000", m[2]); err != nil {
+		return nil, fmt.Errorf("the time is %s; want one such as 02/Jan/2006:15:04:05.000", quote(m[2]))
+	}
+	if err := e.from(m[1]); err != nil {
+		return nil, err
+	}
+	var protocol string
+	e.method, protocol, _ = strings.Cut(m[3], " ")
+	e.uri, protocol, _ = strings.Cut(protocol, " ")
+	if !strings.HasPrefix(protocol, "HTTP/") || e.method == "" || e.uri == "" {
+		return nil, errNoRequest
+	}
+	return e, e.valid()
+}

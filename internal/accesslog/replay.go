@@ -3,9 +3,11 @@ package accesslog
 import (
 	"bufio"
 	"cmp"
+	"compress/gzip"
 	"container/heap"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -35,6 +37,7 @@ type Options struct {
 	Reads   func(rule string) []string // what the key and the cost of a rule read: see config.File.Reads
 	Trusted []netip.Prefix             // the proxies whose X-Forwarded-For the keys believe
 	MaxKeys int                        // the most counts that are kept at a time; 0 means 1,000,000
+	Suggest bool                       // also count what keys ask for: see Report.WriteSuggestions
 }
 
 // A Replay replays a log. Its lines must be given to Add in their order.
@@ -127,7 +130,8 @@ func (r *Replay) start() error {
 			continue
 		}
 		o.Rules = append(o.Rules, rule)
-		r.rules[rule.Name] = &Rule{Name: rule.Name, Limits: rule.Limits, Enforce: rule.Enforce, Penalty: rule.Penalty != nil, keys: newTally()}
+		r.rules[rule.Name] = &Rule{Name: rule.Name, Limits: rule.Limits, Enforce: rule.Enforce, Penalty: rule.Penalty != nil,
+			keys: newTally()}
 		o.Rules[len(o.Rules)-1].Penalty = nil // a Limiter remembers bans on the clock of the process
 	}
 	if len(o.Rules) == 0 {
@@ -147,7 +151,7 @@ func (r *Replay) lacks(rule *weir.Rule) string {
 		return "charges what a handler reports, which the log does not have"
 	}
 	for _, l := range rule.Limits {
-		if _, ok := l.Algorithm.(quota.Concurrent); ok {
+		if l.InFlight() {
 			return "limits requests in flight, and the log does not say how long each request was"
 		}
 	}
@@ -180,7 +184,8 @@ func (r *Replay) decide(e *entry) {
 	}
 	r.report.To = e.at
 	path, query, _ := strings.Cut(e.uri, "?")
-	r.request = http.Request{Method: e.method, RequestURI: e.uri, URL: &url.URL{Path: path, RawQuery: query}, Host: e.host, Header: e.header,
+	r.request = http.Request{Method: e.method, RequestURI: e.uri, URL: &url.URL{Path: path, RawQuery: query},
+		Host: e.host, Header: e.header,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody, RemoteAddr: "@"}
 	if e.peer.IsValid() {
 		r.request.RemoteAddr = netip.AddrPortFrom(e.peer, 1).String()
@@ -188,8 +193,12 @@ func (r *Replay) decide(e *entry) {
 	if e.user != "" {
 		r.request.SetBasicAuth(e.user, "")
 	}
-	if peer := e.peer.Unmap().WithZone(""); e.header["X-Forwarded-For"] == nil && e.header["Forwarded"] == nil &&
-		slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(peer) }) {
+	peer := e.peer.Unmap().WithZone("")
+	switch trusted := slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(peer) }); {
+	case !trusted && peer.IsValid():
+		r.report.from(peer)
+	case !trusted: // the log does not have the peer
+	case e.header["X-Forwarded-For"] == nil && e.header["Forwarded"] == nil:
 		r.report.Proxied++
 	}
 	r.handler.ServeHTTP(noResponse{}, &r.request)
@@ -212,7 +221,7 @@ func (r *Replay) observe(e weir.Event) {
 		r.report.Refused++
 	}
 	t := e.Transaction
-	if f := e.Refusal; f.Reason > weir.ReasonLimit { // no store was asked
+	if f := e.Refusal; f.Reason > weir.ReasonLimit { // no store was called
 		if rule := r.rules[f.Rule]; rule != nil {
 			rule.count(r.now, e.Key, true)
 		}
@@ -220,17 +229,21 @@ func (r *Replay) observe(e weir.Event) {
 	}
 	for i := 0; i < len(t.Charges); {
 		rule, key, refused := t.Charges[i].Rule, t.Charges[i].Key, false
+		of := r.rules[rule]
 		for ; i < len(t.Charges) && t.Charges[i].Rule == rule; i++ {
 			refused = refused || !t.Decisions[i].Allowed
+			if r.o.Suggest && of != nil {
+				of.demand(&t.Charges[i]).add(key, r.now, t.Charges[i].Cost)
+			}
 		}
-		if rule := r.rules[rule]; rule != nil {
-			rule.count(r.now, key, refused)
+		if of != nil {
+			of.count(r.now, key, refused)
 		}
 	}
 }
 
 func (r *Rule) count(at time.Time, key string, refused bool) {
-	r.Asked++
+	r.Requests++
 	if !refused {
 		return
 	}
@@ -239,6 +252,19 @@ func (r *Rule) count(at time.Time, key string, refused bool) {
 	}
 	r.Last = at
 	r.keys.add(storedkey.Of(key))
+}
+
+// demand returns what is counted of the limit of a charge. Tiers and overrides with other numbers share
+// it.
+func (r *Rule) demand(c *quota.Charge) *demand {
+	for _, d := range r.demands {
+		if d.limit.Period == c.Limit.Period && d.limit.Label() == c.Limit.Label() {
+			return d
+		}
+	}
+	d := newDemand(c.Limit, maxSampled)
+	r.demands = append(r.demands, d)
+	return d
 }
 
 // Report replays the entries that are still held back, and returns what the rules have made of
@@ -250,14 +276,14 @@ func (r *Replay) Report() (*Report, error) {
 	for _, rule := range r.o.Rules {
 		if is := r.rules[rule.Name]; is != nil {
 			is.Top, is.Unsure = is.keys.top()
+			for _, d := range is.demands {
+				is.Demands = append(is.Demands, d.sum())
+			}
 			r.report.Rules = append(r.report.Rules, is)
 		}
 	}
 	r.report.Forgotten = r.counts.forgotten
-	if r.err == nil && r.report.Requests == 0 {
-		r.err = errors.New("the log has no request that can be read")
-	}
-	return &r.report, r.err
+	return &r.report, cmp.Or(r.err, r.report.end())
 }
 
 // A held entry is the n-th of the log. Its line has so many bytes.
@@ -267,7 +293,8 @@ type held struct {
 	bytes int
 }
 
-// entries is a heap.Interface: the earliest entry comes first, and of one instant the first of the log.
+// entries is a heap.Interface: the earliest entry comes first, and of one instant the first of the
+// log.
 type entries []held
 
 func (s entries) Len() int { return len(s) }
@@ -281,4 +308,65 @@ func (s *entries) Pop() any {
 	(*s)[len(*s)-1] = held{}
 	*s = (*s)[:len(*s)-1]
 	return last
+}
+
+// maxLine is the largest length of a line in bytes. A server bounds the line of a request at some
+// kilobytes.
+const maxLine = 1 << 18
+
+var errTooLong = fmt.Errorf("the line has more than %d KiB", maxLine>>10)
+
+// Read adds the lines of a log: see Open. It returns the error of Open, of in, or of Add.
+func (r *Replay) Read(in io.Reader) error {
+	err := r.Open(in)
+	for more := err == nil; more; {
+		more, err = r.Next(1 << 20)
+	}
+	return err
+}
+
+// Open begins to read a log, which may be compressed by gzip.
+func (r *Replay) Open(in io.Reader) error {
+	r.in = bufio.NewReaderSize(in, maxLine)
+	if start, _ := r.in.Peek(2); string(start) == "\x1f\x8b" {
+		z, err := gzip.NewReader(r.in)
+		if err != nil {
+			return err
+		}
+		r.in = bufio.NewReaderSize(z, maxLine)
+	}
+	return nil
+}
+
+// Next adds up to n further lines of the log, and reports whether there are more of them. A
+// line that is too long counts as one that can't be read.
+func (r *Replay) Next(n int) (more bool, err error) {
+	for range n {
+		line, err := r.in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			r.report.Lines++
+			r.Unreadable(errTooLong)
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = r.in.ReadSlice('\n')
+			}
+		case len(line) > 0:
+			if line[len(line)-1] == '\n' {
+				line = line[:len(line)-1]
+			}
+			if err := r.Add(string(line)); err != nil {
+				return false, err
+			}
+		}
+		if err == io.EOF {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if _, err = r.in.Peek(1); err == io.EOF {
+		return false, nil
+	}
+	return err == nil, err
 }

@@ -2,9 +2,11 @@ package accesslog
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,24 +38,65 @@ type Report struct {
 	WholeSeconds bool  // no time has a fraction of a second
 	Proxied      int64 // requests of trusted proxies, whose clients the log does not name
 	Forgotten    int64 // counts that were forgotten before they had expired
+
+	Peer      netip.Addr // from which most requests come, if it is no trusted proxy
+	FromPeer  int64      // at least as many
+	addresses map[netip.Addr]int64
+}
+
+// from counts a request of a peer in a bounded number of counters, each of which is too low by at most
+// 1/16 of all requests (Misra and Gries, Finding repeated elements, 1982).
+func (r *Report) from(peer netip.Addr) {
+	if r.addresses == nil {
+		r.addresses = map[netip.Addr]int64{}
+	}
+	if r.addresses[peer]++; len(r.addresses) < 16 {
+		return
+	}
+	for a := range r.addresses {
+		if r.addresses[a]--; r.addresses[a] == 0 {
+			delete(r.addresses, a)
+		}
+	}
+}
+
+// fewRequests are too few to say that most come from one address.
+const fewRequests = 100
+
+// end sets Peer, and returns an error if the report says little about the log.
+func (r *Report) end() error {
+	for a, n := range r.addresses {
+		if n > r.Requests/2 && r.Requests >= fewRequests {
+			r.Peer, r.FromPeer = a, n
+		}
+	}
+	switch read := r.Lines - r.NoRequest; {
+	case r.Requests == 0:
+		return errors.New("the log has no request that can be read")
+	case r.Unreadable > max(1, read/10): // one may be the last, which is being written
+		return fmt.Errorf("%s of the lines could not be read, so the report says little", share(r.Unreadable, read))
+	}
+	return nil
 }
 
 // A Missing names a rule that was not replayed.
 type Missing struct{ Rule, Why string }
 
-// A Rule is what one rule made of a log. Asked counts the requests that the rule limited: none
+// A Rule is what one rule made of a log. Requests counts the requests that the rule limited: none
 // without a key, and none that an allow list or another rule's deny decided.
 type Rule struct {
-	Name           string
-	Limits         []quota.Limit
-	Enforce        weir.Enforcement // of weir.Rule
-	Penalty        bool             // the rule bans keys, which was not replayed
-	Asked, Refused int64
-	First, Last    time.Time // the first and the last refusal
-	Top            []Key     // the keys that were refused most
-	Unsure         int64     // the counts of Top may be too low by so much
+	Name              string
+	Limits            []quota.Limit
+	Enforce           weir.Enforcement // of weir.Rule
+	Penalty           bool             // the rule bans keys, which was not replayed
+	Requests, Refused int64
+	First, Last       time.Time // the first and the last refusal
+	Top               []Key     // the keys that were refused most
+	Unsure            int64     // the counts of Top may be too low by so much
+	Demands           []*Demand // with Options.Suggest
 
-	keys *tally
+	keys    *tally
+	demands []*demand
 }
 
 // A Key is a key that a rule refused.
@@ -93,7 +136,10 @@ func (t *tally) top() (keys []Key, unsure int64) {
 	for key, n := range t.n {
 		keys = append(keys, Key{key, n})
 	}
-	slices.SortFunc(keys, func(a, b Key) int { return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key)) })
+	slices.SortFunc(keys, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused),
+			cmp.Compare(a.Key, b.Key))
+	})
 	return keys[:min(len(keys), tops)], t.least
 }
 
@@ -113,7 +159,8 @@ func (r *Report) Write(w io.Writer, name string) {
 			verb = "refused, or would refuse (shadow)"
 		}
 		p("\nrule %s (%s)", rule.Name, describe(rule.Limits))
-		p("  asked %s, admitted %s, %s %s (%s)", digits(rule.Asked), digits(rule.Asked-rule.Refused), verb, digits(rule.Refused), share(rule.Refused, rule.Asked))
+		p("  %s requests, %s allowed, %s %s (%s)", digits(rule.Requests), digits(rule.Requests-rule.Refused), verb,
+			digits(rule.Refused), share(rule.Refused, rule.Requests))
 		if rule.Refused > 0 {
 			p("  first refusal %s, last %s", At(rule.First), At(rule.Last))
 			var keys []string
@@ -153,6 +200,8 @@ func (r *Report) Notes() (notes []string) {
 	add(r.Late > 0, "%s up to %v behind earlier lines: not replayed; the first is line %d. Give the older log first, or sort the lines",
 		many(r.Late, "line"), r.MostLate.Round(time.Second), r.FirstLate)
 	add(r.Proxied > 0, "%s of trusted proxies, whose clients the log does not name: they count for the address of the proxy", many(r.Proxied, "request"))
+	add(r.FromPeer > 0, "at least %s come from %v: if that is a proxy or a load balancer, list it in trusted-proxies; otherwise its clients share their limits",
+		many(r.FromPeer, "request"), r.Peer)
 	add(r.WholeSeconds && r.Requests > 0, "the times are whole seconds: the requests of a second count as if they came at once, so the limits refuse more than with exact times")
 	add(r.Forgotten > 0, "%s forgotten before they had expired, so the limits refuse less than they should: set a larger -max-keys", many(r.Forgotten, "count"))
 	add(r.Errors > 0, "%s could not be decided", many(r.Errors, "request"))
@@ -165,7 +214,7 @@ func At(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
 // describe writes limits such as "100 in 1m0s by gcra".
 func describe(limits []quota.Limit) string {
 	if len(limits) == 0 {
-		return "no limits of its own"
+		return "no separate limits"
 	}
 	var all []string
 	for _, l := range limits {

@@ -21,6 +21,7 @@ type Proxies struct {
 	field    string
 	trusted  []netip.Prefix
 	unlisted unlisted
+	alike    alike
 }
 
 // NewProxies returns Proxies that trust the field of peers in trusted. It panics if a
@@ -87,6 +88,9 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 	addr, text := parseAddr(r.RemoteAddr)
 	if p.trusts(addr) {
 		addr, text = p.walk(r.Header[p.field], addr, text)
+		if p.alike.open.Load() < mostAlike {
+			p.compare(r, addr)
+		}
 	} else if p.unlisted.looks.Load() < mostLooks {
 		p.look(r, addr)
 	}

@@ -1,10 +1,14 @@
 package addr
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -66,4 +70,52 @@ func (p *Proxies) warn(field, network string) {
 		slog.Warn("weir: forwarded requests from a peer in no trusted prefix", "function", p.name, "field", field, "network", network,
 			"effect", "if the peer is a proxy, all of its clients share one key", "fix", "list the proxy as trusted")
 	}
+}
+
+// mostAlike is how many requests through trusted proxies must have one address from the beginning
+// before the log gets a warning.
+const mostAlike = 200
+
+// alike counts the first requests through trusted proxies, as long as all have the same address.
+type alike struct {
+	open  atomic.Int32 // how many, then mostAlike
+	mu    sync.Mutex
+	first netip.Addr
+}
+
+// warnedAlike is like warned, for compare.
+var warnedAlike atomic.Bool
+
+// clientFields are the fields in which proxies and CDNs say who the client is.
+var clientFields = []string{
+	ForwardedFor, Forwarded, "X-Real-Ip", "X-Client-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "Fastly-Client-Ip",
+}
+
+// compare warns if all of the first requests through trusted proxies have one address, because a proxy
+// then probably does not say who its clients are. The warning names the fields of the request, and
+// contains no address.
+func (p *Proxies) compare(r *http.Request, addr netip.Addr) {
+	a := &p.alike
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch n := a.open.Load(); {
+	case n == 0:
+		a.first = addr
+	case n == mostAlike:
+		return
+	case addr != a.first:
+		a.open.Store(mostAlike)
+		return
+	}
+	if a.open.Add(1) < mostAlike || !warnedAlike.CompareAndSwap(false, true) {
+		return
+	}
+	sent := slices.DeleteFunc(slices.Clone(clientFields), func(f string) bool { return len(r.Header[f]) == 0 })
+	likely, fix := "another proxy or a CDN in front of it is not trusted, or it appends its own address", "list every proxy as trusted"
+	if !slices.Contains(sent, p.field) {
+		likely, fix = "the proxy does not set "+p.field, "have the proxy set it, or read another of its fields with ByForwarded or ByAddr"
+	}
+	slog.Warn("weir: one address in each of the first 200 requests through trusted proxies", "function", p.name,
+		"fields", cmp.Or(strings.Join(sent, " "), "none"), "effect", "if there are several clients, they share one quota",
+		"likely", likely, "fix", fix)
 }

@@ -2,6 +2,7 @@ package addr
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -13,7 +14,8 @@ import (
 // the warning has no address.
 func TestUnlisted(t *testing.T) {
 	old := slog.Default()
-	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false) })
+	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false); warnedAlike.Store(false) })
+	warnedAlike.Store(true) // one client sends all requests
 	const private, public = "network=private", "network=public"
 	for _, c := range []struct {
 		peer  string
@@ -90,6 +92,47 @@ func TestUnlistedAlone(t *testing.T) {
 		askFor(peer, ForwardedFor, 1, 1)
 		if got := log.String(); !strings.Contains(got, "network=private") {
 			t.Errorf("%s: got %q, want a warning", peer, got)
+		}
+	}
+}
+
+// TestAlike: if all of the first 200 requests through trusted proxies have one address, a warning
+// names the fields that they have, once and without an address.
+func TestAlike(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false); warnedAlike.Store(false) })
+	client := func(i int) string { return fmt.Sprintf("198.51.100.%d", i%100) }
+	for name, c := range map[string]struct {
+		field   string
+		many    int
+		headers func(i int) http.Header
+		want    string // "" for no warning
+	}{
+		"X-Real-IP":         {ForwardedFor, 250, func(i int) http.Header { return http.Header{"X-Real-Ip": {client(i)}} }, "fields=X-Real-Ip effect"},
+		"CF-Connecting-IP":  {ForwardedFor, 250, func(i int) http.Header { return http.Header{"Cf-Connecting-Ip": {client(i)}} }, "does not set X-Forwarded-For"},
+		"Forwarded":         {ForwardedFor, 250, func(i int) http.Header { return http.Header{Forwarded: {"for=" + client(i)}} }, "fields=Forwarded effect"},
+		"X-Forwarded-For":   {Forwarded, 250, func(i int) http.Header { return http.Header{ForwardedFor: {client(i)}} }, "does not set Forwarded"},
+		"no field":          {ForwardedFor, 250, func(i int) http.Header { return http.Header{"User-Agent": {client(i)}} }, "fields=none effect"},
+		"its own address":   {ForwardedFor, 250, func(i int) http.Header { return http.Header{ForwardedFor: {client(i) + ", 198.51.100.250"}} }, "appends its own address"},
+		"few":               {ForwardedFor, 199, func(int) http.Header { return http.Header{} }, ""},
+		"many clients":      {ForwardedFor, 250, func(i int) http.Header { return http.Header{ForwardedFor: {client(i)}} }, ""},
+		"the 200th differs": {ForwardedFor, 500, func(i int) http.Header { return http.Header{ForwardedFor: {client(max(0, i-198))}} }, ""},
+	} {
+		warnedAlike.Store(false)
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		for range 3 { // as a reload makes the same Proxies
+			p := NewProxies("weir: ByIP", c.field, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+			for i := range c.many {
+				p.Key(&http.Request{RemoteAddr: "10.1.2.3:4", Header: c.headers(i)}, Usual)
+			}
+		}
+		got := log.String()
+		if lines := strings.Count(got, "\n"); lines > 1 || (lines == 1) != (c.want != "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q once", name, got, c.want)
+		}
+		if strings.Contains(got, "198.51.100") || strings.Contains(got, "10.1.2") {
+			t.Errorf("%s: got %q, with an address", name, got)
 		}
 	}
 }

@@ -27,10 +27,18 @@ func For(r *http.Request) Protocol {
 	if p == HTTP || p == ConnectUnary {
 		return p
 	}
-	if sent := r.Method == http.MethodPost && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody; !sent || p == GRPC && r.ProtoMajor < 2 {
+	sent := r.Method == http.MethodPost && r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody
+	if !sent || p == GRPC && r.ProtoMajor < 2 {
 		return HTTP
 	}
 	return p
+}
+
+// IsRPC reports whether the fields are of a response to an RPC client, which has the status 200 even
+// if it says that the request was refused.
+func IsRPC(h http.Header) bool {
+	sent := strings.ToLower(h.Get("Content-Type"))
+	return strings.HasPrefix(sent, "application/grpc") || strings.HasPrefix(sent, "application/connect+")
 }
 
 // named returns the protocol that the header fields and the query of r name.
@@ -41,24 +49,26 @@ func named(r *http.Request) Protocol {
 		}
 		return HTTP
 	}
-	const prefix = "application/"
 	media := mediaType(r)
-	if len(media) < len(prefix) || len(media) > maxMedia || !strings.EqualFold(media[:len(prefix)], prefix) {
+	if len(media) > maxMedia {
 		return HTTP
 	}
-	media, codec, _ := strings.Cut(media[len(prefix):], "+")
-	switch {
-	case strings.EqualFold(media, "grpc"):
+	media, codec, _ := strings.Cut(strings.ToLower(media), "+")
+	switch media {
+	case "application/grpc":
 		return GRPC
-	case strings.EqualFold(media, "grpc-web"):
+	case "application/grpc-web":
 		return Web
-	case strings.EqualFold(media, "grpc-web-text"):
+	case "application/grpc-web-text":
 		return WebText
-	case strings.EqualFold(media, "connect") && codec != "":
-		return ConnectStream
-	case codec == "" && strings.EqualFold(media, "proto"),
-		codec == "" && strings.EqualFold(media, "json") && len(r.Header["Connect-Protocol-Version"]) > 0:
-		return ConnectUnary
+	case "application/connect":
+		if codec != "" {
+			return ConnectStream
+		}
+	case "application/proto", "application/json":
+		if codec == "" && (media == "application/proto" || len(r.Header["Connect-Protocol-Version"]) > 0) {
+			return ConnectUnary
+		}
 	}
 	return HTTP
 }
@@ -96,6 +106,20 @@ const (
 // mostAccept is how many bytes of Accept are read. Browsers send about 150 bytes.
 const mostAccept = 2048
 
+// ranges are the media ranges that name forms, and how precisely: 1 */*, 2 type/*, 3 type/subtype.
+var ranges = map[string]struct {
+	precision int
+	forms     []Form
+}{
+	"*/*":                      {1, []Form{JSON, Text, HTML}},
+	"application/*":            {2, []Form{JSON}},
+	"text/*":                   {2, []Form{Text, HTML}},
+	"application/problem+json": {3, []Form{JSON}},
+	"application/json":         {3, []Form{JSON}},
+	"text/plain":               {3, []Form{Text}},
+	"text/html":                {3, []Form{HTML}},
+}
+
 // best returns the form that the client prefers (RFC 9110, 12.5.1): problem details
 // if it has no preference, and text if it accepts none of the forms. It reads only the
 // first mostAccept bytes, so that a refusal does not cost more than serving would.
@@ -103,44 +127,19 @@ func best(accept []string) Form {
 	if len(accept) == 0 {
 		return JSON
 	}
-	var quality [forms]int   // in thousandths
-	var precision [forms]int // of the range that names the form: 0 none, 1 */*, 2 type/*, 3 type/subtype
-	rate := func(f Form, p, q int) {
-		if p > precision[f] || p == precision[f] && q > quality[f] {
-			precision[f], quality[f] = p, q
-		}
+	list := strings.Join(accept, ",")
+	if len(list) > mostAccept {
+		list = list[:max(0, strings.LastIndexByte(list[:mostAccept], ','))]
 	}
-	rest := mostAccept
-	for _, line := range accept {
-		if rest <= 0 {
-			break
-		}
-		if len(line) > rest {
-			line = line[:max(0, strings.LastIndexByte(line[:rest], ','))]
-			rest = 0
-		}
-		rest -= len(line) + 1
-		for line != "" {
-			var media string
-			media, line, _ = strings.Cut(line, ",")
-			media, params, _ := strings.Cut(media, ";")
-			q := weight(params)
-			switch strings.ToLower(strings.TrimSpace(media)) {
-			case "*/*":
-				rate(JSON, 1, q)
-				rate(Text, 1, q)
-				rate(HTML, 1, q)
-			case "application/*":
-				rate(JSON, 2, q)
-			case "text/*":
-				rate(Text, 2, q)
-				rate(HTML, 2, q)
-			case "application/problem+json", "application/json":
-				rate(JSON, 3, q)
-			case "text/plain":
-				rate(Text, 3, q)
-			case "text/html":
-				rate(HTML, 3, q)
+	var quality, precision [forms]int // quality in thousandths, of the most precise range; precision 0: there is none
+	for list != "" {
+		var media string
+		media, list, _ = strings.Cut(list, ",")
+		media, params, _ := strings.Cut(media, ";")
+		q, named := weight(params), ranges[strings.ToLower(strings.TrimSpace(media))]
+		for _, f := range named.forms {
+			if named.precision > precision[f] || named.precision == precision[f] && q > quality[f] {
+				precision[f], quality[f] = named.precision, q
 			}
 		}
 	}

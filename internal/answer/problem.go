@@ -28,17 +28,22 @@ type Problem struct {
 const problemTypes = "https://iana.org/assignments/http-problem-types#"
 
 func newProblem(kind, title, sentence string, status int) Problem {
-	return Problem{status, kind, title, sentence, fmt.Appendf(nil, `{"type":"%s%s","title":"%s","status":%d}`+"\n", problemTypes, kind, title, status)}
+	json := fmt.Appendf(nil, `{"type":"%s%s","title":"%s","status":%d}`+"\n", problemTypes, kind, title, status)
+	return Problem{status, kind, title, sentence, json}
 }
 
 // The problems of a limiter. MissingKey is of a request without the key that it must have.
 var (
 	QuotaExceeded = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
-	AbnormalUsage = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.", http.StatusTooManyRequests)
-	MissingKey    = Problem{http.StatusBadRequest, "", "Bad Request", "The request lacks the value by which it is limited.",
-		[]byte(`{"type":"about:blank","title":"Bad Request","status":400,"detail":"The request lacks the value by which it is limited."}` + "\n")}
-	ReducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity", "The service has less capacity for now.", http.StatusServiceUnavailable)
+	AbnormalUsage = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.",
+		http.StatusTooManyRequests)
+	ReducedCapacity = newProblem("temporary-reduced-capacity", "Temporary Reduced Capacity",
+		"The service has less capacity for now.", http.StatusServiceUnavailable)
+	MissingKey = Problem{http.StatusBadRequest, "", "Bad Request", lacksKey,
+		[]byte(`{"type":"about:blank","title":"Bad Request","status":400,"detail":"` + lacksKey + `"}` + "\n")}
 )
+
+const lacksKey = "The request lacks the value by which it is limited."
 
 // WithStatus returns the problem with another status, or unchanged if that status is 0.
 func (p Problem) WithStatus(status int) Problem {
@@ -50,7 +55,8 @@ func (p Problem) WithStatus(status int) Problem {
 
 // Violating returns the problem with the names of policies, in JSON.
 func (p Problem) Violating(names ...[]byte) Problem {
-	p.json = slices.Concat(p.json[:len(p.json)-2], []byte(`,"violated-policies":[`), bytes.Join(names, []byte{','}), []byte("]}\n"))
+	list := bytes.Join(names, []byte{','})
+	p.json = slices.Concat(p.json[:len(p.json)-2], []byte(`,"violated-policies":[`), list, []byte("]}\n"))
 	return p
 }
 
@@ -58,33 +64,30 @@ func (p Problem) Violating(names ...[]byte) Problem {
 var (
 	noStore     = []string{"no-store"}
 	noSniff     = []string{"nosniff"}
-	varyAccept  = []string{"Accept"}
 	problemJSON = []string{"application/problem+json"}
 	plainText   = []string{"text/plain; charset=utf-8"}
 	htmlText    = []string{"text/html; charset=utf-8"}
 )
 
 // Write answers with p, which violates policies of these names, in JSON. fresh says that the response
-// has no fields yet except those about limits.
+// has no fields yet except those about limits. Accept chooses the form, but there is no Vary, because
+// nothing may store the response.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
-	h, vary := w.Header(), []string(nil)
+	h := w.Header()
+	if call, ok := w.(*Call); ok {
+		call.Code, call.Message = codeOf(p.rpcStatus(h)).number, p.message(h)
+		return
+	}
 	if !fresh {
-		vary = h["Vary"]
 		delete(h, "Content-Length") // net/http sets it
 		delete(h, "Content-Encoding")
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
 	if rpc := For(r); rpc != HTTP {
-		rpc.write(w, r, p.rpcStatus(h), p.sentence+tryAgain(h))
+		rpc.write(w, r, p.rpcStatus(h), p.message(h))
 		return
 	}
-	if len(vary) == 0 {
-		h["Vary"] = varyAccept
-	} else if !slices.Contains(vary, "Accept") {
-		h.Add("Vary", "Accept")
-	}
-
 	var body []byte
 	switch best(r.Header["Accept"]) {
 	case JSON:
@@ -95,12 +98,24 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	case HTML:
 		h["Content-Type"] = htmlText
 		body = []byte("<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>" +
-			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + p.sentence + tryAgain(h) + "</p>\n")
+			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + p.message(h) + "</p>\n")
 	default:
 		h["Content-Type"] = plainText
-		body = []byte(p.sentence + tryAgain(h) + "\n")
+		body = []byte(p.message(h) + "\n")
 	}
 	w.WriteHeader(p.Status)
+	w.Write(body) // an error means that the client is gone
+}
+
+// WriteJSON answers with a body of the program, which is JSON.
+func WriteJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	delete(h, "Content-Length") // net/http sets it
+	delete(h, "Content-Encoding")
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	h["Content-Type"] = []string{"application/json"}
+	w.WriteHeader(status)
 	w.Write(body) // an error means that the client is gone
 }
 
@@ -113,14 +128,15 @@ func (p *Problem) rpcStatus(h http.Header) int {
 	return p.Status
 }
 
-func tryAgain(h http.Header) string {
+// message returns the sentence of p and, if a wait helps, when to try again.
+func (p *Problem) message(h http.Header) string {
 	switch after := h.Get("Retry-After"); after {
 	case "":
-		return ""
+		return p.sentence
 	case "1":
-		return " Try again in a second."
+		return p.sentence + " Try again in a second."
 	default:
-		return " Try again in " + html.EscapeString(after) + " seconds."
+		return p.sentence + " Try again in " + html.EscapeString(after) + " seconds."
 	}
 }
 

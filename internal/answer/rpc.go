@@ -3,7 +3,6 @@ package answer
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/json"
 	"net/http"
 	"strconv"
 )
@@ -32,6 +31,23 @@ func codeOf(status int) code {
 	}
 	return code{8, "resource_exhausted", http.StatusTooManyRequests}
 }
+
+// A Call is the answer to a call of gRPC that is not served over HTTP: it gets the status code and the
+// message instead of a response.
+type Call struct {
+	Fields  http.Header
+	Code    int
+	Message string
+}
+
+// Header returns the fields, of which a message needs Retry-After.
+func (c *Call) Header() http.Header { return c.Fields }
+
+// Write implements http.ResponseWriter.
+func (*Call) Write(b []byte) (int, error) { return len(b), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (*Call) WriteHeader(int) {}
 
 // write answers in the protocol, which must not be HTTP, with the code for a status and a
 // sentence, which must be printable ASCII without percent signs. A Retry-After in the fields of w
@@ -67,12 +83,12 @@ func (p Protocol) write(w http.ResponseWriter, r *http.Request, status int, sent
 
 // connectError returns an error as Connect spells it.
 func connectError(c code, sentence string, seconds uint64) string {
-	message, _ := json.Marshal(sentence) // a string can always be marshalled
 	details := ""
 	if seconds > 0 {
-		details = `,"details":[{"type":"google.rpc.RetryInfo","value":"` + base64.RawStdEncoding.EncodeToString(retryInfo(seconds)) + `"}]`
+		info := base64.RawStdEncoding.EncodeToString(retryInfo(seconds))
+		details = `,"details":[{"type":"google.rpc.RetryInfo","value":"` + info + `"}]`
 	}
-	return `{"code":"` + c.name + `","message":` + string(message) + details + `}`
+	return `{"code":"` + c.name + `","message":` + strconv.Quote(sentence) + details + `}`
 }
 
 // maxPushback is the longest wait, in seconds, that a retry policy obeys, which would otherwise hold

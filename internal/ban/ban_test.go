@@ -1,22 +1,58 @@
-package weir_test
+package ban_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/ban"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
+
+// TestKnownEnds: a process forgets a ban when it is over, or after 10 s, and remembers at most 10,000.
+func TestKnownEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := ban.NewPenalty("r", algorithms.FixedWindow(3, time.Minute), time.Minute, time.Hour)
+		p.Store = memstore.New(memstore.Options{})
+		known := func() (n int) {
+			for i := range 10_010 {
+				if rest := p.Known(strconv.Itoa(i)); rest > 0 {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 10_010 {
+			if err := p.Ban(t.Context(), strconv.Itoa(i), time.Duration(9+i%2)*time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := known(); got != 10_000 {
+			t.Errorf("got %d known bans, want 10,000", got)
+		}
+		if err := p.Ban(t.Context(), "short", 9*time.Second); err != nil || p.Known("short") != 9*time.Second {
+			t.Errorf("got %v and a ban of %v, want 9s", err, p.Known("short"))
+		}
+		time.Sleep(9 * time.Second)
+		if got := p.Known("short"); got != 0 {
+			t.Errorf("after 9 s: got a ban of %v, want none", got)
+		}
+		time.Sleep(time.Second)
+		if got := known(); got != 0 {
+			t.Errorf("after 10 s: got %d known bans, want none", got)
+		}
+	})
+}
 
 // TestHold: one call of the store pauses a key. A transaction that charges the pause is
 // delayed until the pause is over, whatever other limits the transaction charges, and changes
 // nothing about the pause, also if it is given back.
 func TestHold(t *testing.T) {
-	for _, limit := range []weir.Limit{
+	for _, limit := range []quota.Limit{
 		algorithms.GCRA(3, time.Second), algorithms.TokenBucket(3, 3, time.Second), algorithms.LeakyBucket(100, 3, time.Second),
 		algorithms.FixedWindow(3, time.Second), algorithms.AnchoredWindow(3, time.Second), algorithms.SlidingWindow(3, time.Second),
 		algorithms.SlidingLog(3, time.Second), algorithms.Calendar(3, algorithms.Day, nil),
@@ -29,11 +65,11 @@ func TestHold(t *testing.T) {
 
 // pauseAndGoOn pauses a key, charges the pause alone and together with limit, and sleeps until
 // the pause is over.
-func pauseAndGoOn(t *testing.T, limit weir.Limit) {
+func pauseAndGoOn(t *testing.T, limit quota.Limit) {
 	calls := 0
 	memory := memstore.New(memstore.Options{})
-	store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error { calls++; return memory.Take(ctx, tx) })
-	pause := weir.PauseOf("r", "")
+	store := counting(func(ctx context.Context, tx *quota.Transaction) error { calls++; return memory.Take(ctx, tx) })
+	pause := ban.LookupPause("r", "")
 	unit := quota.Charge{Rule: "r", Limit: limit, Cost: 1}
 	wants := func(within time.Duration, what string, allowed bool, wait time.Duration, charges ...quota.Charge) *quota.Transaction {
 		t.Helper()
@@ -51,7 +87,7 @@ func pauseAndGoOn(t *testing.T, limit weir.Limit) {
 	}
 	begin := func(d time.Duration) {
 		t.Helper()
-		if tx, before := (quota.Transaction{Charges: []quota.Charge{weir.BeginPause(pause, d)}}), calls; store.Take(t.Context(), &tx) != nil || !tx.Allowed() || calls != before+1 {
+		if tx, before := (quota.Transaction{Charges: []quota.Charge{ban.BeginPause("r", "", d)}}), calls; store.Take(t.Context(), &tx) != nil || !tx.Allowed() || calls != before+1 {
 			t.Errorf("%v: paused for %v: got %+v in %d calls, want it allowed in one", limit, d, tx.Decisions, calls-before)
 		}
 	}
@@ -89,3 +125,7 @@ func pauseAndGoOn(t *testing.T, limit weir.Limit) {
 	}
 	wants(0, "forgotten", true, 0, pause)
 }
+
+type counting func(context.Context, *quota.Transaction) error
+
+func (f counting) Take(ctx context.Context, t *quota.Transaction) error { return f(ctx, t) }

@@ -1,4 +1,4 @@
-// Package jsonbody reads values of JSON bodies, and leaves the bodies to the handler.
+// Package jsonbody reads values from the JSON bodies of requests, which handlers can still read.
 package jsonbody
 
 import (
@@ -9,33 +9,67 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
-// Peek returns the first max bytes of the body of a request, and lets the handler read it
-// again. whole is false if the body may be longer, cannot be read, or was announced and not
-// sent.
-func Peek(r *http.Request, max int64) (head []byte, whole bool) {
+// A Text is the beginning of the body of a request. It is parsed at most once, however many rules
+// read it.
+type Text struct {
+	Head  []byte
+	Whole bool // false if the body may be longer, cannot be read, or was announced and not sent
+
+	parsed bool
+	value  []byte
+	ok     bool
+}
+
+// Peek returns the first max bytes of the body of a request, and lets the handler read it again.
+// Further calls return the same Text until the body is read, except for an outgoing request with
+// GetBody, which a RoundTripper must not change.
+func Peek(r *http.Request, max int64) *Text {
 	if r.Body == nil || r.Body == http.NoBody {
-		return nil, r.ContentLength <= 0 && len(r.TransferEncoding) == 0 // otherwise the body was not sent, as in forward auth
+		return &Text{Whole: r.ContentLength <= 0 && len(r.TransferEncoding) == 0} // otherwise the body was not sent, as in forward auth
 	}
 	body := r.Body
-	if r.GetBody != nil { // the request is outgoing, and a RoundTripper must not change it
+	if r.GetBody != nil {
 		var err error
 		if body, err = r.GetBody(); err != nil {
-			return nil, false
+			return &Text{}
 		}
 		defer body.Close()
+	} else if b, ok := body.(*rereader); ok {
+		if t := b.again(max, r.ContentLength); t != nil {
+			return t
+		}
 	}
 	head, err := io.ReadAll(io.LimitReader(body, max))
-	whole = err == nil && (int64(len(head)) < max || r.ContentLength == max)
-	if r.GetBody == nil {
-		if err == nil && int64(len(head)) < max {
-			err = io.EOF
-		}
-		r.Body = &rereader{rest: body, head: head, err: err}
+	if err == nil && int64(len(head)) < max {
+		err = io.EOF
 	}
-	return head, whole
+	t := textOf(head, err, max, r.ContentLength)
+	if r.GetBody == nil {
+		r.Body = &rereader{rest: body, text: t, head: head, err: err}
+	}
+	return t
+}
+
+// textOf returns the Text of the first max bytes of a body, of which err follows head.
+func textOf(head []byte, err error, max, length int64) *Text {
+	n := int64(len(head))
+	return &Text{Head: head[:min(n, max)], Whole: err == io.EOF && n < max || n == max && length == max}
+}
+
+// Value returns the value in the body, or nil if the body is empty. ok is false if the body is not
+// whole, or is not valid JSON in UTF-8.
+func (t *Text) Value() (value []byte, ok bool) {
+	if !t.parsed {
+		t.parsed, t.ok = true, t.Whole && (len(t.Head) == 0 || utf8.Valid(t.Head) && json.Valid(t.Head))
+		if t.ok {
+			t.value = next(t.Head)
+		}
+	}
+	return t.value, t.ok
 }
 
 // A rereader is a body that returns its first bytes, head, a second time. Like a body of
@@ -44,15 +78,32 @@ type rereader struct {
 	rest io.ReadCloser
 
 	mu   sync.Mutex
+	text *Text  // nil once the body is read
 	head []byte // the bytes that Read has not returned yet
 	err  error  // the error after head; nil means that rest follows
+}
+
+// again returns the Text of the first max bytes; nil if it is not known any more, or not yet.
+func (b *rereader) again(max, length int64) *Text {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.text == nil || int64(len(b.head)) < max && b.err == nil {
+		return nil
+	}
+	t := textOf(b.head, b.err, max, length)
+	if len(t.Head) == len(b.text.Head) && t.Whole == b.text.Whole {
+		return b.text
+	}
+	return t
 }
 
 func (b *rereader) Read(p []byte) (n int, err error) {
 	b.mu.Lock()
 	n = copy(p, b.head)
-	b.head = b.head[n:]
-	err = b.err
+	b.text, b.head, err = nil, b.head[n:], b.err
+	if len(b.head) == 0 {
+		b.head = nil // a long response would keep its memory
+	}
 	b.mu.Unlock()
 	switch {
 	case n > 0 || len(p) == 0:
@@ -65,40 +116,109 @@ func (b *rereader) Read(p []byte) (n int, err error) {
 
 func (b *rereader) Close() error {
 	b.mu.Lock()
-	b.head, b.err = nil, nil // a later Read returns the error of the closed body
+	b.text, b.head, b.err = nil, nil, nil // a later Read returns the error of the closed body
 	b.mu.Unlock()
 	return b.rest.Close()
 }
 
-// Value returns the value in a body, or nil if the body is empty. ok is false if the body is
-// no JSON.
-func Value(body []byte) (value []byte, ok bool) {
-	switch {
-	case len(body) == 0:
-		return nil, true
-	case !json.Valid(body):
-		return nil, false
-	}
-	return next(body), true
-}
-
-// Member returns the value of a member of a valid object, or nil if it has none. The name
-// matches in upper and lower case, as in encoding/json. ok is false if there are several. A
-// decoder that reads the body token by token takes three times as long.
+// Member returns the value of a member of a valid object, or nil if it has none. The name matches
+// as in Is. ok is false if there are several. A decoder that reads the body token by token takes
+// three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
-	for rest := next(object[1:]); rest[0] != '}'; rest = next(rest) {
-		var n, v []byte
-		n, rest = cut(rest)
-		v, rest = cut(next(rest))
-		if !strings.EqualFold(Unquote(n), name) {
-			continue
+	for n, v := range Members(object) {
+		if Is(n, name) {
+			if value != nil {
+				return nil, false
+			}
+			value = v
 		}
-		if value != nil {
-			return nil, false
-		}
-		value = v
 	}
 	return value, true
+}
+
+// Members returns the names, as JSON strings, and the values of a valid object.
+func Members(object []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for rest := next(object[1:]); rest[0] != '}'; rest = next(rest) {
+			var n, v []byte
+			n, rest = cut(rest)
+			if v, rest = cut(next(rest)); !yield(n, v) {
+				return
+			}
+		}
+	}
+}
+
+// Is reports whether the most lenient reader that handlers use takes a name in a body, a JSON string,
+// for name: encoding/json ignores case, and encoding/json/v2 with case:ignore ignores dashes and
+// underscores as well.
+func Is(inBody []byte, name string) bool {
+	b := inBody[1 : len(inBody)-1]
+	if string(b) == name {
+		return true
+	}
+	if bytes.IndexByte(b, '\\') >= 0 {
+		b = []byte(Unquote(inBody))
+	}
+	for n := []byte(name); ; {
+		c, i := fold(b)
+		d, j := fold(n)
+		if c != d || i == 0 {
+			return c == d
+		}
+		b, n = b[i:], n[j:]
+	}
+}
+
+// fold returns the first rune of a name that is neither a dash nor an underscore, as the smallest of
+// its cases, and how many bytes end with it; −1 and 0 if there is none.
+func fold(name []byte) (r rune, n int) {
+	for n < len(name) {
+		r, size := utf8.DecodeRune(name[n:])
+		if n += size; r == '-' || r == '_' {
+			continue
+		}
+		for {
+			other := unicode.SimpleFold(r)
+			if other <= r {
+				return other, n
+			}
+			r = other
+		}
+	}
+	return -1, 0
+}
+
+// At returns the value at a path of a JSON object, or "" if it is missing or the body is
+// empty. ok is false if the body is neither empty nor a whole object, or if a member of the path is
+// there twice, or is neither an object nor, at the end, a value that the function text accepts.
+func (t *Text) At(path ...string) (s string, ok bool) {
+	value, ok := t.Value()
+	if !ok || value == nil {
+		return "", ok
+	}
+	for _, name := range path {
+		if value[0] != '{' {
+			return "", false
+		}
+		if value, ok = Member(value, name); !ok || value == nil || value[0] == 'n' {
+			return "", ok
+		}
+	}
+	return text(value)
+}
+
+// text returns a string, or a number without fraction and exponent, as text. ok is false for any
+// other value, and for -0.
+func text(value []byte) (s string, ok bool) {
+	switch value[0] {
+	case '"':
+		return Unquote(value), true
+	case '{', '[', 't', 'f':
+		return "", false
+	}
+	s = string(value) // so a value has one spelling: 4, not 4.0 or 4e0
+	return s, s != "-0" && !strings.ContainsAny(s, ".eE")
 }
 
 // Elements returns the elements of a valid array.
@@ -119,18 +239,21 @@ func next(s []byte) []byte { return bytes.TrimLeft(s, between) }
 
 // cut cuts the first name or value off the rest of a valid object or array.
 func cut(s []byte) (value, rest []byte) {
-	depth, quoted := 0, false
+	depth := 0
 	for i := 0; ; i++ {
 		switch c := s[i]; {
-		case quoted && c == '\\':
-			i++
 		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case depth == 0 && (c == '}' || c == ']' || strings.IndexByte(between, c) >= 0):
-			return s[:i], s[i:]
+			for escaped := true; escaped; {
+				i += 1 + bytes.IndexByte(s[i+1:], '"')
+				escaped = false
+				for j := i - 1; s[j] == '\\'; j-- {
+					escaped = !escaped
+				}
+			}
 		case c == '{' || c == '[':
 			depth++
+		case depth == 0 && (c == '}' || c == ']' || strings.IndexByte(between, c) >= 0):
+			return s[:i], s[i:]
 		case c == '}' || c == ']':
 			depth--
 		}
@@ -139,7 +262,7 @@ func cut(s []byte) (value, rest []byte) {
 
 // Unquote returns the text of a valid JSON string.
 func Unquote(s []byte) (text string) {
-	if bytes.IndexByte(s, '\\') < 0 && utf8.Valid(s) {
+	if bytes.IndexByte(s, '\\') < 0 {
 		return string(s[1 : len(s)-1])
 	}
 	_ = json.Unmarshal(s, &text)

@@ -1,7 +1,6 @@
 //go:build !go1.27
 
-// Package drain closes responses whose rest is of no use.
-package drain
+package outbound
 
 import (
 	"context"
@@ -13,11 +12,11 @@ import (
 // again. A new connection costs less than reading for longer.
 const maxDrain = time.Second
 
-// Close reads the rest of a body, so that the connection can be used again, and closes it.
+// CloseUnread reads the rest of a body, so that the connection can be used again, and closes it.
 // It stops after d or maxDrain, or when ctx ends: a server that sends its response byte by
 // byte loses the connection. net/http permits closing a body during a read. This file can be
 // deleted when the go line of go.mod says 1.27.
-func Close(ctx context.Context, body io.ReadCloser, d time.Duration) {
+func CloseUnread(ctx context.Context, body io.ReadCloser, d time.Duration) {
 	giveUp := func() { body.Close() }
 	timer := time.AfterFunc(min(d, maxDrain), giveUp)
 	defer timer.Stop()

@@ -1,5 +1,4 @@
-// Package remaining remembers how many units a server says that a key has left.
-package remaining
+package outbound
 
 import (
 	"iter"
@@ -8,12 +7,13 @@ import (
 	"time"
 )
 
-// most is how many keys a Table remembers at most.
-const most = 10_000
+// mostRemaining is how many keys a Remaining remembers at most.
+const mostRemaining = 10_000
 
-// A Table remembers the keys of one process. It is safe for concurrent use.
-type Table struct {
-	size atomic.Int64 // of entries, so that an empty Table costs one load
+// Remaining remembers how many units a server says that the keys of one process have left. The zero
+// Remaining is empty. It is safe for concurrent use.
+type Remaining struct {
+	size atomic.Int64 // of entries, so that an empty one costs one load
 	mu   sync.Mutex
 	of   map[Key]entry
 }
@@ -26,22 +26,22 @@ type entry struct {
 	until time.Time
 }
 
-// Set notes that a key has so many units left for the time d. A Table that is full of other keys
-// forgets those whose time is over, and otherwise notes nothing.
-func (t *Table) Set(k Key, units int64, d time.Duration) {
+// Set remembers that a key has so many units left for the time d. A Remaining that is full of other
+// keys forgets those whose time is over, and otherwise remembers nothing of this one.
+func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
 		t.of = map[Key]entry{}
 	}
-	if _, known := t.of[k]; !known && len(t.of) >= most {
+	if _, known := t.of[k]; !known && len(t.of) >= mostRemaining {
 		for k, e := range t.of {
 			if !now.Before(e.until) {
 				delete(t.of, k)
 			}
 		}
-		if len(t.of) >= most {
+		if len(t.of) >= mostRemaining {
 			return
 		}
 	}
@@ -50,22 +50,22 @@ func (t *Table) Set(k Key, units int64, d time.Duration) {
 }
 
 // Wait returns how long a key has fewer units than the cost of a request; 0 if it has enough, or
-// if that is unknown. cost is called only if it is known.
-func (t *Table) Wait(k Key, cost func() int64) time.Duration {
+// if that is unknown.
+func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	if t.size.Load() == 0 {
 		return 0
 	}
 	t.mu.Lock()
 	e, known := t.of[k]
 	t.mu.Unlock()
-	if left := time.Until(e.until); known && left > 0 && e.units < cost() {
+	if left := time.Until(e.until); known && left > 0 && e.units < cost {
 		return left
 	}
 	return 0
 }
 
 // Forget makes it unknown what a key has left.
-func (t *Table) Forget(k Key) {
+func (t *Remaining) Forget(k Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.of, k)
@@ -74,7 +74,7 @@ func (t *Table) Forget(k Key) {
 
 // Spend takes the cost of a request from what each of its keys has left. It returns false, and
 // takes nothing, if one of them has fewer units than the request costs.
-func (t *Table) Spend(costs iter.Seq2[Key, int64]) bool {
+func (t *Remaining) Spend(costs iter.Seq2[Key, int64]) bool {
 	if t.size.Load() == 0 {
 		return true
 	}

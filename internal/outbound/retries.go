@@ -1,5 +1,6 @@
-// Package retries says how many requests are sent again, when, and how.
-package retries
+// Package outbound has helpers for clients. They decide how many requests a client retries and when,
+// read what a server says is left, and close the bodies of responses.
+package outbound
 
 import (
 	"math"
@@ -22,8 +23,8 @@ const (
 	kept  = 10 * retry
 )
 
-// New returns a Budget. share is at most 1, or 0 for no bound.
-func New(share float64) *Budget {
+// NewBudget returns a Budget. share is at most 1, or 0 for no bound.
+func NewBudget(share float64) *Budget {
 	b := &Budget{share: int64(math.Round(share * retry))}
 	b.balance.Store(kept)
 	return b
@@ -49,10 +50,10 @@ func (b *Budget) add(n int64) bool {
 	}
 }
 
-// Pause returns how long to wait after n failures before asking again: 100 ms, twice as long after
+// Backoff returns how long to wait after n failures before the next try: 100 ms, twice as long after
 // each failure, and 2 s at most, less up to a half of it at random, so that requests that failed
 // together do not come again together.
-func Pause(n int) time.Duration {
+func Backoff(n int) time.Duration {
 	d := min(100*time.Millisecond<<min(n-1, 5), 2*time.Second)
 	return d - rand.N(d/2)
 }

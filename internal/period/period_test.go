@@ -29,3 +29,12 @@ func TestRounded(t *testing.T) {
 		}
 	}
 }
+
+// TestSeconds: seconds are rounded up.
+func TestSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]int64{0: 0, 1: 1, time.Second: 1, time.Second + 1: 2, -time.Second: 0, time.Minute - 1: 60} {
+		if got := Seconds(d); got != want {
+			t.Errorf("Seconds(%v): got %d, want %d", d, got, want)
+		}
+	}
+}

@@ -2,6 +2,9 @@ package period
 
 import "time"
 
+// Seconds returns d in seconds, rounded up: a client that waits as long has waited long enough.
+func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
 // Rounded returns the text of d with three significant digits or in whole seconds, whichever is more
 // exact: 1.23s, 1m2.5s, 3h25m44s. Log lines have this text instead of a time.Duration, because a JSON
 // handler writes a Duration as a number of nanoseconds.

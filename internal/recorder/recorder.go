@@ -3,11 +3,14 @@ package recorder
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"sync/atomic"
+
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // A Recorder is a ResponseWriter that records the status and the size of a response, and
@@ -18,19 +21,52 @@ type Recorder struct {
 	Status   int // 0 if nothing was sent
 	Bytes    int64
 	Hijacked bool // the handler has taken the connection
-	failed   bool // a write to the client failed
-	body     body
+
+	// Default is the status of a response for which the handler sets none; 0 means 200.
+	Default int
+
+	// Deliberate says that the protocol of the client wants the status as it is.
+	Deliberate bool
+
+	// Final, if not nil, is called before the final header is sent.
+	Final func()
+
+	Interim bool // the handler has sent a response with a status below 200, other than 101
+	failed  bool // a write to the client failed
+	body    body
+}
+
+// Header calls Final if the connection is hijacked, because httputil.ReverseProxy then writes the
+// header that this method returns to the connection.
+func (rec *Recorder) Header() http.Header {
+	if rec.Hijacked && rec.Final != nil {
+		rec.Final()
+	}
+	return rec.ResponseWriter.Header()
 }
 
 func (rec *Recorder) WriteHeader(status int) {
-	if rec.Status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		rec.Status = status
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		rec.record(status)
+	} else {
+		rec.Interim = true
 	}
 	rec.ResponseWriter.WriteHeader(status)
 }
 
+// record records the status of the final header, which is about to be sent.
+func (rec *Recorder) record(status int) {
+	if rec.Status != 0 {
+		return
+	}
+	rec.Status = status
+	if rec.Final != nil {
+		rec.Final()
+	}
+}
+
 func (rec *Recorder) Write(p []byte) (int, error) {
-	rec.begin()
+	rec.Begin()
 	n, err := rec.ResponseWriter.Write(p)
 	rec.Bytes += int64(n)
 	return n, rec.note(err)
@@ -39,15 +75,32 @@ func (rec *Recorder) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController find what the ResponseWriter can do.
 func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
-func (rec *Recorder) begin() {
-	if rec.Status == 0 {
-		rec.Status = http.StatusOK
+// Begin sends the status that a handler has left out, before anything else is sent, or at the end.
+func (rec *Recorder) Begin() {
+	switch {
+	case rec.Status != 0:
+	case rec.Default != 0:
+		rec.WriteHeader(rec.Default)
+	default:
+		rec.record(http.StatusOK)
 	}
 }
 
+// SetDeliberate sets Deliberate in the Recorder that is behind w, if there is one.
+func SetDeliberate(w http.ResponseWriter) {
+	if r, ok := w.(interface{ setDeliberate() }); ok {
+		r.setDeliberate()
+	}
+}
+
+func (rec *Recorder) setDeliberate() { rec.Deliberate = true }
+
 // note remembers that a write failed, unless the handler caused the error.
 func (rec *Recorder) note(err error) error {
-	if err != nil && !errors.Is(err, http.ErrContentLength) && !errors.Is(err, http.ErrBodyNotAllowed) && !errors.Is(err, http.ErrHijacked) {
+	switch {
+	case err == nil, errors.Is(err, http.ErrHijacked):
+	case errors.Is(err, http.ErrContentLength), errors.Is(err, http.ErrBodyNotAllowed):
+	default:
 		rec.failed = true
 	}
 	return err
@@ -59,31 +112,35 @@ func (rec *Recorder) HungUp() bool {
 	return rec.failed || rec.body.reading.Load() > 0 || rec.body.failed.Load()
 }
 
-// Writer returns rec with the optional interfaces that its ResponseWriter has, and no
-// others, because a handler that finds a Flusher relies on it. These interfaces are
-// Flusher, Hijacker, io.ReaderFrom and Pusher. A handler finds others through Unwrap.
+// Writer returns rec with optional interfaces that its ResponseWriter has, and no others, because a
+// handler that finds a Flusher relies on it. There is a form for each server of net/http and for
+// what middleware usually leaves of them. A handler finds everything else through Unwrap.
 func (rec *Recorder) Writer() http.ResponseWriter {
-	const (
-		flushes = 1 << iota
-		hijacks
-		reads
-		pushes
-	)
-	n := 0
-	if _, ok := rec.ResponseWriter.(http.Flusher); ok {
-		n |= flushes
-	}
-	if _, ok := rec.ResponseWriter.(http.Hijacker); ok {
-		n |= hijacks
-	}
-	if _, ok := rec.ResponseWriter.(io.ReaderFrom); ok {
-		n |= reads
-	}
-	if _, ok := rec.ResponseWriter.(http.Pusher); ok {
-		n |= pushes
-	}
+	_, flushes := rec.ResponseWriter.(http.Flusher)
+	_, hijacks := rec.ResponseWriter.(http.Hijacker)
+	_, reads := rec.ResponseWriter.(io.ReaderFrom)
+	_, pushes := rec.ResponseWriter.(http.Pusher)
 	f, h, r, p := flusher{rec}, hijacker{rec}, readerFrom{rec}, pusher{rec}
-	switch n {
+	switch {
+	case flushes && hijacks && reads: // HTTP/1
+		return struct {
+			*Recorder
+			flusher
+			hijacker
+			readerFrom
+		}{rec, f, h, r}
+	case flushes && hijacks:
+		return struct {
+			*Recorder
+			flusher
+			hijacker
+		}{rec, f, h}
+	case flushes && pushes: // HTTP/2
+		return struct {
+			*Recorder
+			flusher
+			pusher
+		}{rec, f, p}
 	case flushes:
 		return struct {
 			*Recorder
@@ -94,88 +151,6 @@ func (rec *Recorder) Writer() http.ResponseWriter {
 			*Recorder
 			hijacker
 		}{rec, h}
-	case flushes | hijacks:
-		return struct {
-			*Recorder
-			flusher
-			hijacker
-		}{rec, f, h}
-	case reads:
-		return struct {
-			*Recorder
-			readerFrom
-		}{rec, r}
-	case flushes | reads:
-		return struct {
-			*Recorder
-			flusher
-			readerFrom
-		}{rec, f, r}
-	case hijacks | reads:
-		return struct {
-			*Recorder
-			hijacker
-			readerFrom
-		}{rec, h, r}
-	case flushes | hijacks | reads: // HTTP/1
-		return struct {
-			*Recorder
-			flusher
-			hijacker
-			readerFrom
-		}{rec, f, h, r}
-	case pushes:
-		return struct {
-			*Recorder
-			pusher
-		}{rec, p}
-	case flushes | pushes: // HTTP/2
-		return struct {
-			*Recorder
-			flusher
-			pusher
-		}{rec, f, p}
-	case hijacks | pushes:
-		return struct {
-			*Recorder
-			hijacker
-			pusher
-		}{rec, h, p}
-	case flushes | hijacks | pushes:
-		return struct {
-			*Recorder
-			flusher
-			hijacker
-			pusher
-		}{rec, f, h, p}
-	case reads | pushes:
-		return struct {
-			*Recorder
-			readerFrom
-			pusher
-		}{rec, r, p}
-	case flushes | reads | pushes:
-		return struct {
-			*Recorder
-			flusher
-			readerFrom
-			pusher
-		}{rec, f, r, p}
-	case hijacks | reads | pushes:
-		return struct {
-			*Recorder
-			hijacker
-			readerFrom
-			pusher
-		}{rec, h, r, p}
-	case flushes | hijacks | reads | pushes:
-		return struct {
-			*Recorder
-			flusher
-			hijacker
-			readerFrom
-			pusher
-		}{rec, f, h, r, p}
 	}
 	return rec
 }
@@ -186,7 +161,7 @@ func (f flusher) Flush() { _ = f.FlushError() }
 
 // FlushError flushes for http.ResponseController, which prefers it to Flush.
 func (f flusher) FlushError() error {
-	f.rec.begin()
+	f.rec.Begin()
 	return f.rec.note(http.NewResponseController(f.rec.ResponseWriter).Flush())
 }
 
@@ -210,7 +185,7 @@ type readerFrom struct{ rec *Recorder }
 // ReadFrom lets io.Copy use sendfile. Its error does not say whether the source or the
 // client failed. The error counts as a failure of the client, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
-	r.rec.begin()
+	r.rec.Begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
 	r.rec.Bytes += n
 	return n, r.rec.note(err)
@@ -245,4 +220,28 @@ func (b *body) Read(p []byte) (int, error) {
 		b.failed.Store(true)
 	}
 	return n, err
+}
+
+// CarryBack writes to r what a handler has written into inner, a copy of r that was made with the
+// context ctx, a pointer, and the given body: net/http removes the files of r.MultipartForm, and
+// outer handlers read r.Pattern. If ctx is nil, r keeps its context. CarryBack writes nothing if the
+// handler has written nothing, because a goroutine of an outer handler may read r.
+func CarryBack(r, inner *http.Request, ctx context.Context, body io.ReadCloser) {
+	hasContext := ctx == nil || inner.Context() == ctx
+	if hasContext && inner.MultipartForm == r.MultipartForm && inner.URL == r.URL && (inner.Form == nil) == (r.Form == nil) &&
+		inner.Pattern == r.Pattern && inner.Method == r.Method && inner.Host == r.Host && inner.RemoteAddr == r.RemoteAddr &&
+		(inner.ContentLength == 0 || safe.Equal(inner.Body, body)) {
+		return
+	}
+	written := *inner // and its path values, which have no names here
+	if ctx = r.Context(); !hasContext {
+		ctx = inner.Context()
+	}
+	if safe.Equal(inner.Body, body) {
+		written.Body = r.Body
+	}
+	if written.Trailer == nil {
+		written.Trailer = r.Trailer // which net/http may have set meanwhile
+	}
+	*r = *written.WithContext(ctx)
 }

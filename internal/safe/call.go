@@ -1,6 +1,6 @@
-// Package panics turns panics into errors. It is for goroutines that call functions of
-// users, where a panic would end the process.
-package panics
+// Package safe calls functions of users, and compares values of types that users choose, without
+// a panic that would end the process.
+package safe
 
 import (
 	"fmt"

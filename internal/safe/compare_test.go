@@ -1,13 +1,13 @@
-package compare_test
+package safe_test
 
 import (
 	"math"
 	"testing"
 
-	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/safe"
 )
 
-func TestCan(t *testing.T) {
+func TestComparable(t *testing.T) {
 	type box struct {
 		n int
 		v any
@@ -28,12 +28,12 @@ func TestCan(t *testing.T) {
 		{func() {}, false},
 		{math.NaN(), false},
 	} {
-		if got := compare.Can(tt.x); got != tt.want {
+		if got := safe.Comparable(tt.x); got != tt.want {
 			t.Errorf("%#v: got %v, want %v", tt.x, got, tt.want)
 		}
 	}
 	var x any = box{1, "a"}
-	if n := testing.AllocsPerRun(100, func() { compare.Can(x) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { safe.Comparable(x) }); n > 0 {
 		t.Errorf("a struct: %v allocations, want 0", n)
 	}
 }

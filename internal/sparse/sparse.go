@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Gate lets one line pass in each Every. The zero Gate is ready to use.
+// A Gate allows one line in each Every. The zero Gate is ready to use.
 type Gate struct {
 	Every time.Duration // 0 means a second
 
@@ -20,14 +20,15 @@ type Gate struct {
 // Pass reports whether a line may be logged now, and if so how many were left out before it.
 func (g *Gate) Pass() (unlogged int64, ok bool) {
 	last, now := g.last.Load(), time.Now().UnixNano()
-	if since := now - last; 0 <= since && since < int64(cmp.Or(g.Every, time.Second)) || !g.last.CompareAndSwap(last, now) {
+	since := now - last
+	if 0 <= since && since < int64(cmp.Or(g.Every, time.Second)) || !g.last.CompareAndSwap(last, now) {
 		g.unlogged.Add(1)
 		return 0, false
 	}
 	return g.unlogged.Swap(0), true
 }
 
-// Reset lets the next line pass, whenever the last one passed.
+// Reset allows the next line, whenever the last one was allowed.
 func (g *Gate) Reset() { g.last.Store(0) }
 
 // Logger returns a logger that writes at most one line a second to the log of l. If lines

@@ -1,4 +1,4 @@
-package mix
+package storedkey
 
 import (
 	"fmt"
@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// TestCanBeUndone: String can be undone, so hashes that differ still differ after the same
+// TestCanBeUndone: HashName can be undone, so hashes that differ still differ after the same
 // names were added. And different names change a hash differently.
 func TestCanBeUndone(t *testing.T) {
 	names := []string{"", "a", "b", "1m", "api", "login", "12345678", "123456789", "auth.createToken", "anchored-window and more than that"}
 	for range 100_000 {
 		h, name := rand.Uint64(), names[rand.IntN(len(names))]
-		if got := unmix(String(h, name), name); got != h {
+		if got := unmix(HashName(h, name), name); got != h {
 			t.Fatalf("%x, mixed with %q and back: got %x", h, name, got)
 		}
-		if String(h, name) != String(h, []byte(name)) {
+		if HashName(h, name) != HashName(h, []byte(name)) {
 			t.Fatalf("%q: the string and its bytes give different hashes", name)
 		}
 	}
@@ -26,7 +26,7 @@ func TestCanBeUndone(t *testing.T) {
 		for j := range 100 {
 			for _, algorithm := range []string{"gcra", "sliding-log", "anchored-window"} {
 				name := fmt.Sprintf("rule%d/%ds/%s", i, j, algorithm)
-				id := String(String(String(h, fmt.Sprint("rule", i)), fmt.Sprint(j, "s")), algorithm)
+				id := HashName(HashName(HashName(h, fmt.Sprint("rule", i)), fmt.Sprint(j, "s")), algorithm)
 				if other, ok := seen[id]; ok {
 					t.Fatalf("%s and %s of one key are the same", name, other)
 				}
@@ -52,7 +52,7 @@ func unscramble(h uint64) uint64 {
 	return (h ^ h>>32) * undoFirst
 }
 
-// unmix undoes String.
+// unmix undoes HashName.
 func unmix(h uint64, s string) uint64 {
 	var words []uint64
 	n := uint64(len(s))

@@ -1,10 +1,25 @@
-// Package storedkey bounds the length of stored keys, because clients can choose long ones.
+// Package storedkey has the parts of stored keys: keys, whose length it bounds because clients
+// choose them, and the names of rules, limits and algorithms, which the program chooses.
 package storedkey
 
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 )
+
+// ErrName is the error of a name that is not printable ASCII.
+var ErrName = errors.New("want a name in printable ASCII, because header fields carry it")
+
+// IsName reports whether a String of a structured field can hold s (RFC 9651, 3.3.3).
+func IsName(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
 
 // Max is the length of the longest key that is stored as it is, in bytes.
 const Max = 128

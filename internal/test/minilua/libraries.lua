@@ -1,9 +1,5 @@
--- A real Redis has redis.breakpoint, struct and cmsgpack. Always calling rawget would add 2 %
--- to the time of a check.
-local struct = redis.breakpoint and struct or rawget(_G, 'struct')
--- miniredis has none of the three. For it these lines define as much of struct and cmsgpack as
--- the scripts use.
-if not struct then
+-- As much of the libraries struct and cmsgpack as the scripts of package redisstore use.
+do
   local function bytes(n, size)
     local text = ''
     for _ = 1, size do
@@ -16,7 +12,7 @@ if not struct then
     for i = from + size - 1, from, -1 do n = n * 256 + string.byte(text, i) end
     return n
   end
-  struct = {}
+  local struct = {}
   function struct.pack(format, ...)
     local list = {}
     for kind, size in string.gmatch(format, '([dcI])(%d*)') do
@@ -48,7 +44,8 @@ if not struct then
     end
     return unpack(list)
   end
-  rawset(_G, 'cmsgpack', {unpack = function(text)
+  local cmsgpack = {}
+  function cmsgpack.unpack(text)
     local list, at = {}, 1
     while at <= #text do
       local n, size = string.byte(text, at), 0
@@ -62,5 +59,7 @@ if not struct then
       list[#list + 1], at = n, at + 1 + size
     end
     return unpack(list)
-  end})
+  end
+  rawset(_G, 'struct', struct)
+  rawset(_G, 'cmsgpack', cmsgpack)
 end

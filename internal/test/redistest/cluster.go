@@ -20,6 +20,7 @@ type ClusterSet struct {
 // delays new masters by 2 s. A node is considered down after 1 s without an answer.
 func Cluster(t testing.TB, masters, replicas int) *ClusterSet {
 	t.Helper()
+	slow(t, "nodes need seconds to agree on a cluster")
 	c := &ClusterSet{}
 	n := masters * (1 + replicas)
 	for range n {

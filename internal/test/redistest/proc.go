@@ -21,6 +21,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed83679106/weir/internal/test/rounds"
 )
 
 // readyTimeout is how long servers may take to be ready on a busy machine. They usually
@@ -110,6 +112,14 @@ func launch(t testing.TB, args func(dir string, port int) []string) *Proc {
 	}
 	t.Fatalf("redistest: redis-server does not start: %v", err)
 	return nil
+}
+
+// slow skips a test that would take seconds, unless tests run long. Programs always wait.
+func slow(t testing.TB, why string) {
+	t.Helper()
+	if _, program := t.(*Program); !program {
+		rounds.Slow(t, why)
+	}
 }
 
 // require skips a test if a program is missing, or fails the test if CI is set.

@@ -20,6 +20,7 @@ type FaultProxy struct {
 	Swallow atomic.Bool  // answers vanish, and the connection stays open
 	Reset   atomic.Bool  // the connection is reset (RST) instead of an answer or, with Limit, after the cut chunk
 	Limit   atomic.Int64 // if above 0, longer chunks are cut to this many bytes, and the connection is closed
+	Lost    atomic.Int64 // how many chunks have vanished
 
 	t              testing.TB
 	addr, upstream string
@@ -28,15 +29,15 @@ type FaultProxy struct {
 	wg             sync.WaitGroup // of all goroutines
 
 	mu    sync.Mutex
-	ln    net.Listener // nil while the proxy refuses connections
-	conns map[net.Conn]struct{}
+	ln    net.Listener      // nil while the proxy refuses connections
+	conns map[net.Conn]bool // whether Forget was called
 }
 
 // Proxy starts a FaultProxy in front of the address upstream, where a server may start to
 // listen later. The Cleanup of the test closes the proxy.
 func Proxy(t testing.TB, upstream string) *FaultProxy {
 	t.Helper()
-	p := &FaultProxy{t: t, upstream: upstream, conns: map[net.Conn]struct{}{}}
+	p := &FaultProxy{t: t, upstream: upstream, conns: map[net.Conn]bool{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	for range 10 {
 		p.addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(randomPort()))
@@ -62,6 +63,23 @@ func (p *FaultProxy) Refuse(refuse bool) {
 	if err := p.listen(); err != nil {
 		p.t.Errorf("redistest: proxy: %v", err)
 	}
+}
+
+// Forget makes the answers on all connections that are open vanish, as if a balancer had forgotten
+// them. New connections work. Forget returns how many there are.
+func (p *FaultProxy) Forget() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		p.conns[c] = true
+	}
+	return len(p.conns)
+}
+
+func (p *FaultProxy) forgot(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns[c]
 }
 
 // Close ends the proxy and returns when its goroutines have ended. A second Close does
@@ -115,7 +133,7 @@ func (p *FaultProxy) keep(ln net.Listener, c net.Conn) bool {
 	if p.ln != ln {
 		return false
 	}
-	p.conns[c] = struct{}{}
+	p.conns[c] = false
 	return true
 }
 
@@ -162,7 +180,8 @@ func (p *FaultProxy) pass(client net.Conn, chunk []byte) (ok bool) {
 			return false
 		}
 	}
-	if p.Swallow.Load() {
+	if p.Swallow.Load() || p.forgot(client) {
+		p.Lost.Add(1)
 		return true
 	}
 	n, reset := len(chunk), p.Reset.Load()

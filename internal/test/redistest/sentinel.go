@@ -26,6 +26,7 @@ type SentinelSet struct {
 // without an answer.
 func Sentinel(t testing.TB) *SentinelSet {
 	t.Helper()
+	slow(t, "Sentinels need seconds to agree")
 	s := &SentinelSet{Master: Server(t)}
 	for range 2 {
 		s.Replicas = append(s.Replicas, Server(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(s.Master.port)))

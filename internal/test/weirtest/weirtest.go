@@ -20,8 +20,8 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/storetest"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/storetest"
 )
 
 // A StoreFunc is a function that is used as a store.

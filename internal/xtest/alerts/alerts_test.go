@@ -1,4 +1,4 @@
-// Package alerts_test tests the alerts of weirprom/rules.yaml: a real Prometheus watches a
+// Package alerts_test tests the alerts of ops/weirprom/rules.yaml: a real Prometheus watches a
 // program while things go wrong.
 package alerts_test
 
@@ -27,13 +27,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/weirprom"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/weirprom"
 )
 
 // A slowStore takes 40 ms for one decision in ten while slow is set.
@@ -50,7 +50,7 @@ func (s *slowStore) Take(ctx context.Context, t *quota.Transaction) error {
 	return s.Store.Take(ctx, t)
 }
 
-// A failingStore fails in three ways in turn while fails is set.
+// A failingStore fails in four ways in turn while fails is set.
 type failingStore struct {
 	weir.Store
 	fails *atomic.Bool
@@ -59,7 +59,7 @@ type failingStore struct {
 
 func (s *failingStore) Take(ctx context.Context, t *quota.Transaction) error {
 	if s.fails.Load() {
-		return [...]error{quota.ErrBusy, quota.ErrUnusable, quota.ErrFull}[s.n.Add(1)%3]
+		return [...]error{quota.ErrBusy, quota.ErrUnusable, quota.ErrFull, quota.ErrSlow}[s.n.Add(1)%4]
 	}
 	return s.Store.Take(ctx, t)
 }
@@ -128,9 +128,9 @@ func (p *program) traffic(t *testing.T, perKey *atomic.Int64) {
 	}
 }
 
-// quick returns weirprom/rules.yaml with windows of seconds instead of minutes.
+// quick returns ops/weirprom/rules.yaml with windows of seconds instead of minutes.
 func quick(t *testing.T) string {
-	data, err := os.ReadFile("../../../weirprom/rules.yaml")
+	data, err := os.ReadFile("../../../ops/weirprom/rules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,13 +288,13 @@ func TestEveryAlertFires(t *testing.T) {
 	expect("WeirRulesRemoved", "WeirRefusals", "WeirBans", "WeirStoreSlow", "WeirRulesStale", "WeirVersionsDiffer")
 
 	fails.Store(true)
-	expect("WeirErrors", "WeirUnusable", "WeirFallback", "WeirBusy", "WeirFull")
+	expect("WeirErrors", "WeirUnusable", "WeirFallback", "WeirBusy", "WeirFull", "WeirTooSlow")
 
 	server.Kill()
 	expect("WeirPassedUndecided", "WeirBreakerOpen")
 
-	data, _ := os.ReadFile("../../../weirprom/rules.yaml")
-	if n := strings.Count(string(data), "- alert: "); n != 13 {
-		t.Errorf("rules.yaml has %d alerts; this test makes 13 of them fire", n)
+	data, _ := os.ReadFile("../../../ops/weirprom/rules.yaml")
+	if n := strings.Count(string(data), "- alert: "); n != 14 {
+		t.Errorf("rules.yaml has %d alerts; this test makes 14 of them fire", n)
 	}
 }

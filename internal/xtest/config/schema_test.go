@@ -12,9 +12,9 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/test/badfiles"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/config"
 )
 
 // TestSchema: the JSON Schema of package config accepts every file that loads, and rejects
@@ -37,7 +37,7 @@ func TestSchema(t *testing.T) {
 		return s.Validate(v)
 	}
 
-	files, _ := filepath.Glob("../../../config/testdata/good/*.yaml")
+	files, _ := filepath.Glob("../../../ops/config/testdata/good/*.yaml")
 	if len(files) < 2 {
 		t.Fatalf("good files: %q", files)
 	}

@@ -49,9 +49,7 @@ var scenarios = []scenario{
 // TestHistories runs each scenario for a share of WEIR_HISTORIES, such as 1h; by default for
 // 1 s, or for 8 s in long tests.
 func TestHistories(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds for each scenario")
-	}
+	rounds.Slow(t, "it takes seconds for each scenario")
 	length := time.Second
 	if rounds.Long() {
 		length = 8 * time.Second

@@ -58,7 +58,7 @@ func TestMemory(t *testing.T) {
 	for _, s := range seams {
 		t.Run(s.name, func(t *testing.T) {
 			m := memory{seam: s, pairs: map[string][]op{}}
-			if testing.Short() {
+			if !rounds.Long() {
 				m.rounds /= 5
 			}
 			for range rounds.N(1, 10) {

@@ -1,4 +1,4 @@
-// Package million_test simulates what docs/million.md says: a hundred processes that share their
+// Package million_test simulates what docs/guarantees.md says: a hundred processes that share their
 // limits in several ways, on nodes whose clocks are apart, one of which dies.
 package million_test
 
@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/lease"
+	"github.com/seed83679106/weir/contrib/regions"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/regions"
 )
 
 const (
@@ -161,7 +161,7 @@ type world struct {
 	asked, failed int
 }
 
-// TestMillion: in each mode all processes together admit no more than docs/million.md says,
+// TestMillion: in each mode all processes together admit no more than docs/guarantees.md says,
 // although the clocks of the nodes are up to an hour apart and one node dies and returns without
 // its data. WEIR_LONG=10 makes the processes ask a million times a second.
 func TestMillion(t *testing.T) {

@@ -22,10 +22,10 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
+	"github.com/seed83679106/weir/ops/weirotel"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/stack"
-	"github.com/seed83679106/weir/weirotel"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 const secret = "alice@example.com"

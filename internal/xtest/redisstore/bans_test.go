@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -58,14 +59,14 @@ func charged(t *testing.T, do func(*weir.Limiter) error) (charges []quota.Charge
 // TestBanInRedis: in Redis the algorithm "ban" decides as its Go code does.
 func TestBanInRedis(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	ban := charged(t, func(l *weir.Limiter) error {
 		_, err := l.Banned(t.Context(), "r", "")
 		return err
 	})[0].Limit
 	byHand := charged(t, func(l *weir.Limiter) error { return l.Ban(t.Context(), "r", "", time.Second) })[0].Limit.Burst
-	if ban.Period != 8*time.Second || byHand == ban.Burst {
+	if ban.Quota != 8_000_000 || byHand == ban.Burst {
 		t.Fatalf("got %+v and a burst of %d by hand, want 8s and two different bursts", ban, byHand)
 	}
 	onBothLuas(t, func(t *testing.T, rdb *redis.Client, server world) {
@@ -108,7 +109,7 @@ func (busy) RoundTrip(*http.Request) (*http.Response, error) {
 // other limits it charges.
 func TestPauseInRedis(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	charges := charged(t, func(l *weir.Limiter) error {
 		transport, err := l.Transport(weir.TransportOptions{Base: busy{}, MaxPause: time.Second})

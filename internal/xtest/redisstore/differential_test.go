@@ -12,14 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -54,7 +55,7 @@ func TestDifferentialSendTime(t *testing.T) {
 // differential runs random histories.
 func differential(t *testing.T, rdb *redis.Client, server world, sendTime bool) {
 	decisions := rounds.N(5000, 30_000)
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	o := redisstore.Options{Timeout: 10 * time.Second, SendTime: sendTime}
 	store, err := redisstore.New(rdb, o)
@@ -89,8 +90,8 @@ func differential(t *testing.T, rdb *redis.Client, server world, sendTime bool) 
 	}
 }
 
-// A history is a sequence of random transactions on a few limits of two or three keys. It compares the
-// decisions of the store with decisions on states that the history keeps itself.
+// A history is a sequence of random transactions on a few limits of two or three keys. It compares
+// the decisions of the store with decisions on states that the history keeps itself.
 type history struct {
 	r      *rand.Rand
 	server world
@@ -112,8 +113,8 @@ type history struct {
 	taken []quota.Transaction // transactions that give back what was spent
 	tiers bool                // a few meters, each with two sets of numbers
 	// These fields say what the history tests besides plain charges.
-	waiting, changing, switching, unlike, looks, huge, back, long, debts bool
-	log                                                                  []func() string // lines for the message of a failure
+	waiting, changing, unlike, looks, huge, back, long, debts bool
+	log                                                       []func() string // lines for the message of a failure
 }
 
 // note adds a line to the log. The line is formatted only if the history fails.
@@ -149,7 +150,7 @@ func onLua54(t *testing.T) (*redis.Client, *lua54Server) {
 // onBothLuas runs a test with miniredis, whose Lua is 5.1, and with a lua54Server.
 func onBothLuas(t *testing.T, test func(t *testing.T, rdb *redis.Client, server world)) {
 	t.Run("5.1", func(t *testing.T) {
-		server := miniredis.RunT(t)
+		server := mini(t)
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		defer rdb.Close()
 		test(t, rdb, server)
@@ -259,6 +260,7 @@ func randomLimit(r *rand.Rand) quota.Limit {
 		{1 + r.Int64N(100), time.Duration(1+r.Int64N(1000)) * time.Microsecond},
 		{1 + r.Int64N(50), time.Duration(1+r.Int64N(60)) * time.Second},
 		{1 << 25, 1 << 25 * time.Microsecond}, {999_983, 24*time.Hour + time.Microsecond},
+		{1_000_000_007, 24 * time.Hour}, {19, 1 << 50 * time.Microsecond}, {1<<50 - 1, 365 * 24 * time.Hour}, {1 + r.Int64N(1<<(1+r.IntN(50))), time.Duration(1+r.Int64N(1<<(1+r.IntN(50)))) * time.Microsecond},
 	}
 	rate := rates[r.IntN(len(rates))]
 	if r.IntN(2) == 0 { // small quotas find most mistakes
@@ -421,7 +423,7 @@ func (h *history) change() {
 		if h.r.IntN(4) == 0 {
 			s := smaller(h.r, before)
 			if n := l.Algorithm.Name(); n != "calendar" && n != "sliding-log" {
-				l.Quota, l.Period, l.Burst = s.Quota, s.Period, s.Burst
+				l.Quota, l.Burst = s.Quota, s.Burst
 			}
 		}
 		h.former[l.Name+l.Algorithm.Name()] = before
@@ -433,7 +435,7 @@ func (h *history) change() {
 		case name == "calendar" || name == "sliding-log":
 			l.Quota = old.Quota
 		default:
-			l.Quota, l.Period, l.Burst = old.Quota, old.Period, old.Burst
+			l.Quota, l.Burst = old.Quota, old.Burst
 		}
 		h.former[l.Name+l.Algorithm.Name()] = before
 	}
@@ -447,55 +449,18 @@ func (h *history) change() {
 // take longer to drain than a state is kept.
 func smaller(r *rand.Rand, l quota.Limit) quota.Limit {
 	l.Burst = 1 + capacity(l)/(2+r.Int64N(8))
-	switch r.IntN(4) {
-	case 0:
-		l.Period += time.Microsecond * time.Duration(1+r.Int64N(3))
-	case 1:
-		l.Period *= time.Duration(1 + r.Int64N(7))
-	case 2:
-		l.Quota, l.Period = 1+r.Int64N(5), 24*time.Hour
+	if r.IntN(4) == 0 {
+		l.Quota = 1 + r.Int64N(5)
 	}
 	return l
 }
 
-// renumber gives a limit new numbers. The period of a log never grows beyond the time for
-// which the history keeps the units of all keys, because Redis may remember older units.
+// renumber gives a limit new numbers.
 func (h *history) renumber(l *quota.Limit) {
 	other := randomLimit(h.r)
-	switch l.Algorithm.Name() {
-	case "calendar":
-		l.Quota = other.Quota
-	case "sliding-log":
-		l.Quota = other.Quota
-		switch h.r.IntN(3) {
-		case 0:
-			l.Period = h.kept(l)
-		case 1:
-			l.Period = max(time.Microsecond, (l.Period / 2).Truncate(time.Microsecond))
-		}
-	default:
-		l.Quota, l.Period, l.Burst = other.Quota, other.Period, other.Burst
+	if l.Quota = other.Quota; l.Algorithm.Name() != "calendar" && l.Algorithm.Name() != "sliding-log" {
+		l.Burst = other.Burst
 	}
-}
-
-// kept returns for how long the history keeps the units of a log under all keys. The result is
-// at least the period of the limit.
-func (h *history) kept(l *quota.Limit) time.Duration {
-	least := int64(math.MaxInt64)
-	for _, key := range h.keys {
-		s, seen := h.states[name(&quota.Charge{Key: key, Limit: *l})]
-		switch n := len(s.Log); {
-		case !seen:
-		case n > 0 && h.now < s.Until:
-			least = min(least, s.Until-s.Log[n-1].At)
-		default:
-			return l.Period
-		}
-	}
-	if least == math.MaxInt64 || least < l.Period.Microseconds() {
-		return l.Period
-	}
-	return time.Duration(least) * time.Microsecond
 }
 
 func name(c *quota.Charge) string {
@@ -512,7 +477,7 @@ func value(c *quota.Charge) string {
 // step makes a random transaction, or a batch of such transactions, with the store and with
 // Decide. It returns the number of decisions.
 func (h *history) step(t *testing.T) (int, error) {
-	if h.changing && !h.switching {
+	if h.changing {
 		h.change()
 	}
 	got := quota.Transaction{Charges: h.charges()}
@@ -526,9 +491,6 @@ func (h *history) step(t *testing.T) (int, error) {
 		h.mayWait(&got)
 	}
 	alone := h.mayGiveBack(&got)
-	if h.switching { // also for a transaction that gives units back
-		h.useNewLimits(&got)
-	}
 	if h.r.IntN(12) == 0 && (!h.long || h.r.IntN(50) == 0) {
 		got.Mode, got.Within = quota.ModeForget, 0
 	} else if h.r.IntN(4) == 0 {
@@ -536,6 +498,11 @@ func (h *history) step(t *testing.T) (int, error) {
 	}
 	if h.debts && h.r.IntN(3) == 0 {
 		h.force(&got)
+	}
+	if got.Within <= 0 && h.r.IntN(3) == 0 {
+		for i := range got.Charges {
+			got.Charges[i].Headroom = h.r.Int64N(1 + capacity(got.Charges[i].Limit)/int64(1+h.r.IntN(4)))
+		}
 	}
 	more := 0
 	if !alone && h.r.IntN(8) == 0 && (!h.tiers || h.r.IntN(3) == 0) {
@@ -594,7 +561,7 @@ func (h *history) mayGiveBack(t *quota.Transaction) (alone bool) {
 	if h.tiers && h.r.IntN(2) == 0 {
 		h.useNewLimits(t)
 	}
-	return h.changing && !h.switching
+	return h.changing
 }
 
 // mayWait gives a transaction time to wait.
@@ -689,7 +656,7 @@ func (h *history) take(ctx context.Context, batch []*quota.Transaction) error {
 	if len(batch) == 1 {
 		return h.store.Take(ctx, batch[0])
 	}
-	return errors.Join(h.store.(quota.Batcher).TakeEach(ctx, batch)...)
+	return errors.Join(h.store.(optional.Batcher).TakeEach(ctx, batch)...)
 }
 
 func (h *history) noteCharges(charges []quota.Charge) {
@@ -776,14 +743,8 @@ func (h *history) setTill(t *quota.Transaction, i int, before, after *quota.Stat
 		_, d := c.Limit.Algorithm.Take(*before, &c.Limit, h.now, 0)
 		h.restored[change(after, before)] = h.now + d.ResetAfter.Microseconds()
 	}
-	earlier, ok := h.restored[change(before, after)]
-	switch c.Limit.Algorithm.Name() {
-	case "fixed-window", "anchored-window", "calendar", "sliding-window": // under which a state knows until when it counts
-		if after.Until != 0 {
-			till = after.Until
-		}
-	default:
-		if ok && c.Cost < 0 && h.undoes {
+	if _, ok := c.Limit.Algorithm.(optional.Metered); ok && c.Cost < 0 && h.undoes {
+		if earlier, ok := h.restored[change(before, after)]; ok {
 			till, restored = earlier, earlier > h.now
 		}
 	}
@@ -814,9 +775,6 @@ func (h *history) keepBack(got *quota.Transaction) {
 	}
 	var back quota.Transaction
 	for i, c := range got.Charges {
-		if h.changing && !h.switching && c.Limit.Algorithm.Name() == "sliding-log" {
-			continue // its period may later exceed the time for which its units are kept: see change
-		}
 		if c.Cost <= 0 {
 			continue
 		}
@@ -835,8 +793,7 @@ func (h *history) keepBack(got *quota.Transaction) {
 // charge the state decides as the zero State does. A cancellation that finds no units writes
 // nothing, so it drops nothing. A debt of more than 35 years ends after 35 years.
 func (h *history) drops(c *quota.Charge, d *quota.Decision, before, after *quota.State) bool {
-	ended := d.ResetAfter == 0 || after.Until != 0 && after.Until <= h.now
-	return ended && len(after.Log) == 0 && !same(c, before, after)
+	return d.ResetAfter == 0 && len(after.Log) == 0 && !same(c, before, after)
 }
 
 // texts returns the stored value of each key, but not the value with its logs.
@@ -867,7 +824,10 @@ func (h *history) stored(values map[string]string) error {
 			if l.Algorithm.Name() == "sliding-log" || ended || s.At == 0 || h.real && text == "" {
 				continue
 			}
-			id := l.StoredName() + "/" + l.Algorithm.Name()
+			id := period.Name(l.Period) + "/" + l.Algorithm.Name()
+			if l.Name != "" {
+				id = l.Name + "/" + id
+			}
 			numbers := packed(s.At, s.A, s.B, till)
 			if s.C != 0 {
 				numbers += packed(s.C, 0, 0, till)
@@ -1041,7 +1001,7 @@ func TestLongLogs(t *testing.T) {
 }
 
 func longLogs(t *testing.T, rdb *redis.Client, server world) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 6))
 	for n := range rounds.N(1, 12) {
 		n += r.IntN(12)
@@ -1052,11 +1012,11 @@ func longLogs(t *testing.T, rdb *redis.Client, server world) {
 			h.limits = append(h.limits, algorithms.SlidingLog(2000+r.Int64N(10_000), period).Named(fmt.Sprint("l", i)))
 		}
 		h.unlike, h.changing = n%4 == 3, n%3 == 2
-		h.switching, h.back = h.changing, !h.changing && n%3 == 1
+		h.back = !h.changing && n%3 == 1
 		blocks := int64(0)
 		for range 800 {
 			if h.changing && r.IntN(100) == 0 {
-				h.shift(&h.limits[r.IntN(len(h.limits))])
+				h.limits[r.IntN(len(h.limits))].Quota = 2000 + r.Int64N(10_000)
 			}
 			if _, err := h.step(t); err != nil {
 				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(20), err)
@@ -1070,21 +1030,21 @@ func longLogs(t *testing.T, rdb *redis.Client, server world) {
 
 // TestFormat compares stored values with values that are written out here. A redis-server must
 // write the same format as miniredis: Redis has struct.pack built in, and miniredis gets it
-// from struct.lua.
+// from package minilua.
 func TestFormat(t *testing.T) {
 	noon := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
-	server := miniredis.RunT(t)
+	server := mini(t)
 	server.SetTime(noon)
 	for _, test := range []struct {
 		limits []quota.Limit
 		want   []string // the value after each unit, as readable writes it
 	}{
 		{[]quota.Limit{algorithms.GCRA(2, time.Minute)}, []string{
-			"1m/gcra; 1782907200000000 60000000 60000000 1782907230000000",
-			"1m/gcra; 1782907200000000 120000000 60000000 1782907260000000"}},
+			"1m/gcra; 1782907200000000 1 0 1782907230000000",
+			"1m/gcra; 1782907200000000 2 0 1782907260000000"}},
 		{[]quota.Limit{algorithms.FixedWindow(2, time.Hour), algorithms.AnchoredWindow(2, time.Hour).Named("a b")}, []string{
-			"1h/fixed-window,a%20b/anchored-window; 1782907200000000 1 1782910800000000 1782910800000000 1782907200000000 1 1782907200000000 1782910800000000",
-			"1h/fixed-window,a%20b/anchored-window; 1782907200000000 2 1782910800000000 1782910800000000 1782907200000000 2 1782907200000000 1782910800000000"}},
+			"1h/fixed-window,a%20b/1h/anchored-window; 1782907200000000 1 0 1782910800000000 1782907200000000 1 1782907200000000 1782910800000000",
+			"1h/fixed-window,a%20b/1h/anchored-window; 1782907200000000 2 0 1782910800000000 1782907200000000 2 1782907200000000 1782910800000000"}},
 		{[]quota.Limit{algorithms.SlidingWindow(2, time.Hour)}, []string{
 			"1h/sliding-window; 1782907200000000 1 0 1782914400000000",
 			"1h/sliding-window; 1782907200000000 2 0 1782914400000000"}},
@@ -1113,7 +1073,7 @@ func TestFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	now, hour := tx.At.UnixMicro(), tx.At.Truncate(time.Hour).Add(time.Hour).UnixMicro()
-	want := fmt.Sprintf("1h/fixed-window; %d 2 %d %[2]d", now, hour)
+	want := fmt.Sprintf("1h/fixed-window; %d 2 0 %d", now, hour)
 	if got := readable(rdb.Get(t.Context(), value(&tx.Charges[0])).Val()); got != want {
 		t.Errorf("on a server: got %s, want %s", got, want)
 	}

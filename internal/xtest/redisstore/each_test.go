@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
@@ -20,9 +19,9 @@ import (
 // same transactions one after the other.
 func TestTakeEach(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
-	server := miniredis.RunT(t)
+	server := mini(t)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer rdb.Close()
 	now := time.Now().Truncate(time.Microsecond) // the real time, because TakeEach sends only the windows of a calendar that are around it

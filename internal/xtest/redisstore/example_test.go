@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/minilua"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -26,6 +27,7 @@ func Example_replicas() {
 		return
 	}
 	defer server.Close()
+	server.Server().SetPreHook(minilua.Add)
 
 	replica := func() http.Handler {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -60,6 +62,7 @@ func Example_take() {
 		fmt.Println(err)
 		return
 	}
+	server.Server().SetPreHook(minilua.Add)
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, server.Addr()))
 	defer rdb.Close()
 	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})

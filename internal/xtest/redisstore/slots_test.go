@@ -34,7 +34,7 @@ func newRing(t *testing.T) *ring {
 	r := &ring{}
 	addrs := map[string]string{}
 	for i := range 2 {
-		r.nodes = append(r.nodes, miniredis.RunT(t))
+		r.nodes = append(r.nodes, mini(t))
 		addrs[fmt.Sprint(i)] = r.nodes[i].Addr()
 	}
 	open := func() *redis.Ring {
@@ -119,7 +119,7 @@ func someKeys(r *rand.Rand) (keys []string) {
 func TestSlotsOracle(t *testing.T) {
 	t.Parallel()
 	decisions := rounds.N(1000, 8000)
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 9))
 	ring := newRing(t)
 	for total := 0; total < decisions; {
@@ -242,7 +242,7 @@ func (o *slotsOracle) record(c *quota.Charge, at int64, after quota.State) {
 // spent or none. The limits are sliding logs, so the test counts the units of the last period.
 func TestSlotsRace(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 10))
 	ring := newRing(t)
 	histories, refused, late := rounds.N(20, 100), 0, 0

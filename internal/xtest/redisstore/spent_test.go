@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -30,7 +29,7 @@ var everyAlgorithm = []weir.Limit{
 func clocksApart(t *testing.T) *redisstore.Store {
 	addrs := map[string]string{}
 	for i, name := range []string{"1", "2"} {
-		server := miniredis.RunT(t)
+		server := mini(t)
 		server.SetTime(time.Date(2026, 7, 1, 12, 0, i, 0, time.UTC))
 		addrs[name] = server.Addr()
 	}
@@ -127,7 +126,7 @@ func TestForgetInSlots(t *testing.T) {
 // TestSpreadAtMost: if keys are in several slots, Take returns ErrUnsupported in ModeAtMost, and
 // spends nothing in ModePeek. In ModeSpend the transaction is allowed, and its Undo is emptied.
 func TestSpreadAtMost(t *testing.T) {
-	server := miniredis.RunT(t)
+	server := mini(t)
 	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"1": server.Addr()}})
 	defer rdb.Close()
 	store := newStore(t, rdb)

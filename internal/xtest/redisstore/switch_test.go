@@ -2,19 +2,15 @@ package redisstore_test
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"runtime"
+	"math"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
-	"github.com/seed83679106/weir/internal/test/rounds"
-	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -67,7 +63,7 @@ func TestSwitchedTiers(t *testing.T) {
 		}
 	}
 	t.Run("miniredis", func(t *testing.T) {
-		server := miniredis.RunT(t)
+		server := mini(t)
 		now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 		server.SetTime(now)
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -104,7 +100,7 @@ func TestSwitchedTiers(t *testing.T) {
 // TestSwitchedBatch: a batch under a small tier is decided as its transactions one by one, even
 // if units of a larger tier exceed what the small tier allows.
 func TestSwitchedBatch(t *testing.T) {
-	server := miniredis.RunT(t)
+	server := mini(t)
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	server.SetTime(now)
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -142,144 +138,11 @@ func TestSwitchedBatch(t *testing.T) {
 	}
 }
 
-// TestSwitchedPeriods changes the periods of limits between transactions, but not the names of
-// the limits. The scripts must decide as the Go code does. Tests of package algorithms check
-// the Go code.
-func TestSwitchedPeriods(t *testing.T) {
-	t.Parallel()
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 4))
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer rdb.Close()
-	for n := range rounds.N(25, 120) {
-		store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := newHistory(r, server, store)
-		h.limits, h.tiers = nil, false
-		kind, limits := n%5, 1
-		if kind >= 3 {
-			limits += r.IntN(2)
-		}
-		for i := range limits {
-			units := 1 + r.Int64N(30)
-			h.limits = append(h.limits, []quota.Limit{
-				algorithms.FixedWindow(units, time.Hour), algorithms.AnchoredWindow(units, time.Hour), algorithms.SlidingWindow(units, time.Hour),
-				algorithms.SlidingLog(units, time.Hour), algorithms.SlidingLog(units, time.Hour),
-			}[kind].Named(fmt.Sprint("l", i)))
-		}
-		h.changing, h.switching, h.huge = true, true, false
-		h.unlike = h.unlike && len(h.limits) > 1
-		for range 60 {
-			for i := range h.limits {
-				h.shift(&h.limits[i])
-			}
-			if len(h.limits) == 1 {
-				h.expire()
-			}
-			if _, err := h.step(t); err != nil {
-				t.Fatalf("seed %d, history of\n%s%v", seed, h.text(200), err)
-			}
-		}
-		server.FlushDB()
-	}
-}
-
-// expire deletes the values whose states have ended, if there is only one limit.
-func (h *history) expire() {
-	for _, key := range h.keys {
-		c := quota.Charge{Key: key, Limit: h.limits[0]}
-		if s := h.states[name(&c)]; s.Until <= h.now {
-			delete(h.states, name(&c))
-			h.server.Del(value(&c))
-		}
-	}
-}
-
-// shift gives a limit a different period, and sometimes a different quota. The limit of a log
-// gets no period that is longer than the time for which the history keeps the units of the log,
-// because Redis may remember older units.
-func (h *history) shift(l *quota.Limit) {
-	periods := []time.Duration{time.Second, 3 * time.Second, 40 * time.Second, time.Minute, time.Hour}
-	if h.r.IntN(8) == 0 {
-		l.Quota = 1 + h.r.Int64N(30)
-	}
-	p := periods[h.r.IntN(len(periods))]
-	if l.Algorithm.Name() != "sliding-log" || p <= h.kept(l) {
-		l.Period = p
-	}
-}
-
-// TestSwitchedPeriodsOnServer: charges under a long and a short period take turns on a
-// redis-server. The limit with the long period must count all units, also those under the
-// short period.
-func TestSwitchedPeriodsOnServer(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
-	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limits := func(units int64, period time.Duration) []quota.Limit {
-		return []quota.Limit{algorithms.AnchoredWindow(units, period), algorithms.SlidingWindow(units, period), algorithms.SlidingLog(units, period)}
-	}
-	for i, long := range limits(40, 24*time.Hour) {
-		long, short := long.Named("l"), limits(10, time.Millisecond)[i].Named("l")
-		left := int64(40)
-		for n := 0; left > 0; n++ {
-			l := []quota.Limit{long, short}[n%2]
-			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: l, Cost: 1 + int64(n%3)}}}
-			if err := store.Take(t.Context(), &tx); err != nil {
-				t.Fatal(err)
-			}
-			if tx.Allowed() {
-				left -= tx.Charges[0].Cost
-			} else if l == short { // the short limit admits again after a millisecond
-				runtime.Gosched()
-				continue
-			} else if tx.Charges[0].Cost <= left {
-				t.Fatalf("%v: refuses %d, with %d left: %+v", l, tx.Charges[0].Cost, left, tx.Decisions[0])
-			}
-			look := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: l.Algorithm.Name(), Limit: long}}}
-			if err := store.Take(t.Context(), &look); err != nil {
-				t.Fatal(err)
-			}
-			if got := look.Decisions[0].Remaining; got != max(0, left) {
-				t.Fatalf("%v: got %d remaining after a charge of %d under %v, want %d", long, got, tx.Charges[0].Cost, l, left)
-			}
-		}
-	}
-}
-
-// TestCancelAfterChange: a charge is cancelled after the period of its limit has become so
-// short that its units no longer count. The cancellation gives nothing back and changes no
-// state, so under the old period the units still count.
-func TestCancelAfterChange(t *testing.T) {
-	before, after := limitsOf(6, 10_000*time.Hour), limitsOf(6, time.Microsecond)
-	for name, store := range map[string]quota.Store{
-		"memory": memstore.New(memstore.Options{}),
-		"redis":  newStore(t, client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()}))),
-	} {
-		for i, l := range before {
-			spent := take(t, store, quota.Charge{Rule: "r", Key: "k", Limit: l.Named("l"), Cost: 6})
-			for !time.Now().After(spent.At.Add(2 * time.Microsecond)) { // until the units no longer count under the new period
-				runtime.Gosched()
-			}
-			take(t, store, quota.Charge{Rule: "r", Key: "k", Limit: after[i].Named("l"), Cost: -1, Spent: spent.At.Add(-time.Minute).UnixMicro()})
-			if left := take(t, store, quota.Charge{Rule: "r", Key: "k", Limit: l.Named("l")}).Decisions[0].Remaining; left != 0 {
-				t.Errorf("%v in %s: got %d remaining, want 0", l, name, left)
-			}
-		}
-	}
-}
-
 // decideBoth returns a function that takes a transaction twice, from a store in Redis and by
 // Decide, and compares the decisions. The states for Decide are kept from call to call. The
 // clock of the store stands still.
 func decideBoth(t *testing.T) func(*quota.Transaction) *quota.Transaction {
-	server := miniredis.RunT(t)
+	server := mini(t)
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: server.Addr()})))
 	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 	server.SetTime(now)
@@ -317,21 +180,6 @@ func cancelOf(turn *quota.Transaction, limits ...quota.Limit) *quota.Transaction
 		back.Charges, back.Cancels = append(back.Charges, c), append(back.Cancels, turn.Undo[i])
 	}
 	return back
-}
-
-// TestCancelTwiceAfterChange: a reservation in a log is cancelled, and then cancelled again
-// under a shorter period. Redis must decide as the Go code does, which keeps the earlier units
-// for the longer period.
-func TestCancelTwiceAfterChange(t *testing.T) {
-	decide := decideBoth(t)
-	long, short := algorithms.SlidingLog(3, time.Minute).Named("l"), algorithms.SlidingLog(3, time.Second).Named("l")
-	var turns []*quota.Transaction // reservations, a minute apart
-	for range 4 {
-		turns = append(turns, decide(&quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: long, Cost: 3}}, Within: time.Hour}))
-	}
-	decide(cancelOf(turns[2], long))
-	decide(cancelOf(turns[3], long))
-	decide(cancelOf(turns[2], short))
 }
 
 // TestCancelAfterForget: limits a and b share a log. A reservation under b is cancelled after b
@@ -383,10 +231,36 @@ func TestCancelAfterForget(t *testing.T) {
 	}
 }
 
-// limitsOf returns a limit of each algorithm whose period can change.
-func limitsOf(units int64, period time.Duration) []quota.Limit {
-	return []quota.Limit{
-		algorithms.GCRA(units, period), algorithms.TokenBucket(units, units, period), algorithms.LeakyBucket(units, units, period),
-		algorithms.FixedWindow(units, period), algorithms.AnchoredWindow(units, period), algorithms.SlidingWindow(units, period), algorithms.SlidingLog(units, period),
+// TestCapOfCancel: a cancellation of more units than any state has is capped alike by the store and by
+// Decide, under a smaller limit than that of the charge.
+func TestCapOfCancel(t *testing.T) {
+	server := mini(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	store := newStore(t, client(t, rdb))
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	l := algorithms.LeakyBucket(10, 10, time.Microsecond)
+	w := algorithms.AnchoredWindow(6, 3*time.Microsecond).Named("l0")
+	states := make([]quota.State, 2)
+	first := now.UnixMicro()
+	for _, s := range []struct {
+		after time.Duration
+		mode  quota.Mode
+		cost  int64
+		spent int64
+	}{{0, quota.ModeForce, math.MaxInt64, 0}, {7, quota.ModeForce, math.MaxInt64, 0}, {0, quota.ModeSpend, -math.MaxInt64, first}, {0, quota.ModePeek, 1, 0}} {
+		now = now.Add(s.after * time.Microsecond)
+		if s.mode != quota.ModeForce {
+			l = algorithms.LeakyBucket(7, 7, time.Microsecond)
+		}
+		server.SetTime(now)
+		got := quota.Transaction{Mode: s.mode, Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: l, Cost: s.cost, Spent: s.spent}, {Rule: "r", Key: "k", Limit: w, Cost: max(s.cost, -8), Spent: s.spent}}}
+		want := got
+		if err := store.Take(t.Context(), &got); err != nil {
+			t.Fatal(err)
+		}
+		want.Decide(now.UnixMicro(), states)
+		if got.Decisions[0] != want.Decisions[0] {
+			t.Errorf("got %+v, want %+v", got.Decisions[0], want.Decisions[0])
+		}
 	}
 }

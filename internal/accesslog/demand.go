@@ -1,0 +1,300 @@
+package accesslog
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"maps"
+	"math/bits"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
+)
+
+// maxSampled is for how many keys a demand has counts. If there are more, it leaves out half of them by
+// a hash, so what it says of the rest is true of a fair sample.
+const maxSampled = 1 << 18
+
+// A demand is what keys asked for under one limit, allowed or refused, in each whole period of the clock.
+type demand struct {
+	limit quota.Limit
+	most  int // keys
+	keys  map[uint64]*spending
+	level int // keys whose hash begins with fewer zeros than this are left out
+
+	// Of keys whose hash begins with so many zeros: how many periods of a key had so many units. A
+	// period of no unit does not count.
+	periods [65]map[int64]int64
+
+	top     string // the key that asked for the most in a period
+	topPeak int64
+}
+
+// A spending is what one key asked for.
+type spending struct {
+	period, units int64 // of its latest period
+	peak          int64 // the most units in an earlier one
+}
+
+func newDemand(limit quota.Limit, most int) *demand {
+	return &demand{limit: limit, most: most, keys: map[uint64]*spending{}}
+}
+
+// hash returns a hash of a key that is the same in each run, so the same log gives the same sample.
+func hash(key string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(key))
+	x := h.Sum64() // the first bits of FNV depend too little on the last byte
+	x = (x ^ x>>32) * 0x9e3779b97f4a7c15
+	return x ^ x>>29
+}
+
+func zeros(hash uint64) int { return bits.LeadingZeros64(hash) }
+
+// add counts the units of a request. The instants of the calls never fall.
+func (d *demand) add(key string, at time.Time, units int64) {
+	id := hash(key)
+	if zeros(id) < d.level || units <= 0 {
+		return
+	}
+	a := d.keys[id]
+	if a == nil {
+		a = &spending{}
+		d.keys[id] = a
+	}
+	if p := at.UnixMicro() / d.limit.Period.Microseconds(); p != a.period {
+		d.end(id, a)
+		a.period = p
+	}
+	if a.units += units; a.units > d.topPeak {
+		d.top, d.topPeak = strings.Clone(storedkey.Of(key)), a.units
+	}
+	for len(d.keys) > d.most {
+		d.periods[d.level] = nil
+		d.level++
+		maps.DeleteFunc(d.keys, func(id uint64, _ *spending) bool { return zeros(id) < d.level })
+	}
+}
+
+// end ends the latest period of a key.
+func (d *demand) end(id uint64, a *spending) {
+	if a.units == 0 {
+		return
+	}
+	of := &d.periods[zeros(id)]
+	if *of == nil {
+		*of = map[int64]int64{}
+	}
+	(*of)[a.units]++
+	a.peak, a.units = max(a.peak, a.units), 0
+}
+
+// A Demand is what keys asked for under one limit.
+type Demand struct {
+	Limit quota.Limit
+	Keys  int64 // about how many there are, exactly if Share is 1
+	Share int64 // one of so many keys was counted
+
+	peaks   []int64 // of each key that was counted, sorted
+	periods map[int64]int64
+	Top     string // the key that asked for the most in a period
+}
+
+// sum ends all periods.
+func (d *demand) sum() *Demand {
+	s := &Demand{Limit: d.limit, Share: 1 << d.level, periods: map[int64]int64{}, Top: d.top}
+	for id, a := range d.keys {
+		d.end(id, a)
+		s.peaks = append(s.peaks, a.peak)
+	}
+	slices.Sort(s.peaks)
+	s.Keys = int64(len(s.peaks)) * s.Share
+	for _, of := range d.periods[d.level:] {
+		for units, n := range of {
+			s.periods[units] += n
+		}
+	}
+	return s
+}
+
+// Peak returns what a share of the keys, in thousandths, never exceeded in a period.
+func (d *Demand) Peak(share int) int64 {
+	return d.peaks[max(0, (len(d.peaks)*share+999)/1000-1)]
+}
+
+// Refused returns what share of the keys, and of the units, a limit of so many units would refuse, if it
+// counted in whole periods of the clock.
+func (d *Demand) Refused(most int64) (keys, units float64) {
+	above, _ := slices.BinarySearch(d.peaks, most+1)
+	refused, all := int64(0), int64(0)
+	for n, times := range d.periods {
+		refused += max(0, n-most) * times
+		all += n * times
+	}
+	return float64(len(d.peaks)-above) / float64(len(d.peaks)), float64(refused) / float64(all)
+}
+
+// Suggested returns the number that 99 % of the keys never exceed, to two digits, rounded up.
+func (d *Demand) Suggested() int64 {
+	n, unit := d.Peak(990), int64(1)
+	for (n+unit-1)/unit > 99 {
+		unit *= 10
+	}
+	return (n + unit - 1) / unit * unit
+}
+
+// unmeasured returns why a limit has no demand, or "".
+func unmeasured(l *quota.Limit, span time.Duration) string {
+	switch {
+	case l.Algorithm.Name() == "calendar":
+		return "is of calendar periods"
+	case l.Period > span:
+		return "has a longer period than the log"
+	}
+	return ""
+}
+
+// A suggestion is a limit that would replace one of a rule.
+type suggestion struct {
+	quota.Limit
+	demand    *Demand // nil if the limit stays as it is
+	why       string  // it does
+	redundant bool    // it never refuses what another suggestion admits
+}
+
+// suggestions returns a suggestion for each limit of a rule.
+func (rule *Rule) suggestions(span time.Duration) []suggestion {
+	all := make([]suggestion, len(rule.Limits))
+	for i, l := range rule.Limits {
+		s := &all[i]
+		s.Limit, s.why = l, cmp.Or(unmeasured(&l, span), "was never charged")
+		for _, d := range rule.Demands {
+			if d.Limit.Label() == l.Label() && d.Limit.Period == l.Period && unmeasured(&l, span) == "" {
+				s.demand, s.Quota = d, d.Suggested()
+			}
+		}
+	}
+	for i := range all {
+		for j := range all {
+			all[i].redundant = all[i].redundant || i != j && !all[j].redundant && all[i].Redundant(&all[j].Limit)
+		}
+	}
+	return all
+}
+
+// WriteSuggestions writes what keys asked for under each limit, which limits would have refused how
+// much, and the YAML of those that refuse the highest 1 % of the keys. It reports whether there are any.
+func (r *Report) WriteSuggestions(w io.Writer) (some bool) {
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	var yaml []string
+	for _, rule := range r.Rules {
+		var limits []string
+		for _, s := range rule.suggestions(r.To.Sub(r.From)) {
+			if s.demand == nil {
+				p("\nrule %s: no suggestion for %s, which %s", rule.Name, describe([]quota.Limit{s.Limit}), s.why)
+			} else {
+				s.demand.write(p, rule.Name)
+				some = true
+			}
+			if s.redundant {
+				p("  %s is left out: another limit of the rule refuses at least as much", yamlOf(s.Limit))
+				continue
+			}
+			limits = append(limits, yamlOf(s.Limit))
+		}
+		if len(limits) > 0 {
+			yaml = append(yaml, fmt.Sprintf("  - name: %s\n    config: [%s]", yamlName(rule.Name), strings.Join(limits, ", ")))
+		}
+	}
+	if !some {
+		return false
+	}
+	p("\nLimits that 99 %% of the keys never exceeded, as config of the rules:\n\nlimits:\n%s", strings.Join(yaml, "\n"))
+	p("\nBefore you use them: the log has the past, perhaps with an attack or a holiday in it; give people" +
+		" room to grow, and begin with enforce: 0%%.")
+	return true
+}
+
+// Suggested returns rules with the suggested limits.
+func (r *Report) Suggested(rules []weir.Rule) []weir.Rule {
+	rules = slices.Clone(rules)
+	for _, rule := range r.Rules {
+		at := slices.IndexFunc(rules, func(o weir.Rule) bool { return o.Name == rule.Name })
+		rules[at].Limits = nil
+		for _, s := range rule.suggestions(r.To.Sub(r.From)) {
+			if !s.redundant {
+				rules[at].Limits = append(rules[at].Limits, s.Limit)
+			}
+		}
+	}
+	return rules
+}
+
+func (d *Demand) write(p func(format string, args ...any), rule string) {
+	about := ""
+	if d.Share > 1 {
+		about = "about "
+	}
+	p("\nrule %s, in whole periods of %s: %s%s", rule, period.Name(d.Limit.Period), about, many(d.Keys, "key"))
+	p("  the most units of a key in a period: p50 %s, p90 %s, p99 %s, all %s", digits(d.Peak(500)),
+		digits(d.Peak(900)), digits(d.Peak(990)), digits(d.Peak(1000)))
+	s := d.Suggested()
+	for _, most := range slices.Compact(slices.Sorted(slices.Values([]int64{d.Peak(900), s, d.Peak(1000)}))) {
+		keys, units := d.Refused(most)
+		n := int64(keys*float64(d.Keys) + 0.5)
+		p("  a limit of %s refuses %s%s of %s (%s), and %.2g %% of all units", digits(most), about, digits(n),
+			many(d.Keys, "key"), share(n, d.Keys), 100*units)
+	}
+	if top := d.Peak(1000); top >= 5*d.Peak(990) {
+		p("  %s had %s: an attack, a crawler or a proxy? One such key does not raise the suggestion, many do",
+			strconv.Quote(d.Top), digits(top))
+	}
+	if d.Share > 1 {
+		p("  one of %s keys was counted, chosen by a hash: a rare key with more units may be missing", digits(d.Share))
+	}
+	if d.Keys < 100 {
+		p("  fewer than 100 keys: p99 is the key that had the most")
+	}
+}
+
+// plainName matches names that need no quotes in YAML.
+var plainName = regexp.MustCompile("^[A-Za-z][-_0-9A-Za-z]*$")
+
+// yamlName returns the name of a rule as in a limits file.
+func yamlName(name string) string {
+	switch strings.ToLower(name) {
+	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
+	default:
+		if plainName.MatchString(name) {
+			return name
+		}
+	}
+	return strconv.Quote(name)
+}
+
+// yamlOf returns a limit as in a limits file.
+func yamlOf(l quota.Limit) string {
+	name, of := l.Name, period.Name(l.Period)
+	if l.Algorithm.Name() == "calendar" {
+		of = map[string]string{"1d": "day", "7d": "week", "30d": "month"}[of]
+		if name == of {
+			name = ""
+		}
+	}
+	text := fmt.Sprintf("limit: %d, period: %s", l.Quota, of)
+	if name != "" {
+		text = fmt.Sprintf("name: %q, %s", name, text)
+	}
+	if l.Burst > 0 {
+		text += fmt.Sprintf(", burst: %d", l.Burst)
+	}
+	return "{" + text + "}"
+}

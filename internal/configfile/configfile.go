@@ -1,0 +1,142 @@
+// Package configfile has helpers for the readers of configuration files: the tokens of a YAML file, where
+// a node or an error of it is, a check of symbolic links, and suggestions for misspelled names.
+package configfile
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/token"
+)
+
+// A Fault is an error in a file. Line and Column count from 1.
+type Fault struct {
+	Line, Column int
+	Text         string
+}
+
+// Tokens returns the tokens of a YAML file, in which lists and mappings in one line are nested no deeper
+// than most.
+func Tokens(data []byte, most int) (token.Tokens, *Fault) {
+	for i, line := range bytes.Split(data, []byte("\n")) {
+		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
+			return nil, &Fault{i + 1, 1, "the line is not UTF-8 text"}
+		}
+	}
+	tokens := lexer.Tokenize(string(data))
+	if t := tooDeep(tokens, most); t != nil {
+		return nil, &Fault{t.Position.Line, t.Position.Column, "nested too deeply"}
+	}
+	return tokens, nil
+}
+
+// FaultOf returns an error of the YAML library, with its place if that is known.
+func FaultOf(err error) Fault {
+	f := Fault{1, 1, err.Error()}
+	var syntax interface { // yaml.Error, whose package package admin need not compile
+		error
+		GetMessage() string
+		GetToken() *token.Token
+	}
+	if errors.As(err, &syntax) {
+		f.Text = syntax.GetMessage()
+		if t := syntax.GetToken(); t != nil && t.Position != nil {
+			f.Line, f.Column = t.Position.Line, t.Position.Column
+		}
+	}
+	return f
+}
+
+// First returns the first token of a node. GetToken of a mapping would return its first colon.
+func First(n ast.Node) *token.Token {
+	switch v := n.(type) {
+	case nil:
+		return nil
+	case *ast.MappingNode:
+		if !v.IsFlowStyle && len(v.Values) > 0 {
+			return First(v.Values[0].Key)
+		}
+	case *ast.MappingValueNode:
+		return First(v.Key)
+	}
+	return n.GetToken()
+}
+
+// tooDeep returns the token at which lists and mappings in one line are nested deeper than
+// most, or nil. The time and the memory of the parser grow with the square of that depth.
+// Nesting by indentation needs no bound, because it takes more bytes the deeper it is.
+func tooDeep(tokens token.Tokens, most int) *token.Token {
+	flow, entries, line := 0, 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			flow++
+		case token.SequenceEndType, token.MappingEndType:
+			flow--
+		case token.SequenceEntryType: // "- - - x" is three lists in one line
+			if t.Position.Line != line {
+				line, entries = t.Position.Line, 0
+			}
+			entries++
+		}
+		if flow > most || entries > most {
+			return t
+		}
+	}
+	return nil
+}
+
+// LeadOut reports whether symbolic links lead from name, which is below the directory dir, to
+// a file that is not below it. It reports true if it cannot find out.
+func LeadOut(dir, name string) bool {
+	below, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return true
+	}
+	target, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return true
+	}
+	rest, err := filepath.Rel(below, target)
+	return err != nil || !filepath.IsLocal(rest)
+}
+
+// Nearest returns the first of the known names that takes the fewest edits to make from
+// name, or "" if all of them take more than most edits. An edit inserts, removes or replaces
+// a byte, or swaps two neighbours (optimal string alignment); upper and lower case are the
+// same. Each comparison takes time in proportion to the product of the lengths.
+func Nearest(name string, known []string, most int) (nearest string) {
+	for _, k := range known {
+		if n := distance(strings.ToLower(name), strings.ToLower(k)); n <= most {
+			nearest, most = k, n-1
+		}
+	}
+	return nearest
+}
+
+func distance(a, b string) int {
+	prev2, prev, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := range len(a) {
+		row[0] = i + 1
+		for j := range len(b) {
+			step := 1
+			if a[i] == b[j] {
+				step = 0
+			}
+			row[j+1] = min(prev[j+1]+1, row[j]+1, prev[j]+step)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], prev2[j-1]+1)
+			}
+		}
+		prev2, prev, row = prev, row, prev2
+	}
+	return prev[len(b)]
+}

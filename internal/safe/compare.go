@@ -1,0 +1,20 @@
+package safe
+
+import "reflect"
+
+// Comparable reports whether x == x holds: it is false if the comparison would panic, and for NaN.
+// It allocates nothing, whereas reflect.Value.Comparable does for a struct.
+func Comparable(x any) (ok bool) {
+	if x == nil {
+		return true
+	}
+	if !reflect.TypeOf(x).Comparable() {
+		return false
+	}
+	defer func() { _ = recover() }() // a field may hold a value that cannot be compared
+	y := x
+	return x == y
+}
+
+// Equal reports whether a and b are the same value, and false if they cannot be compared.
+func Equal[T any](a, b T) bool { return Comparable(a) && any(a) == any(b) }

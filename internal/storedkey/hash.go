@@ -1,0 +1,34 @@
+package storedkey
+
+// HashName adds the name of a rule, a limit or an algorithm, or its bytes, to a hash. Hashes that
+// differ still differ after the same name was added, because each step can be undone. Keys, which
+// clients choose, need a hash with a secret.
+func HashName[S string | []byte](h uint64, s S) uint64 {
+	h ^= uint64(len(s))
+	for ; len(s) > 8; s = s[8:] {
+		h = scramble(h ^ word(s[:8]))
+	}
+	return scramble(h ^ word(s))
+}
+
+// scramble spreads the change of any bit over all bits. One multiplication would hardly
+// spread the upper bits of a word, which hold the last letters of a name.
+func scramble(h uint64) uint64 {
+	h *= 0x9e3779b97f4a7c15
+	h = (h ^ h>>32) * 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// word returns up to 8 bytes as a number. Two different strings of the same length have
+// different numbers.
+func word[S string | []byte](s S) uint64 {
+	if len(s) == 8 {
+		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	}
+	var w uint64
+	for i := range len(s) {
+		w = w<<8 | uint64(s[i])
+	}
+	return w
+}
