@@ -17,14 +17,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Refused requests below /v1/ get a short text, and all other refused requests get the
+// Refused requests below /v1/ get the body of that API, and all other refused requests get the
 // answer of Refuse.
 func ExampleRefuse() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
 		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasPrefix(r.URL.Path, "/v1/") {
-				http.Error(w, "slow down", http.StatusTooManyRequests)
+				weir.FromContext(r.Context()).RefuseJSON(w, r, map[string]string{"error": "slow down"})
 				return
 			}
 			weir.Refuse(w, r)
@@ -41,7 +41,7 @@ func ExampleRefuse() {
 	}
 	// Output:
 	// 404 text/plain; charset=utf-8
-	// 429 text/plain; charset=utf-8
+	// 429 application/json
 	// 429 application/problem+json
 }
 
@@ -93,10 +93,10 @@ func ExampleRefundErrors() {
 	// Output: 502 502 502 200 200 429
 }
 
-func ExampleFreePreflight() {
+func ExampleRule_freePreflights() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)},
-		Cost: weir.FreePreflight(nil),
+		FreePreflights: true,
 	}}})
 	if err != nil {
 		fmt.Println(err)
@@ -142,6 +142,31 @@ func ExampleByHeader() {
 
 // All clients share one quota. It protects what the server can do, and one client can use it up, so
 // a second rule limits each client.
+// Requests of low urgency leave 3 of 10 units to the others of their client.
+func ExampleByUrgency() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.FixedWindow(10, 1000*time.Hour)},
+		Class: weir.ByUrgency(), Headroom: map[string]int{"5": 30, "6": 30, "7": 30},
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	handler := limiter.Handler(http.NotFoundHandler())
+	admitted := map[string]int{}
+	for _, priority := range []string{"u=7", "u=1"} {
+		for range 10 {
+			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+			r.Header.Set("Priority", priority)
+			if handler.ServeHTTP(w, r); w.Code != http.StatusTooManyRequests {
+				admitted[priority]++
+			}
+		}
+	}
+	fmt.Println(admitted)
+	// Output: map[u=1:3 u=7:7]
+}
+
 func ExampleGlobal() {
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
 		{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(3, time.Hour)}},
@@ -188,4 +213,47 @@ func ExamplePercent() {
 	// enforced for 0% refused about 0 true
 	// enforced for 10% refused about 100 true
 	// enforced for 100% refused about 1000 true
+}
+
+type account struct{}
+
+// authenticate finds the account of a request. In a program it checks the password, too.
+func authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, _, _ := r.BasicAuth()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), account{}, name)))
+	})
+}
+
+// Every account may send two requests an hour, and all accounts together 1000 a second. A request
+// that the limit of an account refuses spends nothing of what all accounts share.
+func Example() {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{
+		{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}},
+		{Name: "account", Key: weir.ByContext(account{}), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	items := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		decisions := weir.FromContext(r.Context()).Decisions // one for each limit, in the order of the rules
+		fmt.Fprintln(w, decisions[1].Remaining, "requests left")
+	})
+	handler := authenticate(limiter.Handler(items)) // with chi: r.Use(authenticate, limiter.Handler)
+
+	for _, name := range []string{"ada", "ada", "ada", "bob"} {
+		r, w := httptest.NewRequest("GET", "/items", nil), httptest.NewRecorder()
+		r.SetBasicAuth(name, "secret")
+		handler.ServeHTTP(w, r)
+		if w.Code == http.StatusTooManyRequests {
+			fmt.Println(name, "is refused")
+			continue
+		}
+		fmt.Print(name, ": ", w.Body)
+	}
+	// Output:
+	// ada: 1 requests left
+	// ada: 0 requests left
+	// ada is refused
+	// bob: 1 requests left
 }

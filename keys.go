@@ -2,20 +2,40 @@ package weir
 
 import (
 	"cmp"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"hash"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/jsonbody"
 )
 
 // A KeyFunc returns the key whose quota a request spends. Requests with the same key share a quota.
 // If ok is false, the request has no key, and Rule.NoKey decides what happens to it. A KeyFunc must
-// be safe for concurrent use. Package keys provides more KeyFuncs.
+// be safe for concurrent use.
+//
+// Use [ByContext] for accounts that middleware has authenticated. [ByJSON], [ByCookie] and
+// [ByBasicAuthUser] read values that clients can forge, so limit each client address as well.
+// [Folded] ignores letter case, and [Hashed] keeps secrets and names out of the store. [ByRoute] and [ByMethod] use a request's route
+// or method as its key. To give each client a separate quota per route or method, combine the route
+// or method with the client's key: see [Join]. [ByPathValue] uses part of the path as the key, such
+// as a tenant name.
 //
 // The key may share memory with the request, so clone it if you keep it. It may be as long as
 // net/http allows, but a Limiter replaces long keys with a digest: see [quota.Charge.StoredKey].
@@ -42,6 +62,10 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // sends X-Forwarded-For or Forwarded, or if more than half of these requests contain at least one
 // of the two fields. It is logged once per process and contains no addresses.
 //
+// If the first 200 requests through trusted proxies all have the same address, a proxy probably does
+// not forward its clients' addresses. A warning, also once per process, then names the fields in which
+// the last of these requests has an address.
+//
 // Requests whose client address cannot be determined are still limited. If an entry is not an IP
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are
 // trusted, the key is the leftmost one. Peers without an IP address, such as those on a Unix
@@ -49,11 +73,62 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // trusted prefixes.
 //
 // ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
-// addresses. If a chi middleware has already determined the client's address, use weirchi.ClientIP.
-// Package keys supports other network sizes and the Forwarded field.
+// addresses. For other network sizes use [ByIPPrefix], for the Forwarded field [ByForwarded], and for
+// an address that your own function or a middleware of chi has found, [ByAddr] or weirchi.ClientIP.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
+}
+
+// ByIPPrefix is like [ByIP], but groups addresses into networks of the given sizes. The
+// arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
+// client that owns a larger network gets a separate quota for each network of this size within the
+// larger one.
+func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
+	size := addr.CheckedSizes("weir: ByIPPrefix", ipv4, ipv6)
+	proxies := addr.NewProxies("weir: ByIPPrefix", addr.ForwardedFor, trusted)
+	return func(r *http.Request) (string, bool) { return proxies.Key(r, size), true }
+}
+
+// ByForwarded is like [ByIP], but for proxies that write the Forwarded field (RFC 7239)
+// instead of X-Forwarded-For. It never reads X-Forwarded-For, because a proxy that sets only one of
+// these fields may forward the other exactly as the client sent it.
+//
+// ByForwarded reads the field's elements from right to left, as long as each of them comes from a
+// trusted proxy. It stops at an element whose "for" parameter is hidden ("_gazonk"), "unknown",
+// missing or not an address. The key is then the address of the proxy that sent the element. Ports
+// are ignored.
+func ByForwarded(trusted ...netip.Prefix) KeyFunc {
+	proxies := addr.NewProxies("weir: ByForwarded", addr.Forwarded, trusted)
+	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
+}
+
+// ClientAddr returns a function that finds the client's address in the same way as [ByIP]. Its
+// result ok is false if the client has no address, as on a Unix socket.
+func ClientAddr(trusted ...netip.Prefix) func(r *http.Request) (client netip.Addr, ok bool) {
+	return addr.NewProxies("weir: ClientAddr", addr.ForwardedFor, trusted).Addr
+}
+
+// ForwardedAddr returns a function that finds the client's address in the same way as
+// [ByForwarded]. Its result ok is false if the client has no address, as on a Unix socket.
+func ForwardedAddr(trusted ...netip.Prefix) func(r *http.Request) (client netip.Addr, ok bool) {
+	return addr.NewProxies("weir: ForwardedAddr", addr.Forwarded, trusted).Addr
+}
+
+// ByAddr is like [ByIPPrefix], but it obtains the client's address by calling find, which must be
+// safe for concurrent use. If find returns no address, the request has no key.
+func ByAddr(find func(r *http.Request) (client netip.Addr, ok bool), ipv4, ipv6 int) KeyFunc {
+	size := addr.CheckedSizes("weir: ByAddr", ipv4, ipv6)
+	if find == nil {
+		panic("weir: ByAddr: find is nil")
+	}
+	return func(r *http.Request) (string, bool) {
+		a, ok := find(r)
+		if !ok || !a.IsValid() {
+			return "", false
+		}
+		return size.Key(addr.Outside(a), ""), true
+	}
 }
 
 // ByHeader uses the value of a header field as the key. If the field has several values, the first
@@ -65,7 +140,7 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 //
 // If clients can choose the value freely, they can obtain a fresh quota for each request or spend
 // another client's quota. Use ByHeader only for values that have been verified or that only a proxy
-// can set. For secrets, use keys.Hashed.
+// can set. For secrets, use [Hashed].
 func ByHeader(name string) KeyFunc {
 	if name == "" {
 		panic("weir: ByHeader: name is empty")
@@ -81,13 +156,220 @@ func ByHeader(name string) KeyFunc {
 	}
 }
 
+// ByCookie uses a cookie's value as the key. As with [ByHeader], the client chooses the value,
+// and a request without the cookie has no key.
+func ByCookie(name string) KeyFunc {
+	if name == "" {
+		panic("weir: ByCookie: name is empty")
+	}
+	return func(r *http.Request) (string, bool) {
+		c, err := r.Cookie(name)
+		if err != nil {
+			return "", false
+		}
+		return nonempty(c.Value)
+	}
+}
+
+// ByBasicAuthUser uses the HTTP Basic authentication user name as the key, in lower case without
+// surrounding spaces: see [Folded]. A request without a user name has no key. ByBasicAuthUser does
+// not check the password. Unless an earlier handler checks it, any client can spend a user's quota
+// by sending the user's name. The quota limits password guessing, but strangers can lock the user
+// out by exhausting the quota. To prevent this, combine this function with [ByIP]: see [Join].
+func ByBasicAuthUser() KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		user, _, _ := r.BasicAuth()
+		return nonempty(fold(user))
+	}
+}
+
+// unreadable is the key of requests in whose body ByJSON cannot read the value.
+const unreadable = "unreadable"
+
+// ByJSON uses a field of the JSON request body as the key, such as the user name in a login
+// request. The body must be an object. A field of a nested object is named by its path. For
+// example, "params.name" is the tool that an MCP client calls. If a name contains a dot, escape the
+// dot: "a\.b". Names match regardless of case, dashes and underscores, because the most lenient
+// decoders, such as encoding/json/v2 with case:ignore, ignore all three. The value must be a string,
+// or a number without a fraction or exponent. The key is the value in lower case without surrounding
+// spaces, so a client gets no fresh quota by sending "Ann@Example.com ": see [Folded].
+//
+// ByJSON reads at most the first max bytes of the body. The handler can still read the whole body,
+// and receives any read error that ByJSON encountered. The rule is charged before the rest of the
+// body arrives. A slow client can delay its own request for as long as the server's ReadTimeout
+// allows.
+//
+// If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
+// This happens if the body is longer than max bytes, is truncated, is nested more deeply than
+// encoding/json allows, is not UTF-8, or is not a JSON object (a JSON-RPC batch, for example, is an
+// array). It also happens if the body contains the field twice, if the field's value has another
+// type, or if the request declares a body but does not send it, as in forward auth. A body of unknown
+// length (chunked) must be shorter than max bytes. ByJSON ignores the Content-Type, because many
+// handlers do.
+//
+// A request has no key if the body is empty, if the field or an object on its path is missing or
+// null, or if the field is an empty string. Use [FirstOf] to give such requests another key.
+//
+// Anyone can spend another user's quota by sending that user's name: see [ByBasicAuthUser].
+//
+// For an outgoing request with a GetBody function, ByJSON reads the copy of the body that GetBody
+// returns. ByJSON panics if the field's path or a name in it is empty, or if max is less than 1.
+func ByJSON(field string, max int64) KeyFunc {
+	path := strings.Split(strings.ReplaceAll(field, `\.`, "\x00"), ".")
+	for i, name := range path {
+		path[i] = strings.ReplaceAll(name, "\x00", ".")
+	}
+	switch {
+	case slices.Contains(path, ""):
+		panic(fmt.Sprintf("weir: ByJSON: field is %q; want a name on each side of a dot", field))
+	case max < 1:
+		panic(fmt.Sprintf("weir: ByJSON: max is %d; want at least 1", max))
+	}
+	return func(r *http.Request) (string, bool) {
+		if r.ContentLength > max {
+			return unreadable, true
+		}
+		value, ok := jsonbody.Peek(r, max).At(path...)
+		if !ok {
+			return unreadable, true
+		}
+		return nonempty(fold(value))
+	}
+}
+
+// ByMethod uses the HTTP method as the key. Methods for which net/http has no constant share the
+// key "other", so clients cannot obtain a fresh quota by inventing methods.
+func ByMethod() KeyFunc {
+	return func(r *http.Request) (string, bool) {
+		switch r.Method {
+		case "": // an outgoing request with the default method
+			return http.MethodGet, true
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+			return r.Method, true
+		}
+		return "other", true
+	}
+}
+
+// ByUrgency uses the urgency in the Priority header field (RFC 9218) as the key, from "0" for the most
+// urgent requests to "7". A request without a valid urgency has the key "3". It is for Rule.Class, and
+// for clients that have no reason to exaggerate, such as those whose own quota the classes share.
+func ByUrgency() KeyFunc { return urgency }
+
+func urgency(r *http.Request) (string, bool) { return strconv.Itoa(headers.Urgency(r.Header)), true }
+
+// ByRoute uses the route as the key: the pattern in r.Pattern that matched the request, such as
+// "/users/{id}". The key does not include the method, and includes the host only with net/http. To
+// count methods such as GET and POST separately, combine ByRoute and [ByMethod]: see [Join].
+//
+// Routers set r.Pattern when they find the route. With net/http, middleware that uses ByRoute must
+// therefore wrap a route's handler, not the mux. With chi, it works in r.With. In r.Use, put
+// weirchi.FindRoute in front of it; otherwise the key of a request in a subrouter is the pattern of
+// the mount.
+//
+// Requests that match no route share the key "unmatched". If the middleware wraps a net/http mux,
+// all requests have this key. If none of the first 200 requests has a route, a warning is logged to
+// [slog.Default].
+func ByRoute() KeyFunc {
+	var unmatched atomic.Int32 // requests, until one has a route; then firstRequests or a little more
+	return func(r *http.Request) (string, bool) {
+		found := route(r.Pattern)
+		switch {
+		case unmatched.Load() >= firstRequests:
+		case found != "":
+			unmatched.Store(firstRequests)
+		case unmatched.Add(1) == firstRequests:
+			slog.Warn("weir: route missing in each of the first 200 requests", "function", "weir.ByRoute", "effect", "they share the key unmatched",
+				"likely", "the limiter runs before the router has found the route", "fix", "put the limiter around the handler of each route, or with chi behind weirchi.FindRoute")
+		}
+		return cmp.Or(found, "unmatched"), true
+	}
+}
+
+// firstRequests is how many requests without a route ByRoute sees before it warns.
+const firstRequests = 200
+
+// route returns a pattern without its method.
+func route(pattern string) string {
+	if i := strings.IndexAny(pattern, " \t"); i > 0 && pattern[0] != '/' {
+		return strings.TrimLeft(pattern[i:], " \t") // the pattern is "GET /x"; patterns of chi begin with a slash
+	}
+	return pattern
+}
+
+// ByPathValue uses the value of a wildcard in the route as the key. It calls
+// [http.Request.PathValue], which works with net/http and with chi. The value exists only after the
+// router has run, so with chi, use r.With, not r.Use, on the router that matches the route. If the
+// value is missing or empty, the request has no key.
+//
+// The key is the value without percent-encoding, so /users/alice and /users/alic%65 have the same
+// key. Some routers decode the value, and others do not. ByPathValue therefore decodes a value
+// until no valid escape is left in it, so a value that itself contains one, such as "alic%65", also
+// has the key "alice".
+func ByPathValue(name string) KeyFunc {
+	if name == "" {
+		panic("weir: ByPathValue: name is empty")
+	}
+	return func(r *http.Request) (string, bool) { return nonempty(unescape(r.PathValue(name))) }
+}
+
+// unescape decodes s until no percent-encoded byte is left.
+func unescape(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	b, start := make([]byte, len(s)), len(s) // b[start:] is decoded
+	for i := len(s) - 1; i >= 0; i-- {       // a decoded % may begin another escape, with what follows it
+		c := [1]byte{s[i]}
+		for c[0] == '%' && start+2 <= len(b) {
+			if _, err := hex.Decode(c[:], b[start:start+2]); err != nil {
+				break
+			}
+			start += 2
+		}
+		start--
+		b[start] = c[0]
+	}
+	return string(b[start:])
+}
+
+// ByContext uses the value that the request's context holds for the given context key: for example,
+// the user that authentication middleware stored there. The value must be a [fmt.Stringer], or have
+// a string or integer type. If it is missing, empty or of another type, the request has no key.
+func ByContext(key any) KeyFunc {
+	if key == nil {
+		panic("weir: ByContext: key is nil")
+	}
+	return func(r *http.Request) (string, bool) {
+		value := r.Context().Value(key)
+		v := reflect.ValueOf(value)
+		if v.Kind() == reflect.Pointer && v.IsNil() {
+			return "", false // the String method of a nil pointer may panic
+		}
+		s, isStringer := value.(fmt.Stringer)
+		switch {
+		case isStringer:
+			return nonempty(s.String())
+		case v.Kind() == reflect.String:
+			return nonempty(v.String())
+		case v.CanInt():
+			return strconv.FormatInt(v.Int(), 10), true
+		case v.CanUint():
+			return strconv.FormatUint(v.Uint(), 10), true
+		}
+		return "", false
+	}
+}
+
 // Global limits all requests together by giving them the same key, the empty string.
 func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
 
-func isGlobal(key KeyFunc) bool {
-	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(global).Pointer()
+// is reports whether two functions, which close over nothing, are the same.
+func (key KeyFunc) is(other KeyFunc) bool {
+	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(other).Pointer()
 }
 
 // Join combines several keys into one. A request has a key only if every function returns one. The
@@ -127,7 +409,7 @@ func Join(keys ...KeyFunc) KeyFunc {
 // If clients can omit or forge the earlier keys, the last key should be one that they can neither
 // omit nor forge:
 //
-//	weir.FirstOf(keys.ByContext(userKey{}), weir.ByIP())
+//	weir.FirstOf(weir.ByContext(userKey{}), weir.ByIP())
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	keys = checked("FirstOf", keys)
 	return func(r *http.Request) (string, bool) {
@@ -137,6 +419,94 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 			}
 		}
 		return "", false
+	}
+}
+
+// Folded ignores the letter case of a key and the spaces around it, because most servers do so when
+// they look up a user. Otherwise a client would get a fresh quota for the same account by sending
+// "Ann" instead of "ann". If nothing else is left of a key, the request has no key:
+//
+//	weir.Folded(weir.ByHeader("X-User"))
+//
+// Two letters are the same if [strings.EqualFold] says so, which is Unicode's simple case folding:
+// "ſ" is "s", and "ς" is "σ". The key is in lower case. Spaces are those of [strings.TrimSpace].
+// Folded keeps all other differences, such as accents, dots, plus signs, spaces within the key, and
+// the same letter in another Unicode normalization form or of full width. If your server ignores
+// one of them, write a KeyFunc that ignores it too, for example with the profile UsernameCaseMapped
+// of golang.org/x/text/secure/precis.
+func Folded(key KeyFunc) KeyFunc {
+	if key == nil {
+		panic("weir: Folded: key is nil")
+	}
+	return func(r *http.Request) (string, bool) {
+		k, ok := key(r)
+		if !ok {
+			return "", false
+		}
+		return nonempty(fold(k))
+	}
+}
+
+// fold allocates nothing if it changes nothing.
+func fold(key string) string { return strings.Map(foldRune, strings.TrimSpace(key)) }
+
+func foldRune(r rune) rune {
+	if r < utf8.RuneSelf {
+		return unicode.ToLower(r)
+	}
+	first := r // of the letters that are the same
+	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+		first = min(first, other)
+	}
+	return unicode.ToLower(first)
+}
+
+// Hashed replaces each key with its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
+// encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
+// API keys, and cannot test guesses without the secret, which must have at least 16 bytes, chosen at
+// random. Processes that share a store need the same secret. If the secret changes, every key's
+// count starts again at 0. If the argument key finds no key in a request, neither does the returned
+// function. To make user names one key whatever their case, pass a [Folded] key.
+func Hashed(secret []byte, key KeyFunc) KeyFunc {
+	if key == nil {
+		panic("weir: Hashed: key is nil")
+	}
+	hashed := hasher("Hashed", secret)
+	return func(r *http.Request) (string, bool) {
+		k, ok := key(r)
+		if !ok {
+			return "", false
+		}
+		return hashed(k), true
+	}
+}
+
+// HashedKey returns the key that [Hashed] makes of a key such as "alice". Pass it to Limiter.Unban
+// and to other functions that take a rule's key:
+//
+//	found, err := limiter.Unban(ctx, "user", weir.HashedKey(secret, "alice"))
+func HashedKey(secret []byte, key string) string { return hasher("HashedKey", secret)(key) }
+
+// hasher returns the function that hashes keys, which is safe for concurrent use. name is the name
+// of the calling function.
+func hasher(name string, secret []byte) func(key string) string {
+	if len(secret) < 16 {
+		panic(fmt.Sprintf("weir: %s: secret has %d bytes; want at least 16, chosen at random", name, len(secret)))
+	}
+	secret = slices.Clone(secret)
+	type state struct {
+		mac hash.Hash
+		buf []byte // reused, because the argument of an interface method is allocated each time otherwise
+	}
+	pool := sync.Pool{New: func() any { return &state{mac: hmac.New(sha256.New, secret)} }}
+	return func(key string) string {
+		h := pool.Get().(*state)
+		defer pool.Put(h)
+		h.mac.Reset()
+		h.buf = append(h.buf[:0], key...)
+		h.mac.Write(h.buf)
+		h.buf = h.mac.Sum(h.buf[:0])
+		return base64.RawURLEncoding.EncodeToString(h.buf[:16])
 	}
 }
 
@@ -156,31 +526,56 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 	return slices.Clone(keys)
 }
 
-// FreePreflight returns a Rule.Cost function that makes CORS preflight requests free. For other
-// requests, the returned function calls cost, or returns 1 if cost is nil. A preflight is free only
-// if it looks like one sent by a browser: an OPTIONS request with Origin and
-// Access-Control-Request-Method, but without a body or any of the fields Authorization,
-// Proxy-Authorization, Cookie, Expect and Upgrade. Even a free preflight is refused if its key is
-// denied or banned. Without FreePreflight, preflights are charged like other requests, because
-// clients could otherwise send any number of them. CORS middleware in front of the Limiter answers
-// preflights before they are charged.
-func FreePreflight(cost func(r *http.Request) int64) func(r *http.Request) int64 {
-	return func(r *http.Request) int64 {
-		switch {
-		case preflight(r):
-			return 0
-		case cost == nil:
-			return 1
-		}
-		return cost(r)
+// KeyList returns a function that reports whether a list contains a key. To use it in Rule.ForKey,
+// pass it to [When]. For a list of addresses, prefer an [AddrList].
+//
+// An entry that is an address, such as "192.0.2.7", or a network, such as "10.0.0.0/8", matches all
+// keys that equal the entry or lie within it. The entry "tenant-a/*" matches all keys with the
+// prefix "tenant-a/". Any other entry matches only that exact key, and its quota.Charge.StoredKey.
+//
+// Entries are compared with the rule's whole key. With ByIP, the key of an IPv6 client is a /64
+// network, so the entry "2001:db8::1" matches no key, and a denylist with this entry refuses
+// nobody. With ByIPPrefix(32, 128), the entry does match. The keys of Join, FirstOf and Global are
+// never addresses. To list clients by address, whatever their keys are, use an [AddrList].
+//
+// KeyList returns an error for an entry that would match every key, or could never match any key.
+// Examples are "*", "", a malformed network, and an address with a port, a zone or spaces. To
+// obtain the reason, which names the entry, call errors.Unwrap on the error.
+func KeyList(entries ...string) (has func(key string) bool, err error) {
+	l, err := addr.NewList(entries)
+	if err != nil {
+		return nil, fmt.Errorf("weir: list: %w", err)
 	}
+	return l.Has, nil
 }
 
-// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
-// without a body or credentials (Fetch standard, CORS-preflight request). A client
-// certificate belongs to the connection and is ignored.
-func preflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
-		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
+// AddrList returns a function that reports whether a list contains the client address of a request,
+// which it obtains by calling find. To use it in Rule.Policy, pass it to [When]. The list is
+// compared with the request's client address, not with the rule's key, and does not contain a
+// request without a client address. The argument find is usually the result of [ClientAddr], called
+// with the same trusted proxies as ByIP.
+//
+// Entries are addresses such as "192.0.2.7" and "2001:db8::1", and networks such as "10.0.0.0/8". An
+// IPv4-mapped IPv6 address is equivalent to the IPv4 address that it contains. Any other entry is an
+// error; its text says what to list instead.
+func AddrList(find func(r *http.Request) (client netip.Addr, ok bool), entries ...string) (has func(r *http.Request) bool, err error) {
+	if find == nil {
+		return nil, errors.New("weir: AddrList: find is nil")
+	}
+	var networks addr.Networks[struct{}]
+	for _, e := range entries {
+		network, ok, err := addr.Entry(e)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("weir: list: %w", err)
+		case !ok:
+			return nil, fmt.Errorf("weir: list: entry %q is neither an address such as 192.0.2.7 nor a network such as 10.0.0.0/8", e)
+		}
+		networks.Add(network, struct{}{})
+	}
+	return func(r *http.Request) bool {
+		a, ok := find(r)
+		a = addr.Outside(a)
+		return ok && a.IsValid() && networks.Hold(netip.PrefixFrom(a, a.BitLen()), nil)
+	}, nil
 }

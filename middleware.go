@@ -1,15 +1,89 @@
+// Package weir provides rate limiting for HTTP servers and clients.
+//
+//	package main
+//
+//	import (
+//		"fmt"
+//		"log"
+//		"net/http"
+//		"time"
+//
+//		"github.com/seed83679106/weir"
+//		"github.com/seed83679106/weir/algorithms"
+//		"github.com/seed83679106/weir/memstore"
+//	)
+//
+//	func main() {
+//		store := memstore.New(memstore.Options{})
+//		limit := weir.Middleware(store, "search", weir.ByIP(), algorithms.GCRA(100, time.Minute))
+//		http.Handle("GET /search", limit(http.HandlerFunc(search)))
+//		log.Fatal(http.ListenAndServe("localhost:8080", nil))
+//	}
+//
+//	func search(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "found") }
+//
+// This server accepts 100 requests a minute from each client address. The header fields of each
+// response tell the client how many requests it has left. A client that exceeds the limit receives
+// status 429 with a Retry-After field.
+//
+// # Incoming requests
+//
+// [Middleware] applies one rule. [New] accepts several rules and other [Options], and returns an
+// error instead of panicking. All rules are charged together, so a request refused by one rule
+// spends nothing under the others. [Limiter.Handler] is the middleware. Handlers can call
+// [FromContext] to find out how many requests are left. Servers that do not use http.Handler can
+// call [Limiter.Admit].
+//
+// The [KeyFunc] of a [Rule] determines which requests share a quota. [ByIP], [ByHeader], [Global],
+// [Join], [FirstOf] and others return a KeyFunc. A Rule's Policy and ForKey functions set different
+// limits for particular requests or keys. Its Cost function returns the number of units that a
+// request costs, and its Settle function adjusts the cost after the request has been served.
+//
+// # Stores
+//
+// Package memstore keeps counts in process memory. Package redisstore keeps counts in Redis, where
+// all processes share them. In production, use package stack, which falls back to memory while
+// Redis is down. If a store without such a fallback fails, Options.OnError decides what happens to
+// requests. By default, requests are allowed during an outage.
+//
+// # Outgoing requests
+//
+// [Limiter.Transport] returns an http.RoundTripper that keeps outgoing requests within the limits
+// and pauses when a server asks it to.
+//
+// # Vocabulary
+//
+//   - A rule limits requests that have the same key. The rule's name is part of every stored key.
+//   - A key is the string under which a store counts units, such as a client address or an account
+//     name.
+//   - A policy decides whether a rule limits a request, allows it without a limit, or denies it.
+//   - A penalty bans a key that is refused too often. A banned key is refused even if it has units
+//     left.
+//   - A rule in shadow mode is charged but never refuses a request.
+//
+// Package quota defines the terms limit, unit, charge, transaction and state. Package headers
+// defines the term dialect.
 package weir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/answer"
+	"github.com/seed83679106/weir/internal/outbound"
+	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/recorder"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // Options configure a Limiter. All fields except Rules may be zero.
@@ -23,7 +97,10 @@ type Options struct {
 
 	// OnLimited answers refused requests; nil means Refuse. The header fields are set before
 	// OnLimited is called. FromContext returns the decision, whose Refusal says why the request was
-	// refused. If OnError returned an error, the Reason is ReasonError.
+	// refused, by which limit and with which status. If OnError returned an error, the Reason is
+	// ReasonError. Admission.RefuseJSON sends another body. If OnLimited sets no status, the
+	// response has the Refusal's Status. The first response with a status from 200 to 299 is logged,
+	// because clients cannot tell it from that of a served request.
 	OnLimited http.Handler
 
 	// OnError decides what happens to a request whose limits could not be checked, because the
@@ -52,7 +129,8 @@ type Options struct {
 
 	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. Requests
 	// whose call to the store is in progress count too. When this number is reached, a request that
-	// exceeds a limit is refused without waiting.
+	// exceeds a limit is refused without waiting. Under a concurrency limit whose key is not Global,
+	// a tenth of this number, but at least 10, may have the same key.
 	MaxWaiting int
 
 	// Logger receives a warning with the rule's name and the Cause when the store fails or a limit
@@ -88,60 +166,74 @@ func New(store Store, o Options) (*Limiter, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	l := &Limiter{store: store, unpaid: unpaid(store), o: o, log: errorLog{logger: o.Logger}, passed: errorLog{logger: o.Logger}, instant: isInstant(store)}
-	names := map[string]bool{}
+	l := &Limiter{store: store, unpaid: unpaid(store), instant: isInstant(store), o: o}
+	l.log.logger, l.passed.logger = o.Logger, o.Logger
 	var err error
 	if l.writer, err = newWriter(o.Headers, o.Rules); err != nil {
 		return nil, err
 	}
+	names := map[string]bool{}
 	for i := range o.Rules {
 		r, err := newRule(o.Rules[i], l.writer)
 		if err == nil {
-			err = o.admit(r, names)
+			err = r.checkNames(names)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r.index, r.log = i, &l.log
-		l.rules = append(l.rules, r)
-		l.limits += len(r.policies)
-		l.settles = l.settles || r.Settle != nil
+		l.add(r)
 	}
-	for _, rider := range []rider{newShadows(l), newCosts(l), newBans(l), newFlights(l)} {
-		if rider != nil {
-			l.riders = append(l.riders, rider)
+	if s, ok := l.unpaid.(optional.Announcer); ok {
+		for _, r := range l.rules {
+			s.Announce(r.Name, r.Limits)
 		}
 	}
+	l.checks = l.costs || o.MaxWait > 0
 	l.checkWiring()
 	return l, nil
 }
 
-// unpaid returns the store that decides without granted units: see quota.Payer.
+// add adds a rule.
+func (l *Limiter) add(r *rule) {
+	r.log = &l.log
+	if r.penalty != nil {
+		r.penalty.Store = l.unpaid
+	}
+	l.rules = append(l.rules, r)
+	l.settles = l.settles || r.Settle != nil
+	l.costs = l.costs || r.Cost != nil
+	l.policies = l.policies || r.Policy != nil
+	l.bans = l.bans || r.Penalty != nil
+	l.concurrent = l.concurrent || r.Policy != nil || r.ForKey != nil || r.own.inFlight
+}
+
+// unpaid returns the store that decides without granted units: see optional.Payer.
 func unpaid(store Store) Store {
-	if s, ok := store.(quota.Payer); ok {
+	if s, ok := store.(optional.Payer); ok {
 		return s.Unpaid()
 	}
 	return store
 }
 
-// isInstant reports whether s decides in memory: see quota.Instant.
+// isInstant reports whether s decides in memory: see optional.Instant.
 func isInstant(s Store) bool {
-	i, ok := s.(quota.Instant)
-	return ok && compare.Equal(i.Instant(), s)
+	i, ok := s.(optional.Instant)
+	return ok && safe.Equal(i.Instant(), s)
 }
 
-// admit validates a rule against the options, and against the names of earlier rules and of
-// their limits. It adds the names of r to these names.
-func (o *Options) admit(r *rule, names map[string]bool) error {
+// checkNames returns an error if the rule, or one of its limits, has the name of an earlier one, and
+// adds their names to these names.
+func (r *rule) checkNames(names map[string]bool) error {
 	if names[r.Name] {
 		return fmt.Errorf("weir: two rules are named %q", r.Name)
 	}
 	names[r.Name] = true
-	for _, p := range r.policies {
-		if p.name != r.Name && names[p.name] {
-			return fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", p.name)
+	for i := range r.own.limits {
+		name := r.own.limits[i].name
+		if name != r.Name && names[name] {
+			return fmt.Errorf("weir: header fields could not tell two limits apart: both are named %q", name)
 		}
-		names[p.name] = true
+		names[name] = true
 	}
 	return nil
 }
@@ -160,6 +252,9 @@ func (o *Options) complete() error {
 			return fmt.Errorf("weir: %s is %v; want at least 0", d.name, d.is)
 		}
 	}
+	if err := period.CheckUnit("weir: MaxWait", o.MaxWait); err != nil {
+		return err
+	}
 	if o.MaxWaiting == 0 {
 		o.MaxWaiting = 10_000
 	}
@@ -172,10 +267,9 @@ func (o *Options) complete() error {
 // Rules returns the rules that the Limiter applies. Each limit's Name is its stored name.
 func (l *Limiter) Rules() []Rule {
 	rules := make([]Rule, len(l.rules))
-	for i := range l.rules {
-		r := l.rules[i]
+	for i, r := range l.rules {
 		rules[i] = r.Rule
-		rules[i].Limits = limitsOf(r.policies)
+		rules[i].Limits = r.own.storedLimits()
 	}
 	return rules
 }
@@ -214,4 +308,403 @@ func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 		}
 	}
 	return Policy{}, fmt.Errorf("weir: there is no rule %q", rule)
+}
+
+// A Limiter applies rules to requests. It is immutable and safe for concurrent use.
+type Limiter struct {
+	store  Store
+	unpaid Store // the store for what granted units must not pay for: strikes, bans and shadow
+	rules  []*rule
+	o      Options
+	writer *headers.Writer
+
+	settles    bool // a rule has Settle
+	bans       bool // a rule has a Penalty
+	costs      bool // a rule has Cost
+	policies   bool // a rule has Policy
+	checks     bool // check has something to check in each decision
+	concurrent bool // a rule can have a concurrency limit
+	instant    bool // the store decides in memory: see isInstant
+
+	left    outbound.Remaining // what servers say that keys have left, of other units than requests
+	waiting atomic.Int64       // how many requests count towards MaxWaiting
+	lines   [256]atomic.Int64  // how many of them have keys of one hash: see lineOf
+	pool    sync.Pool          // of *decision
+
+	log    errorLog
+	passed errorLog // of requests that OnError allows, which other errors must not silence
+
+	// What the Logger was warned of: by checkNesting, by ReportUsage, by checkWriteTimeout, and by
+	// answerRefusal.
+	nested, doubled, strayUnit, lateUnit, timed, likeServed atomic.Bool
+}
+
+// serve is the way of a request: it is decided, it waits for its slot, and it is answered.
+func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	d, end, err := l.admit(r)
+	if end != nil {
+		defer end() // even if PartitionKey or the handler panics
+	}
+	h := w.Header()
+	fresh := len(h) == 0 // the response will have no other fields
+	switch {
+	case d.passed:
+		next.ServeHTTP(w, r)
+	case err == nil:
+		l.writeHeaders(h, &d.snapshot)
+		if d.refused() {
+			l.answerRefusal(w, r, d, fresh)
+		} else {
+			l.serveAdmitted(w, r, next, d, end)
+		}
+	default:
+		answer.Ended(w, r, err)
+	}
+}
+
+// admit decides a request, which then waits for its slot and begins. end is as in begin. admit
+// returns the error of the request's context if that ends first. If the request cannot be decided,
+// OnError says whether it is allowed.
+func (l *Limiter) admit(r *http.Request) (d *decision, end func(), ended error) {
+	d = l.newDecision(r)
+	switch ended = l.decide(d, l.o.MaxWait); {
+	case d.err != nil:
+		l.fail(d)
+	case ended == nil && d.why.Reason == 0:
+		end = l.begin(d)
+	}
+	d.carryBack(r)
+	if l.checks || d.outer != nil {
+		l.check(d, end)
+	}
+	return d, end, ended
+}
+
+// serveAdmitted calls the next handler for an admitted request.
+func (l *Limiter) serveAdmitted(w http.ResponseWriter, r *http.Request, next http.Handler, d *decision, end func()) {
+	settles := l.settlesAfter(d)
+	switch {
+	case !settles && len(d.claims) > 0 && (!l.o.NoFromContext || d.outer != nil):
+		l.pass(w, r, next, d)
+	case !settles:
+		l.recycle(d)
+		next.ServeHTTP(w, r)
+	default:
+		t := &ticket{end: end}
+		t.of(l, d, l.o.OnError)
+		l.recycle(d)
+		t.serve(w, r, next)
+	}
+}
+
+// pass calls a handler with a copy of the request whose context has a snapshot of the decision.
+func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, h http.Handler, d *decision) {
+	both := new(struct { // one allocation takes less time than two
+		snapshot snapshot
+		request  http.Request
+	})
+	s, inner := &both.snapshot, &both.request
+	d.saveTo(s)
+	*inner = *r.WithContext(s)
+	l.recycle(d)
+	defer recorder.CarryBack(r, inner, s, r.Body) // even if the handler panics
+	h.ServeHTTP(w, inner)
+}
+
+// A snapshot is what others may know of a decision, and keep: it never changes. It is the context
+// of handlers, in which FromContext finds it.
+type snapshot struct {
+	context.Context
+	claims    []claim
+	decisions []quota.Decision // on the limits of the claims
+	at        int64            // when they were made on the store's clock, in µs since 1970
+	wait      time.Duration
+	replicas  int       // among which the limits were divided: see quota.Result
+	why       *refusal  // &noRefusal if the request is admitted
+	ticket    *ticket   // if the request will be settled
+	front     *Limiter  // the outermost that has decided on the request: the response speaks its dialect
+	outer     *snapshot // of the Limiter around this one; nil if there is none
+
+	oneClaim    [1]claim // memory for most requests
+	oneDecision [1]quota.Decision
+}
+
+// snapshotKey is the key under which a context has the snapshot of the innermost Limiter.
+var snapshotKey = new(snapshot)
+
+func (s *snapshot) Value(key any) any {
+	if key == snapshotKey {
+		return s
+	}
+	return s.Context.Value(key)
+}
+
+// snapshotOf returns the snapshot of the innermost Limiter, or nil if there is none.
+func snapshotOf(ctx context.Context) *snapshot {
+	s, _ := ctx.Value(snapshotKey).(*snapshot)
+	return s
+}
+
+// saveTo makes s a snapshot of the decision.
+func (d *decision) saveTo(s *snapshot) {
+	s.Context, s.at, s.wait, s.replicas, s.why, s.front, s.outer = d.Context, d.at, d.tx.Wait, d.replicas, d.why, d.front, d.outer
+	if d.why.Reason != 0 {
+		why := *d.why
+		s.why = &why
+	}
+	s.claims = append(s.oneClaim[:0], d.claims...)
+	s.decisions = append(s.oneDecision[:0], d.decisions...)
+}
+
+// recycle puts d into the pool for another request. After an error, d is not recycled, because the
+// store may still use it.
+func (l *Limiter) recycle(d *decision) {
+	if d.err != nil {
+		return
+	}
+	t := &d.tx
+	if !l.instant { // such a store may have changed the charges
+		for i := range d.claims {
+			d.claims[i].policy = nil
+		}
+	}
+	d.claims, d.decisions, d.at, d.replicas = d.claims[:0], d.decisions[:0], 0, 0
+	if d.sender != nil || d.shadow != nil || d.calls != nil { // newDecision sets the other pointers
+		d.sender, d.shadow, d.calls = nil, nil, nil
+	}
+	d.took, d.banBegan, d.slept = 0, false, 0
+	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
+	t.Within, t.Wait, t.At = 0, 0, time.Time{}
+	l.pool.Put(d)
+}
+
+// An Admission is a Limiter's decision on a request. Limiter.Admit and FromContext return it. Its
+// methods may be called on a nil Admission, which FromContext returns if nothing was decided.
+type Admission struct {
+	// Transaction holds the request's charges and the Decisions on them. It has no Charges if the
+	// request was denied or if this process knew that its key was banned. If Refusal.Reason is
+	// ReasonError, its Decisions are meaningless.
+	quota.Transaction
+
+	// Refusal says why the request was refused. It is zero if the request was admitted.
+	Refusal Refusal
+
+	ticket *ticket // nil unless Admit has returned the Admission
+}
+
+// WriteHeaders sets the rate-limit header fields in the Limiter's Dialect. If the request was
+// refused, it also sets Retry-After. It does nothing for an Admission returned by FromContext,
+// because the fields are already set.
+func (a *Admission) WriteHeaders(h http.Header) {
+	if a != nil && a.ticket != nil {
+		t := a.ticket
+		t.l.writeHeaders(h, &t.snapshot)
+	}
+}
+
+// Decision returns the decision under a rule; "" stands for all rules. If several limits apply, it is
+// that of the tightest: of the limit with the longest wait or, if none refuses, with the fewest units
+// left. If the request was not charged under the rule, the Decision has Allowed set and a Remaining of
+// -1. That is also true of a nil Admission, so one line reads how many units are left:
+//
+//	left := weir.FromContext(r.Context()).Decision("account").Remaining
+func (a *Admission) Decision(rule string) (tightest quota.Decision) {
+	tightest = quota.Decision{Allowed: true, Remaining: -1}
+	if a == nil {
+		return tightest
+	}
+	found := false
+	for i, d := range a.Decisions {
+		if rule != "" && rule != a.Charges[i].Rule {
+			continue
+		}
+		if !found || d.RetryAfter > tightest.RetryAfter || d.RetryAfter == tightest.RetryAfter && d.Remaining < tightest.Remaining {
+			found, tightest = true, d
+		}
+	}
+	return tightest
+}
+
+// Context returns the context of the request passed to Admit, extended with the decision.
+// FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this context. It
+// returns nil for an Admission returned by FromContext.
+func (a *Admission) Context() context.Context {
+	if a == nil || a.ticket == nil {
+		return nil
+	}
+	return &a.ticket.snapshot
+}
+
+// Allowed reports whether the request was admitted and charged.
+func (a *Admission) Allowed() bool {
+	return a != nil && a.Refusal.Reason == 0 && a.Transaction.Allowed()
+}
+
+// RetryAfter returns how long to wait until the request could be admitted, assuming that no other
+// request spends units in the meantime. It may be quota.Never.
+func (a *Admission) RetryAfter() time.Duration {
+	if a == nil {
+		return 0
+	}
+	return max(a.Refusal.RetryAfter, a.Transaction.RetryAfter())
+}
+
+// A RefusedError is the error for a refused request. Limiter.Admit and the RoundTripper returned by
+// Limiter.Transport return it. Use errors.As to find it in a chain of errors. errors.As also finds
+// a *quota.LimitedError with the same charges.
+type RefusedError struct {
+	Admission *Admission
+}
+
+func (e *RefusedError) Error() string {
+	switch f := e.Admission.Refusal; f.Reason {
+	case ReasonBan:
+		return fmt.Sprintf("weir: rule %q has banned the key, retry after %v", f.Rule, e.RetryAfter())
+	case ReasonDeny:
+		return fmt.Sprintf("weir: rule %q denies the key", f.Rule)
+	case ReasonNoKey:
+		return fmt.Sprintf("weir: the request has no key for rule %q", f.Rule)
+	case ReasonPause:
+		return fmt.Sprintf("weir: rule %q has paused the key, retry after %v", f.Rule, e.RetryAfter())
+	case ReasonError:
+		return fmt.Sprintf("weir: rule %q could not decide", f.Rule)
+	}
+	return e.Unwrap().Error()
+}
+
+func (e *RefusedError) Unwrap() error {
+	return &quota.LimitedError{Transaction: &e.Admission.Transaction}
+}
+
+// RetryAfter returns how long to wait until the request could be admitted, assuming that no other
+// request spends units in the meantime. It may be quota.Never.
+func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
+
+// FromContext returns the decision on the request whose context is ctx, or nil if no Limiter has
+// charged or refused the request. If several Limiters have done so, it returns the innermost
+// Limiter's decision. It returns nil if Options.NoFromContext is set. The Admission must not be
+// modified. A handler can use it to do less work when few units remain. OnLimited can read its
+// Refusal to find out why the request was refused.
+func FromContext(ctx context.Context) *Admission {
+	s := snapshotOf(ctx)
+	if s == nil {
+		return nil
+	}
+	a := new(Admission)
+	s.describeIn(a)
+	return a
+}
+
+// describeIn fills in an Admission. It shares the decisions of s.
+func (s *snapshot) describeIn(a *Admission) {
+	a.Refusal, a.Wait, a.Replicas, a.Decisions = s.why.Refusal, s.wait, s.replicas, s.decisions
+	if s.at != 0 {
+		a.At = time.UnixMicro(s.at)
+	}
+	for i := range s.claims {
+		c := &s.claims[i]
+		for j := range c.limits {
+			a.Charges = append(a.Charges, c.charge(j))
+		}
+	}
+}
+
+// An Event describes one decision, or one failed attempt to make a decision.
+type Event struct {
+	Request *http.Request
+
+	// Transaction holds the charges and the decisions on them. It is never nil and must not be
+	// modified. It is reused after Observe returns, so copy what you keep. If Err is not nil, its
+	// Decisions are meaningless. If the request was denied, or if this process knew that its key
+	// was banned, the store was not called and the Transaction has no Charges.
+	Transaction *quota.Transaction
+
+	// Refusal says why, by which rule, and for how long the request was refused. It is zero if the
+	// request was not refused. If Shadow is true, it says why the request would have been refused.
+	Refusal Refusal
+
+	// Key is the key that was refused, or "" if no key was refused. It may contain personal data.
+	Key string
+
+	// Err is the store's error or the error in a Policy, or nil if there was none. Cause returns
+	// its class.
+	Err error
+
+	// Passed reports whether the request was allowed, or sent by Transport, although no decision
+	// was possible. It is false if Err is nil or Shadow is true.
+	Passed bool
+
+	// Took is how long the call to the store took. It is 0 for a memstore.Store, because reading
+	// the clock would take as long as the call itself.
+	Took time.Duration
+
+	// Shadow reports whether the rules in this Transaction are in shadow mode.
+	Shadow bool
+
+	// BanBegan reports whether this refusal is the strike that begins a ban.
+	BanBegan bool
+}
+
+// Admit applies the rules to a request exactly as Handler does, and waits for up to MaxWait. The
+// caller serves the request and then calls Done. Admit is for servers that do not use http.Handler,
+// such as gRPC servers and workers. It can also limit parts of a request. For example, a separate
+// Limiter can charge each WebSocket message to the keys of the request that opened the connection.
+//
+// If the error is nil, the request was admitted, either by the rules or, if no decision was
+// possible, by OnError. If the request was refused, the error is a *RefusedError, whose Admission
+// contains the Refusal. Call the Admission's WriteHeaders method to set the header fields. The
+// Refusal's Reason is ReasonError if no decision was possible. If r's context ends while the
+// request waits, Admit returns the context's error.
+func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
+	d, end, err := l.admit(r)
+	if err != nil {
+		return nil, err
+	}
+	admitted, refused := l.admission(d)
+	if d.refused() {
+		l.recycle(d)
+		return nil, refused
+	}
+	if admitted.ticket.end = end; !d.passed {
+		admitted.ticket.watchDone()
+	}
+	l.recycle(d)
+	return admitted, nil
+}
+
+// admission returns an Admission that describes the decision, with a ticket, and the error that
+// holds it, in one piece of memory.
+func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
+	m := new(struct {
+		ticket    ticket
+		Admission Admission
+		error     RefusedError
+		charge    [1]quota.Charge
+	})
+	m.ticket.of(l, d, l.o.OnError)
+	a := &m.Admission
+	a.Charges = m.charge[:0]
+	m.ticket.describeIn(a)
+	a.Within, a.Undo = d.tx.Within, slices.Clone(d.tx.Undo) // quota.Refund needs them
+	a.ticket, m.error.Admission = &m.ticket, a
+	return a, &m.error
+}
+
+// answerRefusal calls OnLimited for a refused request, or writes a problem. fresh says that the
+// response has no fields yet except those about limits.
+func (l *Limiter) answerRefusal(w http.ResponseWriter, r *http.Request, d *decision, fresh bool) {
+	if l.o.OnLimited == nil {
+		problem, violated := d.problem()
+		l.recycle(d)
+		problem.Write(w, r, fresh, violated...)
+		return
+	}
+	rule, rec := d.why.Rule, &recorder.Recorder{ResponseWriter: w, Default: d.why.Status}
+	l.pass(rec.Writer(), r, l.o.OnLimited, d)
+	rec.Begin()
+	if rec.Status/100 == 2 && !rec.Deliberate && !answer.IsRPC(w.Header()) && !l.likeServed.Swap(true) {
+		loggerOr(l.o.Logger).WarnContext(r.Context(), "weir: refused request answered like a served one",
+			"rule", rule, "status", rec.Status, "effect", "clients and caches take the response for a success",
+			"fix", "unless that is intended, leave out the status, or write FromContext(r.Context()).Refusal.Status")
+	}
 }

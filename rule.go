@@ -1,15 +1,28 @@
 package weir
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/answer"
+	"github.com/seed83679106/weir/internal/ban"
+	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/safe"
+	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // With these aliases, most programs do not have to import package quota.
@@ -36,10 +49,18 @@ type Rule struct {
 
 	// Limits are the limits of each key, all of which apply, such as 20 per minute and 5 per 3
 	// seconds. Policy or ForKey can return other limits. A limit without a name is named after its
-	// period, such as "1m" or "3s". Counts are stored under that name, so give a limit a Name if
-	// its period may change. If a rule has only one limit and that limit has no name, header fields
-	// show it under the rule's name. A rule without Policy needs Limits.
+	// period, such as "1m" or "3s". Counts are stored under the name and the period. If a rule has
+	// only one limit and that limit has no name, header fields show it under the rule's name. A rule
+	// without Policy needs Limits.
 	Limits []Limit
+
+	// Buffer is added to the Period of every limit that is charged; 0 adds nothing. It is for rules
+	// of Limiter.Transport, because some requests take longer than others to reach the server. If
+	// these delays differ by at most Buffer, the server never receives more requests in a period
+	// than the limit allows. Buffer must be a whole number of microseconds. Counts are stored under
+	// the sum, so all processes must use the same Buffer, and another one starts at 0. Header
+	// fields show the Period without it.
+	Buffer time.Duration
 
 	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits. It
 	// is also called for a request without a key, so that clients in a denied network cannot evade
@@ -55,29 +76,48 @@ type Rule struct {
 	// ForKey returns the policy of a key that has its own, and the zero Policy for any other key;
 	// nil means that no key has its own policy. ForKey is called with the key that Key returned,
 	// for each request to which the rule applies, so it must be fast. The tables of package
-	// overrides have such a method, and When builds such a function from the Has method of a
-	// keys.List.
+	// overrides have such a method, and When builds such a function from a KeyList.
 	//
 	// If both Policy and ForKey return a non-zero policy, Allowed takes precedence over Denied, and
 	// Denied over limits and Unlimited. Limits or Unlimited from ForKey take precedence over those
 	// from Policy.
 	//
 	// The limits from ForKey replace those that the request would otherwise have from Policy or
-	// Limits. A limit with a name replaces the limit with the same stored name. A limit without a
+	// Limits. A limit with a name replaces the limit with the same name. A limit without a
 	// name replaces the limit with the same Period. If there is none, but the request has only one
 	// limit and ForKey returns only one, the latter replaces the former. The new limit takes over
-	// the stored name of the limit that it replaces, so units already spent still count. If its
-	// Period or Algorithm is zero, it takes over that of the replaced limit. The same is true of a
-	// zero Burst if both limits have the same Algorithm. If a limit is invalid, or is incomplete
-	// and replaces no limit, the key's policy is ignored and a warning is logged.
+	// the name of the limit that it replaces. If its period is the same, units already spent still
+	// count. If its Period or Algorithm is zero, it takes over that of the replaced limit. The same
+	// is true of a zero Burst if both limits have the same Algorithm. If a limit is invalid, or is
+	// incomplete and replaces no limit, the key's policy is ignored and a warning is logged.
 	ForKey func(key string) Policy
 
 	// Cost returns how many units a request costs; nil means 1. A request with cost 0 is admitted
 	// and spends nothing. A request with a negative cost is refused, so that a ContentLength of −1
 	// refunds no units. If the cost exceeds what a limit can ever admit, RetryAfter is quota.Never.
-	// If this is true of each of the first 200 requests, a warning is logged. FreePreflight makes
-	// CORS preflights free.
+	// If this is true of each of the first 200 requests, a warning is logged.
 	Cost func(r *http.Request) int64
+
+	// Class returns the class of a request, such as "batch": any KeyFunc will do, such as ByHeader,
+	// ByContext for a tier, or ByUrgency. Headroom says how many percent of each limit, from 1 to
+	// 99, the requests of a class must leave to others. At 30, they are admitted only while 30 % of
+	// what the limit allows at once is left after them, rounded up to whole units. Requests without
+	// a class, and classes that Headroom does not list, leave nothing. All classes spend the same
+	// units, and the decisions, header fields and Retry-After of a request are those of its class: see
+	// Headroom in quota.Charge. A client that chooses its class can choose one that leaves nothing.
+	//
+	// A request that must leave headroom does not wait, whatever Options.MaxWait is, and its refusal
+	// is no strike. Class and Headroom are set together or not at all.
+	Class    KeyFunc
+	Headroom map[string]int
+
+	// FreePreflights makes CORS preflight requests free. A preflight is free only if it looks like
+	// one sent by a browser: an OPTIONS request with Origin and Access-Control-Request-Method, but
+	// without a body or any of the fields Authorization, Proxy-Authorization, Cookie, Expect and
+	// Upgrade. Even a free preflight is refused if its key is denied or banned. By default,
+	// preflights are charged like other requests, because clients could otherwise send any number of
+	// them. CORS middleware in front of the Limiter answers preflights before they are charged.
+	FreePreflights bool
 
 	// Settle returns the final cost of a request, and is called after the handler has returned; nil
 	// means that the cost returned by Cost is final. Until Settle is called, that cost is reserved.
@@ -109,6 +149,12 @@ type Rule struct {
 	// behind a proxy or the name of a shared account. A keyed digest of the key or the name of a
 	// tier also distinguishes quotas.
 	PartitionKey func(key string) string
+
+	// Private keeps the rule from clients: its limits are neither in header fields nor in the body of
+	// a refusal. FromContext, Observe and logs know them. Use it for quotas that clients share, whose
+	// size and use are nobody's business. If only private limits refuse a request, the response has
+	// Retry-After, and no field describes a limit.
+	Private bool
 
 	// Status is the response status code, 400 to 599, if a limit, ban or deny of the rule refuses a
 	// request; 0 means 429. Use 503 if the limit protects an overloaded service and the client has
@@ -154,6 +200,7 @@ const (
 	unlimitedKind
 	deniedKind
 	allowedKind
+	missingKind // the request lacks the key that it must have; no Policy is of this kind
 )
 
 // Limited returns a policy with the given limits, or the zero Policy if no limits are given.
@@ -188,8 +235,8 @@ func (p Policy) Is(other Policy) bool { return p.kind == other.kind }
 // policy p. Otherwise, f calls the remaining functions with x, one after another, and returns the
 // first non-zero policy:
 //
-//	ForKey: weir.When(partners.Has, weir.Allowed(), table.ForKey),
-//	Policy: weir.When(pests.Match(keys.ClientAddr()), weir.Denied()),
+//	ForKey: weir.When(partners, weir.Allowed(), table.ForKey),
+//	Policy: weir.When(pests, weir.Denied()),
 //
 // Nil functions are skipped. If all functions are nil, When returns nil.
 func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func(T) Policy) func(T) Policy {
@@ -210,76 +257,457 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 	}
 }
 
-// A Penalty bans keys that are refused repeatedly. Bans are kept in the store, so all processes
-// that share the store enforce them. Each process also remembers a ban for up to 10 s, so requests
-// with a banned key cause only about one store call every 10 s.
-//
-// Each refusal by one of the rule's own limits is a strike, unless this process already knows that
-// the key is banned. A strike requires one additional store call, and the strike that begins a ban
-// may require two. A ban clears the key's strikes.
-//
-// Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
-// is the time until the ban has ended and the limits allow the request. A process that does not yet
-// know of a ban learns of it from the decision on the next request with the banned key. That
-// request is always refused. It is also charged, except if it would have had to wait. Requests that
-// are already waiting when a ban begins keep their places in the queue.
-type Penalty struct {
-	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
-	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a
-	// concurrency limit.
-	Strikes Limit
-
-	// Duration is the length of a key's first ban, in whole microseconds. Each further ban lasts
-	// twice as long as the one before, up to MaxDuration.
-	Duration time.Duration
-
-	// MaxDuration is the maximum length of a ban; 0 means 24 hours, or Duration if that is longer.
-	// A key's earlier bans are forgotten after 32 times MaxDuration without a ban.
-	MaxDuration time.Duration
-}
-
 // A rule is a Rule with everything that New prepares.
 type rule struct {
 	Rule
-	index    int             // in the rules of its Limiter
-	buffer   time.Duration   // is added to every period that is charged: see TransportOptions
-	policies []policy        // of Limits
-	own      *prepared       // Limits; nil if there are none
+	own      *policy         // Limits
 	exceeded answer.Problem  // the body of a refusal by its limits
 	abnormal answer.Problem  // the body of a refusal by a ban or a deny
+	penalty  *ban.Penalty    // nil without a Penalty
 	writer   *headers.Writer // of the Limiter
-	log      *errorLog       // the same
+	log      *errorLog       // of the Limiter
+	global   bool            // Key is Global, whose key is empty on purpose
 
-	global            bool    // Key is Global, whose key is empty on purpose
-	keyless, costless silence // see wiring.go
-	negative, unfit   silence // the same
-	unsettled         silence // the same
-	emptied           atomic.Bool
-	unread            atomic.Bool // usage was reported, and the rule has no Settle
+	// What the Logger is warned of: see warnings.go.
+	keyless, classless, costless, negative, unfit, unsettled streak
 
-	lists     sync.Map // hash → *prepared
-	listCount atomic.Int64
+	emptied atomic.Bool // a key was empty
+	unread  atomic.Bool // usage was reported, and the rule has no Settle
+
+	policies    sync.Map // hash → *policy
+	policyCount atomic.Int64
 }
 
-// A policy is a limit with what is the same in every response, for every key.
+// A policy is a Policy in the form in which a rule charges it.
 type policy struct {
-	rule     *rule
-	limits   int // how many limits of the rule are charged together
-	limit    Limit
+	rule     *rule // nil unless it is of limitedKind
+	kind     kind
+	limits   []limit // of limitedKind
+	inFlight bool    // one of them is a concurrency limit
+	err      error   // not nil if a limit is invalid
+
+	of   []Limit // what was prepared
+	base *policy // what it replaces, or nil
+	kept bool    // in the rule's policies
+}
+
+// A limit is a Limit of a rule with what is the same in every response, for every key.
+type limit struct {
+	Limit
 	name     string // the rule's, or rule/limit
-	inFlight bool   // it counts requests that have not ended
+	inFlight bool   // it is a concurrency limit
 
 	fields  *headers.Prepared
 	json    []byte         // the name as JSON
 	problem answer.Problem // the answer if this limit alone refuses
 }
 
-// strikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
-const strikesName = "penalty strikes"
+func newRule(r Rule, w *headers.Writer) (*rule, error) {
+	p, err := r.prepare(w)
+	if err != nil {
+		return nil, r.fault(err)
+	}
+	return p, nil
+}
 
-// Offenses describe a key's recent refusals and bans under a rule with a Penalty.
-type Offenses struct {
-	Banned   time.Duration // how much longer the key is banned; 0 if it is not banned
-	SinceBan time.Duration // how long ago the last ban expired; 0 if the store remembers none
-	Strikes  int64         // how many refusals count towards the next ban
+// fault returns the error of New for the rule. Its Unwrap returns err, which does not name the rule.
+func (r *Rule) fault(err error) error { return fmt.Errorf("weir: rule %q: %w", r.Name, err) }
+
+// check returns an error if a field of the rule, other than its limits and its unit, is invalid.
+func (r *Rule) check() error {
+	switch {
+	case r.Name == "":
+		return errors.New("the Name is empty")
+	case !storedkey.IsName(r.Name):
+		return storedkey.ErrName
+	case r.Key == nil:
+		return errors.New("the Key is nil")
+	case len(r.Limits) == 0 && r.Policy == nil:
+		return errors.New("the list of Limits is empty; want one, or a Policy")
+	case !(r.Enforce.shadow >= 0 && r.Enforce.shadow <= 100):
+		return fmt.Errorf("the Enforce is %v; want 0%% to 100%%", r.Enforce)
+	case r.Status != 0 && (r.Status < 400 || r.Status > 599):
+		return fmt.Errorf("the status is %d; want 400 to 599", r.Status)
+	case r.NoKey > NoKeyRefuse:
+		return fmt.Errorf("the NoKey is %d; want NoKeySkip, NoKeyShare or NoKeyRefuse", r.NoKey)
+	}
+	return cmp.Or(r.checkHeadroom(), r.checkDurations())
+}
+
+func (r *Rule) checkHeadroom() error {
+	if (r.Class == nil) != (len(r.Headroom) == 0) {
+		return errors.New("one of Class and Headroom is set; want both or none")
+	}
+	for class, percent := range r.Headroom {
+		if percent < 1 || percent > 99 {
+			return fmt.Errorf("the Headroom of class %q is %d%%; want 1%% to 99%%", class, percent)
+		}
+		if r.Class.is(urgency) && (len(class) != 1 || class < "0" || class > "7") {
+			return fmt.Errorf("the Headroom has the class %q; want the classes of ByUrgency, \"0\" to \"7\"", class)
+		}
+	}
+	return nil
+}
+
+func (r *Rule) checkDurations() error {
+	if r.Buffer < 0 || r.Buffer%time.Microsecond != 0 {
+		return fmt.Errorf("the Buffer is %v; want whole microseconds, at least 0", r.Buffer)
+	}
+	if r.RetryJitter < 0 || r.RetryJitter > quota.MaxTicks*time.Microsecond {
+		return fmt.Errorf("the RetryJitter is %v; want 0 to 2^50 µs", r.RetryJitter)
+	}
+	return period.CheckUnit("the RetryJitter", r.RetryJitter)
+}
+
+func (r Rule) prepare(w *headers.Writer) (*rule, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	r.Headroom = maps.Clone(r.Headroom)
+	if r.Unit == "" {
+		r.Unit = headers.Requests
+	}
+	if strings.Trim(r.Unit, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return nil, fmt.Errorf("the unit is %q; want lower-case letters, digits and hyphens", r.Unit)
+	}
+	p := &rule{
+		Rule: r, writer: w, global: r.Key.is(global),
+		exceeded: answer.QuotaExceeded.WithStatus(r.Status), abnormal: answer.AbnormalUsage.WithStatus(r.Status),
+	}
+	if r.Status == answer.ReducedCapacity.Status {
+		p.exceeded = answer.ReducedCapacity
+	}
+	if err := p.prepareLimits(); err != nil {
+		return nil, err
+	}
+	if err := p.checkLimits(); err != nil {
+		return nil, err
+	}
+	if r.Class.is(urgency) {
+		p.classless.end()
+	}
+	if r.Penalty != nil {
+		if err := r.Penalty.validate(); err != nil {
+			return nil, err
+		}
+		p.penalty = ban.NewPenalty(r.Name, r.Penalty.Strikes, r.Penalty.Duration, r.Penalty.longest())
+	}
+	return p, nil
+}
+
+// prepareLimits sets the policy of a rule to its Limits. Without Limits it has an error, which only
+// requests have for which Policy returns none.
+func (r *rule) prepareLimits() (err error) {
+	r.own = &policy{rule: r, kind: limitedKind}
+	if r.own.limits, err = r.limitsOf(r.Limits, nil); err != nil {
+		return err
+	}
+	if r.own.inFlight = anyInFlight(r.own.limits); len(r.Limits) == 0 {
+		r.own.err = r.fault(fmt.Errorf("%w: the policy is zero, and the rule has no Limits", quota.ErrLimit))
+	}
+	return nil
+}
+
+// Validate returns the error that New would return for a Limiter with only this rule. To obtain the
+// cause without the rule's name, call [errors.Unwrap] on the error.
+func (r Rule) Validate() error {
+	_, err := newRule(r, defaultWriter)
+	return err
+}
+
+// checkLimits returns an error if a limit, or a Settle, does nothing.
+func (r *rule) checkLimits() error {
+	limits := r.own.limits
+	settles := r.Settle == nil || len(limits) == 0
+	for i := range limits {
+		a := &limits[i]
+		settles = settles || !a.inFlight
+		if err := checkBurst(&a.Limit); err != nil {
+			return fmt.Errorf("limit %q: %w", a.Name, err)
+		}
+		for class, percent := range r.Headroom {
+			if n := a.Capacity(); a.Limit.Headroom(percent) >= n {
+				return fmt.Errorf("limit %q holds %d, of which a Headroom of %d%% leaves nothing to class %q",
+					a.Name, n, percent, class)
+			}
+		}
+		for j := range limits {
+			// A Settle, or a policy of a key, may exceed one limit and not the other.
+			b := &limits[j]
+			if i != j && r.Settle == nil && r.ForKey == nil && a.Redundant(&b.Limit) {
+				return fmt.Errorf("limit %q never refuses a request that limit %q admits: remove it or change its numbers",
+					a.Name, b.Name)
+			}
+		}
+	}
+	if !settles {
+		return errors.New("the Settle is set, but all limits are concurrency limits; " +
+			"want nil, because these release their units themselves")
+	}
+	return nil
+}
+
+// checkBurst returns an error if the algorithm ignores Burst. The limit must be valid.
+func checkBurst(l *Limit) error {
+	one, two := l.WithBurst(1), l.WithBurst(2)
+	if l.Burst == 0 || one.Capacity() != two.Capacity() {
+		return nil
+	}
+	return fmt.Errorf("burst is %d; want 0, because %s has no burst", l.Burst, l.Algorithm.Name())
+}
+
+// PolicyOf returns a key's policy in the same way as Limiter.PolicyOf. If the rule is invalid, it
+// returns the error from Validate.
+func (r Rule) PolicyOf(key string) (Policy, error) {
+	rule, err := newRule(r, defaultWriter)
+	if err != nil {
+		return Policy{}, err
+	}
+	return rule.policyOf(key)
+}
+
+// maxPolicies is how many policies a rule keeps prepared. When one more comes, the rule drops the
+// others, and prepares a policy again when it is used.
+const maxPolicies = 1 << 14
+
+// countable prepares limits that Policy has returned. In place of a limit that cannot be counted
+// exactly, it prepares a lower limit that can be counted, and logs the error.
+func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
+	p := rule.limited(limits, nil)
+	if p.err == nil {
+		return p
+	}
+	limits = slices.Clone(limits)
+	for i := range limits {
+		var uncountable optional.Uncountable
+		if errors.As(limits[i].Fault(), &uncountable) {
+			limits[i] = uncountable.Nearest()
+		}
+	}
+	nearest := rule.limited(limits, nil)
+	if nearest.err == nil {
+		rule.log.warn(ctx, "limit of Policy lowered", rule.Name, p.err)
+	}
+	return nearest
+}
+
+// limited returns limits in prepared form. They replace limits of base, which may be nil. It keeps
+// each policy, and finds it by the values of the limits, which the caller may change later. Limits
+// with an algorithm that cannot be compared are prepared for each request.
+func (rule *rule) limited(limits []Limit, base *policy) *policy {
+	hash, comparable := hashOf(limits, base)
+	if comparable {
+		known, _ := rule.policies.Load(hash)
+		if p, _ := known.(*policy); p != nil && p.base == base && slices.Equal(p.of, limits) {
+			return p
+		}
+	}
+	p := &policy{rule: rule, kind: limitedKind, of: slices.Clone(limits), base: base, kept: comparable}
+	var replaced []limit
+	if base != nil {
+		replaced = base.limits
+	}
+	var err error
+	if p.limits, err = rule.limitsOf(p.of, replaced); err != nil {
+		p.err = rule.fault(fmt.Errorf("%w: %w", quota.ErrLimit, err))
+	}
+	p.inFlight = anyInFlight(p.limits)
+	if !comparable {
+		return p
+	}
+	if rule.policyCount.Add(1) > maxPolicies {
+		rule.policies.Clear()
+		rule.policyCount.Store(1)
+	}
+	rule.policies.Store(hash, p)
+	return p
+}
+
+var policySeed = maphash.MakeSeed()
+
+// hashOf hashes limits and the policy that they replace. comparable is false if they cannot be found
+// again by their values.
+func hashOf(limits []Limit, base *policy) (hash uint64, comparable bool) {
+	if base != nil && base.of != nil && !base.kept {
+		return 0, false // base was prepared for this request
+	}
+	hash = maphash.Comparable(policySeed, base)
+	for i := range limits {
+		if !safe.Comparable(limits[i].Algorithm) {
+			return 0, false
+		}
+		hash = maphash.Comparable(policySeed, struct {
+			before uint64
+			Limit
+		}{hash, limits[i]})
+	}
+	return hash, true
+}
+
+// policyOf returns the policy of a key, with stored names.
+func (rule *rule) policyOf(key string) (Policy, error) {
+	var own Policy
+	if rule.ForKey != nil {
+		own = rule.ForKey(key)
+	}
+	p := rule.own
+	switch {
+	case own.kind > limitedKind:
+		return own, nil
+	case len(p.limits) == 0:
+		return Policy{}, nil
+	case own.kind == limitedKind:
+		if p = rule.limited(own.limits, p); p.err != nil {
+			return Policy{}, p.err
+		}
+	}
+	return Limited(p.storedLimits()...), nil
+}
+
+// The policies without limits, for all rules.
+var (
+	unlimitedPolicy = &policy{kind: unlimitedKind}
+	deniedPolicy    = &policy{kind: deniedKind}
+	allowedPolicy   = &policy{kind: allowedKind}
+	missingPolicy   = &policy{kind: missingKind}
+)
+
+func anyInFlight(limits []limit) bool {
+	return slices.ContainsFunc(limits, func(l limit) bool { return l.inFlight })
+}
+
+// storedLimits returns the limits of a policy. Each limit's Name is its stored name.
+func (p *policy) storedLimits() []Limit {
+	limits := make([]Limit, len(p.limits))
+	for i := range p.limits {
+		limits[i] = p.limits[i].Limit
+	}
+	return limits
+}
+
+// limitsOf prepares limits of a rule: it names them, validates them, and builds their fields. If the
+// limits are of a key, base has the limits that they replace.
+func (r *rule) limitsOf(limits []Limit, base []limit) ([]limit, error) {
+	var prepared []limit
+	for _, l := range limits {
+		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		from := replaced(&l, base, len(limits))
+		if from != nil {
+			inherit(&l, &from.Limit)
+			alone = len(limits) == 1 && from.name == r.Name
+		}
+		err := l.Fault()
+		if l.Algorithm == nil && len(base) > 0 {
+			err = fmt.Errorf("%w, and the limit replaces none of the limits %s", err, namesOf(base))
+		}
+		if l.Period != 0 {
+			l.Name = l.Label()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("limit %q: %w", l.Name, err)
+		}
+		long := l
+		long.Period += r.Buffer
+		if err := long.Fault(); err != nil {
+			return nil, fmt.Errorf("limit %q with a buffer of %v: %w", l.Name, r.Buffer, err)
+		}
+		if slices.ContainsFunc(prepared, func(p limit) bool { return p.Name == l.Name }) {
+			return nil, fmt.Errorf("two limits are named %q; name one of them, in Go with .Named", l.Name)
+		}
+		prepared = append(prepared, r.newLimit(l, alone))
+	}
+	return prepared, nil
+}
+
+// newLimit prepares a limit. If alone, header fields show it under the name of the rule, and
+// otherwise as rule/limit.
+func (r *rule) newLimit(l Limit, alone bool) limit {
+	p := limit{Limit: l, name: r.Name, inFlight: l.InFlight()}
+	if !alone {
+		p.name += "/" + l.Name
+	}
+	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
+	p.json = strconv.AppendQuote(nil, p.name) // which is JSON, because names are printable ASCII
+	p.problem = r.exceeded.Violating(p.json)
+	return p
+}
+
+// namesOf returns the names of limits, for an error.
+func namesOf(limits []limit) string {
+	var names []string
+	for i := range limits {
+		names = append(names, strconv.Quote(limits[i].Name))
+	}
+	return strings.Join(names, ", ")
+}
+
+// replaced returns the one of the limits that l, one of n limits, replaces, or nil if l replaces
+// none: the limit of the same name or, if l has no name, of the same period. If there is none, and
+// both have only one limit, l replaces that one unless it has another name.
+func replaced(l *Limit, limits []limit, n int) *limit {
+	var found *limit
+	for i := range limits {
+		p := &limits[i]
+		if l.Name != "" && l.Name == p.Name || l.Name == "" && l.Period == p.Period {
+			found = p
+		}
+	}
+	if found == nil && n == 1 && len(limits) == 1 && l.Name == "" {
+		found = &limits[0]
+	}
+	return found
+}
+
+// inherit sets the Name of l, and fields of l that are zero, to the values of the limit that l
+// replaces.
+func inherit(l, from *Limit) {
+	l.Name = from.Name
+	if l.Period == 0 {
+		l.Period = from.Period
+	}
+	switch {
+	case l.Algorithm == nil:
+		l.Algorithm = from.Algorithm
+	case l.Algorithm.Name() != from.Algorithm.Name():
+		return
+	}
+	if l.Burst == 0 {
+		l.Burst = from.Burst
+	}
+}
+
+// An Enforcement is the percentage of keys for which a rule is enforced. The zero Enforcement is
+// Percent(100). Enforcements are comparable.
+type Enforcement struct{ shadow float64 } // percent of the keys in shadow
+
+// Percent returns an Enforcement that enforces a rule for p percent of its keys. New returns an
+// error if p is not in the range from 0 to 100. Which keys these are is no secret, and hashing them
+// with one would not make it so: responses to a key in shadow lack the rule's header fields and
+// refusals, so a client that can get many keys finds one in shadow by trying them.
+func Percent(p float64) Enforcement { return Enforcement{100 - p} }
+
+// Percent returns the percentage of keys for which the rule is enforced, from 0 to 100.
+func (e Enforcement) Percent() float64 { return 100 - e.shadow }
+
+// String returns the percentage with at most four significant digits, such as "10%".
+func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
+
+// inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's name and
+// the key, as a number from 0 to 1, is below the share in shadow.
+func (r *rule) inShadow(key string) bool {
+	return r.Enforce.shadow != 0 && fraction(r.Name, key) < r.Enforce.shadow/100
+}
+
+// fraction hashes two strings to a number from 0 to below 1, which is the same in every process and
+// release. The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+func fraction(a, b string) float64 {
+	h := uint64(14695981039346656037)
+	for _, s := range [...]string{a, "\x00", b} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return float64((h^h>>33)>>11) / (1 << 53)
 }

@@ -1,9 +1,17 @@
 package weir
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"math"
 	"net/http"
 	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/internal/recorder"
@@ -21,7 +29,8 @@ import (
 // once for each request that reserved units under the rule, after the handler has returned or
 // panicked. If HungUp is true, Settle should return Cost or Used, so that clients cannot avoid
 // paying by hanging up. The response is complete only after the final cost has been charged, which
-// takes a round trip to the store. If the store fails, the reserved units remain charged.
+// takes a round trip to the store, unless the request has used up the store's timeout (see
+// quota.Budget). If the store fails, the reserved units remain charged.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
@@ -45,11 +54,12 @@ type Outcome struct {
 	Bytes int64
 
 	// Used is the number of units, in the rule's Unit, that the handler reported with ReportUsage
-	// or drew with Draw.
+	// or ReportAtLeast, or drew with Draw.
 	Used int64
 
-	// Reported reports whether ReportUsage or Draw was called with the rule's Unit. If Reported is
-	// false, Used is 0, but the request may still have used units.
+	// Reported reports whether Used is all that the request has used: ReportUsage or Draw was called
+	// with the rule's Unit, and ReportAtLeast was not. If Reported is false, the request may have
+	// used more.
 	Reported bool
 
 	// Panicked reports whether the handler panicked.
@@ -102,14 +112,15 @@ func RefundErrors(o Outcome) int64 {
 }
 
 // ChargeUsed is a Settle function that charges the units that the handler reported with ReportUsage
-// or drew with Draw. If the handler called neither function, its usage is unknown, and the request
-// is charged its full Cost. A handler that used nothing should therefore report 0.
+// or drew with Draw. If the handler called neither function, or called ReportAtLeast, its usage is
+// unknown, and the request is charged its full Cost, or what was reported if that is more. A handler
+// that used nothing should therefore report 0.
 //
 // If a client hangs up, only the usage reported so far is charged. Report usage as it occurs, or in
 // a deferred call.
 func ChargeUsed(o Outcome) int64 {
 	if !o.Reported {
-		return o.Cost
+		return max(o.Cost, o.Used)
 	}
 	return o.Used
 }
@@ -118,31 +129,31 @@ func isChargeUsed(settle func(Outcome) int64) bool {
 	return reflect.ValueOf(settle).Pointer() == reflect.ValueOf(ChargeUsed).Pointer()
 }
 
-// serveAndSettle serves a request, and then charges its final cost.
-func (l *Limiter) serveAndSettle(w http.ResponseWriter, r *http.Request, v *verdict, next http.Handler) {
-	if len(v.items) == 0 && v.extra == nil {
-		next.ServeHTTP(w, r)
-		return
-	}
-	v.extras().settledBy(l, l.o.OnError)
+// serve serves a copy of r whose context is the snapshot of t, and then charges its final cost.
+func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	t.begun = time.Now()
+	inner := r.WithContext(&t.snapshot)
 	rec := &recorder.Recorder{ResponseWriter: w}
-	r2 := r.WithContext(v)
 	if r.Body != nil && r.Body != http.NoBody {
-		r2.Body = rec.Body(r.Body)
+		inner.Body = rec.Body(r.Body)
 	}
+	body := inner.Body
 	o := Outcome{Header: w.Header(), Panicked: true}
-	start := time.Now()
 	defer func() {
-		o.Status, o.Bytes, o.Took = rec.Status, rec.Bytes, time.Since(start)
+		recorder.CarryBack(r, inner, &t.snapshot, body)
+		if t.end != nil {
+			t.end()
+		}
+		o.Status, o.Bytes, o.Took = rec.Status, rec.Bytes, time.Since(t.begun)
 		if rec.Hijacked { // the end of a WebSocket is no hang-up, and net/http does not see it
 			o.HungUp = o.Panicked
 		} else {
-			o.HungUp = r.Context().Err() != nil || rec.HungUp()
+			o.HungUp = t.Err() != nil || rec.HungUp()
 		}
 		o.complete()
-		l.settle(v, o)
+		t.settle(o)
 	}()
-	next.ServeHTTP(rec.Writer(), r2)
+	next.ServeHTTP(rec.Writer(), inner)
 	o.Panicked = false
 }
 
@@ -158,89 +169,438 @@ func (o *Outcome) complete() {
 }
 
 // settle replaces the reserved cost of a request under each rule by its final cost.
-func (l *Limiter) settle(v *verdict, o Outcome) {
-	ctx := asking{v.Context}
-	o.Request = v.event.Request
-	v.extra.used.end(ctx, l)
-	l.settleEach(ctx, o, &v.extra.used, &v.Transaction, v.items, false)
-	if aside := &v.extra.aside; aside.spent {
-		l.settleEach(ctx, o, &v.extra.used, &aside.Transaction, aside.items, true)
+func (t *ticket) settle(o Outcome) {
+	ctx := t.calls
+	if ctx == nil || time.Since(t.begun) > time.Second { // one call more is not noticed
+		ctx = quota.WithBudget(context.WithoutCancel(t.Context))
+	}
+	o.Request = t.request
+	t.close(ctx)
+	t.settleClaims(ctx, o, &t.snapshot, false)
+	t.refundDrawn(ctx)
+	if t.shadow != nil && t.shadow.err == nil && t.shadow.why.Reason == 0 {
+		t.settleClaims(ctx, o, &t.shadow.snapshot, true)
 	}
 }
 
-func (l *Limiter) settleEach(ctx context.Context, o Outcome, used *usedUnits, t *quota.Transaction, items []item, inShadow bool) {
-	var back, more []quota.Charge
-	reported := o.Reported
-	for i, n := 0, 0; i < len(items); i += n {
-		it := &items[i]
-		n = it.limits
-		if it.rule.Settle == nil {
+func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inShadow bool) {
+	var refunds, debts []quota.Charge
+	for i := range s.claims {
+		c := &s.claims[i]
+		if c.rule.Settle == nil {
 			continue
 		}
-		u := used.of[it.rule.Unit]
-		if u == nil {
-			u = new(unitUse)
-		}
-		drawn := u.drawn
-		if inShadow {
-			drawn = 0
-		}
-		if o.Cost = it.cost + drawn; o.Cost <= 0 {
-			continue
-		}
-		o.Used, o.Reported = u.used, u.reported || reported
-		cost := max(0, it.rule.Settle(o))
-		it.rule.settled(cost, o.Reported)
-		to := &back
-		if cost > o.Cost {
-			to = &more
-		}
-		for j, c := range t.Charges[i : i+n] {
-			if c.Cost = cost - o.Cost; c.Cost < 0 {
-				c.Spent = t.Decisions[i+j].At
+		o, drawn := o, int64(0)
+		u := t.used[c.rule.Unit]
+		if u != nil {
+			o.Used, o.Reported = u.used, (u.reported || o.Reported) && !u.partial
+			if !inShadow { // nothing is drawn in shadow
+				drawn = u.drawn
 			}
-			if c.Cost != 0 && !items[i+j].inFlight {
-				*to = append(*to, c)
+		}
+		o.Cost = c.cost + drawn
+		if o.Cost <= 0 {
+			continue
+		}
+		cost := max(0, c.rule.Settle(o))
+		c.rule.checkSettled(cost, o.Reported)
+		for j, on := range c.of(s.decisions) {
+			charge := c.charge(j)
+			charge.Cost = cost - o.Cost
+			if drawn > 0 && !c.limits[j].inFlight { // what was drawn was spent last
+				n := min(drawn, max(0, -charge.Cost))
+				u.refunds = append(u.refunds, n)
+				charge.Cost += n
+			}
+			switch {
+			case c.limits[j].inFlight:
+			case charge.Cost < 0:
+				charge.Spent = on.At
+				refunds = append(refunds, charge)
+			case charge.Cost > 0:
+				debts = append(debts, charge)
 			}
 		}
 	}
-	if len(back) > 0 {
-		l.settleUp(ctx, &quota.Transaction{Charges: back})
-	}
-	if len(more) > 0 {
-		l.settleUp(ctx, &quota.Transaction{Charges: more, Mode: quota.ModeForce})
+	t.l.settleUp(ctx, &quota.Transaction{Charges: refunds}, "units not refunded")
+	t.l.settleUp(ctx, &quota.Transaction{Charges: debts, Mode: quota.ModeForce}, "final cost not charged")
+}
+
+// refundDrawn refunds drawn units, as far as the final costs of the rules leave them.
+func (t *ticket) refundDrawn(ctx context.Context) {
+	for unit, u := range t.used {
+		if len(u.refunds) > 0 {
+			if err := u.stream.Refund(ctx, u.refunds...); err != nil {
+				charges, _ := t.drawable(unit)
+				t.l.log.warn(ctx, "units not refunded", charges[0].Rule, err)
+			}
+		}
 	}
 }
 
 // The likely reasons, for the Logger.
 const (
-	settledLikely    = "ChargeOnly names another status than the handler answers; the handler reports no usage; or no request has failed yet, if only failures count"
+	settledLikely = "ChargeOnly names another status than the handler answers; the handler reports no usage; " +
+		"or no request has failed yet, if only failures count"
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
-// settled is called with the final cost of each request, and whether its usage was reported.
-func (rule *rule) settled(cost int64, reported bool) {
+// checkSettled is called with the final cost of each request, and whether its usage was reported.
+func (rule *rule) checkSettled(cost int64, reported bool) {
 	switch unused := !reported && isChargeUsed(rule.Settle); {
 	case cost > 0 && !unused:
 		rule.unsettled.end()
-	case !rule.unsettled.again():
+	case !rule.unsettled.add():
 	case unused:
-		rule.miswired("no usage reported in the first 200 requests", "they cost what was reserved", unreportedLikely)
+		rule.warnOnce("no usage reported in the first 200 requests", "they cost what was reserved", unreportedLikely)
 	default:
-		rule.miswired("all units refunded in each of the first 200 requests", "none of them was limited", settledLikely)
+		rule.warnOnce("all units refunded in each of the first 200 requests", "none of them was limited", settledLikely)
 	}
 }
 
-// settleUp gives units back, or charges units by force, after the request was served.
-func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction) {
+// settleUp refunds units, or charges units by force, after the request was served. It logs failed if
+// that is not possible.
+func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed string) {
 	if len(t.Charges) == 0 {
 		return
 	}
 	if err := l.store.Take(ctx, t); err != nil {
-		what := "units not refunded"
-		if t.Mode == quota.ModeForce {
-			what = "final cost not charged"
-		}
-		l.log.warn(ctx, what, t.Charges[0].Rule, err)
+		l.log.warn(ctx, failed, t.Charges[0].Rule, err)
 	}
+}
+
+// ReportUsage records that a request has used a number of units, such as LLM tokens. The usage from
+// several calls is added up. The total for a rule's Unit ("requests" by default) is passed to the
+// rule's Settle function in Outcome.Used. If some rules have a Settle function but none of them has
+// the given unit, a warning is logged. If no rule has a Settle function, a warning is logged only
+// if some rule has the given unit. If the request was already settled, nothing is charged and a
+// warning is logged. A negative number counts as 0. ReportUsage is safe for concurrent use.
+func ReportUsage(ctx context.Context, unit string, used int64) { report(ctx, unit, used, false) }
+
+// ReportAtLeast is like ReportUsage if the request may have used more, for example because an LLM's
+// response ended before it stated its usage. Outcome.Reported is then false, so ChargeUsed does not
+// refund what Cost has reserved.
+func ReportAtLeast(ctx context.Context, unit string, used int64) { report(ctx, unit, used, true) }
+
+func report(ctx context.Context, unit string, used int64, partial bool) {
+	var l *Limiter
+	var unsettled *rule
+	known, late := false, false
+	for s := snapshotOf(ctx); s != nil; s = s.outer {
+		if t := s.ticket; t != nil {
+			l = t.l
+			known = l.settlesUnit(unit) || known
+			late = !t.add(unit, max(0, used), partial) || late
+		} else {
+			unsettled = cmp.Or(s.unsettled(unit), unsettled)
+		}
+	}
+	switch {
+	case l == nil && unsettled != nil && !unsettled.unread.Swap(true):
+		unsettled.warnOnce("usage reported to a rule without Settle", "the usage is not charged",
+			"Settle: weir.ChargeUsed was forgotten")
+	case l != nil && !known && !l.strayUnit.Swap(true):
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: usage reported in a unit that no rule with Settle has", "unit", unit,
+			"effect", nothingCharged)
+	case late && !l.lateUnit.Swap(true):
+		loggerOr(l.o.Logger).WarnContext(ctx, "weir: usage reported after its request was settled", "unit", unit,
+			"effect", nothingCharged)
+	}
+}
+
+// nothingCharged is the effect of usage that is logged. Only the first such usage is.
+const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
+
+// Draw takes up to n more units for a request that is being served, and returns how many of them
+// the handler may use. A handler that streams a response calls Draw before it sends each part, and
+// stops when Draw returns fewer units than the part needs. If Draw returns less than n, no further
+// units are currently available. If Draw returns 0 because no units were available, err is a
+// *quota.LimitedError whose RetryAfter is the wait until a unit becomes available.
+//
+// Draw applies to rules that have a Settle function and whose Unit is the given unit. It first uses
+// the units reserved by Rule.Cost. Any further units are charged to all of these rules or to none
+// of them, as with a quota.Stream. Outcome.Used includes the drawn units, so ChargeUsed charges
+// them together with the units passed to ReportUsage. Units that Draw took in advance but did not
+// hand out are refunded when the handler returns or panics, or when Done is called.
+//
+// Draw returns 0 and an error if the context is done, if the request was already settled, or if n
+// is negative. If some rules have a Settle function, Draw also returns an error if none of those
+// rules has the given unit. If no rule has a Settle function, Draw returns an error if the request
+// was charged under a rule that has the unit. Otherwise, it returns n, because no rule limits the
+// unit. If the store fails, OnError decides whether the handler may use the n units. If so, Settle
+// charges them.
+func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
+	if err := ctx.Err(); err != nil {
+		for s := snapshotOf(ctx); s != nil; s = s.outer {
+			if s.ticket != nil {
+				s.ticket.add(unit, 0, false) // what was drawn before is all that the request has used
+			}
+		}
+		return 0, err
+	}
+	if n < 0 {
+		return 0, fmt.Errorf("weir: Draw: n is %d %s; want at least 0", n, unit)
+	}
+	settles, known, unsettled := false, false, (*rule)(nil)
+	drawn = n
+	innermost := snapshotOf(ctx)
+	for s := innermost; s != nil; s = s.outer {
+		t := s.ticket
+		if t == nil {
+			unsettled = cmp.Or(s.unsettled(unit), unsettled)
+			continue
+		}
+		settles, known = true, known || t.l.settlesUnit(unit)
+		got, err := t.draw(ctx, unit, drawn)
+		for in := innermost; got < drawn && in != s; in = in.outer { // has drawn more than can be used
+			in.ticket.undraw(ctx, unit, drawn-got)
+		}
+		if drawn = got; err != nil {
+			return 0, err
+		}
+	}
+	if !settles && unsettled != nil {
+		return 0, fmt.Errorf("weir: Draw: rule %q has the unit %q, but no Settle, so it would not limit what is drawn",
+			unsettled.Name, unit)
+	}
+	if settles && !known {
+		return 0, fmt.Errorf("weir: Draw: no rule with Settle has the unit %q", unit)
+	}
+	return drawn, nil
+}
+
+// draw draws up to n units under the rules of one Limiter.
+func (t *ticket) draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.settled {
+		return 0, errors.New("weir: Draw came after its request was settled")
+	}
+	charges, reserved := t.drawable(unit)
+	u := t.use(unit)
+	u.reported = true
+	if len(charges) == 0 { // nothing limits the unit
+		u.used = sum(u.used, n)
+		return n, nil
+	}
+	if drawn = min(n, max(0, min(reserved, math.MaxInt64-u.drawn)+u.drawn-u.used)); drawn < n {
+		if u.stream == nil {
+			u.stream = quota.NewStream(t.l.store, charges...)
+		}
+		var more int64
+		more, err = u.stream.Draw(context.WithoutCancel(ctx), n-drawn)
+		u.drawn, drawn = u.drawn+more, drawn+more
+		if limited := new(quota.LimitedError); err != nil && !errors.As(err, &limited) {
+			t.l.log.warn(ctx, "units not drawn", charges[0].Rule, err)
+			if err = t.onError(t.request, err); err == nil {
+				drawn = n
+			}
+		}
+	}
+	u.used = sum(u.used, drawn)
+	if drawn > 0 {
+		err = nil
+	}
+	return drawn, err
+}
+
+// drawable returns the charges of one unit under each limit that bounds what is drawn, and how many
+// units Cost has reserved under all of them.
+func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) {
+	reserved = math.MaxInt64
+	for i := range t.claims {
+		c := &t.claims[i]
+		if c.rule.Settle == nil || c.rule.Unit != unit {
+			continue
+		}
+		for j := range c.limits {
+			if charge := c.charge(j); !c.limits[j].inFlight {
+				charge.Cost, reserved = 1, min(reserved, c.cost)
+				charges = append(charges, charge)
+			}
+		}
+	}
+	return charges, reserved
+}
+
+// undraw takes back that n units were used, because an outer Limiter has drawn less. What the stream
+// has drawn of them is refunded at once: it would expire while it waits for the next Draw.
+func (t *ticket) undraw(ctx context.Context, unit string, n int64) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.settled {
+		return
+	}
+	u := t.use(unit)
+	u.used -= n
+	n = min(n, u.drawn)
+	if n == 0 {
+		return
+	}
+	charges, _ := t.drawable(unit)
+	if err := u.stream.Refund(ctx, slices.Repeat([]int64{n}, len(charges))...); err != nil {
+		t.l.log.warn(ctx, "units not refunded", charges[0].Rule, err)
+		return
+	}
+	u.drawn -= n
+}
+
+// unsettled returns a rule that has charged the request and has the unit, but no Settle; nil if
+// there is none.
+func (s *snapshot) unsettled(unit string) *rule {
+	for i := range s.claims {
+		if r := s.claims[i].rule; r.Unit == unit && r.Settle == nil {
+			return r
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) settlesUnit(unit string) bool {
+	for _, r := range l.rules {
+		if r.Settle != nil && r.Unit == unit {
+			return true
+		}
+	}
+	return false
+}
+
+// use returns what the request has used of a unit.
+func (t *ticket) use(unit string) *unitUse {
+	if t.used == nil {
+		t.used = map[string]*unitUse{}
+	}
+	if t.used[unit] == nil {
+		t.used[unit] = new(unitUse)
+	}
+	return t.used[unit]
+}
+
+// add returns false if the request was settled.
+func (t *ticket) add(unit string, n int64, partial bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.settled {
+		return false
+	}
+	u := t.use(unit)
+	u.used, u.reported, u.partial = sum(u.used, n), true, u.partial || partial
+	return true
+}
+
+// close refunds what was drawn in advance. From then on nothing changes.
+func (t *ticket) close(ctx context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settled = true
+	for _, u := range t.used {
+		if u.stream != nil {
+			if err := u.stream.Close(ctx); err != nil {
+				t.l.log.warn(ctx, "units not refunded", t.l.rules[0].Name, err)
+			}
+		}
+	}
+}
+
+// sum returns a + b, both of at least 0, or math.MaxInt64 if that is less.
+func sum(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
+
+// A ticket is what is left to do when an admitted request is over: its units in flight are released,
+// and what it has used is settled. Handler, Admit and Transport share it.
+type ticket struct {
+	snapshot
+	l       *Limiter
+	request *http.Request
+	onError func(r *http.Request, err error) error // if Draw cannot draw
+	shadow  *decision                              // is settled, too
+	calls   context.Context                        // as in decision
+
+	end   func() // releases units in flight; nil if there are none
+	begun time.Time
+	over  atomic.Bool
+	watch runtime.Cleanup
+
+	mu      sync.Mutex
+	used    map[string]*unitUse // by unit
+	settled bool                // from then on nothing is used
+}
+
+// of makes t the ticket of a request that is about to be served or sent. If the request will be
+// settled, its snapshot points to the ticket, because ReportUsage and Draw need the ticket.
+func (t *ticket) of(l *Limiter, d *decision, onError func(*http.Request, error) error) {
+	d.saveTo(&t.snapshot)
+	t.l, t.request, t.onError, t.shadow, t.calls = l, d.request, onError, d.shadow, d.calls
+	if l.settlesAfter(d) {
+		t.ticket = t
+	}
+}
+
+// settles reports whether the request will be settled.
+func (t *ticket) settles() bool { return t.ticket != nil }
+
+// settlesAfter reports whether an admitted request will be settled.
+func (l *Limiter) settlesAfter(d *decision) bool {
+	return l.settles && d.why.Reason == 0 && (len(d.claims) > 0 || d.shadow != nil)
+}
+
+// A unitUse is how many units of one kind a request has used.
+type unitUse struct {
+	used     int64 // reported or drawn
+	reported bool
+	partial  bool          // the request may have used more
+	drawn    int64         // beyond what Cost has reserved
+	stream   *quota.Stream // draws them
+	refunds  []int64       // of drawn units, for each charge of the stream
+}
+
+// watchDone logs if Done is never called although it has something to do.
+func (t *ticket) watchDone() {
+	if !t.settles() && t.end == nil {
+		return
+	}
+	t.begun = time.Now()
+	dropped := func(l *Limiter, end func(), ctx context.Context, rule string) func(struct{}) {
+		return func(struct{}) {
+			loggerOr(l.o.Logger).WarnContext(ctx, "weir: admission dropped without Done", "rule", rule,
+				"effect", "its cost was not settled")
+			if end != nil {
+				go end()
+			}
+		}
+	}(t.l, t.end, context.WithoutCancel(t.Context), t.l.rules[0].Name)
+	t.watch = runtime.AddCleanup(t, dropped, struct{}{})
+}
+
+// Done completes an admitted request. It charges the request's final cost under each rule with a
+// Settle function, and releases its units in flight. The Outcome may be zero. Done sets o.Request
+// and o.Cost, and also o.Used and o.Reported if ReportUsage or Draw was called. If o.Took is 0,
+// Done sets it to the time since the call to Admit. If o.Status is 0, Done sets it to 500 if
+// o.Panicked is true, and to 200 otherwise. If the request's context has ended, Done sets o.HungUp.
+// Only the first call to Done has an effect. It calls the store only if there are units to refund,
+// charge or release. If Done is never called, the reserved units remain charged, and a warning is
+// logged when the Admission is garbage-collected.
+//
+// Done does nothing for an Admission that was returned by FromContext or is contained in a
+// RefusedError.
+func (a *Admission) Done(o Outcome) {
+	if a == nil || a.ticket == nil || a.ticket.over.Swap(true) {
+		return
+	}
+	t := a.ticket
+	t.watch.Stop()
+	if t.end != nil {
+		t.end()
+	}
+	if !t.settles() {
+		return
+	}
+	if o.Took == 0 {
+		o.Took = time.Since(t.begun)
+	}
+	o.HungUp = o.HungUp || t.Err() != nil
+	o.complete()
+	t.settle(o)
 }

@@ -1,13 +1,17 @@
 package weir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
-	"github.com/seed83679106/weir/internal/drain"
-	"github.com/seed83679106/weir/internal/retries"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/ban"
+	"github.com/seed83679106/weir/internal/outbound"
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -18,13 +22,8 @@ type TransportOptions struct {
 
 	// OnError is like Options.OnError and has the same default. If MaxWait is set, OnError is
 	// called only if the store keeps failing until MaxWait has elapsed. If OnError returns an
-	// error, the request is not sent and RoundTrip returns that error.
+	// error, the request is not sent and RoundTrip returns that error, wrapped in one that says so.
 	OnError func(r *http.Request, err error) error
-
-	// Buffer is added to every period, because some requests take longer than others to reach the
-	// server. If these delays differ by at most Buffer, the server never receives more requests in
-	// a period than the limit allows. Buffer must be a whole number of microseconds.
-	Buffer time.Duration
 
 	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute.
 	// Without this bound, one faulty response could stop all processes for a day. After MaxPause,
@@ -45,12 +44,13 @@ type TransportOptions struct {
 // complete validates options and replaces zeros by defaults.
 func (o *TransportOptions) complete() error {
 	switch {
-	case o.Buffer < 0 || o.Buffer%time.Microsecond != 0:
-		return fmt.Errorf("weir: Buffer is %v; want whole microseconds, at least 0", o.Buffer)
 	case o.MaxPause < 0:
 		return fmt.Errorf("weir: MaxPause is %v; want at least 0", o.MaxPause)
 	case !(o.RetryBudget >= 0 && o.RetryBudget <= 1):
 		return fmt.Errorf("weir: RetryBudget is %v; want 0 to 1", o.RetryBudget)
+	}
+	if err := period.CheckUnit("weir: MaxPause", o.MaxPause); err != nil {
+		return err
 	}
 	if o.Base == nil {
 		o.Base = http.DefaultTransport
@@ -95,8 +95,8 @@ func (o *TransportOptions) complete() error {
 // either have no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
-// the windows begin. Some requests take longer than others to reach the server, so also set Buffer
-// to the largest difference.
+// the windows begin. Some requests take longer than others to reach the server, so also set
+// Rule.Buffer to the largest difference.
 //
 // For every request, Transport checks whether the keys are paused. A lease.Store cannot check this
 // in memory, so it calls the underlying store for every request.
@@ -111,143 +111,298 @@ func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	p := &pauses{l: l, most: o.MaxPause}
-	t := &transport{l: l, o: o, pauses: p, riders: append([]rider{p}, l.riders...), retries: retries.New(o.RetryBudget)}
-	for _, r := range l.rules {
-		b, err := r.buffered(o.Buffer)
-		if err != nil {
-			return nil, err
-		}
-		t.rules = append(t.rules, b)
-	}
-	return t, nil
+	return &transport{l: l, o: o, retries: outbound.NewBudget(o.RetryBudget)}, nil
 }
 
 type transport struct {
-	l      *Limiter
-	o      TransportOptions
-	pauses *pauses
-	rules  []*rule // of l, with the buffer
-	riders []rider // pauses, and those of l
+	l *Limiter
+	o TransportOptions
 
-	retries *retries.Budget
+	cut, cutReset atomic.Bool // a pause, or the reset of units, was cut to MaxPause, which is logged once
+	retries       *outbound.Budget
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	giveUp := time.Now().Add(t.l.o.MaxWait)
-	for again := false; ; again = true {
-		v, err := t.turn(r, giveUp)
+	for retry := false; ; retry = true {
+		d, err := t.admit(r, giveUp)
 		if err != nil {
 			if r.Body != nil {
 				r.Body.Close()
 			}
 			return nil, err
 		}
-		if !again {
+		if !retry {
 			t.retries.Request()
 		}
-		res, err := t.send(r, v)
-		if err != nil || res == nil || len(v.Charges) == 0 {
+		k := new(ticket)
+		k.of(t.l, d, t.o.OnError)
+		res, err := t.send(r, d, k)
+		if err != nil || res == nil || len(k.claims) == 0 {
 			return res, err
 		}
-		asked := t.pauses.asksToPause(v, res)
-		if asked == 0 {
+		if r = t.again(r, res, &k.snapshot, giveUp); r == nil {
 			return res, nil
 		}
-		t.pauses.pause(v, asked)
-		if res.StatusCode != http.StatusTooManyRequests || asked > t.o.MaxPause || asked > time.Until(giveUp) {
-			return res, nil
-		}
-		next, ok := retries.Rewound(r)
-		if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
-			return res, nil
-		}
-		if res.Body != nil {
-			drain.Close(r.Context(), res.Body, asked)
-		}
-		r = next
 	}
 }
 
-// send sends the request, which is over when the body of its response is closed.
-func (t *transport) send(r *http.Request, v *verdict) (res *http.Response, err error) {
-	var ends ends
-	if v.event.Err == nil {
-		ends = startAll(t.riders, v)
-		if t.l.settles && len(v.Charges) > 0 {
-			v.extras().settledBy(t.l, t.o.OnError)
-			r = r.WithContext(v)
-			begun := time.Now()
-			ends = append(ends, func() { t.settle(v, res, time.Since(begun)) })
+// again pauses the keys of s if the response says so. If the request is then to be sent again, again
+// closes the response and returns the request; otherwise it returns nil.
+func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, giveUp time.Time) (next *http.Request) {
+	done := false
+	defer func() { // if GetBody or the Logger panics, nobody else closes the body
+		if !done && res.Body != nil {
+			res.Body.Close()
+		}
+	}()
+	if pause := t.pauseOf(s, res); pause > 0 {
+		t.pause(s, pause)
+		if res.StatusCode == http.StatusTooManyRequests && pause <= t.o.MaxPause && pause <= time.Until(giveUp) {
+			next = t.retry(r, res, pause)
 		}
 	}
-	if len(ends) == 0 {
+	done = true
+	return next
+}
+
+// CloseIdleConnections closes the idle connections of Base. http.Client.CloseIdleConnections calls it.
+func (t *transport) CloseIdleConnections() {
+	if c, ok := t.o.Base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// retry returns a request that was answered with a 429 as it is to be sent again, and closes the
+// response. It returns nil if the request cannot be sent again.
+func (t *transport) retry(r *http.Request, res *http.Response, pause time.Duration) *http.Request {
+	next, ok := outbound.Rewound(r)
+	if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
+		return nil
+	}
+	if res.Body != nil {
+		outbound.CloseUnread(r.Context(), res.Body, pause)
+	}
+	return next
+}
+
+// send sends the request, which is over when the body of its response is closed.
+func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Response, err error) {
+	if d.err == nil {
+		k.end = t.l.begin(d)
+		t.l.check(d, k.end)
+	}
+	t.l.recycle(d)
+	if k.end == nil && !k.settles() {
 		return t.o.Base.RoundTrip(r)
 	}
+	if k.settles() {
+		r = r.WithContext(&k.snapshot)
+	}
 	sent := false
+	k.begun = time.Now()
 	defer func() { // even if Base panics
 		if !sent {
-			ends.run()
+			k.answered(res)
 		}
 	}()
 	if res, err = t.o.Base.RoundTrip(r); err == nil && res != nil && res.Body != nil {
-		res.Body = drain.OnClose(res.Body, ends.run)
+		res.Body = outbound.OnClose(res.Body, func() { k.answered(res) })
 		sent = true
 	}
 	return res, err
 }
 
-// settle charges the final cost of a request. res is nil if no response came.
-func (t *transport) settle(v *verdict, res *http.Response, took time.Duration) {
-	o := Outcome{HungUp: v.Err() != nil, Took: took}
+// answered is called when a request that was sent is over. res is nil if no response came.
+func (t *ticket) answered(res *http.Response) {
+	if t.end != nil {
+		t.end()
+	}
+	if !t.settles() {
+		return
+	}
+	o := Outcome{HungUp: t.Err() != nil, Took: time.Since(t.begun)}
 	if res != nil {
 		o.Status, o.Header = res.StatusCode, res.Header
 		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused it, so it has used nothing
 	}
-	t.l.settle(v, o)
+	t.settle(o)
 }
 
-// turn returns when the turn of the request has come.
-func (t *transport) turn(r *http.Request, giveUp time.Time) (*verdict, error) {
-	l, ctx := t.l, r.Context()
+// admit decides a request, and returns when its slot has come, or until giveUp.
+func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) {
+	l := t.l
 	for failures := 0; ; {
-		if err := ctx.Err(); err != nil {
+		if err := r.Context().Err(); err != nil {
 			return nil, err
 		}
 		left := time.Until(giveUp)
 		if l.o.MaxWait > 0 {
-			left = max(left, noPlace) // with 0 a queue would let a burst pass
+			left = max(left, noWait) // with 0 a queue would admit a burst
 		}
-		v := l.newVerdict(r)
-		err := l.decide(v, t.rules, t.riders, left)
+		d := l.newDecision(r)
+		d.sender = t
+		err := l.decide(d, left)
+		d.carryBack(r)
 		switch {
-		case v.event.Err != nil:
-			if failures++; mayRecover(v.event.Err) && l.sitOut(v, min(retries.Pause(failures), time.Until(giveUp))) {
-				l.observe(v)
+		case d.err != nil:
+			failures++
+			if t.waitToRetry(d, min(outbound.Backoff(failures), time.Until(giveUp))) {
 				continue
 			}
-			if err = ctx.Err(); err == nil {
-				err = t.o.OnError(r, v.event.Err)
-			}
-			v.event.Passed = err == nil
-			l.observe(v)
-			return v, err
+			return t.fail(d)
 		case err != nil:
 			return nil, err
-		case v.reason != 0:
+		case d.refused():
 			// A queue counts a pause like requests ahead, so the queue may have no room.
-			if d := v.Refusal.RetryAfter; v.Refusal.Reason != ReasonPause || d > time.Until(giveUp) || !l.sitOut(v, d) {
-				return nil, &RefusedError{Admission: &v.Admission}
+			if d.why.Reason != ReasonPause || d.why.RetryAfter > time.Until(giveUp) || !l.waitOut(d, d.why.RetryAfter) {
+				l.check(d, nil)
+				_, refused := l.admission(d)
+				l.recycle(d)
+				return nil, refused
 			}
-		case v.Wait > v.slept && t.pauses.paused(v), !t.pauses.spend(v):
-			l.giveBack(v) // the next iteration takes a later turn, or is refused
+		case d.tx.Wait > d.slept && t.paused(d), !t.spend(d):
+			l.refund(d) // the next iteration takes a later slot, or is refused
 		default:
-			return v, nil
+			return d, nil
 		}
 	}
 }
 
-// mayRecover reports whether a store that failed with err may decide the same request later.
-func mayRecover(err error) bool {
-	return !errors.Is(err, quota.ErrUnusable) && !errors.Is(err, quota.ErrLimit)
+// waitToRetry waits before the store is called again that has failed. It returns false if the store
+// cannot recover, or if the request must not wait.
+func (t *transport) waitToRetry(d *decision, wait time.Duration) bool {
+	if errors.Is(d.err, quota.ErrUnusable) || errors.Is(d.err, quota.ErrLimit) || !t.l.waitOut(d, wait) {
+		return false
+	}
+	t.l.observe(d)
+	return true
+}
+
+// fail has OnError say whether a request is sent that could not be decided.
+func (t *transport) fail(d *decision) (*decision, error) {
+	err := d.Err()
+	if err == nil {
+		if err = t.o.OnError(d.request, d.err); err != nil { // http.Client adds the URL of the server, which is not to blame
+			err = fmt.Errorf("weir: request not sent, because rule %q could not decide: %w", d.why.Rule, err)
+		}
+	}
+	d.passed = err == nil
+	t.l.observe(d)
+	return d, err
+}
+
+// waitOut waits for the duration, or until the context of the request ends. It returns false at once
+// if the duration is not above 0, or if as many requests wait as MaxWaiting allows.
+func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
+	defer l.stopWaiting(d)
+	if wait <= 0 || l.startWaiting(d, wait) < wait {
+		return false
+	}
+	sleep(d.Context, wait)
+	return true
+}
+
+// spend takes the cost of a request, whose slot has come, from what the server has left for its
+// keys. It returns false if another request has spent that meanwhile, or a response has come that
+// says so.
+func (t *transport) spend(d *decision) bool {
+	return t.l.left.Spend(func(yield func(outbound.Key, int64) bool) {
+		for i := range d.claims {
+			if c := &d.claims[i]; !yield(outbound.Key{Rule: c.rule.Name, Key: c.key}, c.cost) {
+				return
+			}
+		}
+	})
+}
+
+// pauseOf returns for how long the server says to pause, 0 if it does not. It remembers how many
+// units other than requests the server says are left for the keys of s, for at most MaxPause.
+func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
+	limits, retryAfter := headers.Parse(res.Header, time.Now())
+	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
+		pause = retryAfter
+	}
+	for _, a := range limits {
+		if a.Remaining == 0 {
+			pause = max(pause, a.ResetAfter)
+		}
+	}
+	for i := range s.claims {
+		c := &s.claims[i]
+		if left, ok := tightest(limits, c.rule.Unit); ok && c.rule.Unit != headers.Requests {
+			reset := t.bounded(s, &t.cutReset, "reset of remaining units", c.rule.Name, left.ResetAfter)
+			t.l.left.Set(outbound.Key{Rule: c.rule.Name, Key: c.key}, left.Remaining, reset)
+		}
+	}
+	return pause
+}
+
+// tightest returns the one of a server's limits that has the fewest units left of a kind; ok is
+// false if there is none.
+func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok bool) {
+	for _, a := range limits {
+		if a.Unit == unit && a.Remaining >= 0 && a.ResetAfter > 0 && (!ok || a.Remaining < tightest.Remaining) {
+			tightest, ok = a, true
+		}
+	}
+	return tightest, ok
+}
+
+// pause stops the use of the keys of s for as long as the server says, but at most for MaxPause. New
+// requests get slots after the end of the pause. Requests that already wait learn of the pause from
+// the method paused. If a longer pause is in force, nothing changes.
+func (t *transport) pause(s *snapshot, requested time.Duration) {
+	d := t.bounded(s, &t.cut, "pause", s.claims[0].rule.Name, requested)
+	ctx := context.WithoutCancel(s.Context)
+	for i := range s.claims {
+		c := &s.claims[i]
+		tx := quota.Transaction{Charges: []quota.Charge{ban.BeginPause(c.rule.Name, c.key, d)}}
+		if err := t.l.store.Take(ctx, &tx); err != nil {
+			t.l.log.warn(ctx, "key not paused", c.rule.Name, err)
+		}
+	}
+}
+
+// bounded returns how long lasts what the server has requested for d: at most MaxPause. The first cut
+// is logged.
+func (t *transport) bounded(s *snapshot, logged *atomic.Bool, what, rule string, d time.Duration) time.Duration {
+	if d > t.o.MaxPause && logged.CompareAndSwap(false, true) {
+		loggerOr(t.l.o.Logger).WarnContext(s, "weir: answer of a server cut to MaxPause", "rule", rule, "part", what,
+			"asked", period.Rounded(d), "max_pause", period.Rounded(t.o.MaxPause),
+			"effect", "requests are sent earlier than the server has asked; later cuts are not logged")
+	}
+	return min(d, t.o.MaxPause)
+}
+
+// paused reports whether one of the keys of a request is paused.
+func (t *transport) paused(d *decision) bool {
+	done := false
+	defer t.l.releaseUnless(&done, d)
+	lookup := quota.Transaction{Mode: quota.ModePeek}
+	for i := range d.claims {
+		lookup.Charges = append(lookup.Charges, ban.LookupPause(d.claims[i].rule.Name, d.claims[i].key))
+	}
+	err := t.l.store.Take(context.WithoutCancel(d.Context), &lookup)
+	if err != nil {
+		t.l.log.warn(d, "pause not read", d.claims[0].rule.Name, err)
+	}
+	done = true
+	return err == nil && !lookup.Allowed() // after an error the request has its slot, so it exceeds no limit
+}
+
+// Unpause ends a pause that Transport imposed on a key under a rule, in all processes that share
+// the store. In a process that uses a quota.HybridStore, the pause may last a few milliseconds
+// longer, or up to 10 seconds if the store does not report changes. This process also forgets the number of remaining units that the server last reported for
+// the key, but other processes do not. Requests that are already waiting keep their slots, and
+// later requests do not overtake them.
+func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
+	for i := range l.rules {
+		if l.rules[i].Name == rule {
+			l.left.Forget(outbound.Key{Rule: rule, Key: key})
+			pause := quota.Transaction{Charges: []quota.Charge{ban.LookupPause(rule, key)}, Mode: quota.ModeForget}
+			return l.store.Take(ctx, &pause)
+		}
+	}
+	return fmt.Errorf("weir: there is no rule %q", rule)
 }

@@ -1,8 +1,10 @@
 package weir_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,10 +21,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/lease"
+	"github.com/seed83679106/weir/contrib/llm"
+	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore"
 )
 
 // A partner is the server to which requests go out: it records when they arrive, and
@@ -77,8 +88,8 @@ func checkGet(t *testing.T, client *http.Client, limit weir.Limit) {
 	}
 }
 
-// TestTransport: requests wait for their turns, and each host has a queue of its own. A
-// request whose turn is later than MaxWait gets a LimitedError.
+// TestTransport: requests wait for their slots, and each host has a queue of its own. A
+// request whose slot is later than MaxWait gets a LimitedError.
 func TestTransport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &partner{start: time.Now()}
@@ -257,7 +268,7 @@ func TestUnpause(t *testing.T) {
 	}
 	var events []weir.Event
 	replica := func(answer *http.Response) (*weir.Limiter, *http.Client) {
-		l := must(t, store, weir.Options{Rules: rules, Observe: func(e weir.Event) { events = append(events, e) }})
+		l := must(t, store, weir.Options{Rules: rules, Observe: func(e weir.Event) { events = append(events, copied(e)) }})
 		return l, &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: roundTripper(func(*http.Request) (*http.Response, error) { return answer, nil })})}
 	}
 	told, one := replica(response(429, "Retry-After", "30"))
@@ -587,7 +598,7 @@ func TestTransportRetries(t *testing.T) {
 	}
 }
 
-// TestTransportPausesTheLine: requests that already wait for their turns are not sent
+// TestTransportPausesTheLine: requests that already wait for their slots are not sent
 // during a pause.
 func TestTransportPausesTheLine(t *testing.T) {
 	for _, limit := range []weir.Limit{algorithms.GCRA(5, time.Second).WithBurst(1), algorithms.SlidingLog(5, time.Second), algorithms.FixedWindow(5, time.Second)} {
@@ -630,9 +641,9 @@ func pauseTheLine(t *testing.T, limit weir.Limit) {
 	}
 }
 
-// TestTransportPausedTurns: a waiting request that meets a pause gives its turn back before
-// it takes a later turn, so no units are lost.
-func TestTransportPausedTurns(t *testing.T) {
+// TestTransportPausedSlots: a waiting request whose key is paused refunds its slot before
+// it takes a later slot, so no units are lost.
+func TestTransportPausedSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var mu sync.Mutex
@@ -706,7 +717,8 @@ func TestTransportBuffer(t *testing.T) {
 			arrivals = append(arrivals, time.Now())
 			return response(200), nil
 		})
-		client := outboundWith(t, memstore.New(memstore.Options{}), weir.TransportOptions{Base: late, Buffer: jitter}, weir.Options{MaxWait: time.Hour}, algorithms.SlidingLog(20, time.Second))
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{MaxWait: time.Hour, Rules: []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(20, time.Second)}, Buffer: jitter}}})
+		client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: late})}
 		var wg sync.WaitGroup
 		start := time.Now()
 		for range 400 {
@@ -730,7 +742,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestTransportErrors: if the store fails, the request is sent. If the context of the
-// request ends during the wait, the turn is given back and the body is closed.
+// request ends during the wait, the slot is refunded and the body is closed.
 func TestTransportErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -755,7 +767,7 @@ func TestTransportErrors(t *testing.T) {
 		before := time.Now()
 		client.Get("http://example.com/")
 		if waited := time.Since(before); waited != 59*time.Second {
-			t.Errorf("the next waits %v, want the 59s of the turn that was given back", waited)
+			t.Errorf("the next waits %v, want the 59s of the slot that was refunded", waited)
 		}
 	})
 }
@@ -772,10 +784,13 @@ func (c *closing) Close() error {
 }
 
 // A program that must not exceed a partner's limit sends nothing while the store is down. It
-// waits for the store for up to MaxWait, as for its turn.
+// waits for the store for up to MaxWait, as for its slot.
 func ExampleLimiter_Transport() {
 	partner, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
-		Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(100, time.Second)}}},
+		Rules: []weir.Rule{{
+			Name: "partner", Key: weir.ByHeader("Host"),
+			Limits: []weir.Limit{algorithms.SlidingLog(100, time.Second)}, Buffer: 20 * time.Millisecond,
+		}},
 		MaxWait: 10 * time.Second,
 	})
 	if err != nil {
@@ -785,7 +800,6 @@ func ExampleLimiter_Transport() {
 	transport, err := partner.Transport(weir.TransportOptions{
 		Base:    roundTripper(func(*http.Request) (*http.Response, error) { return response(200), nil }),
 		OnError: func(_ *http.Request, err error) error { return err },
-		Buffer:  20 * time.Millisecond,
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -833,4 +847,1039 @@ func ExampleLimiter_Unpause() {
 	// 503
 	// pause 1h0m0s
 	// 503
+}
+
+// failsUntil returns a store that fails with err for the given time from now on.
+func failsUntil(d time.Duration, err error) weir.Store {
+	start, next := time.Now(), memory()
+	return storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if time.Since(start) < d {
+			return err
+		}
+		return next.Take(ctx, tx)
+	})
+}
+
+// TestTransportOutage: a request waits for a store that is busy or down, for up to MaxWait.
+// Then OnError decides. By default an outage sends the request, and the log says so. Nothing
+// else sends a request that was not decided.
+func TestTransportOutage(t *testing.T) {
+	failsClosed := func(_ *http.Request, err error) error { return err }
+	failsOpen := func(*http.Request, error) error { return nil }
+	errOwn := errors.New("not now")
+	unusable := fmt.Errorf("wrong password: %w", quota.ErrUnusable)
+	type outcome struct {
+		err          error
+		at, atLatest time.Duration
+		unlimited    bool
+	}
+	const s, forever = time.Second, time.Hour
+	for _, c := range []struct {
+		name    string
+		err     error
+		until   time.Duration
+		maxWait time.Duration
+		onError func(*http.Request, error) error
+		want    outcome
+	}{
+		{"down", errDown, forever, 0, nil, outcome{nil, 0, 0, true}},
+		{"down, fails closed", errDown, forever, 0, failsClosed, outcome{errDown, 0, 0, false}},
+		{"busy", quota.ErrBusy, forever, 0, nil, outcome{quota.ErrBusy, 0, 0, false}},
+		{"busy, fails open", quota.ErrBusy, forever, 0, failsOpen, outcome{nil, 0, 0, true}},
+		{"another error", errDown, forever, 0, func(*http.Request, error) error { return errOwn }, outcome{errOwn, 0, 0, false}},
+		{"unusable", unusable, forever, 10 * s, nil, outcome{quota.ErrUnusable, 0, 0, false}},
+		{"unusable, fails open", unusable, forever, 10 * s, failsOpen, outcome{nil, 0, 0, true}},
+		{"busy for a moment", quota.ErrBusy, 3 * s, 10 * s, nil, outcome{nil, 3 * s, 5 * s, false}},
+		{"down for a moment", errDown, 3 * s, 10 * s, nil, outcome{nil, 3 * s, 5 * s, false}},
+		{"down for a moment, fails closed", errDown, 3 * s, 10 * s, failsClosed, outcome{nil, 3 * s, 5 * s, false}},
+		{"down until MaxWait is over", errDown, 10 * s, 10 * s, failsClosed, outcome{nil, 10 * s, 10 * s, false}},
+		{"down for longer", errDown, forever, 10 * s, nil, outcome{nil, 10 * s, 10 * s, true}},
+		{"down for longer, fails closed", errDown, forever, 10 * s, failsClosed, outcome{errDown, 10 * s, 10 * s, false}},
+		{"busy for longer", quota.ErrBusy, forever, 10 * s, nil, outcome{quota.ErrBusy, 10 * s, 10 * s, false}},
+		{"the caller gives up", errDown, forever, forever, failsClosed, outcome{context.Canceled, 20 * s, 20 * s, false}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			p := &partner{start: time.Now()}
+			client := outboundWith(t, failsUntil(c.until, c.err), weir.TransportOptions{Base: p, OnError: c.onError},
+				weir.Options{MaxWait: c.maxWait, Logger: slog.New(slog.NewTextHandler(&log, nil))}, algorithms.GCRA(1, time.Minute))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer time.AfterFunc(20*s, cancel).Stop()
+			body := &closing{make(chan bool, 1)}
+			r, _ := http.NewRequestWithContext(ctx, "POST", "http://example.com/", body)
+			_, err := client.Do(r)
+			if took := time.Since(p.start); !errors.Is(err, c.want.err) || took < c.want.at || took > c.want.atLatest {
+				t.Errorf("%s: got %v after %v, want %+v", c.name, err, took, c.want)
+			}
+			if ours := "weir: request not sent, because rule \"partner\" could not decide: "; err != nil && c.want.err != context.Canceled &&
+				!strings.HasPrefix(errors.Unwrap(err).Error(), ours) {
+				t.Errorf("%s: the error is %q, as if the partner were down; want %s", c.name, err, ours)
+			}
+			if sent := len(p.arrivals) == 1; sent != (c.want.err == nil) {
+				t.Errorf("%s: sent %v, error %v", c.name, sent, err)
+			}
+			if !<-body.closed {
+				t.Errorf("%s: the body was not closed", c.name)
+			}
+			if strings.Contains(log.String(), "passed=true") != c.want.unlimited || !strings.Contains(log.String(), `msg="weir: request not decided" rule=partner err=`) {
+				t.Errorf("%s: got the log %q, want a request without a limit: %v", c.name, &log, c.want.unlimited)
+			}
+		})
+	}
+}
+
+// TestTransportAfterOutage: requests that have waited for the store together are sent as the
+// limit allows, and not as a burst, even in the last moment of MaxWait.
+func TestTransportAfterOutage(t *testing.T) {
+	for _, c := range []struct {
+		until, maxWait time.Duration
+		want           int // requests that are sent
+	}{
+		{time.Second, time.Minute, 5},
+		{time.Second, time.Second, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &partner{start: time.Now()}
+			client := outbound(t, failsUntil(c.until, quota.ErrBusy), p, weir.Options{MaxWait: c.maxWait, Logger: slog.New(slog.DiscardHandler)}, algorithms.LeakyBucket(5, 1, time.Second))
+			var wg sync.WaitGroup
+			for range 5 {
+				wg.Go(func() {
+					if _, err := client.Get("http://example.com/"); err != nil && !errors.As(err, new(*weir.RefusedError)) {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if len(p.arrivals) != c.want {
+				t.Errorf("%v: arrivals at %v, want %d", c, p.arrivals, c.want)
+			}
+			for i := 1; i < len(p.arrivals); i++ {
+				a, _ := time.ParseDuration(p.arrivals[i-1])
+				b, _ := time.ParseDuration(p.arrivals[i])
+				if b-a < time.Second-time.Microsecond { // stores count in whole microseconds
+					t.Errorf("%v: arrivals at %v, want a second apart", c, p.arrivals)
+				}
+			}
+		})
+	}
+}
+
+// TestTransportWaitingForTheStore: a request that waits for the store is one of MaxWaiting,
+// and a store that is away is asked seldom.
+func TestTransportWaitingForTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		var mu sync.Mutex
+		store := storeFunc(func(context.Context, *quota.Transaction) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			return errDown
+		})
+		p := &partner{start: time.Now()}
+		client := outbound(t, store, p, weir.Options{MaxWait: time.Minute, MaxWaiting: 3, Logger: slog.New(slog.DiscardHandler)}, algorithms.GCRA(1, time.Second))
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() { checkGet(t, client, algorithms.GCRA(1, time.Second)) })
+		}
+		wg.Wait()
+		if want := []string{"0s", "0s", "1m0s", "1m0s", "1m0s"}; !slices.Equal(p.arrivals, want) {
+			t.Errorf("arrivals at %v, want %v", p.arrivals, want)
+		}
+		if asked < 5+3*30 || asked > 5+3*66 { // a pause is 1 to 2 s long, the first five are shorter
+			t.Errorf("the store was asked %d times", asked)
+		}
+	})
+}
+
+// TestTransportOptions: Transport refuses invalid options, and names them.
+func TestTransportOptions(t *testing.T) {
+	l := must(t, memory(), weir.Options{Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1_000_000, 24*time.Hour)}}}})
+	for _, c := range []struct {
+		o    weir.TransportOptions
+		want string
+	}{
+		{weir.TransportOptions{}, "<nil>"},
+		{weir.TransportOptions{MaxPause: -1}, "weir: MaxPause is -1ns; want at least 0"},
+	} {
+		rt, err := l.Transport(c.o)
+		if !strings.HasPrefix(fmt.Sprint(err), c.want) || (rt == nil) != (err != nil) {
+			t.Errorf("%+v: got %v, %v, want %s", c.o, rt, err, c.want)
+		}
+	}
+}
+
+// A sharedQuota is a limit that several replicas use up. They share only Redis, and each
+// has its own connections.
+type sharedQuota struct {
+	limit    int
+	period   time.Duration
+	buffer   time.Duration
+	replicas int
+	requests int // how many requests all replicas send together, at once
+}
+
+// An arrival says when a request reached the receiver, and when its slot was. Redis runs on
+// this machine, so both instants are on the same clock.
+type arrival struct{ at, slot time.Time }
+
+func (a arrival) late() time.Duration { return a.at.Sub(a.slot) }
+
+const turnField = "Weir-Turn" // in µs since 1970
+
+// TestTransportReplicas: a server that three replicas call sees every request, and no
+// period with more requests than the limit. The test is a small form of _bench/throttle.
+func TestTransportReplicas(t *testing.T) {
+	q := sharedQuota{limit: 20, period: 500 * time.Millisecond, buffer: 40 * time.Millisecond, replicas: 3, requests: 60}
+	server := redistest.Server(t)
+	for range 5 {
+		start := time.Now()
+		seen := q.spend(t, server.Addr())
+		took := time.Since(start)
+		q.checkSlots(t, seen)
+		if t.Failed() {
+			return
+		}
+		late := func(a, b arrival) int { return int(a.late() - b.late()) }
+		least, most := slices.MinFunc(seen, late).late(), slices.MaxFunc(seen, late).late()
+		ideal := time.Duration((q.requests-1)/q.limit) * q.period
+		t.Logf("%d requests took %v, %.3f × ideal; they arrived %v to %v after their slots", q.requests, took, took.Seconds()/ideal.Seconds(), least, most)
+
+		over := q.windowsOver(seen)
+		switch {
+		case over == 0 && took > 10*ideal:
+			t.Errorf("%d requests took %v, want less than ten times the ideal %v", q.requests, took, ideal)
+			return
+		case over == 0:
+			return
+		case most-least <= q.buffer:
+			t.Errorf("%d windows of %v hold more than %d requests, although their delays, %v to %v, differ by no more than the buffer of %v",
+				over, q.period, q.limit, least, most, q.buffer)
+			return
+		}
+	}
+	t.Skipf("this machine is too busy: it delays requests by more than the buffer of %v", q.buffer)
+}
+
+// spend sends the requests to a new receiver, and returns their arrivals in order.
+func (q *sharedQuota) spend(t *testing.T, redisAddr string) (seen []arrival) {
+	t.Helper()
+	var mu sync.Mutex
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := time.Now()
+		slot, err := strconv.ParseInt(r.Header.Get(turnField), 10, 64)
+		if err != nil {
+			t.Errorf("a request went out unlimited: %v", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, arrival{at, time.UnixMicro(slot)})
+	}))
+	defer receiver.Close()
+
+	var wg sync.WaitGroup
+	for i := range q.replicas {
+		client := q.replica(t, redisAddr)
+		for range q.requests*(i+1)/q.replicas - q.requests*i/q.replicas {
+			wg.Go(func() {
+				res, err := client.Get(receiver.URL)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer res.Body.Close()
+				if _, err := io.Copy(io.Discard, res.Body); err != nil || res.StatusCode != http.StatusOK {
+					t.Errorf("got %s, %v, want 200", res.Status, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	slices.SortFunc(seen, func(a, b arrival) int { return a.at.Compare(b.at) })
+	return seen
+}
+
+// replica returns a client with its own Limiter.
+func (q *sharedQuota) replica(t *testing.T, redisAddr string) *http.Client {
+	t.Helper()
+	const patience = 10 * time.Second // the time budget of Redis, for a busy machine
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(patience, redisAddr))
+	t.Cleanup(func() { rdb.Close() })
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter := must(t, store, weir.Options{
+		Rules: []weir.Rule{{
+			Name:   "partner",
+			Key:    weir.ByHeader("Host"),
+			Limits: []weir.Limit{algorithms.SlidingLog(int64(q.limit), q.period)},
+			Buffer: q.buffer,
+		}},
+		MaxWait: time.Minute,
+		Observe: func(e weir.Event) {
+			if e.Err != nil {
+				t.Errorf("the store failed: %v", e.Err)
+				return
+			}
+			slot := e.Transaction.At.Add(e.Transaction.Wait)
+			e.Request.Header.Set(turnField, strconv.FormatInt(slot.UnixMicro(), 10))
+		},
+	})
+	base := &http.Transport{MaxIdleConnsPerHost: q.requests}
+	t.Cleanup(base.CloseIdleConnections)
+	return &http.Client{Transport: transport(t, limiter, weir.TransportOptions{Base: base})}
+}
+
+// checkSlots checks what does not depend on the speed of the machine: no request is lost, no
+// request is sent before its slot, and no period that is longer by the buffer has more slots
+// than the limit.
+func (q *sharedQuota) checkSlots(t *testing.T, seen []arrival) {
+	t.Helper()
+	if len(seen) != q.requests {
+		t.Errorf("%d requests arrived, want %d", len(seen), q.requests)
+	}
+	q.checkGaps(t, seen)
+}
+
+// checkGaps checks that no request arrives before its slot, and that no period that is longer
+// by the buffer has more slots than the limit.
+func (q *sharedQuota) checkGaps(t *testing.T, seen []arrival) {
+	t.Helper()
+	var slots []time.Time
+	for _, a := range seen {
+		if a.late() < 0 {
+			t.Errorf("a request arrived %v before its slot", -a.late())
+		}
+		slots = append(slots, a.slot)
+	}
+	slices.SortFunc(slots, time.Time.Compare)
+	for i := q.limit; i < len(slots); i++ {
+		if gap := slots[i].Sub(slots[i-q.limit]); gap < q.period+q.buffer {
+			t.Errorf("slots %d and %d are %v apart, want %v", i-q.limit, i, gap, q.period+q.buffer)
+		}
+	}
+}
+
+// windowsOver counts the periods that begin with an arrival and have more requests than the
+// limit.
+func (q *sharedQuota) windowsOver(seen []arrival) (n int) {
+	for i := q.limit; i < len(seen); i++ {
+		if seen[i].at.Sub(seen[i-q.limit].at) < q.period {
+			n++
+		}
+	}
+	return n
+}
+
+// TestTransportSlowRedis: three processes send 60 requests each while Redis does not answer.
+// With MaxWait they wait for Redis and then for their slots. Without it a request is sent
+// without a slot only by default, and the log says so. If the process itself is late, the
+// store is busy instead, and the request is not sent.
+func TestTransportSlowRedis(t *testing.T) {
+	rounds.Slow(t, "waits while Redis does not answer")
+	failsClosed := func(_ *http.Request, err error) error { return err }
+	for _, c := range []struct {
+		name      string
+		maxWait   time.Duration
+		onError   func(*http.Request, error) error
+		unlimited bool // requests are sent without a slot
+		all       bool // all requests are sent
+	}{
+		{"waits", time.Minute, nil, false, true},
+		{"waits, fails closed", time.Minute, failsClosed, false, true},
+		{"fails closed", 0, failsClosed, false, false},
+		{"by default", 0, nil, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			q := sharedQuota{limit: 50, period: 250 * time.Millisecond, replicas: 3, requests: 180}
+			server := redistest.Server(t)
+			server.Pause()
+			var failures, unlimited, busy atomic.Int64
+			var mu sync.Mutex
+			var slots []arrival
+			base := roundTripper(func(r *http.Request) (*http.Response, error) {
+				slot, err := strconv.ParseInt(r.Header.Get(turnField), 10, 64)
+				if err != nil {
+					unlimited.Add(1)
+					return response(200), nil
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				slots = append(slots, arrival{time.Now(), time.UnixMicro(slot)})
+				return response(200), nil
+			})
+			var log bytes.Buffer
+			o := weir.Options{
+				Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.SlidingLog(int64(q.limit), q.period)}}},
+				MaxWait: c.maxWait,
+				Logger:  slog.New(slog.NewTextHandler(&log, nil)),
+				Observe: func(e weir.Event) {
+					if e.Err == nil && e.Refusal.Reason == 0 {
+						e.Request.Header.Set(turnField, strconv.FormatInt(e.Transaction.At.Add(e.Transaction.Wait).UnixMicro(), 10))
+					} else if e.Err != nil && failures.Add(1) == int64(q.requests) { // every request has failed once
+						server.Resume()
+					}
+				},
+			}
+			var wg sync.WaitGroup
+			for range q.replicas {
+				client := &http.Client{Transport: transport(t, must(t, redisAt(t, server.Addr(), 50*time.Millisecond), o), weir.TransportOptions{Base: base, OnError: c.onError})}
+				for range q.requests / q.replicas {
+					wg.Go(func() {
+						_, err := client.Get("http://example.com/")
+						switch {
+						case c.unlimited && errors.Is(err, quota.ErrBusy):
+							busy.Add(1)
+						case (err != nil) == c.all:
+							t.Errorf("got %v", err)
+						}
+					})
+				}
+			}
+			wg.Wait()
+			q.checkGaps(t, slots)
+			got := len(slots) + int(unlimited.Load()+busy.Load())
+			if (unlimited.Load()+busy.Load() > 0) != c.unlimited || (got == q.requests) != c.all {
+				t.Errorf("%d requests sent or refused as busy, %d sent without a slot, %d refused; want all: %v, some without a slot: %v", got, unlimited.Load(), busy.Load(), c.all, c.unlimited)
+			}
+			if strings.Contains(log.String(), "passed=true") != (unlimited.Load() > 0) {
+				t.Errorf("got the log %q, want requests without a limit: %v", log.String(), c.unlimited)
+			}
+		})
+	}
+}
+
+// TestTransportPausesEverywhere: a pause, and its end by Unpause, hold in another process
+// that shares the store, through every decorator, even if the process has leased units.
+func TestTransportPausesEverywhere(t *testing.T) {
+	server := redistest.Server(t)
+	memory := memstore.New(memstore.Options{})
+	for _, shared := range []struct {
+		name  string
+		store func(t *testing.T) weir.Store
+	}{
+		{"memory", func(*testing.T) weir.Store { return memory }},
+		{"Redis", func(t *testing.T) weir.Store { return redisAt(t, server.Addr(), 10*time.Second) }},
+	} {
+		for _, d := range []struct {
+			name     string
+			decorate func(weir.Store) weir.Store
+		}{
+			{"alone", func(s weir.Store) weir.Store { return s }},
+			{"Hybrid", func(s weir.Store) weir.Store { return quota.Hybrid(s, quota.HybridOptions{MaxKeys: 100}) }},
+			{"Coalesce", func(s weir.Store) weir.Store { return quota.Coalesce(s) }},
+			{"Breaker", func(s weir.Store) weir.Store { return quota.Breaker(s, quota.BreakerOptions{}) }},
+			{"Fallback", func(s weir.Store) weir.Store {
+				return quota.Fallback(s, memstore.New(memstore.Options{}), quota.FallbackOptions{})
+			}},
+			{"Share", func(s weir.Store) weir.Store { return quota.Share(s, 3) }},
+			{"Lease", func(s weir.Store) weir.Store {
+				leases := lease.New(s, lease.Options{})
+				t.Cleanup(func() { leases.Close(context.Background()) })
+				return leases
+			}},
+		} {
+			t.Run(shared.name+", "+d.name, func(t *testing.T) {
+				status := http.StatusOK
+				base := roundTripper(func(*http.Request) (*http.Response, error) { return response(status, "Retry-After", "50"), nil })
+				replica := func() (*weir.Limiter, *http.Client) {
+					l := must(t, d.decorate(shared.store(t)), weir.Options{Rules: []weir.Rule{{
+						Name: "partner", Key: weir.ByHeader("Host"), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)},
+					}}})
+					return l, &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base})}
+				}
+				_, one := replica()
+				limiter, two := replica()
+				get := func(client *http.Client) string {
+					return answerTo(client, "http://"+strings.ToLower(d.name)+".example/")
+				}
+				var got []string
+				got = append(got, get(two))
+				status = http.StatusServiceUnavailable
+				got = append(got, get(one))
+				status = http.StatusOK
+				got = append(got, get(one), get(two))
+				if err := limiter.Unpause(t.Context(), "partner", strings.ToLower(d.name)+".example"); err != nil {
+					t.Error(err)
+				}
+				got = append(got, get(two))
+				if want := []string{"200", "503", "pause", "pause", "200"}; !slices.Equal(got, want) {
+					t.Errorf("got %q, want %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+// answerTo sends a GET request to url, and returns the status, the reason of a refusal or
+// the error.
+func answerTo(client *http.Client, url string) string {
+	res, err := client.Get(url)
+	var limited *weir.RefusedError
+	if errors.As(err, &limited) {
+		return limited.Admission.Refusal.Reason.String()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strconv.Itoa(res.StatusCode)
+}
+
+// A provider answers as the API of a language model does.
+func provider(t *testing.T) *httptest.Server {
+	var refused atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		const usage = `"usage":{"prompt_tokens":5,"completion_tokens":7}`
+		switch r.URL.Path {
+		case "/json":
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"model":"m","choices":[],`+usage+`}`)
+		case "/stream", "/broken":
+			w.Header().Set("Content-Type", "text/event-stream")
+			for range 100 {
+				fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n")
+			}
+			_ = http.NewResponseController(w).Flush()
+			if r.URL.Path == "/broken" {
+				panic(http.ErrAbortHandler)
+			}
+			fmt.Fprint(w, "data: {"+usage+"}\n\ndata: [DONE]\n\n")
+		case "/field":
+			w.Header().Set("Tokens-Used", "12")
+		case "/once": // refuses the first request
+			if !refused.Swap(true) {
+				w.Header().Set("Retry-After-Ms", "1")
+				w.WriteHeader(429)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{`+usage+`}`)
+		default:
+			status, _ := strconv.Atoi(r.URL.Path[1:])
+			w.WriteHeader(status)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// TestTransportSettles: a request that goes out is charged what its answer says, once its body is
+// closed, and as long as nobody knows, what it has reserved.
+func TestTransportSettles(t *testing.T) {
+	drain := func(b io.ReadCloser) { _, _ = io.Copy(io.Discard, b); b.Close() }
+	sdk := func(b io.ReadCloser) { // stops at the last event
+		for lines := bufio.NewScanner(b); lines.Scan() && lines.Text() != "data: [DONE]"; {
+		}
+		b.Close()
+	}
+	hangUp := func(b io.ReadCloser) { _, _ = io.CopyN(io.Discard, b, 100); b.Close() }
+	for _, tt := range []struct {
+		name, path string
+		read       func(io.ReadCloser)
+		settle     func(weir.Outcome) int64
+		want       int64
+	}{
+		{"usage in a body", "/json", drain, weir.ChargeUsed, 88},
+		{"usage in a stream", "/stream", drain, weir.ChargeUsed, 88},
+		{"usage in a stream, of an SDK", "/stream", sdk, weir.ChargeUsed, 88},
+		{"closed twice", "/stream", func(b io.ReadCloser) { drain(b); b.Close() }, weir.ChargeUsed, 88},
+		{"hung up on", "/stream", hangUp, weir.ChargeUsed, 60},
+		{"not read", "/json", func(b io.ReadCloser) { b.Close() }, weir.ChargeUsed, 60},
+		{"never closed", "/json", func(io.ReadCloser) {}, weir.ChargeUsed, 60},
+		{"broken off", "/broken", drain, weir.ChargeUsed, 0}, // after 100 events
+		{"an error", "/500", drain, weir.ChargeUsed, 100},
+		{"refused and sent again", "/once", drain, weir.ChargeUsed, 88},
+		{"refused", "/429", drain, weir.ChargeUsed, 100},
+		{"usage in a field", "/field", drain, func(o weir.Outcome) int64 { n, _ := strconv.ParseInt(o.Header.Get("Tokens-Used"), 10, 64); return n }, 88},
+		{"no usage", "/204", drain, weir.ChargeUsed, 60},
+		{"by status", "/503", drain, weir.RefundErrors, 100},
+		{"no answer", "/", nil, weir.RefundErrors, 60},
+	} {
+		for _, reads := range []bool{true, false} { // whether the body is read, or the status alone must do
+			base := http.RoundTripper(http.DefaultTransport)
+			if reads {
+				base = &llm.Transport{}
+			} else if tt.path != "/once" && tt.path != "/429" {
+				continue
+			}
+			want := tt.want
+			if !reads && tt.path == "/once" {
+				want = 60 // the second answer is not read
+			}
+			server := provider(t)
+			if tt.read == nil {
+				server.Close()
+			}
+			store := memory()
+			rule := unit("tokens", 40)
+			rule.Settle = tt.settle
+			l := must(t, store, weir.Options{Rules: []weir.Rule{rule}, MaxWait: 10 * time.Second})
+			res, err := (&http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base})}).Post(server.URL+tt.path, "application/json", strings.NewReader("{}"))
+			if (err == nil) != (tt.read != nil) {
+				t.Fatalf("%s: %v", tt.name, err)
+			}
+			if err == nil {
+				if got := remains(t, store, l)[0]; got != 60 && got != 20 && !strings.HasPrefix(tt.path, "/once") {
+					t.Errorf("%s: %d are left before the body is closed, want 60", tt.name, got)
+				}
+				tt.read(res.Body)
+			}
+			if got := remains(t, store, l)[0]; got != want {
+				t.Errorf("%s: %d are left of 100, want %d", tt.name, got, want)
+			}
+			if err == nil {
+				res.Body.Close()
+			}
+		}
+	}
+}
+
+// TestTransportPanics: a Base that panics leaves the cost reserved, once.
+func TestTransportPanics(t *testing.T) {
+	store := memory()
+	l := must(t, store, weir.Options{Rules: []weir.Rule{unit("tokens", 40)}})
+	rt := transport(t, l, weir.TransportOptions{Base: roundTrip(func(*http.Request) (*http.Response, error) { panic("base") })})
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = rt.RoundTrip(ask("/", "192.0.2.1:4"))
+	}()
+	if got := remains(t, store, l)[0]; got != 60 {
+		t.Errorf("%d are left of 100, want 60", got)
+	}
+}
+
+// TestTransportRemaining: a request that costs more than the server has left is not sent, until
+// more is left. The table has the fields of each response, and when the next request arrives.
+func TestTransportRemaining(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		unit   string
+		fields []string
+		want   time.Duration // until a request of 20 units arrives after one of 10; a minute if MaxPause cuts it, which is logged
+	}{
+		{"nothing", "tokens", nil, 0},
+		{"enough", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "30", "X-Ratelimit-Reset-Tokens", "10s"}, 0},
+		{"too little", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "29", "X-Ratelimit-Reset-Tokens", "10s"}, 10 * time.Second},
+		{"Anthropic", "output-tokens", []string{"Anthropic-Ratelimit-Output-Tokens-Remaining", "5", "Anthropic-Ratelimit-Output-Tokens-Reset", "2000-01-01T00:00:20Z"}, 20 * time.Second},
+		{"the tightest", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "500", "X-Ratelimit-Reset-Tokens", "10s", "Ratelimit", `"day";r=3;t=7`, "Ratelimit-Policy", `"day";q=9;qu="tokens"`}, 7 * time.Second},
+		{"another unit", "tokens", []string{"X-Ratelimit-Remaining-Images", "1", "X-Ratelimit-Reset-Images", "10s"}, 0},
+		{"requests", "tokens", []string{"X-Ratelimit-Remaining", "1", "X-Ratelimit-Reset", "10"}, 0},
+		{"no time", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "5"}, 0},
+		{"negative", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "-5", "X-Ratelimit-Reset-Tokens", "10s"}, 0},
+		{"a day", "tokens", []string{"X-Ratelimit-Remaining-Tokens", "5", "X-Ratelimit-Reset-Tokens", "24h"}, time.Minute},
+		{"of a rule in shadow", "shadow", []string{"X-Ratelimit-Remaining-Shadow", "5", "X-Ratelimit-Reset-Shadow", "10s"}, 0},
+	} {
+		for _, maxWait := range []time.Duration{time.Hour, 0} {
+			synctest.Test(t, func(t *testing.T) {
+				p := &partner{start: time.Now(), answer: func(n int, _ *http.Request) *http.Response {
+					if n == 1 {
+						return response(200, tt.fields...)
+					}
+					return nil
+				}}
+				var log weirtest.Log
+				rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: tt.unit, Limits: []weir.Limit{algorithms.FixedWindow(100, 1000*time.Hour)},
+					Cost: func(r *http.Request) int64 { n, _ := strconv.ParseInt(r.URL.Query().Get("cost"), 10, 64); return n }}
+				if tt.unit == "shadow" {
+					rule.Enforce = weir.Percent(0)
+				}
+				client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: maxWait, Logger: slog.New(slog.NewTextHandler(&log, nil))}), weir.TransportOptions{Base: p})}
+				var err error
+				for _, cost := range []string{"10", "10", "20"} {
+					if _, err = client.Get("http://example.com/?cost=" + cost); err != nil {
+						break
+					}
+				}
+				if cut := strings.Count(log.String(), `level=WARN msg="weir: answer of a server cut to MaxPause" rule=api part="reset of remaining units" asked=24h0m0s max_pause=1m0s`); cut != strings.Count(log.String(), "cut to MaxPause") || (cut == 1) != (tt.want == time.Minute) {
+					t.Errorf("%s: got the log %q, want one line only if MaxPause cuts the reset", tt.name, log.String())
+				}
+				if cost10 := tt.want > 0 && len(p.arrivals) < 2; maxWait == 0 && tt.want > 0 {
+					var refused *weir.RefusedError
+					if !errors.As(err, &refused) || refused.Admission.Refusal.Reason != weir.ReasonPause || refused.RetryAfter() != tt.want || cost10 && tt.name == "too little" {
+						t.Errorf("%s: got %v, want a refusal for %v", tt.name, err, tt.want)
+					}
+					time.Sleep(tt.want)
+					if _, err = client.Get("http://example.com/?cost=20"); err != nil {
+						t.Errorf("%s: after RetryAfter: %v", tt.name, err)
+					}
+					return
+				}
+				if got := time.Since(p.start); err != nil || got != tt.want {
+					t.Errorf("%s: the requests have taken %v, %v, want %v", tt.name, got, err, tt.want)
+				}
+			})
+		}
+	}
+}
+
+// TestTransportRemainingAtOnce: requests that are decided at the same time together send no more
+// units than the server has left. The others wait for the reset, or are refused and give their
+// units back: the limit has room for all requests, each sent once.
+func TestTransportRemainingAtOnce(t *testing.T) {
+	for _, maxWait := range []time.Duration{time.Hour, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &partner{start: time.Now(), answer: func(n int, _ *http.Request) *http.Response {
+				if n == 1 {
+					return response(200, "X-Ratelimit-Remaining-Tokens", "59", "X-Ratelimit-Reset-Tokens", "10s")
+				}
+				return nil
+			}}
+			rules := []weir.Rule{
+				{Name: "api", Key: weir.Global(), Unit: "tokens", Limits: []weir.Limit{algorithms.FixedWindow(210, 1000*time.Hour), algorithms.FixedWindow(300, 10_000*time.Hour)},
+					Cost: func(*http.Request) int64 { return 10 }},
+				{Name: "other", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(21, 1000*time.Hour)}},
+			}
+			l := must(t, slowly{memory()}, weir.Options{Rules: rules, MaxWait: maxWait})
+			client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: p})}
+			get := func(n int) (sent int) {
+				var wg sync.WaitGroup
+				var ok atomic.Int32
+				for range n {
+					wg.Go(func() {
+						_, err := client.Get("http://example.com/")
+						var refused *weir.RefusedError
+						if err == nil {
+							ok.Add(1)
+						} else if !errors.As(err, &refused) || refused.Admission.Refusal.Reason != weir.ReasonPause || refused.RetryAfter() > 10*time.Second {
+							t.Errorf("got %v, want a refusal for at most 10s", err)
+						}
+					})
+				}
+				wg.Wait()
+				return int(ok.Load())
+			}
+			get(1)
+			sent := get(20)
+			early := 0
+			for _, at := range p.arrivals[1:] {
+				if d, _ := time.ParseDuration(at); d < 10*time.Second {
+					early++
+				}
+			}
+			if want := map[bool]int{true: 20, false: 5}[maxWait > 0]; early != 5 || sent != want {
+				t.Errorf("MaxWait %v: %d of 20 requests were sent, %d of them before the reset, want %d and 5", maxWait, sent, early, want)
+			}
+			time.Sleep(10 * time.Second)
+			if got := get(20 - sent); got != 20-sent {
+				t.Errorf("MaxWait %v: after the reset %d requests were sent, want %d", maxWait, got, 20-sent)
+			}
+		})
+	}
+}
+
+// slowly is a Store that takes 10 ms, in which many requests can be decided.
+type slowly struct{ weir.Store }
+
+func (s slowly) Take(ctx context.Context, t *quota.Transaction) error {
+	time.Sleep(10 * time.Millisecond)
+	return s.Store.Take(ctx, t)
+}
+
+// TestRetryBudget: a server that refuses everything gets a bounded share of requests again.
+func TestRetryBudget(t *testing.T) {
+	for budget, want := range map[float64]int{0: 500, 0.1: 119, 1: 209, 0.001: 110} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &partner{answer: func(int, *http.Request) *http.Response { return response(429, "Retry-After", "1") }}
+			client := outboundWith(t, memory(), weir.TransportOptions{Base: p, RetryBudget: budget}, weir.Options{MaxWait: 4500 * time.Millisecond}, algorithms.GCRA(1e6, time.Hour))
+			for range 100 {
+				if res, err := client.Get("http://example.com/"); err != nil || res.StatusCode != 429 {
+					t.Fatalf("got %v, %v, want the answer of the server", res, err)
+				}
+				time.Sleep(time.Minute)
+			}
+			if got := len(p.arrivals); got != want {
+				t.Errorf("a budget of %v: 100 requests were sent %d times, want %d", budget, got, want)
+			}
+		})
+	}
+	for _, budget := range []float64{-0.1, 1.1, 0 / zero} {
+		if _, err := must(t, memory(), weir.Options{Rules: []weir.Rule{unit("tokens", 1)}}).Transport(weir.TransportOptions{RetryBudget: budget}); err == nil {
+			t.Errorf("a budget of %v: got no error", budget)
+		}
+	}
+}
+
+var zero float64
+
+// TestTransportSaysWhen: whatever refuses a request, the error says when the quota is free.
+func TestTransportSaysWhen(t *testing.T) {
+	const hour = time.Hour
+	for _, tt := range []struct {
+		name   string
+		rule   weir.Rule
+		before func(l *weir.Limiter, rt http.RoundTripper)
+		reason weir.Reason
+		want   time.Duration
+	}{
+		{"limit", weir.Rule{}, func(_ *weir.Limiter, rt http.RoundTripper) { send(rt) }, weir.ReasonLimit, hour},
+		{"too large", weir.Rule{Cost: costs(2)}, nil, weir.ReasonLimit, quota.Never},
+		{"ban", weir.Rule{Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: 2 * hour}},
+			func(l *weir.Limiter, _ http.RoundTripper) { ban(t, l, "acme", 2*hour) }, weir.ReasonBan, 2 * hour},
+		{"deny", weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Denied() }}, nil, weir.ReasonDeny, quota.Never},
+		{"no key", weir.Rule{Key: weir.ByHeader("Missing"), NoKey: weir.NoKeyRefuse}, nil, weir.ReasonNoKey, quota.Never},
+		{"pause", weir.Rule{Limits: []weir.Limit{algorithms.GCRA(1000, hour)}}, func(_ *weir.Limiter, rt http.RoundTripper) { send(rt) }, weir.ReasonPause, 40 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rule := tt.rule
+			rule.Name = "api"
+			if rule.Key == nil {
+				rule.Key = weir.ByHeader("X-Tenant")
+			}
+			if rule.Limits == nil {
+				rule.Limits = []weir.Limit{algorithms.AnchoredWindow(1, hour)}
+			}
+			l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}})
+			rt := transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response {
+				if tt.reason == weir.ReasonPause {
+					return response(503, "Retry-After", "40")
+				}
+				return nil
+			}}})
+			if tt.before != nil {
+				tt.before(l, rt)
+			}
+			_, err := send(rt)
+			var refused *weir.RefusedError
+			if !errors.As(err, &refused) || refused.Admission.Refusal.Reason != tt.reason || refused.RetryAfter() != tt.want {
+				t.Errorf("%s: got %v, want reason %v and a wait of %v", tt.name, err, tt.reason, tt.want)
+			}
+		})
+	}
+	rt := transport(t, must(t, storeFunc(func(context.Context, *quota.Transaction) error { return errDown }), weir.Options{Rules: []weir.Rule{unit("tokens", 1)}}),
+		weir.TransportOptions{Base: &partner{}, OnError: weir.FailClosed})
+	if _, err := send(rt); !errors.Is(err, errDown) {
+		t.Errorf("FailClosed: got %v, want the error of the store", err)
+	}
+}
+
+func send(rt http.RoundTripper) (*http.Response, error) {
+	r, _ := http.NewRequest(http.MethodGet, "http://example.com/", nil)
+	r.Header.Set("X-Tenant", "acme")
+	return rt.RoundTrip(r)
+}
+
+// TestRemainingConcurrently: what a server has left is spent once by concurrent requests.
+func TestRemainingConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &partner{start: time.Now(), answer: func(n int, _ *http.Request) *http.Response {
+			if n == 1 {
+				return response(200, "X-Ratelimit-Remaining-Tokens", "35", "X-Ratelimit-Reset-Tokens", "10s")
+			}
+			return nil
+		}}
+		rule := unit("tokens", 10)
+		rule.Settle, rule.Limits = nil, []weir.Limit{algorithms.FixedWindow(1e6, 1000*time.Hour)}
+		rt := transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: time.Minute}), weir.TransportOptions{Base: p})
+		var wg sync.WaitGroup
+		for range 8 {
+			if _, err := send(rt); err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Wait()
+		if got := strings.Join(p.arrivals, ", "); got != "0s, 0s, 0s, 0s, 10s, 10s, 10s, 10s" {
+			t.Errorf("requests of 10 arrived at %s, of which the server had 35 left after the first", got)
+		}
+	})
+}
+
+// A router takes the next provider if the quota of one is used up, and reports its caller when the
+// first of them is free again.
+func ExampleLimiter_Transport_router() {
+	serve := func(name string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"model":%q,"usage":{"prompt_tokens":200,"completion_tokens":500}}`, name)
+		}))
+	}
+	anthropic, openai := serve("claude"), serve("gpt")
+	defer anthropic.Close()
+	defer openai.Close()
+	providers := []string{anthropic.URL, openai.URL}
+
+	l, err := weir.New(memory(), weir.Options{Rules: []weir.Rule{{
+		Name: "tokens", Unit: "tokens", Key: func(r *http.Request) (string, bool) { return r.URL.Host, true },
+		Limits: []weir.Limit{algorithms.TokenBucket(1000, 1000, time.Minute)},
+		Cost:   llm.MaxTokens(1000, 1000), Settle: weir.ChargeUsed,
+	}}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	rt, err := l.Transport(weir.TransportOptions{Base: &llm.Transport{}, OnError: weir.FailClosed})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	client := &http.Client{Transport: rt}
+
+	route := func(body string) (answer string, retryAfter time.Duration) {
+		retryAfter = quota.Never
+		for _, url := range providers {
+			res, err := client.Post(url, "application/json", strings.NewReader(body))
+			if refused := new(weir.RefusedError); errors.As(err, &refused) {
+				retryAfter = min(retryAfter, refused.RetryAfter())
+				continue
+			} else if err != nil {
+				continue
+			}
+			defer res.Body.Close()
+			var a struct{ Model string }
+			_ = json.NewDecoder(res.Body).Decode(&a)
+			return a.Model, 0
+		}
+		return "", retryAfter
+	}
+	for range 4 {
+		answer, retryAfter := route(`{"max_tokens": 700}`)
+		fmt.Println(answer, retryAfter.Round(time.Second))
+	}
+	// Output:
+	// claude 0s
+	// gpt 0s
+	//  25s
+	//  25s
+}
+
+// TestRemainingOfTwoLimits: a request under a rule of two limits spends its cost once of what the
+// server says is left.
+func TestRemainingOfTwoLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		arrived := 0
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			if arrived++; arrived == 1 {
+				return response(200, "X-Ratelimit-Remaining-Tokens", "30", "X-Ratelimit-Reset-Tokens", "10s"), nil
+			}
+			return response(200), nil
+		})
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: "tokens", Cost: costs(10),
+			Limits: []weir.Limit{algorithms.FixedWindow(100, time.Minute).Named("minute"), algorithms.FixedWindow(1000, time.Hour).Named("hour")}}
+		client := &http.Client{Transport: transport(t, must(t, memory(), weir.Options{Rules: []weir.Rule{rule}}), weir.TransportOptions{Base: base})}
+		for i := range 4 {
+			if _, err := client.Get("http://example.com/"); err != nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		}
+		if _, err := client.Get("http://example.com/"); err == nil {
+			t.Error("the server has nothing left, and a request is sent")
+		}
+	})
+}
+
+// TestUnpauseRemaining: Unpause also ends a pause that this process has made because too few units
+// were left.
+func TestUnpauseRemaining(t *testing.T) {
+	for _, left := range []string{"0", "5"} {
+		first := true
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			if !first {
+				return response(200), nil
+			}
+			first = false
+			return response(200, "X-Ratelimit-Remaining-Tokens", left, "X-Ratelimit-Reset-Tokens", "30s"), nil
+		})
+		rule := weir.Rule{Name: "api", Key: weir.Global(), Unit: "tokens", Cost: costs(10), Limits: []weir.Limit{algorithms.FixedWindow(100, time.Hour)}}
+		l := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{rule}})
+		client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base})}
+		_, err := client.Get("http://example.com/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refused *weir.RefusedError
+		if _, err = client.Get("http://example.com/"); !errors.As(err, &refused) || refused.Admission.Refusal.Reason != weir.ReasonPause {
+			t.Errorf("%s left: got %v, want a pause", left, err)
+		}
+		if err := l.Unpause(t.Context(), "api", ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get("http://example.com/"); err != nil {
+			t.Errorf("%s left, after Unpause: %v", left, err)
+		}
+	}
+}
+
+// TestRetryBudgetOfSent: requests that the rules refuse are not sent, so they give no retries.
+func TestRetryBudgetOfSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		base := roundTripper(func(*http.Request) (*http.Response, error) {
+			sent++
+			return response(429, "Retry-After", "1"), nil
+		})
+		rule := weir.Rule{Name: "api", Key: weir.ByHeader("K"), NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.FixedWindow(1e6, time.Hour)}}
+		l := must(t, memory(), weir.Options{Rules: []weir.Rule{rule}, MaxWait: 5500 * time.Millisecond})
+		client := &http.Client{Transport: transport(t, l, weir.TransportOptions{Base: base, RetryBudget: 0.1})}
+		for range 20 {
+			r, _ := http.NewRequest("GET", "http://example.com/", nil)
+			r.Header.Set("K", "k")
+			if _, err := client.Do(r); err != nil {
+				t.Fatal(err)
+			}
+			for range 100 { // refused
+				_, _ = client.Get("http://example.com/")
+			}
+			time.Sleep(time.Minute)
+		}
+		if sent > 20+10+2 {
+			t.Errorf("20 requests were sent %d times, want 32 at most", sent)
+		}
+	})
+}
+
+// transport is Limiter.Transport, but fails the test after an error.
+func transport(t *testing.T, l *weir.Limiter, o weir.TransportOptions) http.RoundTripper {
+	t.Helper()
+	rt, err := l.Transport(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rt
+}
+
+// TestCloseIdleConnections: http.Client.CloseIdleConnections reaches the Base.
+func TestCloseIdleConnections(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	var closed atomic.Int64
+	base := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return countingConn{c, &closed}, err
+	}}
+	defer base.CloseIdleConnections()
+	client := outboundWith(t, memory(), weir.TransportOptions{Base: base}, weir.Options{}, algorithms.GCRA(9, time.Second))
+	res, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	client.CloseIdleConnections()
+	if closed.Load() == 0 {
+		t.Error("the idle connection was not closed")
+	}
+	outboundWith(t, memory(), weir.TransportOptions{Base: roundTripper(nil)}, weir.Options{}, algorithms.GCRA(9, time.Second)).CloseIdleConnections()
+}
+
+type countingConn struct {
+	net.Conn
+	closed *atomic.Int64
+}
+
+func (c countingConn) Close() error { c.closed.Add(1); return c.Conn.Close() }
+
+// TestGetBodyPanics: a GetBody that panics after a 429 leaves nothing in flight.
+func TestGetBodyPanics(t *testing.T) {
+	store, limit := memory(), algorithms.InFlight(1, time.Hour)
+	base := roundTripper(func(*http.Request) (*http.Response, error) { return response(429, "Retry-After", "1"), nil })
+	client := outboundWith(t, store, weir.TransportOptions{Base: base}, weir.Options{MaxWait: time.Minute}, limit)
+	r, _ := http.NewRequest("POST", "http://example.com/", strings.NewReader("x"))
+	r.GetBody = func() (io.ReadCloser, error) { panic("x") }
+	func() {
+		defer func() { _ = recover() }()
+		client.Transport.RoundTrip(r)
+	}()
+	if l, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "partner", Key: "example.com", Limit: limit}); err != nil || l.Decisions[0].Remaining != 1 {
+		t.Errorf("%+v left, %v", l.Decisions, err)
+	}
 }

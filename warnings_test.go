@@ -1,22 +1,26 @@
 package weir_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
-	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestNoKey: a request without a key is not limited, limited together with the other requests
@@ -112,22 +116,41 @@ func TestSilence(t *testing.T) {
 		return func(*http.Request) int64 { n--; return 1 + 10_000*int64(min(1, max(0, n+1))) }
 	}
 	settle := func(o weir.Outcome) int64 { return 5 }
+	lastly := func(n int) weir.KeyFunc {
+		return func(*http.Request) (string, bool) {
+			n--
+			return map[bool]string{true: "batch", false: "people"}[n < 0], true
+		}
+	}
+	classed := func(class weir.KeyFunc, listed string) weir.Rule {
+		return weir.Rule{Key: weir.ByIP(), Limits: limit, Class: class, Headroom: map[string]int{listed: 30}}
+	}
 	for name, c := range map[string]struct {
 		rule    weir.Rule
 		request *http.Request
 		want    string // part of the only line; "" means no line
 	}{
-		"a limiter before authentication":         {weir.Rule{Key: keys.ByContext(account{}), Limits: limit}, nil, "key missing in each"},
-		"a path value outside of the mux":         {weir.Rule{Key: keys.ByPathValue("room"), Limits: limit}, nil, "key missing in each"},
-		"shared":                                  {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key missing in each"},
-		"refused":                                 {weir.Rule{Key: keys.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key missing in each"},
-		"among other rules":                       {weir.Rule{Key: keys.ByContext(account{}), Limits: limit, ForKey: noPolicy}, nil, "key missing in each"},
+		"a limiter before authentication":         {weir.Rule{Key: weir.ByContext(account{}), Limits: limit}, nil, "key missing in each"},
+		"a path value outside of the mux":         {weir.Rule{Key: weir.ByPathValue("room"), Limits: limit}, nil, "key missing in each"},
+		"shared":                                  {weir.Rule{Key: weir.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key missing in each"},
+		"refused":                                 {weir.Rule{Key: weir.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key missing in each"},
+		"among other rules":                       {weir.Rule{Key: weir.ByContext(account{}), Limits: limit, ForKey: noPolicy}, nil, "key missing in each"},
 		"a key in the last of the first requests": {weir.Rule{Key: after(199), Limits: limit}, nil, ""},
+		"five tries by the developer":             {weir.Rule{Key: after(5), Limits: limit}, ask("/", "127.0.0.1:4"), "key missing in each of the first 5 requests"},
+		"four tries by the developer":             {weir.Rule{Key: after(4), Limits: limit}, ask("/", "[::1]:4"), ""},
+		"five tries through a proxy":              {weir.Rule{Key: after(5), Limits: limit}, ask("/", "127.0.0.1:4", "X-Forwarded-For", "192.0.2.1"), ""},
+		"five tries from elsewhere":               {weir.Rule{Key: after(5), Limits: limit}, nil, ""},
+		"five tries that are refused":             {weir.Rule{Key: after(5), NoKey: weir.NoKeyRefuse, Limits: limit}, ask("/", "127.0.0.1:4"), ""},
 		"a key that comes later":                  {weir.Rule{Key: after(200), Limits: limit}, nil, "key missing in each"},
 		"a tier":                                  {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "gold"), ""},
 		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
 		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key empty"},
 		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
+		"a class that Headroom spells otherwise":  {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "Batch"), "class without headroom in each of the first 200 requests with a class"},
+		"a class with headroom":                   {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "batch"), ""},
+		"no class":                                {classed(weir.ByHeader("Tier"), "batch"), nil, ""},
+		"a class with headroom, at last":          {classed(lastly(199), "batch"), nil, ""},
+		"urgencies without headroom":              {classed(weir.ByUrgency(), "7"), nil, ""},
 		"a cost of 0":                             {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero}, nil, "cost 0 in each"},
 		"a cost of 0 with Settle":                 {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: zero, Settle: settle}, nil, "cost 0 in each"},
 		"a cost of ContentLength, chunked":        {weir.Rule{Key: weir.ByIP(), Limits: limit, Cost: func(r *http.Request) int64 { return -1 }}, nil, "cost negative"},
@@ -180,6 +203,40 @@ func TestSilenceOfFull(t *testing.T) {
 	}
 }
 
+// TestWriteTimeout: a MaxWait that the server's WriteTimeout does not allow is logged once.
+func TestWriteTimeout(t *testing.T) {
+	for _, c := range []struct {
+		maxWait, deadline, writeTimeout time.Duration
+		want                            int // lines
+	}{
+		{10 * time.Second, 0, 5 * time.Second, 1},
+		{10 * time.Second, 0, 10 * time.Second, 1},
+		{10 * time.Second, 3 * time.Second, 5 * time.Second, 0}, // an http.TimeoutHandler answers earlier
+		{4 * time.Second, 0, 5 * time.Second, 0},
+		{10 * time.Second, 0, 0, 0},
+		{10 * time.Second, 0, -1, 0}, // there is no server
+	} {
+		var log weirtest.Log
+		l := must(t, memory(), weir.Options{MaxWait: c.maxWait, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(10, time.Minute)}}}})
+		ctx := t.Context()
+		if c.writeTimeout >= 0 {
+			ctx = context.WithValue(ctx, http.ServerContextKey, &http.Server{WriteTimeout: c.writeTimeout})
+		}
+		if c.deadline > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, c.deadline)
+			defer cancel()
+		}
+		for range 3 {
+			do(l.Handler(served), ask("/", "192.0.2.1:4").WithContext(ctx))
+		}
+		if got := strings.Count(log.String(), "rule=api max_wait=10s timeout="); got != c.want || strings.Count(log.String(), "\n") != c.want {
+			t.Errorf("%+v: got %q", c, log.String())
+		}
+	}
+}
+
 // after returns a KeyFunc that finds no key in the first n requests.
 func after(n int) weir.KeyFunc {
 	return func(*http.Request) (string, bool) { n--; return "ann", n < 0 }
@@ -202,76 +259,39 @@ func TestUnlimitedIsObserved(t *testing.T) {
 	}
 }
 
-// TestRemade: New warns once, within the first requests, if a handler makes a Limiter for each
-// request, and memstore.New if it makes a store. They do not if a reload or a program that
-// starts makes many.
+// TestRemade: New warns once if ten Limiters of one rule are made within a minute, as by a handler
+// that makes one for each request, and not if they are made more slowly, as by reloads of a file.
 func TestRemade(t *testing.T) {
-	store := memory()
 	var log weirtest.Log
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	limiter := func(rule string) *weir.Limiter {
-		return must(t, store, weir.Options{Logger: logger, Rules: []weir.Rule{{Name: rule, Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}}})
-	}
-	file, err := config.Open("config/testdata/good/published.yaml", store, config.Options{Limiter: weir.Options{Logger: logger}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	makes := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { limiter("api").Handler(served).ServeHTTP(w, r) })
-	differs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n++
-		limiter(fmt.Sprint("api ", n)).Handler(served).ServeHTTP(w, r)
-	})
-	reloads := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := config.Check("config/testdata/good/published.yaml", config.Options{}); err != nil {
-			t.Error(err)
-		}
-		file.Reload()
-	})
-	ask30 := func(h http.Handler) func() {
-		return func() {
-			for i := range 30 {
-				do(h, ask("/", fmt.Sprintf("192.0.2.%d:4", i)))
-			}
-		}
+	make := func(rule string) http.Handler {
+		return must(t, memory(), weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{
+			Name: rule, Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
+		}}}).Handler(served)
 	}
 	for _, c := range []struct {
 		name  string
-		do    func()
+		every time.Duration
+		rule  func(i int) string
 		warns int
 	}{
-		{"a handler", ask30(makes), 1},
-		{"a handler behind others", ask30(limiter("outer").Handler(limiter("inner").Handler(makes))), 1},
-		{"a handler behind a file", ask30(file.HandlerOfAll()(makes)), 1},
-		{"a handler of a server", func() {
-			server := httptest.NewServer(makes)
-			defer server.Close()
-			for range 30 {
-				res, err := http.Get(server.URL)
-				if err != nil {
-					t.Fatal(err)
-				}
-				res.Body.Close()
-			}
-		}, 1},
-		{"a rule for each request", ask30(differs), 0},
-		{"a reload", ask30(reloads), 0},
-		{"one Limiter", ask30(limiter("api").Handler(served)), 0},
-		{"a start", func() {
-			for range 30 {
-				limiter("api")
-			}
-		}, 0},
+		{"for each request", 0, func(int) string { return "remade at once" }, 1},
+		{"for a request every six seconds", 6 * time.Second, func(int) string { return "remade often" }, 1},
+		{"for a reload every seven seconds", 7 * time.Second, func(int) string { return "remade seldom" }, 0},
+		{"for each tenant", 0, func(i int) string { return fmt.Sprint("tenant ", i) }, 0},
 	} {
-		weir.ForgetWiring()
-		before := len(log.String())
-		c.do()
-		c.do()
-		if got := strings.Count(log.String()[before:], "limiters of one rule made again and again by a handler"); got != c.warns {
-			t.Errorf("%s: got %d warnings, want %d: %s", c.name, got, c.warns, log.String()[before:])
-		}
+		synctest.Test(t, func(t *testing.T) {
+			before := len(log.String())
+			for i := range 30 {
+				time.Sleep(c.every)
+				if got := do(make(c.rule(i)), ask("/", "")).StatusCode; got != 200 {
+					t.Fatalf("%s: got %d of a new Limiter, want 200", c.name, got)
+				}
+			}
+			if got := strings.Count(log.String()[before:], "ten limiters of one rule made within a minute"); got != c.warns {
+				t.Errorf("%s: got %d warnings, want %d: %s", c.name, got, c.warns, log.String()[before:])
+			}
+		})
 	}
-	weir.ForgetWiring()
 }
 
 // TestTwoRulesOfOneName: New warns once if rules of the same name in two Limiters over one
@@ -283,14 +303,13 @@ func TestTwoRulesOfOneName(t *testing.T) {
 		want                 string
 	}{
 		"the same limits":    {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute), false, ""},
-		"another quota":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), false, `rule=api limits="1m: 50 per 1m0s (gcra)" other_limits="1m: 5 per 1m0s (gcra)"`},
+		"another quota":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), false, `rule="another quota" limits="1m: 50 per 1m0s (gcra)" other_limits="1m: 5 per 1m0s (gcra)"`},
 		"another burst":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Minute).WithBurst(9), algorithms.GCRA(5, time.Minute), false, "9 at once"},
 		"another period":     {algorithms.GCRA(5, time.Minute), algorithms.GCRA(5, time.Hour), algorithms.GCRA(5, time.Second), false, ""},
-		"a name and periods": {algorithms.GCRA(5, time.Minute).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), false, "rule=api"},
-		"another algorithm":  {algorithms.GCRA(5, time.Minute), algorithms.FixedWindow(50, time.Minute), algorithms.SlidingLog(500, time.Minute), false, ""},
+		"a name and periods": {algorithms.GCRA(5, time.Minute).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), algorithms.GCRA(5, time.Hour).Named("a"), false, ""},
+		"another algorithm":  {algorithms.GCRA(5, time.Minute), algorithms.FixedWindow(50, time.Minute), algorithms.SlidingLog(500, time.Minute), false, `other_limits="1m: 5 per 1m0s (gcra)" effect="the algorithms differ, so each counts alone"`},
 		"another store":      {algorithms.GCRA(5, time.Minute), algorithms.GCRA(50, time.Minute), algorithms.GCRA(500, time.Minute), true, ""},
 	} {
-		weir.ForgetWiring()
 		var log weirtest.Log
 		store := memory()
 		var kept []*weir.Limiter
@@ -298,14 +317,13 @@ func TestTwoRulesOfOneName(t *testing.T) {
 			if c.apart {
 				store = memory()
 			}
-			kept = append(kept, must(t, store, weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{limit}}}}))
+			kept = append(kept, must(t, store, weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil)), Rules: []weir.Rule{{Name: name, Key: weir.ByIP(), Limits: []weir.Limit{limit}}}}))
 		}
 		if lines := strings.Count(log.String(), "\n"); c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want)) {
 			t.Errorf("%s: got %q, want %q in one line", name, log.String(), c.want)
 		}
 		runtime.KeepAlive(kept)
 	}
-	weir.ForgetWiring()
 }
 
 // TestNewIsStrict: New refuses what does nothing, as package config does.
@@ -328,7 +346,7 @@ func TestNewIsStrict(t *testing.T) {
 		"an override may raise one limit": {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, ForKey: noPolicy}, ""},
 		"a debt may exceed one limit":     {weir.Rule{Limits: []weir.Limit{minute, algorithms.FixedWindow(10_000, time.Hour)}, Settle: settle}, ""},
 		"Settle of requests in flight":    {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Minute)}, Settle: settle}, `weir: rule "api": the Settle is set, but all limits are concurrency limits; want nil, because these release their units themselves`},
-		"Settle beside them":              {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Hour), minute}, Settle: settle}, ""},
+		"Settle next to them":             {weir.Rule{Limits: []weir.Limit{algorithms.InFlight(10, time.Hour), minute}, Settle: settle}, ""},
 		"strikes of a leaky bucket":       {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.LeakyBucket(5, 5, time.Minute))}, `weir: rule "api": penalty strikes: the algorithm is leaky-bucket; want one that can count strikes`},
 		"strikes in flight":               {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.InFlight(5, time.Minute))}, `weir: rule "api": penalty strikes: the algorithm is in-flight; want one that can count strikes`},
 		"a burst of strikes":              {weir.Rule{Limits: []weir.Limit{minute}, Penalty: strikes(algorithms.AnchoredWindow(5, time.Minute).WithBurst(2))}, `weir: rule "api": penalty strikes: burst is 2; want 0, because anchored-window has no burst`},
@@ -424,4 +442,100 @@ func TestStoreThatCannotBeCompared(t *testing.T) {
 		kept = append(kept, must(t, wrapper{weirtest.StoreFunc(memory().Take)}, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}}}))
 	}
 	runtime.KeepAlive(kept)
+}
+
+// TestErrorLog: a store that fails for ten seconds causes ten log lines. Each later line
+// says how many errors since the line before were not logged.
+func TestErrorLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		h := must(t, failing{errors.New("away")}, weir.Options{
+			Logger: slog.New(slog.NewTextHandler(&out, nil)),
+			Rules:  []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
+		}).Handler(served)
+		for range 1000 {
+			do(h, ask("/", ""))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 10 {
+			t.Errorf("1000 errors in 10 s are %d lines, want 10:\n%s", n, out.String())
+		}
+		if !strings.Contains(out.String(), `level=WARN msg="weir: request not decided" rule=api err=away cause=error passed=true unlogged=99`) {
+			t.Errorf("got %s, want the error and how many more there were", out.String())
+		}
+	})
+}
+
+// TestErrorLogTask: a log line says what failed. If the request was decided, the line does
+// not say that it could not be decided.
+func TestErrorLogTask(t *testing.T) {
+	givesBack := func(tx *quota.Transaction) bool {
+		return slices.ContainsFunc(tx.Charges, func(c quota.Charge) bool { return c.Cost < 0 })
+	}
+	forces := func(tx *quota.Transaction) bool { return tx.Mode == quota.ModeForce }
+	strikes := func(tx *quota.Transaction) bool {
+		return slices.ContainsFunc(tx.Charges, func(c quota.Charge) bool { return c.Limit.Name == "penalty strikes" && c.Cost > 0 })
+	}
+	limits := []weir.Limit{algorithms.GCRA(2, time.Hour)}
+	uncountable := []weir.Limit{algorithms.FixedWindow(math.MaxInt64, time.Hour)}
+	settles := func(cost int64) weir.Rule {
+		return weir.Rule{Limits: limits, Settle: func(weir.Outcome) int64 { return cost }}
+	}
+	for _, c := range []struct {
+		fails func(*quota.Transaction) bool // with which transactions the store fails; nil means with none
+		rule  weir.Rule
+		want  string
+	}{
+		{func(*quota.Transaction) bool { return true }, weir.Rule{Limits: limits}, "request not decided"},
+		{givesBack, settles(0), "units not refunded"},
+		{forces, settles(2), "final cost not charged"},
+		{forces, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "request in flight not renewed"},
+		{givesBack, weir.Rule{Limits: []weir.Limit{algorithms.InFlight(9, time.Minute)}}, "units not refunded"},
+		{strikes, weir.Rule{Limits: limits, Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(9, time.Hour), Duration: time.Hour}}, "strike not counted"},
+		{nil, weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Limited(uncountable...) }}, "limit of Policy lowered"},
+		{nil, weir.Rule{Limits: limits, ForKey: func(string) weir.Policy { return weir.Limited(uncountable...) }}, "policy of ForKey ignored"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			l := must(t, failingAt(c.fails), errorLogOptions(&out, c.rule))
+			h := l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(40 * time.Second) }))
+			for range 3 {
+				do(h, ask("/", ""))
+			}
+			checkTask(t, out.String(), c.want)
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		pauses := func(tx *quota.Transaction) bool { return tx.Charges[0].Limit.Name == "pause" }
+		l := must(t, failingAt(pauses), errorLogOptions(&out, weir.Rule{Limits: limits}))
+		client := http.Client{Transport: transport(t, l, weir.TransportOptions{Base: &partner{answer: func(int, *http.Request) *http.Response { return response(503, "Retry-After", "9") }}})}
+		client.Get("http://example.com/")
+		checkTask(t, out.String(), "key not paused")
+	})
+}
+
+// failingAt returns a store that fails with some transactions.
+func failingAt(fails func(*quota.Transaction) bool) weir.Store {
+	next := memstore.New(memstore.Options{})
+	return storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if fails != nil && fails(tx) {
+			return errDown
+		}
+		return next.Take(ctx, tx)
+	})
+}
+
+func errorLogOptions(out *bytes.Buffer, rule weir.Rule) weir.Options {
+	rule.Name, rule.Key = "api", weir.Global()
+	return weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.NewTextHandler(out, nil))}
+}
+
+// checkTask expects that each line of a log has a text, and that there is a line.
+func checkTask(t *testing.T, log, want string) {
+	t.Helper()
+	want = `msg="weir: ` + want + `" rule=api err=`
+	if n := strings.Count(log, want); n == 0 || n != strings.Count(log, "\n") {
+		t.Errorf("got the log %q, want %s in each line", log, want)
+	}
 }

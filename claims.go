@@ -1,0 +1,791 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed83679106/weir/internal/answer"
+	"github.com/seed83679106/weir/internal/ban"
+	"github.com/seed83679106/weir/internal/outbound"
+	"github.com/seed83679106/weir/internal/recorder"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
+)
+
+// A claim is what one rule wants of one request: units of a key, under each limit of a policy.
+type claim struct {
+	*policy // of the rule, of the request or of the key
+	key     string
+	cost    int64
+	first   int32 // the index of its first charge and decision; it has one for each limit
+	ban     int16 // the index of the look-up of its ban, if the rule has a Penalty
+	leaves  int8  // percent of each limit, to other classes
+}
+
+// of returns the part of decisions that concerns the claim.
+func (c *claim) of(decisions []quota.Decision) []quota.Decision {
+	return decisions[c.first:][:len(c.limits)]
+}
+
+// charge returns the charge of the claim under its ith limit.
+func (c *claim) charge(i int) quota.Charge {
+	l, headroom := c.limits[i].Limit, c.limits[i].Headroom(int(c.leaves))
+	l.Period += c.rule.Buffer
+	return quota.Charge{Rule: c.rule.Name, Key: c.key, Limit: l, Cost: c.cost, Headroom: headroom}
+}
+
+// leaves reports whether the request must leave headroom under a rule, and therefore cannot wait.
+func (d *decision) leaves() bool {
+	return slices.ContainsFunc(d.claims, func(c claim) bool { return c.leaves > 0 })
+}
+
+// A decision is all that a Limiter knows of one request, from its claims to its answer. Decisions
+// are recycled, so nothing outside of the Limiter may keep one: see snapshot.
+type decision struct {
+	snapshot
+	request  *http.Request
+	tx       quota.Transaction // first the charges of the claims and then, during the call, the look-ups
+	lookups  []quota.Charge    // of bans and pauses. They spend nothing
+	calls    context.Context   // of calls of the store that share a quota.Budget; nil if there are none
+	sender   *transport        // that sends the request; nil for incoming requests
+	shadow   *decision         // of the rules in shadow, which refuses nothing; nil if there are none
+	inShadow bool              // this is such a decision
+
+	err      error         // of the store or a Policy, so nothing is decided
+	passed   bool          // OnError allows the request, although nothing is decided
+	refusal  refusal       // memory for why
+	took     time.Duration // of the store
+	banBegan bool
+
+	counted bool          // the request is one of the MaxWaiting that may wait
+	line    *atomic.Int64 // counts it too, if it may wait for a concurrency limit
+	slept   time.Duration // that the request has waited until units in flight were released
+}
+
+// A refusal is the one place that says why a request is refused, or could not be decided.
+type refusal struct {
+	Refusal
+	by  *rule  // nil after an error
+	key string // that is refused
+}
+
+var noRefusal refusal
+
+// refuse refuses the request, in place of an earlier refusal. name is that of the rule that refuses,
+// which is by, unless that is nil.
+func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *rule, key string) {
+	why := &d.refusal // field by field, because a copy of the whole takes 8 ns
+	why.Reason, why.Rule, why.RetryAfter, why.Limit, why.Status = reason, name, wait, "", by.statusOf(reason)
+	why.by, why.key = by, key
+	d.why = why
+}
+
+// refused reports whether the request is neither admitted nor allowed by OnError.
+func (d *decision) refused() bool { return d.why.Reason != 0 && !d.passed }
+
+// newDecision returns an empty decision on r, recycled or new.
+func (l *Limiter) newDecision(r *http.Request) *decision {
+	d, _ := l.pool.Get().(*decision)
+	if d == nil {
+		d = &decision{}
+	}
+	d.Context, d.request, d.why = r.Context(), r, &noRefusal
+	if d.outer, d.front = snapshotOf(d.Context), l; d.outer != nil {
+		d.front = d.outer.front
+	}
+	return d
+}
+
+// decide decides a request. An admitted request waits for its slot, for up to maxWait. decide returns
+// the error of the request's context if that ends first. If the store fails, the caller calls
+// observe, because it knows whether the request is allowed.
+func (l *Limiter) decide(d *decision, maxWait time.Duration) (ended error) {
+	done := false
+	if l.concurrent {
+		defer l.releaseUnless(&done, d)
+	}
+	l.collect(d)
+	if d.why.Reason == 0 && maxWait > 0 {
+		ended = l.takeAndWait(d, maxWait)
+	} else {
+		if d.why.Reason == 0 {
+			l.take(d)
+		}
+		if d.err == nil {
+			l.observe(d)
+		}
+	}
+	done = true
+	return ended
+}
+
+// releaseUnless releases the units in flight that the request has spent, unless done is set, because
+// a function of the user, such as Observe, has panicked.
+func (l *Limiter) releaseUnless(done *bool, d *decision) {
+	if *done || d.why.Reason != 0 || len(d.decisions) == 0 {
+		return
+	}
+	if release := l.hold(d); release != nil {
+		release()
+	}
+}
+
+// collect collects what each rule claims, unless one of them refuses the request without a call to
+// the store: because it denies the key, the key is missing, or a ban of it is known.
+func (l *Limiter) collect(d *decision) {
+	if l.policies { // whose lookups must not end when the client hangs up
+		d.request = d.request.WithContext(context.WithoutCancel(d.Context))
+	}
+	for _, rule := range l.rules {
+		var c claim
+		rule.claim(d, &c)
+		switch {
+		case c.kind == allowedKind:
+		case rule.inShadow(c.key):
+			l.addShadow(d, &c)
+		default:
+			d.addClaim(rule, &c)
+		}
+		if d.why.RetryAfter == quota.Never {
+			break // no other refusal is longer
+		}
+	}
+	if d.why.Reason != 0 && d.why.Reason != ReasonError {
+		d.err = nil
+		d.claims, d.lookups, d.tx.Charges = d.claims[:0], d.lookups[:0], d.tx.Charges[:0]
+	}
+}
+
+// carryBack writes to r, the request, what functions of rules have written into the copy that collect
+// has made for them.
+func (d *decision) carryBack(r *http.Request) {
+	if d.request != r {
+		recorder.CarryBack(r, d.request, nil, r.Body)
+		d.request = r
+	}
+}
+
+// addClaim adds the claim of an enforced rule, with look-ups of a ban and a pause of its key, unless
+// the request is refused already.
+func (d *decision) addClaim(rule *rule, c *claim) {
+	switch c.kind {
+	case deniedKind:
+		d.refuse(ReasonDeny, rule.Name, quota.Never, rule, c.key)
+	case missingKind:
+		d.refuse(ReasonNoKey, rule.Name, quota.Never, rule, c.key)
+	case limitedKind:
+		if rule.penalty != nil {
+			d.lookUpBan(c)
+		}
+	}
+	switch {
+	case d.why.Reason != 0:
+	case c.policy.err != nil:
+		d.err = c.policy.err
+		d.refuse(ReasonError, rule.Name, 0, nil, "")
+	case c.kind == limitedKind:
+		c.cost = rule.cost(d.request)
+		d.add(c)
+		if d.sender != nil {
+			d.sender.lookUpPause(d, c)
+		}
+	}
+}
+
+// addShadow adds the claim of a rule in shadow, unless the request is already refused.
+func (l *Limiter) addShadow(d *decision, c *claim) {
+	switch {
+	case d.why.Reason != 0:
+	case c.policy.err != nil:
+		l.log.warn(d.Context, "rule in shadow skipped", c.rule.Name, c.policy.err)
+	case c.kind == limitedKind:
+		if d.shadow == nil {
+			d.shadow = &decision{inShadow: true}
+			d.shadow.Context, d.shadow.why = d.Context, &noRefusal
+		}
+		c.cost = c.rule.cost(d.request)
+		d.shadow.add(c)
+	}
+}
+
+// add adds a claim and its charges. Recycled memory mostly has the same claims of an earlier request,
+// and then only keys and costs are new.
+func (d *decision) add(c *claim) {
+	to := extend(&d.claims)
+	known := to.policy == c.policy && c.rule.Class == nil // and so are all claims before it
+	if !known {
+		clear(d.claims[len(d.claims):cap(d.claims)])
+		to.policy, to.first = c.policy, int32(len(d.tx.Charges))
+	}
+	to.key, to.cost, to.leaves, to.ban = c.key, c.cost, c.leaves, c.ban
+	for i := range c.limits {
+		charge := extend(&d.tx.Charges)
+		if !known || charge.Limit.Period == 0 {
+			*charge = to.charge(i)
+			continue
+		}
+		charge.Key, charge.Cost = c.key, c.cost
+	}
+}
+
+// extend appends an element to a slice and returns it. The element may have the fields of an earlier
+// use.
+func extend[T any](s *[]T) *T {
+	n := len(*s)
+	if n == cap(*s) {
+		*s = append(*s, *new(T))
+	} else {
+		*s = (*s)[:n+1]
+	}
+	return &(*s)[n]
+}
+
+// take has the store evaluate all charges and look-ups in one call. Then limits, pauses and bans say,
+// in this order, whether they refuse the request. If the request's context ends while the request
+// waits until units in flight are released, ended is the context's error.
+func (l *Limiter) take(d *decision) (ended error) {
+	t, n := &d.tx, len(d.tx.Charges)
+	if n == 0 {
+		return nil
+	}
+	if len(d.lookups) > 0 {
+		t.Charges = append(t.Charges, d.lookups...)
+	}
+	if ended, d.err = l.call(d); d.err != nil {
+		d.refuse(ReasonError, t.Charges[0].Rule, 0, nil, t.Charges[0].Key)
+	} else {
+		d.decisions, d.at, d.replicas = t.Decisions[:n], t.At.UnixMicro(), t.Replicas
+		d.applyLimits()
+		if d.sender != nil && ended == nil {
+			d.applyPauses()
+		}
+		if l.bans && ended == nil {
+			l.applyBans(d)
+		}
+	}
+	if len(t.Charges) > n { // look-ups are no part of the transaction that others see
+		clear(t.Charges[n:]) // so that add does not take them for charges of an earlier claim
+		t.Charges, t.Decisions, d.lookups = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))], d.lookups[:0]
+	}
+	if t.Wait > 0 && d.refused() { // by a ban or a pause, after the limits have reserved a slot
+		l.refund(d)
+	}
+	return ended
+}
+
+// applyLimits refuses the request if one of its limits does.
+func (d *decision) applyLimits() {
+	for i := range d.claims {
+		c := &d.claims[i]
+		decisions := c.of(d.decisions)
+		for j := range decisions {
+			wait := decisions[j].RetryAfter
+			if !decisions[j].Allowed && (d.why.Reason == 0 || wait > d.why.RetryAfter) {
+				d.refuse(ReasonLimit, c.rule.Name, wait, c.rule, c.key)
+				d.refusal.Limit = c.limits[j].Name
+			}
+		}
+	}
+}
+
+// call calls the store. It measures how long the store takes if that is observed, unless reading
+// the clock would take as long. If the request's context ends while the request waits until units
+// in flight are released, ended is the context's error.
+func (l *Limiter) call(d *decision) (ended, err error) {
+	store := l.store
+	if d.inShadow {
+		store = l.unpaid
+	}
+	switch {
+	case d.tx.Within > 0 && l.concurrent && !d.inShadow:
+		return l.callInLine(d)
+	case l.instant:
+		return nil, store.Take(context.Background(), &d.tx)
+	case l.o.Observe == nil:
+		return nil, store.Take(l.callContext(d), &d.tx)
+	}
+	start := time.Now()
+	err = store.Take(l.callContext(d), &d.tx)
+	d.took = time.Since(start)
+	return nil, err
+}
+
+// callContext returns the context of a call of the store. All calls before the response together take
+// no longer than one.
+func (l *Limiter) callContext(d *decision) context.Context {
+	switch {
+	case l.instant, d.calls == nil && !l.settles && !l.bans && d.shadow == nil:
+		return context.WithoutCancel(d.Context)
+	case d.calls == nil:
+		d.calls = quota.WithBudget(context.WithoutCancel(d.Context))
+	}
+	return d.calls
+}
+
+// callInLine calls the store for a request that may first wait until units in flight are released.
+func (l *Limiter) callInLine(d *decision) (ended, err error) {
+	start := time.Now()
+	d.slept, err = quota.TakeInLine(d.Context, l.store, &d.tx)
+	if !l.instant {
+		d.took = time.Since(start) - d.slept
+	}
+	if err != nil && err == d.Err() && len(d.tx.Decisions) == len(d.tx.Charges) {
+		return err, nil // the store has refused the request, which has then waited in vain
+	}
+	return nil, err
+}
+
+// takeAndWait is take for a request that may wait for up to maxWait, and then waits.
+func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
+	d.tx.Within = l.startWaiting(d, maxWait)
+	defer l.stopWaiting(d) // even if the store panics. In decide it would cost each request 17 ns
+	ended := l.take(d)
+	if d.err != nil {
+		return nil
+	}
+	if !d.refused() {
+		d.tx.Wait += d.slept
+	}
+	l.observe(d)
+	if d.refused() || d.tx.Wait <= d.slept {
+		return ended
+	}
+	if err := sleep(d.Context, d.tx.Wait-d.slept); err != nil {
+		l.refund(d)
+		return err
+	}
+	return nil
+}
+
+// sleep returns after the duration, or the error of the context if that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// startWaiting returns how long a request may wait: at most maxWait, and no longer than its context
+// lasts. It returns 0 if the request must leave headroom. It returns noWait if no time is left, or if
+// mayWait finds that too many requests wait. If the request may wait, it is counted until stopWaiting
+// is called. It is counted before the store is called, because otherwise more than MaxWaiting requests
+// could wait.
+func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration {
+	if d.leaves() {
+		return 0
+	}
+	within := maxWait
+	if deadline, ok := d.Deadline(); ok {
+		within = max(0, min(within, time.Until(deadline)))
+	}
+	if within == 0 || !l.mayWait(d) {
+		return noWait
+	}
+	return within
+}
+
+// mayWait counts a request as waiting, unless that would be more than MaxWaiting, or too many of one
+// key that no rate bounds.
+func (l *Limiter) mayWait(d *decision) bool {
+	if l.waiting.Add(1) > int64(l.o.MaxWaiting) {
+		l.waiting.Add(-1)
+		return false
+	}
+	d.counted = true
+	if d.line = l.lineOf(d); d.line != nil && d.line.Add(1) > int64(l.o.maxOfKey()) {
+		l.stopWaiting(d)
+		return false
+	}
+	return true
+}
+
+// maxOfKey is how many of the MaxWaiting requests may have the same key under a concurrency limit,
+// so that one client does not take the places of all others.
+func (o *Options) maxOfKey() int { return max(10, o.MaxWaiting/10) }
+
+// lineOf returns the count of the requests that wait with the key of the first concurrency limit, or
+// nil if there is no such limit or all clients share its key. A few keys share a count.
+func (l *Limiter) lineOf(d *decision) *atomic.Int64 {
+	for i := range d.claims {
+		if c := &d.claims[i]; c.inFlight && !c.rule.global {
+			return &l.lines[maphash.String(policySeed, c.key)%uint64(len(l.lines))]
+		}
+	}
+	return nil
+}
+
+func (l *Limiter) stopWaiting(d *decision) {
+	if d.counted {
+		d.counted = false
+		l.waiting.Add(-1)
+		if d.line != nil {
+			d.line.Add(-1)
+			d.line = nil
+		}
+	}
+}
+
+// noWait is the Within of a request that must not wait. It is not 0, because with Within 0 a
+// LeakyBucket admits a burst at once instead of one request after the other.
+const noWait = time.Microsecond
+
+// refund refunds what the request has spent, because it does not use its slot.
+func (l *Limiter) refund(d *decision) {
+	if err := quota.Refund(context.WithoutCancel(d.Context), l.store, &d.tx); err != nil {
+		l.log.warn(d, "units not refunded", d.tx.Charges[0].Rule, err) // if it fails, the units stay spent
+	}
+	d.tx.Wait = 0
+}
+
+// fail has OnError say whether a request is allowed that could not be decided.
+func (l *Limiter) fail(d *decision) {
+	defer l.observe(d) // even if OnError panics
+	d.claims, d.decisions = nil, nil
+	if l.o.OnError(d.request, d.err) == nil {
+		d.passed = true
+		return
+	}
+	if errors.Is(d.err, quota.ErrBusy) {
+		d.why.RetryAfter = time.Second // a store that gets too much now may have room a moment later
+	}
+}
+
+// failOpen is the default of OnError: it allows requests in an outage, and only then. An outage goes
+// away by itself, and no client can cause it.
+func failOpen(_ *http.Request, err error) error {
+	if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) || errors.Is(err, quota.ErrLimit) {
+		return err
+	}
+	return nil
+}
+
+// observe calls Observe with the decision, and logs its error.
+func (l *Limiter) observe(d *decision) {
+	if d.err != nil || l.o.Observe != nil { // this check is inlined, so most limiters cost no call
+		l.report(d)
+	}
+}
+
+// report logs the error of a decision, and calls Observe. If all rules of a request are in shadow,
+// only their decision is observed.
+func (l *Limiter) report(d *decision) {
+	if d.err == nil && d.why.Reason == 0 && len(d.tx.Charges) == 0 && d.shadow != nil {
+		return
+	}
+	if d.err != nil {
+		log, attrs := &l.log, []any{"passed", d.passed}
+		switch {
+		case d.passed:
+			log = &l.passed
+		case d.inShadow: // its rules refuse nothing
+			attrs = []any{"shadow", true}
+		}
+		log.warn(d, "request not decided", d.why.Rule, d.err, attrs...)
+	}
+	if l.o.Observe != nil {
+		l.o.Observe(Event{
+			Request: d.request, Transaction: &d.tx, Refusal: d.why.Refusal, Key: d.why.key, Err: d.err,
+			Passed: d.passed, Took: d.took, Shadow: d.inShadow, BanBegan: d.banBegan,
+		})
+	}
+}
+
+// begin charges the rules in shadow and holds the units in flight of an admitted request that is
+// about to be served or sent. If end is not nil, it is called once the request is over, even if a
+// handler has panicked.
+func (l *Limiter) begin(d *decision) (end func()) {
+	if !l.concurrent { // this check is inlined, so most limiters cost no call
+		if d.shadow != nil {
+			l.takeShadow(d)
+		}
+		return nil
+	}
+	done := false
+	defer l.releaseUnless(&done, d)
+	if d.shadow != nil {
+		l.takeShadow(d)
+	}
+	done = true
+	end = l.hold(d)
+	if d.shadow == nil || d.shadow.why.Reason != 0 {
+		return end
+	}
+	inShadow := l.hold(d.shadow)
+	switch held := end; {
+	case held == nil:
+		return inShadow
+	case inShadow == nil:
+		return held
+	default:
+		return func() { held(); inShadow() }
+	}
+}
+
+// takeShadow charges the rules in shadow. Their wait counts from the slot of the request, which has
+// come.
+func (l *Limiter) takeShadow(d *decision) {
+	s, done := d.shadow, false
+	s.request, s.calls = d.request, l.callContext(d)
+	defer l.releaseUnless(&done, s)
+	if d.tx.Within > 0 && !s.leaves() {
+		s.tx.Within = max(d.tx.Within-d.tx.Wait, noWait)
+	}
+	if _, s.err = l.call(s); s.err != nil {
+		s.refuse(ReasonError, s.tx.Charges[0].Rule, 0, nil, s.tx.Charges[0].Key)
+	} else {
+		s.decisions = s.tx.Decisions
+		s.applyLimits()
+	}
+	l.report(s)
+	done = true
+}
+
+// hold holds the units in flight that the request has spent, until release is called. release is nil
+// if there are none.
+func (l *Limiter) hold(d *decision) (release func()) {
+	for i := range d.claims {
+		if d.claims[i].inFlight {
+			return quota.Keep(context.WithoutCancel(d.Context), l.store, &d.tx, l.log.held)
+		}
+	}
+	return nil
+}
+
+// lookUpPause adds a look-up of the pause of the key. It refuses the request if the server has fewer
+// units left for the key than the request costs.
+func (t *transport) lookUpPause(d *decision, c *claim) {
+	d.lookups = append(d.lookups, ban.LookupPause(c.rule.Name, c.key))
+	key := outbound.Key{Rule: c.rule.Name, Key: c.key}
+	if wait := t.l.left.Wait(key, c.cost); wait > d.why.RetryAfter {
+		d.refuse(ReasonPause, c.rule.Name, wait, c.rule, c.key)
+	}
+}
+
+// applyPauses refuses the request because of a pause that lasts longer than its limits refuse.
+func (d *decision) applyPauses() {
+	for i := range d.lookups {
+		c, on := &d.lookups[i], &d.tx.Decisions[len(d.decisions)+i]
+		if ban.IsPause(c) && !on.Allowed && (d.why.Reason == 0 || on.RetryAfter > d.why.RetryAfter) {
+			d.refuse(ReasonPause, c.Rule, on.RetryAfter, nil, c.Key)
+		}
+	}
+}
+
+// lookUpBan refuses a request whose key this process knows to be banned. If several rules have banned
+// its keys, the longest ban applies. Otherwise it adds a look-up of the ban of the key.
+func (d *decision) lookUpBan(c *claim) {
+	if rest := c.rule.penalty.Known(c.key); rest > d.why.RetryAfter {
+		d.refuse(ReasonBan, c.rule.Name, rest, c.rule, c.key)
+	}
+	if d.why.Reason == 0 {
+		c.ban = int16(len(d.lookups))
+		d.lookups = c.rule.penalty.AppendLookups(d.lookups, c.key)
+	}
+}
+
+// applyBans refuses the request if one of its keys is banned. A key is banned if the store says so,
+// or if a limit has just refused the request and this strike begins a ban. The store has charged a
+// request that only a ban refuses, so its units in flight are released.
+func (l *Limiter) applyBans(d *decision) {
+	wait, longest, charged := d.why.RetryAfter, time.Duration(0), !d.refused()
+	var by *claim
+	for i := range d.claims {
+		c := &d.claims[i]
+		if c.rule.penalty == nil {
+			continue
+		}
+		// A refusal counts even if the client has hung up, but not for lack of headroom, because a
+		// ban would refuse all classes.
+		rest, began, err := c.rule.penalty.Apply(l.callContext(d), d.lookups[c.ban:],
+			d.tx.Decisions[len(d.decisions)+int(c.ban):], c.leaves == 0 && d.refusedUnder(c))
+		if err != nil {
+			l.log.warn(d.Context, "strike not counted", c.rule.Name, err)
+		}
+		d.banBegan = d.banBegan || began
+		if rest > longest {
+			longest, by = rest, c
+		}
+	}
+	if by == nil {
+		return
+	}
+	d.refuse(ReasonBan, by.rule.Name, max(wait, longest), by.rule, by.key)
+	if charged && d.tx.Wait == 0 { // take refunds all units of a request that had to wait
+		if release := l.hold(d); release != nil {
+			release()
+		}
+	}
+}
+
+// refusedUnder reports whether a limit of a claim refuses the request. A limit with room before
+// Within is over would only delay the request. The RetryAfter of a queue is the time until it
+// admits the charge, so a queue that is not Allowed refuses.
+func (d *decision) refusedUnder(c *claim) bool {
+	for i, on := range c.of(d.decisions) {
+		_, queue := c.limits[i].Algorithm.(optional.Queuer)
+		if !on.Allowed && (queue || on.RetryAfter > d.tx.Within) {
+			return true
+		}
+	}
+	return false
+}
+
+// claim sets c to what the rule wants of a request, without its cost.
+func (rule *rule) claim(d *decision, c *claim) {
+	key, ok := rule.Key(d.request)
+	if !ok || len(key) == 0 || key[0] == 0 || rule.keyless.open() {
+		key, ok = rule.unusualKey(d.request, key, ok)
+	}
+	p := rule.own
+	if rule.Policy != nil || rule.ForKey != nil {
+		p = rule.policyFor(d, key, ok)
+	}
+	if !ok && p.kind != deniedKind && p.kind != allowedKind {
+		p = allowedPolicy
+		if rule.NoKey == NoKeyRefuse {
+			p = missingPolicy
+		}
+	}
+	c.policy, c.key = p, storedkey.Of(key)
+	if rule.Class != nil {
+		class, _ := rule.Class(d.request)
+		if c.leaves = int8(rule.Headroom[class]); rule.classless.open() {
+			rule.checkClass(class, c.leaves > 0)
+		}
+	}
+}
+
+// policyFor returns the policy of a request under a rule that has Policy or ForKey. ok is false if
+// the request has no key. The policy then matters only if it allows or denies the request.
+func (rule *rule) policyFor(d *decision, key string, ok bool) *policy {
+	var ofKey, ofRequest Policy
+	if rule.ForKey != nil && ok {
+		ofKey = rule.ForKey(key)
+	}
+	if rule.Policy != nil && ofKey.kind != allowedKind {
+		ofRequest = rule.Policy(d.request)
+	}
+	switch strongest := max(ofKey.kind, ofRequest.kind); {
+	case strongest == allowedKind:
+		return allowedPolicy
+	case strongest == deniedKind:
+		return deniedPolicy
+	case ofKey.kind == unlimitedKind || !ok:
+		return unlimitedPolicy
+	}
+	base := rule.own
+	switch ofRequest.kind {
+	case limitedKind:
+		if base = rule.countable(d.Context, ofRequest.limits); base.err != nil {
+			return base
+		}
+	case unlimitedKind:
+		base = unlimitedPolicy
+	}
+	if ofKey.kind == limitedKind {
+		p := rule.limited(ofKey.limits, base)
+		if p.err == nil {
+			return p
+		}
+		rule.log.warn(d.Context, "policy of ForKey ignored", rule.Name, p.err)
+	}
+	return base
+}
+
+// cost returns how many units a request costs. If Cost returns a negative number, cost returns
+// math.MaxInt64, which never fits.
+func (rule *rule) cost(r *http.Request) int64 {
+	if rule.Cost == nil && !rule.FreePreflights { // this check is inlined, so most rules cost no call
+		return 1
+	}
+	return rule.checkedCost(r)
+}
+
+func (rule *rule) checkedCost(r *http.Request) int64 {
+	switch {
+	case rule.FreePreflights && preflight(r):
+		return 0
+	case rule.Cost == nil:
+		return 1
+	}
+	cost := rule.Cost(r)
+	switch {
+	case cost < 0:
+		if rule.negative.add() {
+			rule.warnOnce("cost negative in each of the first 200 requests", "they were refused", negativeLikely)
+		}
+		cost = math.MaxInt64
+	case cost == 0:
+		if rule.costless.add() {
+			rule.warnOnce("cost 0 in each of the first 200 requests", "none of them was limited", costlessLikely)
+		}
+		rule.negative.end()
+		return 0
+	default:
+		rule.negative.end()
+	}
+	rule.costless.end()
+	return cost
+}
+
+// unusualKey returns the key under which a request is limited, if its key is missing, empty
+// or begins with a zero byte, or if the rule has not found a key yet.
+func (rule *rule) unusualKey(r *http.Request, key string, ok bool) (string, bool) {
+	switch {
+	case !ok:
+		switch n := rule.keyless.next(); {
+		case n == streakLength:
+			rule.warnOnce("key missing in each of the first 200 requests", keylessEffects[rule.NoKey], keylessLikely)
+		case n == triedLength && rule.NoKey == NoKeySkip && isTried(r):
+			rule.warnOnce("key missing in each of the first 5 requests", keylessEffects[rule.NoKey], keylessLikely)
+		}
+		return noKey, rule.NoKey == NoKeyShare
+	case key == "" && !rule.global && rule.emptied.CompareAndSwap(false, true):
+		rule.warnOnce("key empty", "all requests with an empty key share one quota", emptyLikely)
+	case key != "" && key[0] == 0 && rule.NoKey == NoKeyShare:
+		key = noKey + key
+	}
+	rule.keyless.end()
+	return key, true
+}
+
+// isTried reports whether r seems to come from a developer who tries the program on their own
+// machine, without a proxy.
+func isTried(r *http.Request) bool {
+	local := strings.HasPrefix(r.RemoteAddr, "127.") || strings.HasPrefix(r.RemoteAddr, "[::1]:")
+	return local && r.Header["X-Forwarded-For"] == nil && r.Header["Forwarded"] == nil && r.Header["X-Real-Ip"] == nil
+}
+
+// statusOf returns the status of a refusal by the rule, or by none, for a reason.
+func (r *rule) statusOf(reason Reason) int {
+	switch {
+	case reason == ReasonNoKey:
+		return answer.MissingKey.Status
+	case reason == ReasonError:
+		return answer.ReducedCapacity.Status
+	case r == nil:
+		return answer.QuotaExceeded.Status
+	}
+	return r.exceeded.Status
+}
+
+// preflight reports whether a request is a CORS preflight, which a browser sends by itself,
+// without a body or credentials (Fetch standard, CORS-preflight request). A client
+// certificate belongs to the connection and is ignored.
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != "" &&
+		r.ContentLength == 0 && len(r.TransferEncoding) == 0 && len(r.Header["Expect"]) == 0 && len(r.Header["Upgrade"]) == 0 &&
+		len(r.Header["Authorization"]) == 0 && len(r.Header["Proxy-Authorization"]) == 0 && len(r.Header["Cookie"]) == 0
+}

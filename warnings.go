@@ -1,0 +1,304 @@
+package weir
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/safe"
+	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
+)
+
+const noKey = "\x00" // the key of requests without a key
+
+// The likely reasons of what the Logger is warned about.
+const (
+	keylessLikely = "authentication runs after the limiter; the path value is read outside of the mux; " +
+		"clients never send the field; or the rule is for few requests"
+	emptyLikely = "the function returns \"\" and true for a request that it has no key for; " +
+		"it should return false, and a key that all share is weir.Global()"
+	costlessLikely = "the cost is not known before the handler runs; " +
+		"Cost should return the most that a request may cost, and Settle the rest"
+	negativeLikely = "ContentLength is -1, as for chunked bodies and gRPC calls; or Cost cannot read the body"
+	unfitLikely    = "Cost counts another unit than the limits, such as bytes instead of kilobytes; " +
+		"or the most that a request may cost is above the quota or the burst"
+)
+
+// The effect of a missing key, by NoKey.
+var keylessEffects = [...]string{
+	NoKeySkip: "none of them was limited", NoKeyShare: "they share one quota", NoKeyRefuse: "they were refused",
+}
+
+// check looks for signs of a misconfiguration in a complete decision. If the Logger panics and end is
+// not nil, check calls end.
+func (l *Limiter) check(d *decision, end func()) {
+	if d.err != nil {
+		return
+	}
+	done := end == nil
+	defer func() {
+		if !done {
+			end()
+		}
+	}()
+	if l.costs {
+		checkCosts(d)
+		if d.shadow != nil && d.shadow.err == nil {
+			checkCosts(d.shadow)
+		}
+	}
+	if d.sender == nil && d.tx.Within > noWait && !l.timed.Load() {
+		l.checkWriteTimeout(d)
+	}
+	if d.sender == nil && d.outer != nil {
+		l.checkNesting(d)
+	}
+	done = true
+}
+
+// checkCosts warns of a rule each of whose first requests cost more than one of its limits can ever
+// admit. A concurrency limit that is full also says Never. A negative cost has a separate
+// warning.
+func checkCosts(d *decision) {
+	for i := range min(len(d.claims), len(d.decisions)) {
+		c := &d.claims[i]
+		if c.rule.Cost == nil || c.cost == 0 || c.cost == math.MaxInt64 || !c.rule.unfit.open() {
+			continue
+		}
+		fits := true
+		for j, on := range c.of(d.decisions) {
+			p := &c.limits[j]
+			fits = fits && (on.RetryAfter != quota.Never || p.inFlight && c.cost <= p.Quota)
+		}
+		if fits {
+			c.rule.unfit.end()
+		} else if c.rule.unfit.add() {
+			c.rule.warnOnce("cost above the capacity of a limit in each of the first 200 requests",
+				"no wait can admit them", unfitLikely)
+		}
+	}
+}
+
+// checkClass warns of a rule if each of its first requests with a class had one that Headroom does not
+// list. New checks the classes of ByUrgency, which each request has.
+func (rule *rule) checkClass(class string, listed bool) {
+	if listed {
+		rule.classless.end()
+	} else if class != "" && rule.classless.add() {
+		rule.warnOnce("class without headroom in each of the first 200 requests with a class", "they leave nothing to others",
+			"Class and Headroom spell the classes differently; or requests of the listed classes are rare")
+	}
+}
+
+// checkWriteTimeout warns once if a request may wait for so long that the server does not send the
+// response any more. The first request of a server decides.
+func (l *Limiter) checkWriteTimeout(d *decision) {
+	s, ok := d.Value(http.ServerContextKey).(*http.Server)
+	if !ok || l.timed.Swap(true) || s.WriteTimeout <= 0 || d.tx.Within < s.WriteTimeout {
+		return
+	}
+	loggerOr(l.o.Logger).Warn("weir: option MaxWait not below WriteTimeout", "rule", l.rules[0].Name,
+		"max_wait", period.Rounded(l.o.MaxWait), "timeout", period.Rounded(s.WriteTimeout),
+		"effect", "a request that waits longer is charged and served, but its client gets no response",
+		"fix", "set MaxWait below WriteTimeout by as much as handlers take")
+}
+
+// checkNesting warns once if l is also around itself, and once if a request that l refuses has
+// spent units that all clients share, under a rule of a Limiter around l. Such a Limiter keeps what
+// it has charged, because it also bounds what runs between the two, such as the checks of
+// passwords.
+func (l *Limiter) checkNesting(d *decision) {
+	for o := d.outer; o != nil; o = o.outer {
+		for i := range o.claims {
+			switch r := o.claims[i].rule; {
+			case r.log == &l.log && !l.doubled.Swap(true):
+				loggerOr(l.o.Logger).Warn("weir: request charged twice by one Limiter", "rule", r.Name,
+					"likely", "the Limiter is around itself, or around the messages of its stream",
+					"fix", "remove one of the two, or give each a separate Limiter")
+			case d.why.Reason != 0 && r.global && !l.nested.Swap(true):
+				loggerOr(l.o.Logger).Warn("weir: refused request has spent a quota that all clients share",
+					"rule", l.rules[0].Name, "other_rule", r.Name,
+					"effect", "one client can use up other_rule, which the Limiter around this one has charged",
+					"fix", "unless other_rule bounds what runs between the two, put both rules into one Limiter")
+			}
+		}
+	}
+}
+
+// Two errors show only in the process as a whole, so these are globals.
+var (
+	limitersMade sparse.Count // by the name of their first rule
+
+	// made has the Limiters that the process has made lately. It keeps none of them alive.
+	made struct {
+		mu       sync.Mutex
+		limiters [256]weak.Pointer[Limiter]
+		n        int             // how many were made
+		warned   map[string]bool // rules, at most as many as there are limiters
+	}
+)
+
+// mostMade is how many Limiters of one rule a program may make within a minute before the Logger
+// gets a warning.
+const mostMade = 10
+
+// checkWiring warns of a period that is probably a number without a unit, of a queue in which
+// nobody waits, if Limiters of one rule are made again and again, and if a rule of another Limiter
+// over the same store has the name of a rule of l and other limits.
+func (l *Limiter) checkWiring() {
+	log := loggerOr(l.o.Logger)
+	for _, r := range l.rules {
+		for i := range r.own.limits {
+			x := &r.own.limits[i]
+			if _, queue := x.Algorithm.(optional.Queuer); queue && l.o.MaxWait == 0 {
+				log.Warn("weir: leaky bucket without MaxWait", "rule", r.Name, "limit", x.Name,
+					"effect", "it refuses like a token bucket, and no request waits", "fix", "set MaxWait, or use TokenBucket or GCRA")
+			}
+			if x.Period < time.Millisecond {
+				log.Warn("weir: period of a limit below a millisecond", "rule", r.Name,
+					"limit", x.Name, "period", period.Rounded(x.Period), "likely", "a time.Duration without a unit counts nanoseconds")
+			}
+		}
+	}
+	if name := l.rules[0].Name; limitersMade.Add(name, mostMade, time.Now()) {
+		log.Warn("weir: ten limiters of one rule made within a minute", "rule", name,
+			"likely", "a handler makes one for each request",
+			"effect", "each forgets what earlier requests did, if its store is new too",
+			"fix", "make one, and its store, before the server starts")
+	}
+	made.mu.Lock()
+	defer made.mu.Unlock()
+	for i := range made.limiters {
+		if other := made.limiters[i].Value(); other != nil && sparse.Reloads.Load() == 0 && safe.Equal(l.store, other.store) {
+			l.compare(other)
+		}
+	}
+	made.limiters[made.n%len(made.limiters)] = weak.Make(l)
+	made.n++
+}
+
+// compare warns, once for each name, of rules of l and other that share counts under different
+// numbers. The caller holds made.mu.
+func (l *Limiter) compare(other *Limiter) {
+	for _, a := range l.rules {
+		for _, b := range other.rules {
+			x, y, effect := a.conflict(b)
+			if x == nil || made.warned[a.Name] || len(made.warned) == len(made.limiters) {
+				continue
+			}
+			if made.warned == nil {
+				made.warned = map[string]bool{}
+			}
+			made.warned[a.Name] = true
+			loggerOr(l.o.Logger).Warn("weir: rule of one name in two Limiters over one store", "rule", a.Name,
+				"limits", x.String(), "other_limits", y.String(),
+				"effect", effect, "fix", "give the rules different names")
+		}
+	}
+}
+
+// conflict returns a limit of each of two rules if these limits share their counts, although
+// their numbers differ, or do not, because only their algorithms differ.
+func (r *rule) conflict(other *rule) (x, y *Limit, effect string) {
+	if r.Name != other.Name {
+		return nil, nil, ""
+	}
+	for i := range r.own.limits {
+		for j := range other.own.limits {
+			x, y := &r.own.limits[i].Limit, &other.own.limits[j].Limit
+			switch {
+			case x.StoredName() != y.StoredName():
+			case x.Algorithm.Name() != y.Algorithm.Name():
+				return x, y, "the algorithms differ, so each counts alone"
+			case x.Quota != y.Quota || x.Burst != y.Burst:
+				return x, y, "the limits differ, and share their counts"
+			}
+		}
+	}
+	return nil, nil, ""
+}
+
+// An errorLog logs errors, at most one line a second, because every request has an error
+// while a store is down. A line says what failed and has the name of the rule, and no key.
+type errorLog struct {
+	logger *slog.Logger // nil means slog.Default()
+	gate   sparse.Gate
+}
+
+// warn logs what happened, such as "request not decided". An ErrUnusable is logged as an error.
+func (l *errorLog) warn(ctx context.Context, what, rule string, err error, attrs ...any) {
+	unlogged, ok := l.gate.Pass()
+	if !ok {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, quota.ErrUnusable) {
+		level = slog.LevelError
+	}
+	attrs = append([]any{"rule", rule, "err", err, "cause", quota.Cause(err)}, attrs...)
+	if unlogged > 0 {
+		attrs = append(attrs, "unlogged", unlogged)
+	}
+	loggerOr(l.logger).Log(ctx, level, "weir: "+what, attrs...)
+}
+
+// held logs what quota.Keep could not do.
+func (l *errorLog) held(ctx context.Context, what, rule string, err error) {
+	l.warn(ctx, what, rule, err)
+}
+
+// loggerOr returns l, or slog.Default() if l is nil.
+func loggerOr(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.Default()
+	}
+	return l
+}
+
+// A streak counts the first requests of a rule that have the same fault, until a request has not.
+// From then on n is the length of a whole streak, and is only read.
+type streak struct{ n atomic.Int32 }
+
+// triedLength is how many requests of a developer are enough, because they have seen none refused.
+const triedLength = 5
+
+// streakLength is how many requests of a rule must have a fault from its beginning before the
+// Logger gets a warning. A rule that has limited one request works.
+const streakLength = 200
+
+// open reports whether all requests so far had the fault, and were fewer than streakLength.
+func (s *streak) open() bool { return s.n.Load() < streakLength }
+
+// end is called for a request without the fault.
+func (s *streak) end() {
+	if s.open() {
+		s.n.Store(streakLength)
+	}
+}
+
+// next is called for a request with the fault. It returns the length of the streak, or 0 if it has
+// ended.
+func (s *streak) next() int32 {
+	if !s.open() {
+		return 0
+	}
+	return s.n.Add(1)
+}
+
+// add is next for who wants to know only once: if that was the last of streakLength.
+func (s *streak) add() bool { return s.next() == streakLength }
+
+// warnOnce logs that a rule is probably wired wrong. Each such line comes once for a rule of a
+// Limiter.
+func (rule *rule) warnOnce(what, effect, likely string) {
+	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
+}
