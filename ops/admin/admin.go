@@ -7,15 +7,16 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/watch"
 )
 
 // Options configures the Handler that New returns. Only Limiters is required.
@@ -46,6 +47,10 @@ type Options struct {
 	Bans    *watch.Bans
 	Traffic *watch.Traffic
 
+	// Warnings are probable misconfigurations that the Logger has reported. The page shows those of
+	// the last hour. nil means none.
+	Warnings *watch.Warnings
+
 	// Stores are additional stores whose breakers and fallbacks the page shows. Pass the same
 	// stores as to weirprom.New. The store passed to New is always included, and a store of
 	// package stack includes its component stores.
@@ -71,9 +76,9 @@ type Handler struct {
 	began   time.Time
 	version string
 
-	mu     sync.Mutex
-	before map[string]int64 // see outage
-	told   quota.FallbackStats
+	mu      sync.Mutex
+	before  map[string]int64 // see outage
+	longest quota.FallbackStats
 }
 
 // New returns a Handler for limiters that all use the given store. Pass the Store value that the
@@ -90,7 +95,8 @@ func New(store weir.Store, o Options) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	return &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf()}, nil
+	return &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf()},
+		nil
 }
 
 // maxBody is the largest body of a request, in bytes.
@@ -118,69 +124,77 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, "application/json", answer)
 }
 
+// A reader answers requests that change nothing. Its answer gets the query, which has only these
+// parameters, and the rules: only that of the parameter rule, if the query has it.
+type reader struct {
+	parameters []string
+	answer     func(h *Handler, r *http.Request, q url.Values, rules []rule) (any, error)
+}
+
+// The readers, and the functions that make changes of a key, by path.
+var (
+	readers = map[string]reader{
+		"/rules":     {nil, (*Handler).rulesAnswer},
+		"/top":       {[]string{"rule", "seconds"}, (*Handler).topAnswer},
+		"/refusals":  {[]string{"rule", "key"}, (*Handler).refusalsAnswer},
+		"/bans":      {[]string{"rule"}, (*Handler).bansAnswer},
+		"/overrides": {[]string{"rule"}, (*Handler).overridesAnswer},
+		"/changes":   {nil, (*Handler).changesAnswer},
+		"/state":     {[]string{"rule", "key", "from"}, ofKey((*Handler).states)},
+		"/explain":   {[]string{"rule", "key", "from"}, ofKey((*Handler).explanations)},
+	}
+	changers = map[string]func(h *Handler, ctx context.Context, r *http.Request, t *target) error{
+		"/reset": (*Handler).reset, "/grant": (*Handler).grant, "/ban": (*Handler).ban, "/unban": (*Handler).unban,
+		"/override": (*Handler).override,
+	}
+)
+
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err error) {
-	switch r.URL.Path {
-	case "/rules":
-		return h.get(w, r, h.rulesAnswer)
-	case "/state":
-		return h.get(w, r, func(r *http.Request) (any, error) { return h.ofKey(r, h.states) })
-	case "/explain":
-		return h.get(w, r, func(r *http.Request) (any, error) { return h.ofKey(r, h.explanations) })
-	case "/reset":
-		return h.change(w, r, h.reset)
-	case "/grant":
-		return h.change(w, r, h.grant)
-	case "/ban":
-		return h.change(w, r, h.ban)
-	case "/unban":
-		return h.change(w, r, h.unban)
-	case "/top":
-		return h.get(w, r, h.topAnswer)
-	case "/bans":
-		return h.get(w, r, h.bansAnswer)
+	path := r.URL.Path
+	if read, ok := readers[path]; ok {
+		if err := allow(w, r, http.MethodGet, http.MethodHead); err != nil {
+			return nil, err
+		}
+		q, err := query(r, read.parameters...)
+		if err != nil {
+			return nil, err
+		}
+		rules, err := h.rules(q)
+		if err != nil {
+			return nil, err
+		}
+		return read.answer(h, r, q, rules)
+	}
+	if change := changers[path]; change != nil {
+		return h.change(w, r, change)
+	}
+	switch path {
 	case "/try":
 		return h.try(w, r)
-	case "/refusals":
-		return h.get(w, r, h.refusalsAnswer)
-	case "/changes":
-		return h.get(w, r, h.changesAnswer)
 	case "/undo":
 		return h.undo(w, r)
-	case "/overrides":
-		return h.get(w, r, h.overridesAnswer)
-	case "/override":
-		if r.Method == http.MethodDelete {
-			return h.change(w, r, h.removeOverride)
+	}
+	if i := strings.LastIndexByte(path, '/'); i > 0 {
+		return nil, refuse(http.StatusNotFound, "unknown path %q; to serve the page at %s, mount http.StripPrefix(%q, handler)",
+			path, path[:i+1], path[:i])
+	}
+	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, "+
+		"/overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override", path)
+}
+
+// ofKey returns a reader's answer for the key of the query under the rules.
+func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*stateBody, error),
+) func(*Handler, *http.Request, url.Values, []rule) (any, error) {
+	return func(h *Handler, r *http.Request, q url.Values, rules []rule) (any, error) {
+		from, err := clientAddr(q)
+		if err != nil {
+			return nil, err
 		}
-		return h.change(w, r, h.override)
+		if !q.Has("key") {
+			return nil, refuse(http.StatusBadRequest, "the query has no key")
+		}
+		return answer(h, r.Context(), rules, q.Get("key"), from)
 	}
-	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, /overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override", r.URL.Path)
-}
-
-// get answers a request that changes nothing.
-func (h *Handler) get(w http.ResponseWriter, r *http.Request, answer func(r *http.Request) (any, error)) (any, error) {
-	if err := allow(w, r, http.MethodGet, http.MethodHead); err != nil {
-		return nil, err
-	}
-	return answer(r)
-}
-
-// ofKey returns the answer for the key and the rule of the query. If the query names no rule,
-// ofKey returns the answer for the key and all rules.
-func (h *Handler) ofKey(r *http.Request, answer func(context.Context, []rule, string, netip.Addr) (*stateBody, error)) (any, error) {
-	q, err := query(r, "rule", "key", "from")
-	if err != nil {
-		return nil, err
-	}
-	from, err := clientAddr(q)
-	if err != nil {
-		return nil, err
-	}
-	rules, key, err := h.find(q, "key")
-	if err != nil {
-		return nil, err
-	}
-	return answer(r.Context(), rules, key, from)
 }
 
 // clientAddr returns the address in the parameter from; it is invalid if the query has none.
@@ -193,16 +207,4 @@ func clientAddr(q url.Values) (netip.Addr, error) {
 		return from, refuse(http.StatusBadRequest, "from is %q; want an address", q.Get("from"))
 	}
 	return addr.Outside(from), nil
-}
-
-// find returns the rule and the key that the query names. If the query names no rule, find
-// returns all rules. It returns an error if a required parameter is missing.
-func (h *Handler) find(q url.Values, required ...string) (rules []rule, key string, err error) {
-	for _, name := range required {
-		if !q.Has(name) {
-			return nil, "", refuse(http.StatusBadRequest, "the query has no %s", name)
-		}
-	}
-	rules, err = h.rules(q)
-	return rules, q.Get("key"), err
 }

@@ -22,13 +22,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -158,7 +157,7 @@ func TestMistakes(t *testing.T) {
 		{"GET", "/state?key=a&rul=api", "", "", 400, `the query has an unknown parameter "rul"; known are rule and key and from`},
 		{"GET", "/state?key=a&rule=web", "", "", 404, `there is no rule "web"; known are api, tiers`},
 		{"POST", "/reset?key=a", "", "", 400, "the query has no rule"},
-		{"POST", "/reset?rule=api", "", "", 400, "the query has no key"},
+		{"POST", "/reset?rule=api", "", "", 400, "the query has no key, prefix or network"},
 		{"POST", "/reset?rule=&key=a", "", "", 404, `there is no rule ""; known are api, tiers`},
 		{"POST", "/reset?rule=tiers&key=a", "", "", 409, `the limits of rule "tiers" depend on the request, and Options.Policy does not say which they are`},
 		{"POST", "/grant?rule=tiers&key=a", units, "application/json", 409, `the limits of rule "tiers" depend on the request, and Options.Policy does not say which they are`},
@@ -397,6 +396,22 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// TestBuffer: the Buffer of a rule is part of the period under which its counts are stored, so the
+// panel reads and resets the counts under that period.
+func TestBuffer(t *testing.T) {
+	store, rule := memstore.New(memstore.Options{}), hourly("api", 5)
+	rule.Buffer = 20 * time.Millisecond
+	l := must(t, store, rule)
+	h := newAdmin(t, store, l)
+	spend(l, "anna", 2)
+	if w := send(h, "GET", "/state?key=anna", ""); !strings.Contains(w.Body.String(), `"period":3600,"burst":5,"remaining":3`) {
+		t.Errorf("after 2 of 5: got %s", w.Body)
+	}
+	if w := send(h, "POST", "/reset?rule=api&key=anna", ""); w.Code != 200 || spend(l, "anna", 6) != 5 {
+		t.Errorf("after a reset: got %d %s, want 5 of 6 requests served", w.Code, w.Body)
+	}
+}
+
 // TestReload: after the reload of a file of rules, /state and RateLimit show the new limits.
 func TestReload(t *testing.T) {
 	store := memstore.New(memstore.Options{})
@@ -540,13 +555,13 @@ func TestKeysOfNobody(t *testing.T) {
 	}
 	picky := func(r *http.Request) (string, bool) { return r.Context().Value("user").(string), true }
 	h := newAdmin(t, store, must(t, store,
-		with("ip", weir.ByIP()), with("network", keys.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), keys.ByMethod())),
+		with("ip", weir.ByIP()), with("network", weir.ByIPPrefix(24, 48)), with("joined", weir.Join(weir.ByIP(), weir.ByMethod())),
 		with("first", weir.FirstOf(byUser, weir.ByIP())), with("global", weir.Global()), with("user", byUser), with("picky", picky)))
 	for _, tt := range []struct{ rule, key, want string }{ // a part of the answer to a refused change; "" if it is accepted
 		{"ip", "198.51.100.7", ""},
 		{"ip", "2001:db8:1:2::/64", ""},
 		{"ip", "unknown", ""},
-		{"ip", "198.51.100.0/24", `no request has the key "198.51.100.0/24": a request from 198.51.100.0 has the key "198.51.100.0"; to refuse a network, put it in a list`},
+		{"ip", "198.51.100.0/24", `no request has the key "198.51.100.0/24": a request from 198.51.100.0 has the key "198.51.100.0"; to refuse a network, use the parameter network`},
 		{"ip", "2001:db8::1", `a request from 2001:db8::1 has the key "2001:db8::/64"`},
 		{"ip", "2001:db8::/48", `has the key "2001:db8::/64"`},
 		{"ip", "::ffff:198.51.100.7", `has the key "198.51.100.7"`},
@@ -589,7 +604,7 @@ func TestExplainInFlight(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header.Set("X-User", "alice")
 	h.ServeHTTP(httptest.NewRecorder(), r)
-	if want := "has none of 1 units left; one is free when a request in flight ends"; !strings.Contains(got, want) {
+	if want := "has none of 1 units left; the next one is available when a request in flight ends"; !strings.Contains(got, want) {
 		t.Errorf("got %s, want %q", got, want)
 	}
 }

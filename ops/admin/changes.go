@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -24,8 +25,10 @@ const maxChanges = 200
 type change struct {
 	id              string
 	at              time.Time
-	who, rule, key  string
+	who, rule       string
+	scope           scope
 	what            string // in a sentence
+	warning         string // what the change did not do, or ""
 	undo            undo   // nil if it cannot be undone
 	undone, undoing bool
 }
@@ -40,10 +43,10 @@ type changes struct {
 	list []*change
 }
 
-// add remembers a change, and returns its id. An id is random, so that a page that was loaded
-// before this process began cannot name a change of this process.
+// add remembers a change, and returns its id. Ids are random. Otherwise, a page that was loaded from
+// an earlier process could undo a change of this process.
 func (c *changes) add(n change) (id string) {
-	n.id, n.at, n.key = rand.Text()[:16], time.Now(), strings.Clone(storedkey.Of(n.key))
+	n.id, n.at, n.scope.Key = rand.Text()[:16], time.Now(), strings.Clone(storedkey.Of(n.scope.Key))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.list) == maxChanges {
@@ -54,18 +57,19 @@ func (c *changes) add(n change) (id string) {
 }
 
 type changeBody struct {
-	ID       string    `json:"id"`
-	At       time.Time `json:"at"`
-	Who      string    `json:"who,omitempty"`
-	Rule     string    `json:"rule"`
-	Key      string    `json:"key"`
-	What     string    `json:"what"`
-	Undoable bool      `json:"undoable"`
-	Undone   bool      `json:"undone,omitempty"`
+	ID  string    `json:"id"`
+	At  time.Time `json:"at"`
+	Who string    `json:"who,omitempty"`
+	keyed
+	What     string `json:"what"`
+	Warning  string `json:"warning,omitempty"`
+	Undoable bool   `json:"undoable"`
+	Undone   bool   `json:"undone,omitempty"`
 }
 
 func (c *change) body() changeBody {
-	return changeBody{c.id, c.at.UTC(), c.who, c.rule, c.key, c.what, c.undo != nil && !c.undone, c.undone}
+	return changeBody{c.id, c.at.UTC(), c.who, keyed{c.rule, c.scope}, c.what, c.warning, c.undo != nil && !c.undone,
+		c.undone}
 }
 
 // bodies returns the changes, the newest first.
@@ -97,7 +101,8 @@ func (c *changes) claim(id string) (n *change, done func(undone bool), err error
 	i := slices.IndexFunc(c.list, func(n *change) bool { return n.id == id })
 	switch {
 	case i < 0:
-		return nil, nil, refuse(http.StatusNotFound, "this process knows no change %q: it remembers the last %d changes that were made through it", id, maxChanges)
+		return nil, nil, refuse(http.StatusNotFound,
+			"this process knows no change %q: it remembers the last %d changes that were made through it", id, maxChanges)
 	case c.list[i].undone:
 		return nil, nil, refuse(http.StatusConflict, "the change is undone already")
 	case c.list[i].undo == nil:
@@ -115,10 +120,7 @@ func (c *changes) claim(id string) (n *change, done func(undone bool), err error
 }
 
 // changesAnswer returns the changes that were made through this handler.
-func (h *Handler) changesAnswer(r *http.Request) (any, error) {
-	if _, err := query(r); err != nil {
-		return nil, err
-	}
+func (h *Handler) changesAnswer(*http.Request, url.Values, []rule) (any, error) {
 	return struct {
 		Changes []changeBody `json:"changes"`
 	}{h.changes.bodies()}, nil
@@ -140,65 +142,67 @@ func (h *Handler) undo(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.target(c.rule, c.key)
+	t, err := h.target(c.rule, c.scope)
 	if err != nil {
 		done(false)
 		return nil, err
 	}
-	ctx := context.WithoutCancel(r.Context())
-	err = c.undo(ctx, t)
-	done(err == nil)
-	h.audit(ctx, r, t, c.what, err)
-	if err != nil {
-		return nil, err
-	}
-	w.Header().Set(changeField, h.changes.add(change{who: h.who(ctx), rule: t.Name, key: t.key, what: "undid: " + c.what}))
-	return h.changed(ctx, t)
+	t.what = "undid: " + c.what
+	answer, err := h.carryOut(w, r, t, c.what, func(ctx context.Context) error { return c.undo(ctx, t) })
+	done(w.Header().Get(changeField) != "") // even if the state after it cannot be read
+	return answer, err
 }
 
-// restore returns an undo of a change of the override of a key, which was `before`, or did not
-// exist.
-func (h *Handler) restore(before overrides.Override, existed bool, after overrides.Override, exists bool) undo {
+// A was is the override of a key before or after a change, if it had one.
+type was struct {
+	overrides.Override
+	ok bool
+}
+
+func (h *Handler) overrideNow(t *target) (o was) {
+	o.Override, o.ok = h.o.Overrides.Get(t.Name, t.entry())
+	return o
+}
+
+// restore returns an undo of a change of the override of a key.
+func (h *Handler) restore(before, after was) undo {
 	return func(ctx context.Context, t *target) error {
-		t.overridden = true
-		now, isThere := h.o.Overrides.Get(t.Name, t.key)
-		if isThere != exists || exists && !sameOverride(now, after) {
+		if now := h.overrideNow(t); now.ok != after.ok || after.ok && !sameOverride(now.Override, after.Override) {
 			return refuse(http.StatusConflict, "the override of the key has been changed since, so undoing this change would undo that one too")
 		}
-		rest := time.Duration(0)
-		if existed && !before.End.IsZero() {
-			if rest = time.Until(before.End); rest <= 0 {
-				existed = false
-			}
+		rest, expires := time.Until(before.End).Truncate(time.Microsecond), !before.End.IsZero()
+		if !expires {
+			rest = 0
 		}
-		if existed {
-			return h.o.Overrides.Set(ctx, t.Name, before.Entry, max(0, rest.Truncate(time.Microsecond)), before.Note)
-		}
-		if !exists {
+		switch {
+		case before.ok && (rest > 0 || !expires):
+			return h.o.Overrides.Set(ctx, t.Name, before.Entry, rest, before.Note)
+		case !after.ok:
 			return refuse(http.StatusConflict, "the override would have expired since")
 		}
-		_, err := h.o.Overrides.Remove(ctx, t.Name, t.key)
+		_, err := h.o.Overrides.Remove(ctx, t.Name, t.entry())
 		return err
 	}
 }
 
 func sameOverride(a, b overrides.Override) bool {
-	return a.Note == b.Note && a.End.IsZero() == b.End.IsZero() && a.End.Sub(b.End).Abs() < 2*time.Second && reflect.DeepEqual(bodyOfOverride(a).Limits, bodyOfOverride(b).Limits) &&
+	return a.Note == b.Note && a.End.IsZero() == b.End.IsZero() && a.End.Sub(b.End).Abs() < 2*time.Second &&
+		reflect.DeepEqual(bodyOfOverride(a).Limits, bodyOfOverride(b).Limits) &&
 		a.Unlimited == b.Unlimited && a.Denied == b.Denied
 }
 
 // overriding makes a change of the override of the target by f, and remembers how to undo it.
 func (h *Handler) overriding(t *target, f func() error) error {
-	before, existed := h.o.Overrides.Get(t.Name, t.key)
+	before := h.overrideNow(t)
 	if err := f(); err != nil {
 		return err
 	}
-	after, exists := h.o.Overrides.Get(t.Name, t.key)
-	t.overridden, t.undo = true, h.restore(before, existed, after, exists)
-	if exists {
-		t.what = textOfOverride(after)
+	after := h.overrideNow(t)
+	t.undo = h.restore(before, after)
+	if after.ok {
+		t.what = textOfOverride(after.Override)
 	} else {
-		t.what = "removed its override: " + textOfOverride(before)
+		t.what = "removed its override: " + textOfOverride(before.Override)
 	}
 	return nil
 }
@@ -216,7 +220,7 @@ func textOfOverride(o overrides.Override) string {
 		for _, l := range bodyOfOverride(o).Limits {
 			limits = append(limits, l.String())
 		}
-		text = "gave it limits of its own: " + strings.Join(limits, ", ")
+		text = "set custom limits: " + strings.Join(limits, ", ")
 	}
 	if !o.End.IsZero() {
 		text += ", until " + o.End.UTC().Format("2006-01-02 15:04:05 UTC")
@@ -234,14 +238,14 @@ func (t *target) banning(ctx context.Context, f func() error) error {
 	var before time.Duration
 	if len(t.penalizers) > 0 {
 		var err error
-		if before, err = t.penalizers[0].Banned(ctx, t.Name, t.key); err != nil {
+		if before, err = t.penalizers[0].Banned(ctx, t.Name, t.Key); err != nil {
 			return err
 		}
 	}
 	if err := f(); err != nil {
 		return err
 	}
-	after, err := t.penalizers[0].Banned(ctx, t.Name, t.key)
+	after, err := t.penalizers[0].Banned(ctx, t.Name, t.Key)
 	if err != nil {
 		return nil // the change was made; what cannot be known cannot be undone
 	}
@@ -264,26 +268,26 @@ func (t *target) banning(ctx context.Context, f func() error) error {
 			return refuse(http.StatusConflict, "the ban would have ended since")
 		}
 		if after > 0 {
-			if err := t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) }); err != nil {
+			if err := t.eachWithPenalty(t.unbanIn(ctx, new(bool))); err != nil {
 				return err
 			}
 		}
 		if rest > 0 {
-			return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.key, rest) })
+			return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.Key, rest) })
 		}
 		return nil
 	}
 	return nil
 }
 
-// refunding makes a change that gives back units of the charges by f, and remembers how to undo it.
+// refunding makes a change that refunds units of the charges by f, and remembers how to undo it.
 func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charge) error) error {
 	charges, err := h.chargesToChange(ctx, t)
 	if err != nil {
 		return err
 	}
 	if len(charges) == 0 { // the key has no limits
-		t.what = "gave back no units, because it has no limits"
+		t.what = "refunded no units, because it has no limits"
 		return f(charges)
 	}
 	before, err := quota.Peek(ctx, h.store, charges...)
@@ -297,43 +301,48 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 	if err != nil {
 		return nil // the change was made; what cannot be known cannot be undone
 	}
-	given, full := map[string]int64{}, map[string]time.Time{} // units by limit, and when they would have been free anyway
+	given := map[string]refund{} // by limit
 	var texts []string
 	for i := range charges {
-		l := &charges[i].Limit
-		n := after.Decisions[i].Remaining - before.Decisions[i].Remaining
-		if before.Decisions[i].Remaining < 0 || n <= 0 {
+		l, d := &charges[i].Limit, &before.Decisions[i]
+		n := after.Decisions[i].Remaining - d.Remaining
+		if d.Remaining < 0 || n <= 0 {
 			continue
 		}
-		texts = append(texts, fmt.Sprintf("%d of %s", n, l.StoredName()))
+		texts = append(texts, fmt.Sprintf("%d of %s", n, l.Label()))
 		if !l.InFlight() { // nobody would release them
-			given[l.StoredName()], full[l.StoredName()] = n, time.Now().Add(before.Decisions[i].ResetAfter)
+			given[l.Label()] = refund{n, time.Now().Add(d.ResetAfter)}
 		}
 	}
 	if len(texts) == 0 {
-		t.what = "gave back no units, because it had spent none"
+		t.what = "refunded no units, because it had spent none"
 		return nil
 	}
-	t.what = "gave back units: " + strings.Join(texts, ", ")
-	t.undo = func(ctx context.Context, t *target) error {
-		charges, err := h.chargesToChange(ctx, t)
-		if err != nil {
-			return err
-		}
-		charges = slices.DeleteFunc(charges, func(c quota.Charge) bool {
-			name := c.Limit.StoredName()
-			return given[name] == 0 || !time.Now().Before(full[name])
-		})
-		if len(charges) == 0 {
-			return refuse(http.StatusConflict, "these units would be free by now anyway")
-		}
-		for i := range charges {
-			charges[i].Cost = min(given[charges[i].Limit.StoredName()], charges[i].Limit.Capacity())
-		}
-		return h.store.Take(ctx, &quota.Transaction{Charges: charges, Mode: quota.ModeForce})
-	}
-	if len(given) == 0 {
-		t.undo = nil
+	t.what = "refunded units: " + strings.Join(texts, ", ")
+	if len(given) > 0 {
+		t.undo = func(ctx context.Context, t *target) error { return h.chargeAgain(ctx, t, given) }
 	}
 	return nil
+}
+
+// A refund is how many units of a limit were refunded, and when they would have been available anyway.
+type refund struct {
+	units int64
+	full  time.Time
+}
+
+// chargeAgain undoes refunds, which are given by limit.
+func (h *Handler) chargeAgain(ctx context.Context, t *target, given map[string]refund) error {
+	charges, err := h.chargesToChange(ctx, t)
+	if err != nil {
+		return err
+	}
+	charges = slices.DeleteFunc(charges, func(c quota.Charge) bool { return !time.Now().Before(given[c.Limit.Label()].full) })
+	if len(charges) == 0 {
+		return refuse(http.StatusConflict, "these units would be available by now anyway")
+	}
+	for i := range charges {
+		charges[i].Cost = min(given[charges[i].Limit.Label()].units, charges[i].Limit.Capacity())
+	}
+	return h.store.Take(ctx, &quota.Transaction{Charges: charges, Mode: quota.ModeForce})
 }

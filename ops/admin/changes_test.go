@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -131,6 +131,25 @@ func TestUndo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUnbanOfNothing: an unban says whether there was a ban, or strikes, or nothing.
+func TestUnbanOfNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		spend(d.l, "bob", 11) // the last is refused: a strike
+		d.do("POST", "/ban?rule=api&key=carol", `{"seconds": 60}`, 200)
+		for _, c := range []struct{ key, want string }{
+			{"anna", "lifted no ban, because it had neither a ban nor strikes"},
+			{"bob", "forgot its strikes and earlier bans; it was not banned"},
+			{"carol", "lifted its ban, which had 1m left"},
+		} {
+			d.do("POST", "/unban?rule=api&key="+c.key, "", 200)
+			if got := send(d.h, "GET", "/changes", "").Body.String(); !strings.Contains(got, c.want) {
+				t.Errorf("%s: got the changes %s, want %q", c.key, got, c.want)
+			}
+		}
+	})
 }
 
 // TestUndoConflicts: a change of an override that another operator has changed since is not

@@ -9,7 +9,7 @@
 //		"time"
 //
 //		"github.com/seed83679106/weir"
-//		"github.com/seed83679106/weir/admin"
+//		"github.com/seed83679106/weir/ops/admin"
 //		"github.com/seed83679106/weir/algorithms"
 //		"github.com/seed83679106/weir/memstore"
 //	)
@@ -58,24 +58,27 @@
 //	POST /grant?rule=R&key=K         {"units": 5} refunds 5 units, or fewer if fewer were spent
 //	POST /ban?rule=R&key=K           {"seconds": 600} bans K for 600 seconds, unless K is already banned for longer
 //	POST /unban?rule=R&key=K         lifts the ban of K, and forgets its strikes and earlier bans
-//	POST /ban?rule=R&key=192.0.2.0/24    {"seconds": 600} bans a network for 600 seconds; /unban lifts the ban
+//	POST /ban?rule=R&network=192.0.2.0/24  {"seconds": 600} bans a network for 600 seconds; /unban lifts the ban
 //	POST /try?rule=R                 {"limits": [{"quota": 50}]} returns how many recent requests these limits would have refused
 //	GET  /overrides                  the overrides that operators have set; with ?rule=R only the overrides of R
 //	POST /override?rule=R&key=K      {"limits": [{"quota": 1000}], "seconds": 86400, "note": "ticket 7"}
 //	                                 gives K its own limits under R, for a day
-//	DELETE /override?rule=R&key=K    removes the override of K
+//	POST /override?rule=R&prefix=P   the same for all keys that begin with P; an empty P stands for all keys
+//	DELETE /override?rule=R&key=K    removes the override of K, or of a prefix or a network
 //	GET  /changes                    the last 200 changes made through this process
 //	POST /undo?change=C              undoes the change C
 //
 // The response to a change contains the new state of K, and its Weir-Change header field contains
-// the ID of the change. If K is a network, or if the change sets an override for a key that ends
-// with an asterisk, the response lists all overrides of R instead. Durations are in seconds:
+// the ID of the change. If the change is about a prefix or a network, the response lists all
+// overrides of R instead. No character of K has a special meaning, because clients choose keys:
+// K can be "a*" or "0.0.0.0/1", and is then that key alone. Durations are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
+// If the rule has classes, "classes" says how many of these units each class may spend: those that
+// its headroom leaves. The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
 // "deny" if the key is denied by one of them. If the key has an override, "overridden" is true. If
 // K is an address, but requests from that address have a different key under the rule, "looked_up"
 // contains that key. If you do not name a rule and K is not an address, a rule that counts addresses
@@ -87,6 +90,8 @@
 // that case, "unknown" says what information is missing: for example, which limits Policy would
 // choose, or whether any request has the key K. The field "past" describes earlier refusals and
 // bans.
+// If K has spent nothing and this process has not refused it in the last hour, "unseen" is true, and
+// "similar" lists keys like K that are refused, banned or overridden; K may be a part of them.
 //
 // /undo restores the state that the key had before the change. It does not restore spent units,
 // bans or overrides that would have expired by now. If an override has since been changed again,
@@ -99,7 +104,8 @@
 // # What it needs
 //
 // /top and /refusals require Options.Top, /bans requires Options.Bans, and /try requires
-// Options.Traffic. The page uses all three. These recorders see only what happens in this process,
+// Options.Traffic. The page uses all three, and shows the probable misconfigurations that
+// Options.Warnings has seen. These recorders see only what happens in this process,
 // so query each replica. The page marks the numbers that cover only this process. /bans does not
 // list bans that only the store knows of. /try replays recent requests, starting with full quotas;
 // see [watch.Traffic.Try].
@@ -112,8 +118,8 @@
 // # Overrides
 //
 // The body of an override must contain exactly one of "limits", "unlimited" and "denied". An
-// override without "seconds" does not expire. A key that ends with an asterisk matches all keys
-// that begin with the text before the asterisk. In addition to its quota, a limit can have a name,
+// override without "seconds" does not expire. With prefix=P instead of key=K, it is for all keys that
+// begin with P; the longest matching prefix applies to a key that has no override itself. In addition to its quota, a limit can have a name,
 // a period in seconds, a burst and an algorithm. Anything left out is taken from the limit that it
 // replaces; see [weir.Rule]. Units that the key has already spent still count. An override that
 // would have no effect is rejected with 409. A rule supports overrides if its ForKey function comes
@@ -128,7 +134,7 @@
 // digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest.
 //
 // If a rule's KeyFunc hashes something other than an address, such as an API key, queries must
-// contain the hashed key. /top and the logs show hashed keys.
+// contain the hashed key, which [weir.HashedKey] computes. /top and the logs show hashed keys.
 //
 // A change is rejected with 400 if its key looks like an address but requests from that address
 // have a different key, for example because the rule counts networks. The response names the key to
@@ -143,11 +149,14 @@
 //
 // A change takes effect immediately in this process and in every process that calls the store for
 // each decision. An override takes effect in other processes within a second. A process that has
-// cached a ban (or, with [quota.Hybrid], a refusal) may enforce it for up to 10 more seconds.
+// cached a ban (or, with [quota.Hybrid], a refusal) may enforce it for a few milliseconds longer, or
+// for up to 10 s if Redis does not report changes.
 //
 // If the store fails, the response is 503, and the error is logged but not sent to the caller. The
 // change may or may not have been made. Repeat the request unless it was a grant. A repeated grant
-// gives the key the units twice if the first attempt succeeded after all.
+// gives the key the units twice if the first attempt succeeded after all. If a quota.Fallback decides
+// while the store fails, a ban or a reset reaches only the memory of this process, and is lost once
+// the store works again. The response is then 503, too.
 //
 // Cross-origin changes are rejected by [http.CrossOriginProtection], so other websites cannot make
 // changes through an operator's browser.

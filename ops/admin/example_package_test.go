@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/admin"
 )
 
 // handlers returns the handler for everybody and the handler for operators, who need an address

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/admin"
 )
 
 // An operator looks at a client whose quota is spent, gives back units, and bans and unbans the

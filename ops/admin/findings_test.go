@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/watch"
 )
 
 // A sick store fails while err is set.
@@ -36,8 +36,8 @@ func (s *sick) Take(ctx context.Context, t *quota.Transaction) error {
 	return s.Store.Take(ctx, t)
 }
 
-// findings returns what stands out on the page, and its strip, as text.
-func findings(t *testing.T, h http.Handler) (found, strip string) {
+// findings returns what stands out on the page, and its status, as text.
+func findings(t *testing.T, h http.Handler) (found, status string) {
 	t.Helper()
 	page := send(h, "GET", "/", "").Body.String()
 	text := func(id string) string {
@@ -45,7 +45,7 @@ func findings(t *testing.T, h http.Handler) (found, strip string) {
 		part, _, _ = strings.Cut(part[strings.Index(part, ">")+1:], "</section>")
 		return strings.Join(strings.Fields(html.UnescapeString(regexp.MustCompile("<[^>]*>").ReplaceAllString(part, " "))), " ")
 	}
-	return strings.TrimPrefix(text("findings"), "What stands out "), text("strip")
+	return strings.TrimPrefix(text("findings"), "What stands out "), text("status")
 }
 
 // TestFindings: the page names the cause of each of these faults within the minute in which it
@@ -63,32 +63,32 @@ func TestFindings(t *testing.T) {
 		err      error
 		want     []string
 		not      string
-		strip    []string
+		status   []string
 	}{
-		{name: "quiet", limit: 1000, requests: 3, clients: 50, want: []string{"Nothing. No rule refuses"}, strip: []string{"Refused 0/s", "Not decided 0/s"}},
+		{name: "quiet", limit: 1000, requests: 3, clients: 50, want: []string{"Nothing. No rule refuses"}, status: []string{"Refused 0/s", "Not decided 0/s"}},
 		{name: "a few refusals", limit: 3, requests: 3, clients: 2, hammer: 22, want: []string{"Nothing."}},
 		{name: "a few refusals of all", limit: 1, requests: 4, clients: 3, want: []string{"Nothing."}},
 		{name: "one client", limit: 100, requests: 3, clients: 50, hammer: 500,
-			want: []string{`Rule "api" refuses one key above all: "hammer" has 100 % of the refusals of the last 5 minutes (400), by a limit, the last 1 s ago. Look up Ban`}},
+			want: []string{`One key causes 100 % of the refusals by rule "api" in the last 5 minutes: "hammer" (400, limited, last refused 1 s ago). Look up Ban`}},
 		{name: "a limit of 1 for 1000", limit: 1, requests: 20, clients: 50,
-			want: []string{`Rule "api" refuses 95 % of its requests in the last minute, of 50 keys or more, and of none above all. It allows 1 per 1m. Is that limit meant? Its refusals`}},
+			want: []string{`Rule "api" refuses 95 % of its requests in the last minute, from at least 50 keys. It allows 1 per 1m. Is this limit intended? Its refusals`}},
 		{name: "a limit of 1 for 1000, and one client", limit: 1, requests: 20, clients: 50, hammer: 2000,
-			want: []string{`Rule "api" refuses many keys, not only the one named below: 51 keys or more in the last minute, in which it allowed 51 requests. It allows 1 per 1m. Is that limit meant?`,
-				`Rule "api" refuses one key above all: "hammer" has 68 % of the refusals of the last 5 minutes (1,999)`}},
+			want: []string{`Rule "api" refuses many keys besides the most frequent one: at least 51 keys in the last minute, in which it allowed 51 requests. It allows 1 per 1m. Is this limit intended?`,
+				`One key causes 68 % of the refusals by rule "api" in the last 5 minutes: "hammer" (1,999, `}},
 		{name: "one client, and a few of others", limit: 10, requests: 11, clients: 50, hammer: 1000,
-			want: []string{`refuses one key above all: "hammer"`}, not: "many keys"},
+			want: []string{`"hammer" (990, limited`}, not: "many keys"},
 		{name: "in shadow", limit: 1, shadow: 1, requests: 20, clients: 50,
 			want: []string{`Rule "api" is in shadow, and would refuse 95 % of its requests`}},
 		{name: "the store is down", limit: 1000, requests: 3, clients: 50, err: outage,
-			want:  []string{"150 of 150 requests in the last minute could not be decided, because the store cannot be reached, or answers with an error: 150 passed without a limit, and 0 were refused with 503."},
-			strip: []string{"Not decided", "150 passed"}},
+			want:   []string{"150 of 150 requests in the last minute could not be decided, because the store cannot be reached, or answers with an error: 150 were allowed without a limit, and 0 were refused with 503."},
+			status: []string{"Not decided", "150 allowed"}},
 		{name: "the store is busy", limit: 1000, requests: 3, clients: 50, err: quota.ErrBusy,
-			want: []string{"because the store is busy: 0 passed without a limit, and 150 were refused with 503."}},
+			want: []string{"because the store is busy: 0 were allowed without a limit, and 150 were refused with 503."}},
 		{name: "the store cannot work", limit: 1000, requests: 3, clients: 50, err: fmt.Errorf("NOAUTH: %w", quota.ErrUnusable), fallback: true,
 			want: []string{"The store has failed since 00:00:00 UTC, because the store cannot work as it is set up. This process decides alone, by what it counts in its own memory. Decisions in memory, by cause: the store cannot work as it is set up: "}},
 		{name: "a fallback", limit: 1000, requests: 3, clients: 50, err: outage, fallback: true,
-			want:  []string{"The store has failed since 00:00:00 UTC, because the store cannot be reached, or answers with an error. This process decides alone", "by cause: the store cannot be reached, or answers with an error: 14; the breaker is open: 136. The log has the error. Once the store works, this process uses it again by itself."},
-			strip: []string{"Fallback decides 150 so far, the last 1 s ago", "Breaker open", "Counts in memory now"}},
+			want:   []string{"The store has failed since 00:00:00 UTC, because the store cannot be reached, or answers with an error. This process decides alone", "by cause: the store cannot be reached, or answers with an error: 14; the breaker is open: 136. The log has the error. Once the store works, this process uses it again by itself."},
+			status: []string{"Fallback decides 150 so far, the last 1 s ago", "Breaker open", "Counts in memory now"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestFindings(t *testing.T) {
 				}
 				spend(l, "hammer", tt.hammer)
 				time.Sleep(time.Second)
-				found, strip := findings(t, h)
+				found, status := findings(t, h)
 				for _, want := range tt.want {
 					if !strings.Contains(found, want) {
 						t.Errorf("got %s, want %s", found, want)
@@ -135,12 +135,12 @@ func TestFindings(t *testing.T) {
 				if tt.not != "" && strings.Contains(found, tt.not) {
 					t.Errorf("got %s, want nothing about %s", found, tt.not)
 				}
-				for _, want := range tt.strip {
-					if !strings.Contains(strip, want) {
-						t.Errorf("got the strip %s, want %s", strip, want)
+				for _, want := range tt.status {
+					if !strings.Contains(status, want) {
+						t.Errorf("got the status %s, want %s", status, want)
 					}
 				}
-				if strings.Contains(found+strip, "10.0.0.7") {
+				if strings.Contains(found+status, "10.0.0.7") {
 					t.Errorf("the page shows the text of an error: %s", found)
 				}
 				if tt.fallback { // the fallback is in use until the first store has decided for a second
@@ -168,10 +168,10 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestStripFallback: one decision of a fallback is a note, although no request has ended the state, and
-// the strip is red while a fallback goes on deciding. For 15 minutes after it, the page tells from when
+// TestStatusBarFallback: one decision of a fallback is a note, although no request has ended the state, and
+// the status is red while a fallback goes on deciding. For 15 minutes after it, the page tells from when
 // to when that was, and why.
-func TestStripFallback(t *testing.T) {
+func TestStatusBarFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
 		primary := &sick{Store: memstore.New(memstore.Options{})}
@@ -186,10 +186,10 @@ func TestStripFallback(t *testing.T) {
 		}
 		expect := func(when, note, class, found string) {
 			t.Helper()
-			list, strip := findings(t, h)
+			list, status := findings(t, h)
 			page := send(h, "GET", "/", "").Body.String()
-			if !strings.Contains(strip, note) || !strings.Contains(page, `<div`+class+`><dt>Fallback`) || !strings.HasPrefix(list, found) {
-				t.Errorf("%s: got the strip %s and %s, want %q, %q and %q", when, strip, list, note, class, found)
+			if !strings.Contains(status, note) || !strings.Contains(page, `<div`+class+`><dt>Fallback`) || !strings.HasPrefix(list, found) {
+				t.Errorf("%s: got the status %s and %s, want %q, %q and %q", when, status, list, note, class, found)
 			}
 		}
 		expect("all is well", "Fallback not in use Counts in the store", "", "Nothing.")
@@ -223,7 +223,7 @@ func TestStripFallback(t *testing.T) {
 	})
 }
 
-// TestOutages: of several fallbacks, the page tells of the one that decides, or else of the longest outage
+// TestOutages: of several fallbacks, the page reports the one that decides, or else of the longest outage
 // of the last 15 minutes, also if a store has failed once since. While a fallback decides, no store is said to decide again.
 func TestOutages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -337,10 +337,10 @@ func TestFindingsOfAddress(t *testing.T) {
 		}
 		spend(l, "mallory", 50)
 		list, _ := findings(t, h)
-		if want := "the last 1 s ago. All clients at this address share the key. Look up"; !strings.Contains(list, want) {
+		if want := "last refused 1 s ago). All clients at this address share the key. Look up"; !strings.Contains(list, want) {
 			t.Errorf("got %s, want %s", list, want)
 		}
-		if want := `Rule "user" refuses one key above all: "mallory"`; !strings.Contains(list, want) || strings.Count(list, "share the key") != 1 {
+		if want := `the refusals by rule "user" in the last 5 minutes: "mallory"`; !strings.Contains(list, want) || strings.Count(list, "share the key") != 1 {
 			t.Errorf("got %s, want %s, which is no address", list, want)
 		}
 		page := send(h, "GET", "/?do=ban&rule=client&key=192.0.2.1", "").Body.String()
@@ -471,9 +471,9 @@ type addressed struct{ weir.Store }
 
 func (addressed) Addrs() []string { return []string{"10.0.0.1:6379", "10.0.0.2:6379"} }
 
-// TestStrip: a single timeout is a note, and the strip is red while requests go on failing. The strip
+// TestStatusBar: a single timeout is a note, and the status is red while requests go on failing. The status
 // says where the counts are, and when the file was read.
-func TestStrip(t *testing.T) {
+func TestStatusBar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
 		store, traffic := &sick{Store: memstore.New(memstore.Options{})}, watch.NewTraffic(1000)
@@ -488,14 +488,14 @@ func TestStrip(t *testing.T) {
 		}
 		expect := func(when, note string, red bool) {
 			t.Helper()
-			_, strip := findings(t, h)
+			_, status := findings(t, h)
 			page := send(h, "GET", "/", "").Body.String()
-			if !strings.Contains(strip, note) || strings.Contains(page, `<div class="bad"><dt>Not decided`) != red {
-				t.Errorf("%s: got the strip %s, want %q, red %v", when, strip, note, red)
+			if !strings.Contains(status, note) || strings.Contains(page, `<div class="bad"><dt>Not decided`) != red {
+				t.Errorf("%s: got the status %s, want %q, red %v", when, status, note, red)
 			}
 			for _, want := range []string{"Counts in Redis 10.0.0.1:6379, 10.0.0.2:6379", "v7 read 3 h ago, 3 reloaded, 2 failed"} {
-				if !strings.Contains(strip, want) {
-					t.Errorf("%s: got the strip %s, want %s", when, strip, want)
+				if !strings.Contains(status, want) {
+					t.Errorf("%s: got the status %s, want %s", when, status, want)
 				}
 			}
 		}
@@ -510,12 +510,12 @@ func TestStrip(t *testing.T) {
 		request(redisstore.ErrTimeout)
 		request(nil)
 		time.Sleep(14 * time.Second)
-		expect("a timeout", "1 timeout, 14 s ago, 1 passed", false)
+		expect("a timeout", "1 timeout, 14 s ago, 1 allowed", false)
 		for range 6 {
 			request(quota.ErrBusy)
 			time.Sleep(2 * time.Second)
 		}
-		expect("a state that goes on", "7 errors, the last 2 s ago, 1 passed", true)
+		expect("a state that goes on", "7 errors, the last 2 s ago, 1 allowed", true)
 		request(nil)
 		time.Sleep(20 * time.Second)
 		expect("it is over", "7 errors, the last 22 s ago", false)

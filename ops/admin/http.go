@@ -35,7 +35,8 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 		case !slices.Contains(known, name) && len(known) == 0:
 			return nil, refuse(http.StatusBadRequest, "the query has an unknown parameter %q; %s takes none", name, r.URL.Path)
 		case !slices.Contains(known, name):
-			return nil, refuse(http.StatusBadRequest, "the query has an unknown parameter %q; known are %s", name, strings.Join(known, " and "))
+			return nil, refuse(http.StatusBadRequest, "the query has an unknown parameter %q; known are %s", name,
+				strings.Join(known, " and "))
 		case len(q[name]) > 1:
 			return nil, refuse(http.StatusBadRequest, "the query has more than one %s", name)
 		}
@@ -46,7 +47,8 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 // read decodes the JSON object that r contains into the struct that body points to.
 func read(r *http.Request, body any) error {
 	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "application/json" {
-		return refuse(http.StatusUnsupportedMediaType, "the content type is %q; want application/json", r.Header.Get("Content-Type"))
+		return refuse(http.StatusUnsupportedMediaType, "the content type is %q; want application/json",
+			r.Header.Get("Content-Type"))
 	}
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()

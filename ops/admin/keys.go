@@ -10,36 +10,31 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/storedkey"
-	"github.com/seed83679106/weir/overrides"
 )
 
 // checkKey returns a problem if the key looks like an address but requests from that address
 // have another key. A change of such a key would be answered with 200 and have no effect. To find
 // that other key, checkKey calls the key functions of the rule with a request that has only this
-// address. If a key function needs more of the request, checkKey returns no problem. isNetwork
-// reports whether the key is a network that can be denied and is not known to be a key of the rule.
-func (r *rule) checkKey(key string) (isNetwork bool, _ *problem) {
+// address. If a key function needs more of the request, checkKey returns nil.
+func (r *rule) checkKey(key string) *problem {
 	from, ok := addrOf(key)
 	if !ok {
-		return false, nil
+		return nil
 	}
-	_, isNetwork = overrides.Network(key)
 	known := ""
 	for _, f := range r.keys {
 		k, ok := keyFrom(f, from)
-		switch {
-		case ok && storedkey.Equal(k, key):
-			return false, nil
-		case !ok:
-			return isNetwork, nil
+		if !ok || storedkey.Equal(k, key) {
+			return nil
 		}
 		known = k
 	}
 	hint := ""
 	if strings.Contains(key, "/") {
-		hint = "; to refuse a network, put it in a list of the rule: deny in a file, or a Policy, which overrides.Live.DenyFrom makes for operators"
+		hint = "; to refuse a network, use the parameter network, or put it in a list of the rule"
 	}
-	return isNetwork, refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s", r.Name, key, from, known, hint)
+	return refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s",
+		r.Name, key, from, known, hint)
 }
 
 // addrOf returns the address that a key looks like. If the key is a network, addrOf returns the
@@ -118,9 +113,9 @@ func (r *rule) shared(key string) bool {
 	return ok && differs && storedkey.Equal(at, key)
 }
 
-// lookUp returns what a rule looks up for a key that an operator has typed. If the key is an
-// address, that is the key of a request from this address, such as its /64. The address of the
-// client is then known too, even if from is invalid.
+// lookUp returns what a rule looks up for a key that an operator has typed. If the operator has typed
+// an address, lookUp uses the key that a request from this address has, such as its /64. The address
+// of the client is then known too, even if from is invalid.
 //
 // If the operator has not named the rule, and the rule is not known to have refused the key, a key
 // that is no address need not be a key of the rule. If the rule counts addresses, lookUp then returns
@@ -129,27 +124,38 @@ func (r *rule) shared(key string) bool {
 func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, ok := addrOf(typed)
-	if !ok && !r.named {
-		one, has := r.keyAt(oneAddr)
-		_, isAddr := addrOf(one)
-		switch {
-		case has && one == "":
-			l.key = one
-		case isAddr && !from.IsValid():
-			l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
-		case isAddr:
-			if at, ok := r.keyAt(from); ok {
-				l.key = at
-			}
-		case has:
-			l.unknown = append(l.unknown, "this may be no key of the rule: name the rule if it is one")
+	switch {
+	case ok:
+		l.byAddr(r, typed, client)
+	case !r.named:
+		l.byRule(r)
+	}
+	return l
+}
+
+// byRule completes the lookup of a typed key that is no address, and need not be a key of the rule.
+func (l *lookup) byRule(r *rule) {
+	one, has := r.keyAt(oneAddr)
+	_, isAddr := addrOf(one)
+	switch {
+	case has && one == "":
+		l.key = one
+	case isAddr && !l.from.IsValid():
+		l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
+	case isAddr:
+		if at, ok := r.keyAt(l.from); ok {
+			l.key = at
 		}
+	case has:
+		l.unknown = append(l.unknown, "this may be no key of the rule: name the rule if it is one")
 	}
-	if !ok {
-		return l
-	}
+}
+
+// byAddr completes the lookup of a typed key that is an address or a network. client is the address,
+// or the first address of the network.
+func (l *lookup) byAddr(r *rule, typed string, client netip.Addr) {
 	network := strings.Contains(typed, "/")
-	if !network && !from.IsValid() {
+	if !network && !l.from.IsValid() {
 		l.from = client
 	}
 	other, found := "", false
@@ -159,7 +165,7 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 			if !l.from.IsValid() {
 				l.from = client
 			}
-			return l
+			return
 		}
 		if ok {
 			other, found = k, true
@@ -173,12 +179,11 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	default:
 		l.unknown = append(l.unknown, "this may be no key of the rule: its key depends on more of a request than the address")
 	}
-	return l
 }
 
-// ask returns what the Policy of a rule says of a request from an address. known is false if the
+// policyAt returns what the Policy of a rule says of a request from an address. known is false if the
 // address is invalid, or if the function needs more of the request.
-func ask(policy func(r *http.Request) weir.Policy, from netip.Addr) (p weir.Policy, known bool) {
+func policyAt(policy func(r *http.Request) weir.Policy, from netip.Addr) (p weir.Policy, known bool) {
 	if policy == nil || !from.IsValid() {
 		return p, policy == nil
 	}

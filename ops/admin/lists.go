@@ -3,14 +3,15 @@ package admin
 import (
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/watch"
 )
 
 type topBody struct {
@@ -44,14 +45,7 @@ var (
 )
 
 // topAnswer returns the keys that were refused most in the last seconds, an hour by default.
-func (h *Handler) topAnswer(r *http.Request) (any, error) {
-	q, err := query(r, "rule", "seconds")
-	if err != nil {
-		return nil, err
-	}
-	if _, err = h.rules(q); err != nil {
-		return nil, err
-	}
+func (h *Handler) topAnswer(_ *http.Request, q url.Values, _ []rule) (_ any, err error) {
 	if h.o.Top == nil {
 		return nil, errNoTop
 	}
@@ -80,6 +74,8 @@ type refusalBody struct {
 	Route      string    `json:"route"`
 	Shadow     bool      `json:"shadow,omitempty"`
 	LeftOut    int64     `json:"left_out,omitempty"`
+
+	reason weir.Reason
 }
 
 // maxRefusals is the largest number of recent refusals that are listed.
@@ -96,7 +92,8 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		if rule != "" && rule != l.Rule || key != "" && storedkey.Of(key) != l.Key {
 			continue
 		}
-		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, l.Rule, l.Key, l.Reason.String(), l.Limit, 0, l.Route, l.Shadow, l.LeftOut}
+		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, l.Rule, l.Key, l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
+			l.LeftOut, l.Reason}
 		if l.RetryAfter != quota.Never {
 			b.RetryAfter = seconds(l.RetryAfter)
 		}
@@ -108,14 +105,7 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 }
 
 // refusalsAnswer returns recent refusals.
-func (h *Handler) refusalsAnswer(r *http.Request) (any, error) {
-	q, err := query(r, "rule", "key")
-	if err != nil {
-		return nil, err
-	}
-	if _, err := h.rules(q); err != nil {
-		return nil, err
-	}
+func (h *Handler) refusalsAnswer(_ *http.Request, q url.Values, _ []rule) (any, error) {
 	if h.o.Top == nil {
 		return nil, errNoTop
 	}
@@ -124,35 +114,15 @@ func (h *Handler) refusalsAnswer(r *http.Request) (any, error) {
 	}{h.refusals(q.Get("rule"), q.Get("key"), maxRefusals)}, nil
 }
 
-// ruleParameter returns the rule that the query names, or "" for all.
-func (h *Handler) ruleParameter(r *http.Request) (string, error) {
-	q, err := query(r, "rule")
-	if err != nil {
-		return "", err
-	}
-	_, err = h.rules(q)
-	return q.Get("rule"), err
-}
-
 type banBody struct {
-	Rule    string  `json:"rule"`
-	Key     string  `json:"key"`
-	For     float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
-	Network bool    `json:"network,omitempty"`
-	Note    string  `json:"note,omitempty"`
+	keyed
+	For  float64 `json:"banned_for,omitempty"` // seconds; missing if the ban does not expire
+	Note string  `json:"note,omitempty"`
 }
 
 // bansAnswer returns the bans that this process knows of, and the networks that are denied.
-func (h *Handler) bansAnswer(r *http.Request) (any, error) {
-	rule, err := h.ruleParameter(r)
-	if err != nil {
-		return nil, err
-	}
-	rules, err := h.rules(nil)
-	if err != nil {
-		return nil, err
-	}
-	bans, err := h.bans(r, rules, rule)
+func (h *Handler) bansAnswer(r *http.Request, q url.Values, rules []rule) (any, error) {
+	bans, err := h.bans(r, rules, q.Get("rule"))
 	return struct {
 		Bans []banBody `json:"bans"`
 	}{bans}, err
@@ -178,7 +148,7 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 				return list, err
 			}
 			if rest > 0 {
-				list = append(list, banBody{Rule: k.Rule, Key: k.Key, For: seconds(rest)})
+				list = append(list, banBody{keyed: keyed{k.Rule, scope{Key: k.Key}}, For: seconds(rest)})
 			}
 		}
 	}
@@ -192,10 +162,10 @@ func (h *Handler) deniedNetworks() []banBody {
 		return list
 	}
 	for _, o := range h.o.Overrides.All() {
-		if _, ok := overrides.Network(o.Key); !ok || !o.Denied {
+		if !o.Network.IsValid() {
 			continue
 		}
-		b := banBody{Rule: o.Rule, Key: o.Key, Network: true, Note: o.Note}
+		b := banBody{keyed: keyed{o.Rule, scopeOfEntry(&o.Entry)}, Note: o.Note}
 		if !o.End.IsZero() {
 			b.For = time.Until(o.End).Seconds()
 		}
@@ -257,5 +227,70 @@ func (h *Handler) trial(r *rule, bodies []ownLimitBody) (*trialBody, error) {
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "%v", err)
 	}
-	return &trialBody{r.Name, t.To.Sub(t.From).Seconds(), t.Requests, t.WereRefused, t.Refused, t.Keys, t.RefusedKeys, topBodies(t.Top, "")}, nil
+	return &trialBody{r.Name, t.To.Sub(t.From).Seconds(), t.Requests, t.WereRefused, t.Refused, t.Keys, t.RefusedKeys,
+		topBodies(t.Top, "")}, nil
+}
+
+// An offender is a key that was refused in the last 5 minutes, or in the last hour.
+type offender struct {
+	watch.Refused
+	Five, Hour int64 // refusals, at least
+	Rate       string
+	Ago        string
+}
+
+// Banned reports whether the key is banned, as far as its last refusal says.
+func (o *offender) Banned() bool { return o.Reason == weir.ReasonBan }
+
+// mostOffenders is how many keys of each window are shown, and mostShadows how many of these may be
+// keys that only a rule in shadow would have refused. Those come last.
+const mostOffenders, mostShadows = 10, 5
+
+// offenders returns the keys that were refused most in the last 5 minutes, and those of the last
+// hour that are not among them.
+//
+// The rate is that of the last 15 to 75 s: that of 5 minutes would be low while a flood is new, and high
+// after it.
+func (h *Handler) offenders(five []watch.Refused) []offender {
+	type id struct {
+		rule, key string
+		shadow    bool
+	}
+	idOf := func(k *watch.Refused) id { return id{k.Rule, k.Key, k.Shadow} }
+	hour, _ := h.o.Top.Keys(time.Hour)
+	now, over := h.o.Top.Keys(time.Minute)
+	if over < 15*time.Second { // of a minute that has just begun
+		now, over = h.o.Top.Keys(2 * time.Minute)
+	}
+	counts := func(keys []watch.Refused) map[id]int64 {
+		m := map[id]int64{}
+		for i := range keys {
+			m[idOf(&keys[i])] = keys[i].AtLeast()
+		}
+		return m
+	}
+	inFive, inHour, atOnce := counts(five), counts(hour), counts(now)
+	list, shown := []offender{}, map[id]bool{}
+	for _, shadow := range []bool{false, true} {
+		for _, keys := range [][]watch.Refused{five, hour} {
+			most := mostOffenders
+			if shadow {
+				most = mostShadows
+			}
+			for i := range keys {
+				k, id := &keys[i], idOf(&keys[i])
+				if k.Shadow != shadow {
+					continue
+				}
+				if !shown[id] {
+					shown[id] = true
+					list = append(list, offender{*k, inFive[id], inHour[id], rate(atOnce[id], over.Seconds()), ago(k.Last)})
+				}
+				if most--; most == 0 {
+					break
+				}
+			}
+		}
+	}
+	return list
 }

@@ -16,16 +16,15 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/watch"
 )
 
 // An answered is what the tests read of an answer of /explain or /state.
@@ -38,6 +37,7 @@ type answered struct {
 		Limits          []struct {
 			Name             string
 			Quota, Remaining int64
+			Classes          map[string]int64
 		}
 		Refused                *bool
 		Because, Unknown, Past []string
@@ -69,8 +69,8 @@ func TestExplainLooksUp(t *testing.T) {
 			s := store(t)
 			l := must(t, s,
 				weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: one},
-				weir.Rule{Name: "hash", Key: keys.Hashed(secret, weir.ByIP()), Limits: one},
-				weir.Rule{Name: "user", Key: byUser, Limits: one, ForKey: live.Of("user", nil), Policy: weir.When(live.DenyFrom("user", keys.ClientAddr()), weir.Denied())},
+				weir.Rule{Name: "hash", Key: weir.Hashed(secret, weir.ByIP()), Limits: one},
+				weir.Rule{Name: "user", Key: byUser, Limits: one, ForKey: live.Of("user", nil), Policy: weir.When(live.DenyFrom("user", weir.ClientAddr()), weir.Denied())},
 				weir.Rule{Name: "office", Key: byUser, Limits: one, Policy: weir.When(func(r *http.Request) bool { return r.Header["X-Never"][0] == "set" }, weir.Allowed())},
 			)
 			h, err := admin.New(s, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Overrides: live, Logger: slog.New(slog.DiscardHandler)})
@@ -84,10 +84,10 @@ func TestExplainLooksUp(t *testing.T) {
 			}
 			from("[2001:db8:1:2::5]:4711", long)
 			from("192.0.2.1:4711", "alice")
-			if w := send(h, "POST", "/ban?rule=user&key=203.0.113.0/24", `{"seconds": 600}`); w.Code != 200 {
+			if w := send(h, "POST", "/ban?rule=user&network=203.0.113.0/24", `{"seconds": 600}`); w.Code != 200 {
 				t.Fatal(w.Body)
 			}
-			hashed, _ := keys.Hashed(secret, weir.ByIP())(&http.Request{RemoteAddr: "192.0.2.1:1"})
+			hashed, _ := weir.Hashed(secret, weir.ByIP())(&http.Request{RemoteAddr: "192.0.2.1:1"})
 			digest := (&quota.Charge{Key: long}).StoredKey()
 			const yes, no, unknown = "refused", "passes", "not known"
 			const list, shape, whole = "a list or the Policy of the rule may allow or deny the client by ", "this may be no key of the rule", "the key is a digest"
@@ -139,6 +139,41 @@ func TestExplainLooksUp(t *testing.T) {
 				t.Errorf("got %d, %s", code, a.Detail)
 			}
 		})
+	}
+}
+
+// TestExplainClasses: /state says what is left to each class, and /explain which classes are refused.
+// The page shows both.
+func TestExplainClasses(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	l := weirtest.New(t, store, weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(10, 1000*time.Hour).Named("total")},
+		Class: weir.ByHeader("Class"), Headroom: map[string]int{"batch": 25, "nightly": 75},
+	}}})
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		weirtest.Do(l.Handler(http.NotFoundHandler()), weirtest.Get("Class: batch"))
+	}
+	_, a := answerOf(t, h, "GET", "/explain?rule=api&key=", "")
+	r := &a.Rules[0]
+	if got, want := fmt.Sprint(r.Limits[0].Remaining, r.Limits[0].Classes), "6 map[batch:3 nightly:0]"; got != want {
+		t.Errorf("got %s left, want %s", got, want)
+	}
+	want := "requests of the class nightly are refused: they leave 75% of the limit total to others, which has 6 of 10 units left"
+	if got := strings.Join(r.Because, "; "); got != want || r.Refused == nil || *r.Refused {
+		t.Errorf("got %q, refused %v; want %q and false", got, r.Refused, want)
+	}
+	for path, want := range map[string]string{
+		"/rules":                  `"headroom":{"batch":25,"nightly":75}`,
+		"/?tab=rules":             "class batch leaves 25%; class nightly leaves 75%",
+		"/?tab=key&rule=api&key=": "class batch: 3 left; class nightly: 0 left",
+	} {
+		if got := send(h, "GET", path, "").Body.String(); !strings.Contains(got, want) {
+			t.Errorf("%s: want %q in %s", path, want, got)
+		}
 	}
 }
 
@@ -215,7 +250,7 @@ func TestExplainUnnamedKey(t *testing.T) {
 	for name, key := range map[string]weir.KeyFunc{
 		"FirstOf": weir.FirstOf(byUser, weir.ByIP()),
 		"Join":    weir.Join(weir.ByIP(), func(r *http.Request) (string, bool) { return r.Method, true }),
-		"Hashed":  keys.Hashed([]byte("a secret of the program"), weir.ByIP()),
+		"Hashed":  weir.Hashed([]byte("a secret of the program"), weir.ByIP()),
 		"plain":   plain,
 		"or all":  weir.FirstOf(byUser, weir.Global()),
 	} {
@@ -270,7 +305,7 @@ func TestExplainDenied(t *testing.T) {
 		}
 		want := map[string]string{"mallory": list}
 		if o.Overrides != nil {
-			send(h, "POST", "/override?rule=api&key=al*", `{"limits": [{"quota": 9}]}`)
+			send(h, "POST", "/override?rule=api&prefix=al", `{"limits": [{"quota": 9}]}`)
 			send(h, "POST", "/override?rule=api&key=eve", `{"denied": true}`)
 			want["al1"], want["eve"] = list, override
 		}
@@ -366,12 +401,11 @@ func TestOverrideOfTiers(t *testing.T) {
 			detail      string
 		}{
 			{"alice", `{"limits": [{"quota": 3}]}`, 200, 200, ""},
-			{"al*", `{"limits": [{"quota": 3}]}`, 200, 200, ""},
 			{"pro", `{"limits": [{"quota": 3}]}`, 400, 200, `the Algorithm is nil, and the limit replaces none of the limits "1h", "1m"`},
 			{"pro", `{"limits": [{"quota": 3}, {"quota": 4}]}`, 400, 400, ``},
 			{"pro", `{"limits": [{"name": "1h", "quota": 3}, {"period": 60, "quota": 4}]}`, 200, 200, ""},
 			{"stranger", `{"limits": [{"quota": 3}]}`, 400, 200, "the Algorithm is nil"},
-			{"pro", `{"limits": [{"algorithm": "gcra", "quota": 9007199254740993, "period": 3600}]}`, 400, 400, "cannot be counted"},
+			{"pro", `{"limits": [{"algorithm": "gcra", "quota": 9007199254740993, "period": 3600}]}`, 400, 400, "can be counted"},
 			{"stranger", `{"limits": [{"algorithm": "gcra", "quota": 3, "period": 60}]}`, 200, 200, ""},
 			{"mallory", `{"denied": true}`, 200, 200, ""},
 		} {
@@ -388,14 +422,14 @@ func TestOverrideOfTiers(t *testing.T) {
 				t.Errorf("Options.Policy %v: %s %s: got %q", known, tt.key, tt.body, a.Rules[0].Unchecked)
 			}
 		}
-		if got := send(h, "POST", "/override?rule=api&key=x*", `{"limits": [{"quota": 3}]}`).Body.String(); !strings.Contains(got, `"unchecked":"the override was not compared`) {
+		if got := send(h, "POST", "/override?rule=api&prefix=x", `{"limits": [{"quota": 3}]}`).Body.String(); !strings.Contains(got, `"unchecked":"the override was not compared`) {
 			t.Errorf("got %s", got)
 		}
 		if n := spend(l, "alice", 9); n != 2 {
 			t.Errorf("%d served after the quota was raised from 1 to 3, want 2", n)
 		}
 		if known {
-			if _, a := answerOf(t, h, "GET", "/state?key=alice", ""); fmt.Sprint(a.Rules[0].Limits) != "[{1h 3 0}]" {
+			if _, a := answerOf(t, h, "GET", "/state?key=alice", ""); fmt.Sprint(a.Rules[0].Limits) != "[{1h 3 0 map[]}]" {
 				t.Errorf("got %v", a.Rules[0].Limits)
 			}
 		}
@@ -429,14 +463,18 @@ func TestOverrideWithoutEffect(t *testing.T) {
 		{"override", "other", "a", `{"unlimited": true}`, 409, hook},
 		{"override", "missing", "a", `{"denied": true}`, 404, `there is no rule "missing"`},
 		{"override", "with", "a", `{"denied": true}`, 200, ""},
-		{"override", "with", "192.0.2.0/24", `{"denied": true}`, 409, network},
-		{"override", "with", "192.0.2.0/24", `{"limits": [{"quota": 5}]}`, 200, ""}, // it may be a key
-		{"ban", "with", "192.0.2.0/24", `{"seconds": 60}`, 409, network},
-		{"ban", "penal", "192.0.2.0/24", `{"seconds": 60}`, 409, network},
+		{"override", "with", "/192.0.2.0/24", `{"denied": true}`, 409, network},
+		{"override", "with", "192.0.2.0/24", `{"limits": [{"quota": 5}]}`, 200, ""}, // a key
+		{"ban", "with", "/192.0.2.0/24", `{"seconds": 60}`, 409, network},
+		{"ban", "penal", "/192.0.2.0/24", `{"seconds": 60}`, 409, network},
 		{"ban", "with", "a", `{"seconds": 60}`, 409, `has no penalty`},
 		{"ban", "penal", "a", `{"seconds": 60}`, 200, ""},
 	} {
-		w := send(h, "POST", "/"+tt.path+"?"+url.Values{"rule": {tt.rule}, "key": {tt.key}}.Encode(), tt.body)
+		q := url.Values{"rule": {tt.rule}, "key": {tt.key}}
+		if network, ok := strings.CutPrefix(tt.key, "/"); ok {
+			q = url.Values{"rule": {tt.rule}, "network": {network}}
+		}
+		w := send(h, "POST", "/"+tt.path+"?"+q.Encode(), tt.body)
 		var p struct{ Detail string }
 		json.Unmarshal(w.Body.Bytes(), &p)
 		if w.Code != tt.code || !strings.Contains(p.Detail, tt.want) {

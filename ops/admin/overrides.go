@@ -5,12 +5,13 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/counters"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -29,6 +30,9 @@ func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 // most is the longest period or duration in a body, in seconds.
 const most = quota.MaxTicks / 1e6
 
+// inSeconds reports whether a body may have a duration of that many seconds.
+func inSeconds(s float64) bool { return s >= 1e-6 && s <= most }
+
 type ownLimitBody struct {
 	Name      string  `json:"name,omitempty"`
 	Algorithm string  `json:"algorithm,omitempty"`
@@ -38,8 +42,7 @@ type ownLimitBody struct {
 }
 
 type overrideBody struct {
-	Rule      string         `json:"rule"`
-	Key       string         `json:"key"`
+	keyed
 	Limits    []ownLimitBody `json:"limits,omitempty"`
 	Unlimited bool           `json:"unlimited,omitempty"`
 	Denied    bool           `json:"denied,omitempty"`
@@ -54,15 +57,11 @@ type overridesBody struct {
 }
 
 // overridesAnswer returns the overrides in Options.Overrides, without those in a file of rules.
-func (h *Handler) overridesAnswer(r *http.Request) (any, error) {
-	rule, err := h.ruleParameter(r)
-	switch {
-	case err != nil:
-		return nil, err
-	case h.o.Overrides == nil:
+func (h *Handler) overridesAnswer(_ *http.Request, q url.Values, _ []rule) (any, error) {
+	if h.o.Overrides == nil {
 		return nil, errNoOverrides
 	}
-	return h.overridesOf(rule), nil
+	return h.overridesOf(q.Get("rule")), nil
 }
 
 // overridesOf returns the overrides of a rule, or those of all rules if rule is empty.
@@ -79,7 +78,7 @@ func (h *Handler) overridesOf(rule string) *overridesBody {
 }
 
 func bodyOfOverride(o overrides.Override) overrideBody {
-	b := overrideBody{Rule: o.Rule, Key: o.Key, Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
+	b := overrideBody{keyed: keyed{o.Rule, scopeOfEntry(&o.Entry)}, Unlimited: o.Unlimited, Denied: o.Denied, Note: o.Note}
 	if !o.End.IsZero() {
 		b.EndsAfter = time.Until(o.End).Seconds()
 	}
@@ -107,42 +106,67 @@ func (l ownLimitBody) String() string {
 
 var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: Options.Overrides is not set")
 
-// override sets the override of a key, if its limits are valid under the rule.
+// A newOverride is the body of a request that sets an override.
+type newOverride struct {
+	Limits            []ownLimitBody
+	Unlimited, Denied bool
+	Seconds           float64
+	Note              string
+}
+
+// check returns an error if the body fits no target, or not this one.
+func (b *newOverride) check(t *target) error {
+	switch {
+	case b.Seconds != 0 && !inSeconds(b.Seconds):
+		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not expire", b.Seconds, math.Floor(most))
+	case !b.Denied && t.Network != "":
+		return refuse(http.StatusBadRequest, "%s can only be denied", t.scope)
+	}
+	return nil
+}
+
+// override sets the override of a key, if its limits are valid under the rule, or removes it.
 func (h *Handler) override(ctx context.Context, r *http.Request, t *target) error {
-	if h.o.Overrides == nil || t.network == nil { // a network needs DenyFrom, which the rule then has
-		if err := h.overridesKeys(&t.rule); err != nil {
-			return err
-		}
+	if r.Method == http.MethodDelete {
+		return h.removeOverride(ctx, t)
 	}
-	var body struct {
-		Limits            []ownLimitBody
-		Unlimited, Denied bool
-		Seconds           float64
-		Note              string
+	if err := h.overridesKeys(&t.rule); err != nil &&
+		(h.o.Overrides == nil || t.Network == "") { // a network needs only DenyFrom
+		return err
 	}
+	var body newOverride
 	if err := read(r, &body); err != nil {
 		return err
 	}
-	if !(body.Seconds == 0 || body.Seconds >= 1e-6 && body.Seconds <= most) {
-		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not expire", body.Seconds, math.Floor(most))
-	}
-	switch {
-	case !body.Denied && t.network != nil:
-		return t.network
-	case body.Denied && t.noNetwork != nil:
-		return t.noNetwork
+	if err := body.check(t); err != nil {
+		return err
 	}
 	limits, err := limitsFrom(body.Limits)
+	if err == nil && len(limits) > 0 && !body.Unlimited && !body.Denied {
+		err = h.check(ctx, t, limits)
+	}
 	if err != nil {
 		return err
 	}
-	e := overrides.Entry{Key: t.key, Unlimited: body.Unlimited, Denied: body.Denied, Limits: limits}
-	if len(e.Limits) > 0 && !e.Unlimited && !e.Denied {
-		if err := h.check(ctx, t, e.Limits); err != nil {
-			return err
-		}
+	e := t.entry()
+	e.Unlimited, e.Denied, e.Limits = body.Unlimited, body.Denied, limits
+	if err := h.set(ctx, t, e, body.Seconds, body.Note); err != nil {
+		return err
 	}
-	return h.set(ctx, t, e, body.Seconds, body.Note)
+	t.warnOfBan(ctx)
+	return nil
+}
+
+// warnOfBan warns that new limits have no effect while the key is banned.
+func (t *target) warnOfBan(ctx context.Context) {
+	if len(t.penalizers) == 0 || !t.single() {
+		return
+	}
+	rest, err := t.penalizers[0].Banned(ctx, t.Name, t.Key)
+	if err == nil && rest > 0 { // the change was made, even if this cannot be found out
+		t.warning = "the key is banned for another " + durationText(seconds(rest)) +
+			", so its requests are still refused: lift the ban, too"
+	}
 }
 
 // set sets the override e of the target. The override expires after the given seconds, or never if
@@ -154,7 +178,8 @@ func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds
 	var invalid *overrides.InvalidError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
-		return refuse(http.StatusInsufficientStorage, "there are already %d overrides, which is the largest number", overrides.MaxLive)
+		return refuse(http.StatusInsufficientStorage, "there are already %d overrides, which is the largest number",
+			overrides.MaxLive)
 	case errors.As(err, &invalid):
 		return refuse(http.StatusBadRequest, "%s", invalid.Text)
 	}
@@ -173,7 +198,7 @@ func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
 		}
 		l.Period = time.Duration(math.Round(b.Period*1e6)) * time.Microsecond
 		if b.Algorithm != "" {
-			if l.Algorithm = counters.Named(b.Algorithm); l.Algorithm == nil {
+			if l.Algorithm = algorithms.ByName(b.Algorithm); l.Algorithm == nil {
 				return nil, refuse(http.StatusBadRequest, "unknown algorithm %q", b.Algorithm)
 			}
 		}
@@ -195,7 +220,7 @@ func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 // check returns an error if the limits of an override are not valid under the rule of the
 // target. If the limits of the rule depend on the request, check does what it can without them.
 func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) error {
-	base, known, err := h.base(ctx, &t.rule, t.key)
+	base, known, err := h.base(ctx, &t.rule, t.scope)
 	if err != nil {
 		return err
 	}
@@ -218,17 +243,17 @@ func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) err
 }
 
 // removeOverride removes the override of a key.
-func (h *Handler) removeOverride(ctx context.Context, _ *http.Request, t *target) error {
+func (h *Handler) removeOverride(ctx context.Context, t *target) error {
 	if h.o.Overrides == nil {
 		return errNoOverrides
 	}
 	found := false
 	err := h.overriding(t, func() (err error) {
-		found, err = h.o.Overrides.Remove(ctx, t.Name, t.key)
+		found, err = h.o.Overrides.Remove(ctx, t.Name, t.entry())
 		return err
 	})
 	if err == nil && !found {
-		return refuse(http.StatusNotFound, "rule %q has no override of the key %q; an override in the file of rules can be removed only there", t.Name, t.key)
+		return refuse(http.StatusNotFound, "rule %q has no override of %v; an override in the rules file can be removed only there", t.Name, t.scope)
 	}
 	return err
 }

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 type operatorKey struct{}
@@ -72,7 +72,7 @@ func TestOverride(t *testing.T) {
 	}
 	step("GET", "/overrides", "", 200, `{"rule":"api","key":"alice","limits":[{"quota":5}],"ends_after":35`)
 	step("GET", "/overrides?rule=api", "", 200, `"note":"ticket 7"`)
-	step("POST", "/override?rule=api&key=al*", `{"unlimited": true}`, 200, `"key":"al*","unlimited":true}`)
+	step("POST", "/override?rule=api&prefix=al", `{"unlimited": true}`, 200, `"prefix":"al","unlimited":true}`)
 	step("GET", "/state?key=alf", "", 200, `"listed":"allow","overridden":true`)
 	step("POST", "/override?rule=api&key=mallory", `{"denied": true}`, 200, `"listed":"deny","overridden":true,"banned_for":0,"limits":[]`)
 	step("POST", "/reset?rule=api&key=mallory", "", 200, `"limits":[]`)
@@ -80,8 +80,8 @@ func TestOverride(t *testing.T) {
 		t.Error("mallory is served")
 	}
 	step("GET", "/state?key=filed", "", 200, `"quota":3`)
-	step("DELETE", "/override?rule=api&key=alice", "", 200, `"listed":"allow","overridden":true`) // the override of al* is left
-	step("DELETE", "/override?rule=api&key=al*", "", 200, `[{"rule":"api","key":"mallory","denied":true}]`)
+	step("DELETE", "/override?rule=api&key=alice", "", 200, `"listed":"allow","overridden":true`) // the override of the prefix al is left
+	step("DELETE", "/override?rule=api&prefix=al", "", 200, `[{"rule":"api","key":"mallory","denied":true}]`)
 	step("GET", "/state?key=alice", "", 200, `"limits":[{"name":"1h","algorithm":"anchored-window","quota":2,"period":3600,"burst":2,"remaining":0`)
 	step("DELETE", "/override?rule=api&key=alice", "", 404, `no override of the key`)
 	step("GET", "/rules", "", 200, `{"version":"v7","reloads":{"loaded":3,"failed":2,"error":"rules.yaml:3:7: a mistake"},"rules":[`)
@@ -108,9 +108,9 @@ func TestOverrideMistakes(t *testing.T) {
 		want         string
 	}{
 		{one, "POST", "/override?rule=ap&key=a", `{"denied": true}`, 404, "known are api"},
-		{one, "POST", "/override?rule=api", `{"denied": true}`, 400, "the query has no key"},
+		{one, "POST", "/override?rule=api", `{"denied": true}`, 400, "the query has no key, prefix or network"},
 		{one, "POST", "/override?rule=api&key=a", `{}`, 400, "has no limits"},
-		{one, "POST", "/override?rule=api&key=", `{"denied": true}`, 400, "key of an entry is empty"},
+		{one, "POST", "/override?rule=api&key=", `{"denied": true}`, 400, "an entry has none of Key, Prefix, All and Network"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"limit": 5}]}`, 400, `unknown field`},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 0}]}`, 400, "or denied to refuse the key"},
 		{one, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": -1}]}`, 400, "quota is -1; want at least 1"},
@@ -122,7 +122,9 @@ func TestOverrideMistakes(t *testing.T) {
 		{one, "POST", "/override?rule=api&key=a", `{"denied": true, "note": "` + strings.Repeat("n", 4056) + `"}`, 200, ""},
 		{one, "DELETE", "/override?rule=api&key=a", "", 200, ""},
 		{one, "POST", "/override?rule=api&key=a", `{"denied": true, "note": "` + strings.Repeat("n", 5000) + `"}`, 413, "larger than 4096 bytes"},
-		{one, "POST", "/override?rule=api&key=" + strings.Repeat("a", 200) + "*", `{"denied": true}`, 400, "has a prefix of 200 bytes; want at most 128"},
+		{one, "POST", "/override?rule=api&prefix=" + strings.Repeat("a", 200), `{"denied": true}`, 400, "has 200 bytes; want at most 128"},
+		{one, "POST", "/override?rule=api&key=a&prefix=a", `{"denied": true}`, 400, "the query has key and prefix; want one of them"},
+		{one, "POST", "/override?rule=api&network=a", `{"denied": true}`, 400, `network is "a"; want one such as 192.0.2.0/24`},
 		{one, "PUT", "/override?rule=api&key=a", `{"denied": true}`, 405, "POST and DELETE"},
 		{one, "GET", "/overrides?rule=ap", ``, 404, "known are api"},
 		{two, "POST", "/override?rule=api&key=a", `{"limits": [{"quota": 5}]}`, 400, "the Algorithm is nil"},

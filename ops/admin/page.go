@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 //go:embed page.html
@@ -33,16 +33,35 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"ago":      ago,
 	"visible":  visible,
 	"clock":    func(t time.Time) string { return t.UTC().Format("15:04:05") },
-	"can":      func(p *page, rule, key string) can { return p.can(rule, key) },
+	"can": func(p *page, rule, key string, banned bool) can {
+		c := p.can(rule, scope{Key: key})
+		c.Banned = banned
+		return c
+	},
+	"canNet":   func(p *page, rule string) can { return p.can(rule, scope{Network: p.Network}) },
 	"stated":   func(p *page, s ruleState) can { return p.stated(&s) },
 	"sentence": func(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." },
-	"keyed":    func(p *page, rule, key string) keyed { return keyed{rule, key} },
-	"reason":   reasonOf,
+	"keyed":    func(p *page, rule, key string) keyed { return keyed{rule, scope{Key: key}} },
 	"byReason": reasonText,
 }).Parse(pageText))
 
-// keyed is a key under a rule, which the page links to what is known of it.
-type keyed struct{ Rule, Key string }
+// keyed is a scope under a rule, which the page links to what is known of it.
+type keyed struct {
+	Rule string `json:"rule"`
+	scope
+}
+
+// Query returns the query of the page that shows what is known of k.
+func (k keyed) Query() template.URL {
+	name, value := k.parameter()
+	return template.URL("rule=" + url.QueryEscape(k.Rule) + "&" + name + "=" + url.QueryEscape(value))
+}
+
+// Parameter returns the parameter of a query or a form that names the scope, and its value.
+func (k keyed) Parameter() [2]string {
+	name, value := k.parameter()
+	return [2]string{name, value}
+}
 
 // visible returns a text of clients in which no character is invisible, moves others, or is
 // unknown: each such character is replaced by its escape. So are marks that pile up.
@@ -64,50 +83,62 @@ func visible(text string) string {
 	return b.String()
 }
 
-// reasonOf says by what a recent refusal was refused.
-func reasonOf(r refusalBody) string {
+// By says for which reason the request was refused.
+func (r refusalBody) By() string {
 	if r.Limit != "" {
 		return "limit " + r.Limit
 	}
-	return map[string]string{"deny": "denied", "no-key": "no key"}[r.Reason] + map[string]string{"ban": "banned", "limit": "limit", "pause": "paused"}[r.Reason]
+	return reasonText(r.reason)
 }
 
 // A page is the data for pageTemplate.
 type page struct {
 	h     *Handler
 	rules []rule
-
-	Tab                                       string
-	Rule, Key, From, Network                  string
-	Error                                     string
-	At                                        time.Time
-	Done                                      *changeBody
-	Strip                                     *strip
-	Findings                                  []finding
-	Rows                                      []ruleRow
-	HasTop, HasOverrides, HasTraffic, HasBans bool
+	pageQuery
+	At       time.Time
+	Error    string
+	Done     *changeBody
+	Status   *statusBar
+	Findings []finding
+	Rows     []ruleRow
 
 	Offenders []offender
 	Refusals  []refusalBody
+	keysTab
+	Changes []changeBody
+	Reload  reload
+	Trial   *trialBody
+}
+
+// A pageQuery is what the query of the page says.
+type pageQuery struct {
+	Tab, Rule, From string
+	scope                  // what is looked up; the zero scope also stands for nothing
+	Quota, Period   string // of the limit to try
+	looksUp         bool   // a scope is looked up, perhaps the empty key
+}
+
+// A keysTab is the tab about keys.
+type keysTab struct {
 	State     *stateBody
 	Form      *form
 	Bans      []banBody
 	Overrides []overrideBody
 	Stale     bool // Overrides
-	Changes   []changeBody
-	Reload    reload
-
-	Quota, Period string // of the limit to try
-	Trial         *trialBody
 }
 
+// HasTop, HasOverrides and HasTraffic report what the page can show.
+func (p *page) HasTop() bool       { return p.h.o.Top != nil }
+func (p *page) HasOverrides() bool { return p.h.o.Overrides != nil }
+func (p *page) HasTraffic() bool   { return p.h.o.Traffic != nil }
+
 // can returns the changes of a key that the page offers.
-func (p *page) can(rule, key string) can {
-	r := ruleNamed(p.rules, rule)
-	if r == nil {
-		return can{Rule: rule, Key: key}
+func (p *page) can(rule string, s scope) can {
+	c := can{keyed: keyed{rule, s}}
+	if r := ruleNamed(p.rules, rule); r != nil {
+		c = p.h.can(r, s)
 	}
-	c := p.h.can(r, key, p.Network != "" && p.Network == key)
 	c.From = p.From
 	return c
 }
@@ -120,18 +151,22 @@ func (p *page) Shared(rule, key string) bool {
 
 // stated returns the changes of a key whose state the page shows.
 func (p *page) stated(s *ruleState) can {
-	c := p.can(s.Rule, s.KeyOr(p.Key))
+	c := p.can(s.Rule, scope{Key: s.KeyOr(p.Key)})
 	c.Banned, c.Overridden = s.BannedFor > 0, s.Own && c.Own
+	if len(s.Similar) > 0 {
+		c.Ban = ""
+	}
 	return c
 }
 
 // Tabs are the tabs of the page: the name in the query and the label of each.
 func (p *page) Tabs() [][2]string {
-	return [][2]string{{"", "Now"}, {"refusals", "Refusals"}, {"keys", "Keys and bans"}, {"changes", "Changes"}, {"rules", "Rules"}}
+	return [][2]string{{"", "Now"}, {"refusals", "Refusals"}, {"keys", "Keys and bans"}, {"changes", "Changes"},
+		{"rules", "Rules"}}
 }
 
 // Live returns the URL from which the script loads the parts of the page that change. That of the
-// tab of keys would call the store for each ban, and only its strip changes.
+// tab of keys would call the store for each ban, and only its status changes.
 func (p *page) Live() string {
 	switch {
 	case p.Tab == "refusals":
@@ -144,7 +179,7 @@ func (p *page) Live() string {
 
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// servePage serves the page, and makes the changes that its forms ask for.
+// servePage serves the page, and makes the changes that its forms request.
 func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	if err := allow(w, r, http.MethodGet, http.MethodHead, http.MethodPost); err != nil {
 		h.fail(w, r, err)
@@ -185,7 +220,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 // back returns the query of the page that shows the result of a form.
 func back(fields url.Values, id string) url.Values {
 	q := url.Values{"done": {id}}
-	names := []string{"rule", "key", "from"}
+	names := append([]string{"rule", "from"}, scopeParameters...)
 	if fields.Get("tab") != "" {
 		names = []string{"tab"}
 	}
@@ -197,28 +232,32 @@ func back(fields url.Values, id string) url.Values {
 	return q
 }
 
-// page collects the data of the page. If it returns an error, it also returns the data that it has
-// found before.
-func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
-	p := &page{
-		h: h, Tab: q.Get("tab"), Rule: q.Get("rule"), Key: q.Get("key"), From: q.Get("from"), Quota: q.Get("quota"), Period: q.Get("period"),
-		At: time.Now(), Strip: h.strip(),
-		HasTop: h.o.Top != nil, HasOverrides: h.o.Overrides != nil, HasTraffic: h.o.Traffic != nil, HasBans: h.o.Bans != nil,
-	}
+// queryOf returns what the query of the page says.
+func queryOf(q url.Values) pageQuery {
+	p := pageQuery{Tab: q.Get("tab"), Rule: q.Get("rule"), From: q.Get("from"), Quota: q.Get("quota"),
+		Period: q.Get("period")}
+	p.Key, p.Prefix, p.Network = q.Get("key"), q.Get("prefix"), q.Get("network")
+	p.All = p.Prefix == "" && q.Has("prefix")
+	p.looksUp = p.scope != (scope{}) || p.Rule != "" && q.Has("key")
 	switch {
-	case q.Get("do") == "undo", p.Key != "": // do is set after an error in a form
+	case q.Get("do") == "undo", p.looksUp: // do is set after an error in a form
 		p.Quota = ""
 	case p.Quota != "":
 		p.Tab = "rules"
 	}
-	asked := p.Key != "" || p.Rule != "" && q.Has("key") // the empty key is one, too
-	if asked && p.Tab != "refusals" {
+	if p.looksUp && p.Tab != "refusals" {
 		p.Tab = "keys"
 	}
+	return p
+}
+
+// page collects the data of the page. If it returns an error, it also returns the data that it has
+// found before.
+func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
+	p = &page{h: h, pageQuery: queryOf(q), At: time.Now(), Status: h.statusBar()}
 	if c, ok := h.changes.find(q.Get("done")); ok {
 		p.Done = &c
 	}
-	var err error
 	if p.rules, err = h.rules(nil); err != nil {
 		return p, err
 	}
@@ -227,7 +266,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 		five, _ = h.o.Top.Keys(5 * time.Minute)
 	}
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
-	p.Findings = h.findings(p.Strip, p.Rows, p.rules)
+	p.Findings = h.findings(p.Status, p.Rows, p.rules)
 	if p.Rule != "" && ruleNamed(p.rules, p.Rule) == nil {
 		_, err := h.rules(url.Values{"rule": {p.Rule}})
 		return p, err
@@ -243,7 +282,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 	case "changes":
 		p.Changes, p.Reload = h.changes.bodies(), h.reloaded()
 	case "keys":
-		return p, h.keysOnPage(r, p, q, asked)
+		return p, h.keysOnPage(r, p, q)
 	case "rules":
 		if p.Quota != "" {
 			return p, h.tryOnPage(p)
@@ -256,12 +295,12 @@ func (h *Handler) page(r *http.Request, q url.Values) (*page, error) {
 }
 
 // keysOnPage collects what is known of a key, and the bans and the overrides of all keys.
-func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values, asked bool) (err error) {
+func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values) (err error) {
 	if h.o.Overrides != nil {
 		body := h.overridesOf("")
 		p.Overrides, p.Stale = body.Overrides[:min(100, len(body.Overrides))], body.Stale
 	}
-	if !asked {
+	if !p.looksUp {
 		p.Bans, err = h.bans(r, p.rules, "")
 		return err
 	}
@@ -270,16 +309,16 @@ func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values, asked bool)
 		rules = []rule{*ruleNamed(p.rules, p.Rule)}
 		rules[0].named = true
 	}
-	for i := range rules {
-		if isNetwork, _ := rules[i].checkKey(p.Key); isNetwork && h.deniesNetworks(rules[i].Name) {
-			p.Network = p.Key
+	if !p.single() {
+		if p.scope, err = scopeOf(q); err != nil {
+			return err
 		}
 	}
 	from, err := clientAddr(q)
 	if err != nil {
 		return err
 	}
-	if p.Network == "" {
+	if p.single() {
 		if p.State, err = h.explanations(r.Context(), rules, p.Key, from); err != nil {
 			return err
 		}
@@ -289,7 +328,7 @@ func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values, asked bool)
 		if p.Rule == "" {
 			return refuse(http.StatusBadRequest, "the query has no rule")
 		}
-		p.Form, err = h.form(p, &rules[0], q)
+		p.Form, err = h.form(p, &rules[0], q.Get("do"))
 		return err
 	}
 	p.Bans, err = h.bans(r, p.rules, "")

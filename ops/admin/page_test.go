@@ -14,12 +14,11 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 // A site is a server with a limiter and, at /admin/, its admin handler with overrides and all
@@ -40,7 +39,7 @@ func newSite(t *testing.T) *site {
 	top, bans, traffic := watch.NewTop(100), watch.NewBans(100), watch.NewTraffic(1000)
 	rule := hourly("api", 2)
 	rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(5, time.Hour), Duration: 10 * time.Minute}
-	rule.ForKey, rule.Policy = live.Of("api", nil), weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied())
+	rule.ForKey, rule.Policy = live.Of("api", nil), weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied())
 	addresses := weir.Rule{Name: "ip", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Hour)}, Enforce: weir.Percent(0)}
 	var err error
 	s.limiter, err = weir.New(store, weir.Options{Rules: []weir.Rule{rule, addresses}, Observe: func(e weir.Event) {
@@ -127,11 +126,11 @@ func TestExplain(t *testing.T) {
 	}
 	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"remaining":0,`)
 	const from = "&from=198.51.100.7"
-	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; one more is free in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago by a limit"],"refusals":1}`)
-	s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[]}`)
+	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"spent":2}],"refused":true,"because":["the limit 1h has none of 2 units left; the next one is available in 1h"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago (limited)"],"refusals":1}`)
+	s.json("GET", "/explain?key=bob"+from, "", 200, `"refused":false,"because":[],"unseen":true}`)
 	s.json("GET", "/explain?rule=ip&key=192.0.2.1", "", 200, `"refused":false,"because":["the rule is in shadow, so it refuses no request"]`)
-	s.json("POST", "/override?rule=api&key=al*", `{"denied": true, "note": "ticket 7"}`, 200, `al*`)
-	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["an override denies the key, such as a ban by an operator"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago by a limit"],"note":"ticket 7"`)
+	s.json("POST", "/override?rule=api&prefix=al", `{"denied": true, "note": "ticket 7"}`, 200, `"prefix":"al","denied":true`)
+	s.json("GET", "/explain?rule=api&key=alice", "", 200, `"refused":true,"because":["an override denies the key, such as a ban by an operator"],"past":["1 of the 5 refusals that bring a ban are counted","this process has refused the key 1 times in the last hour, the last time 1 s ago (limited)"],"note":"ticket 7"`)
 	s.json("POST", "/override?rule=api&key=alice", `{"unlimited": true}`, 200, `alice`)
 	s.json("GET", "/explain?rule=api&key=alice"+from, "", 200, `"refused":false,"because":["a list or an override of the rule allows the key"]`)
 	s.json("POST", "/ban?rule=api&key=carol", `{"seconds": 90}`, 200, `carol`)
@@ -180,22 +179,22 @@ func TestTopAndBans(t *testing.T) {
 // is logged. Other changes of a network, such as a reset, are errors.
 func TestBanNetwork(t *testing.T) {
 	s := newSite(t)
-	s.json("POST", "/ban?rule=api&key=192.0.2.0/24", `{"seconds": 600, "note": "scrapers"}`, 200, `"key":"192.0.2.0/24","denied":true,"ends_after":`)
-	s.json("GET", "/bans", "", 200, `"network":true,"note":"scrapers"}]}`)
+	s.json("POST", "/ban?rule=api&network=192.0.2.0/24", `{"seconds": 600, "note": "scrapers"}`, 200, `"network":"192.0.2.0/24","denied":true,"ends_after":`)
+	s.json("GET", "/bans", "", 200, `"network":"192.0.2.0/24","banned_for":`)
 	if got := fmt.Sprint(s.from("alice", "192.0.2.7"), s.from("alice", "192.0.3.7")); got != "429 200" {
 		t.Errorf("got %s", got)
 	}
 	s.json("GET", "/explain?rule=api&key=192.0.2.7", "", 200, `"refused":true`)
-	s.json("POST", "/reset?rule=api&key=192.0.2.0/24", ``, 400, `\"192.0.2.0/24\" is a network, which can only be banned or denied`)
-	s.json("POST", "/override?rule=api&key=192.0.2.0/24", `{"limits": [{"quota": 7}]}`, 400, `is a network`)
-	s.json("POST", "/override?rule=api&key=198.51.100.0/24", `{"denied": true}`, 200, `198.51.100.0/24`)
-	s.json("POST", "/ban?rule=ip&key=192.0.2.0/24", `{"seconds": 600}`, 400, `to refuse a network, put it in a list of the rule`)
-	s.json("POST", "/unban?rule=api&key=192.0.2.0/24", ``, 200, `198.51.100.0/24`)
-	s.json("POST", "/unban?rule=api&key=192.0.2.0/24", ``, 404, `has no override`)
+	s.json("POST", "/reset?rule=api&network=192.0.2.0/24", ``, 400, `the network 192.0.2.0/24 is no single key: it can only have an override that denies it`)
+	s.json("POST", "/override?rule=api&network=192.0.2.0/24", `{"limits": [{"quota": 7}]}`, 400, `can only be denied`)
+	s.json("POST", "/override?rule=api&network=198.51.100.0/24", `{"denied": true}`, 200, `198.51.100.0/24`)
+	s.json("POST", "/ban?rule=ip&key=192.0.2.0/24", `{"seconds": 600}`, 400, `to refuse a network, use the parameter network`)
+	s.json("POST", "/unban?rule=api&network=192.0.2.0/24", ``, 200, `198.51.100.0/24`)
+	s.json("POST", "/unban?rule=api&network=192.0.2.0/24", ``, 404, `has no override`)
 	if got := s.from("alice", "192.0.2.7"); got != 200 {
 		t.Errorf("after the unban: got %d", got)
 	}
-	if log := s.log.String(); !strings.Contains(log, `change="POST /ban" rule=api key=192.0.2.0/24 body="{\"seconds\": 600, \"note\": \"scrapers\"}"`) {
+	if log := s.log.String(); !strings.Contains(log, `change="POST /ban" rule=api key="the network 192.0.2.0/24" body="{\"seconds\": 600, \"note\": \"scrapers\"}"`) {
 		t.Errorf("the log has no line for the ban:\n%s", log)
 	}
 }
@@ -236,10 +235,90 @@ func (s *site) expect(query string, form url.Values, code int, want ...string) {
 // do returns the form for a change of a key under the rule api. more has names and values in turn.
 func do(what, key string, more ...string) url.Values {
 	form := url.Values{"do": {what}, "rule": {"api"}, "key": {key}, "from": {"198.51.100.7"}}
+	if network, ok := strings.CutPrefix(key, "/"); ok {
+		form.Del("key")
+		form.Set("network", network)
+	}
 	for i := 0; i < len(more); i += 2 {
 		form.Add(more[i], more[i+1])
 	}
 	return form
+}
+
+// TestLiteralKeys: a client that is refused under a key it has made up, such as "*" or "0.0.0.0/1", is
+// banned alone, by the page and by the API, whether the ban is one of a penalty or an override.
+func TestLiteralKeys(t *testing.T) {
+	for _, key := range []string{"*", "c*", "0.0.0.0/1", "0.0.0.0/0", "::/0"} {
+		for _, what := range []string{"ban", "deny", "override"} {
+			s := newSite(t)
+			s.from(key, "203.0.113.9")
+			if status, page := s.page("?rule=api&key="+url.QueryEscape(key), nil); status != 200 || strings.Contains(page, "<h3>Network") {
+				t.Errorf("%q: got %d, and the page takes it for a network, or not: %s", key, status, page)
+			}
+			if what == "override" {
+				s.json("POST", "/override?rule=api&key="+url.QueryEscape(key), `{"denied": true}`, 200, `"listed":"deny"`)
+			} else if what == "ban" {
+				s.expect("", do("ban", key, "seconds", "600"), 200, "banned it for 10m")
+			} else {
+				s.expect("", do("deny", key, "seconds", "600"), 200, "refused all its requests")
+			}
+			if got := fmt.Sprint(s.from(key, "203.0.113.9"), s.from("customer-1", "192.0.2.1"), s.from("bob", "192.0.2.1")); got != "429 200 200" {
+				t.Errorf("%s of %q: the client itself and two others got %s, want 429 200 200", what, key, got)
+			}
+		}
+	}
+}
+
+// TestRaiseOfBanned: new limits do not lift a ban, and the page and the API say so. Where the page shows a
+// key that is refused by a ban, it offers to lift the ban instead of another one.
+func TestRaiseOfBanned(t *testing.T) {
+	s := newSite(t)
+	for range 8 {
+		s.from("alice", "192.0.2.1")
+	}
+	if status, page := s.page("", nil); status != 200 || strings.Count(page, ">Unban</a>") == 0 || strings.Contains(page, `do=ban&amp;rule=api&amp;key=alice`) {
+		t.Errorf("the first tab offers no unban, or another ban:\n%s", page)
+	}
+	s.expect("?rule=api&do=override&key=alice", nil, 200, "The key is banned for another", "New limits do not lift the ban.")
+	s.expect("", do("override", "alice", "limit", "", "quota", "50", "seconds", "3600"), 200,
+		`<div class="note warn" role="status" id="done"><p><b>Done, but not all.</b>`, "The key is banned for another", "so its requests are still refused: lift the ban, too.")
+	s.json("GET", "/changes", "", 200, `"warning":"the key is banned for another `)
+	if got := s.from("alice", "192.0.2.1"); got != 429 {
+		t.Errorf("got %d, want 429", got)
+	}
+	s.expect("", do("unban", "alice"), 200, `<div class="note done"`)
+	if got := s.from("alice", "192.0.2.1"); got != 200 {
+		t.Errorf("after both: got %d, want 200", got)
+	}
+}
+
+// TestUnseen: of a key that nobody has used, such as a misspelled one, the page says so, names similar
+// keys that were refused, and offers no ban.
+func TestUnseen(t *testing.T) {
+	s := newSite(t)
+	for range 3 {
+		s.from("acme-key", "192.0.2.1")
+	}
+	for typed, similar := range map[string]bool{"acme": true, "acme-kee": true, "my-acme-key": true, "other": false} {
+		_, page := s.page("?rule=api&key="+typed, nil)
+		if !strings.Contains(page, "This key has spent nothing") || strings.Contains(page, "Similar keys:") != similar ||
+			strings.Contains(page, `key=acme-key"><bdi class="key">acme-key`) != similar || strings.Contains(page, ">Ban</a>") == similar {
+			t.Errorf("%s: want a note, similar keys: %v, and a ban only without them; got\n%s", typed, similar, page)
+		}
+	}
+	s.json("GET", "/explain?rule=api&key=acme", "", 200, `"unseen":true,"similar":["acme-key"]`)
+	if _, page := s.page("?rule=api&key=acme-key", nil); strings.Contains(page, "has spent nothing") || !strings.Contains(page, ">Ban</a>") {
+		t.Errorf("a key that is known: got\n%s", page)
+	}
+}
+
+// TestFailedBody: the log line of a failed change has the body that was sent.
+func TestFailedBody(t *testing.T) {
+	s := newSite(t)
+	s.json("POST", "/override?rule=ip&key=192.0.2.1", `{"denied": true, "note": "ticket 9"}`, 409, "")
+	if want := `body="{\"denied\": true, \"note\": \"ticket 9\"}" err=`; !strings.Contains(s.log.String(), want) {
+		t.Errorf("got the log\n%s\nwant %s", &s.log, want)
+	}
 }
 
 // TestPage: the page shows what the rules do, whom they refuse, and why.
@@ -252,13 +331,13 @@ func TestPage(t *testing.T) {
 	s.expect("", nil, 200, `<dt>Rules</dt><dd>v7 <small>3 reloaded, 2 failed</small></dd>`, "was not reloaded, so the rules in force are older than the file: rules.yaml:3:7: a mistake",
 		`<dt>Refused</dt><dd>2.0/s <small>33 %</small></dd>`, `<dt>Counts in</dt><dd>memory</dd>`, "<small>2 per 1h</small>", "<em>shadow</em><small>1,000 per 1h</small>",
 		`data-label="allowed">4</td>`, `data-label="refused">2</td>`, `data-label="near limit">2</td>`, `data-label="refused, last minute">33 %</td>`,
-		`<a href="./?rule=api&amp;key=alice"><bdi class="key">alice</bdi></a> <small>api</small>`, `data-label="in 5 min">1</td>`, "&lt;script&gt;alert(", `key=%3cscript%3ealert%28%22x%22%29`,
+		`<a href="./?rule=api&amp;key=alice"><bdi class="key">alice</bdi></a> <small>api</small>`, `data-label="in 5 min">1</td>`, "&lt;script&gt;alert(", `key=%3Cscript%3Ealert%28%22x%22%29`,
 		`data-label="by">limit 1h</td>`, `<bdi>GET /</bdi>`)
-	s.expect("?tab=refusals&rule=api", nil, 200, "Refusals under api", `<bdi class="key">alice</bdi>`)
+	s.expect("?tab=refusals&rule=api", nil, 200, "Recent refusals under api", `<bdi class="key">alice</bdi>`)
 	s.expect("?tab=refusals&rule=api&key=bob", nil, 200, "None.")
 	s.expect("?tab=rules", nil, 200, "1h: 2 per 1h (anchored-window)", "no key: shadow", "a ban of 10m after 5 refusals in 1h")
-	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; one more is free in", `ip: <span class="yes">passes</span>`,
-		"has refused the key 1 times in the last hour, the last time 1 s ago by a limit", `data-label="by">limit 1h</td>`)
+	s.expect("?key=alice&rule=", nil, 200, `api: <span class="no">refused</span>`, "<p>The limit 1h has none of 2 units left; the next one is available in", `ip: <span class="yes">allowed</span>`,
+		"has refused the key 1 times in the last hour, the last time 1 s ago (limited)", `data-label="by">limit 1h</td>`)
 	s.expect("?key=bob&rule=", nil, 200, `api: <span class="">not known</span>`, "Not known: a list or the Policy of the rule may allow or deny the client by its address, which is not given")
 	s.expect("?key=2001:db8::9", nil, 200, `Looked up: <bdi class="key">2001:db8::/64</bdi>`)
 	s.expect("?key=alice&from=here", nil, 400, "from is &#34;here&#34;; want an address")
@@ -296,13 +375,13 @@ func TestForms(t *testing.T) {
 		result string
 		served int // what alice gets then
 	}{
-		{"do=reset&key=alice", "Give back all units of", do("reset", "alice"), "gave back units: 2 of 1h", 200},
-		{"do=override&key=alice", `Units, now 2 per 1h <input name="quota" type="number" min="1" required value="4">`, do("override", "alice", "limit", "", "quota", "50", "seconds", "3600", "note", "ticket 7"), "gave it limits of its own: 50, until ", 200},
-		{"do=remove&key=alice", "The limits of the rule apply to the key again", do("remove", "alice"), "removed its override: gave it limits of its own: 50", 429},
+		{"do=reset&key=alice", "Reset usage of", do("reset", "alice"), "refunded units: 2 of 1h", 200},
+		{"do=override&key=alice", `Units, now 2 per 1h <input name="quota" type="number" min="1" required value="4">`, do("override", "alice", "limit", "", "quota", "50", "seconds", "3600", "note", "ticket 7"), "set custom limits: 50, until ", 200},
+		{"do=remove&key=alice", "The limits of the rule apply to the key again", do("remove", "alice"), "removed its override: set custom limits: 50", 429},
 		{"do=ban&key=alice", `<button class="danger" name="do" value="ban">Ban</button>`, do("ban", "alice", "seconds", "600"), "banned it for 10m", 429},
 		{"do=unban&key=alice", "Its strikes and earlier bans are forgotten, too", do("unban", "alice"), "lifted its ban, which had 10m left", 429},
-		{"do=ban&key=192.0.2.0/24", "Every request from this network is refused", do("ban", "192.0.2.0/24", "seconds", "600", "note", "scrapers"), "refused all its requests, until ", 429},
-		{"do=unban&key=192.0.2.0/24", "Lift the ban of", do("unban", "192.0.2.0/24"), "removed its override: refused all its requests", 429},
+		{"do=ban&network=192.0.2.0/24", "Every request from this network is refused", do("ban", "/192.0.2.0/24", "seconds", "600", "note", "scrapers"), "refused all its requests, until ", 429},
+		{"do=unban&network=192.0.2.0/24", "Lift the ban of", do("unban", "/192.0.2.0/24"), "removed its override: refused all its requests", 429},
 	} {
 		s.expect("?rule=api&"+tt.ask, nil, 200, tt.wants, "You can undo this.", `<input type="hidden" name="rule" value="api">`)
 		status, text := s.page("", tt.form)
@@ -356,5 +435,62 @@ func TestPageStoreFails(t *testing.T) {
 	w := send(h, "GET", "/?key=alice", "")
 	if text := w.Body.String(); w.Code != 503 || !strings.Contains(text, "the store failed") || !strings.Contains(text, "<dt>Counts in</dt><dd>the store</dd>") {
 		t.Errorf("got %d, %s", w.Code, text)
+	}
+}
+
+// TestSimilarKeys: a part of a key, in upper or lower case, finds keys that were refused, that are
+// banned, and that have an override.
+func TestSimilarKeys(t *testing.T) {
+	s := newSite(t)
+	for range 3 {
+		s.from("Acme-refused", "192.0.2.1")
+	}
+	s.json("POST", "/ban?rule=api&key=acme-banned", `{"seconds":600}`, 200, "")
+	s.json("POST", "/override?rule=api&key=acme-raised", `{"limits":[{"quota":50}]}`, 200, "")
+	s.json("GET", "/explain?rule=api&key=ACME", "", 200, `"similar":["Acme-refused","acme-banned","acme-raised"]`)
+	s.expect("?rule=api&key=acme", nil, 200, "Similar keys:", `key=Acme-refused">`, `key=acme-banned">`, `key=acme-raised">`)
+}
+
+// TestAtThree: a customer calls because requests get 429. One look-up says why, the link next to the
+// reason and one form end it, and the customer's next request is answered as the page then says.
+func TestAtThree(t *testing.T) {
+	for _, tt := range []struct {
+		requests int    // that the customer has sent
+		because  string // on the page
+		link     string // what the page offers
+		fields   []string
+	}{
+		{3, "The limit 1h has none of 2 units left", "override", []string{"limit", "", "quota", "50", "seconds", "3600"}},
+		{9, "The key is banned for another 10m", "unban", nil},
+	} {
+		s := newSite(t)
+		for range tt.requests {
+			s.from("acme-7", "192.0.2.1")
+		}
+		status, text := s.page("?key=acme-7", nil)
+		if status != 200 || !strings.Contains(text, `api: <span class="no">refused</span>`) || !strings.Contains(text, tt.because) {
+			t.Errorf("got %d, want %q in\n%s", status, tt.because, text)
+		}
+		link := regexp.MustCompile(`href="\./(\?do=` + tt.link + `&amp;[^"#]*)`).FindStringSubmatch(text)
+		if link == nil {
+			t.Fatalf("the page offers no %s in\n%s", tt.link, text)
+		}
+		s.expect(strings.ReplaceAll(link[1], "&amp;", "&"), nil, 200, `name="do" value="`+tt.link+`"`)
+		_, text = s.page("", do(tt.link, "acme-7", tt.fields...))
+		if tt.link == "unban" { // the limit still refuses, and the page says so
+			if !strings.Contains(text, `api: <span class="no">refused</span>`) {
+				t.Errorf("after the ban: got\n%s", text)
+			}
+			if got := s.from("acme-7", "192.0.2.1"); got != 429 {
+				t.Errorf("after the ban: got %d, want 429, as the page says", got)
+			}
+			_, text = s.page("", do("reset", "acme-7"))
+		}
+		if !strings.Contains(text, `api: <span class="yes">allowed</span>`) {
+			t.Errorf("%s: want allowed in\n%s", tt.link, text)
+		}
+		if got := s.from("acme-7", "192.0.2.1"); got != 200 {
+			t.Errorf("%s: then the customer got %d, want 200, as the page says", tt.link, got)
+		}
 	}
 }

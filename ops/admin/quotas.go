@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
 func (h *Handler) reset(ctx context.Context, _ *http.Request, t *target) error {
-	return h.refunding(ctx, t, func(charges []quota.Charge) error { return quota.Reset(ctx, h.store, charges...) })
+	return h.refunding(ctx, t, func(charges []quota.Charge) error {
+		_, err := quota.Reset(ctx, h.store, charges...) // refunding says what there was
+		return err
+	})
 }
 
 func (h *Handler) grant(ctx context.Context, r *http.Request, t *target) error {
@@ -41,31 +43,50 @@ func (h *Handler) ban(ctx context.Context, r *http.Request, t *target) error {
 	if err := read(r, &body); err != nil {
 		return err
 	}
-	if !(body.Seconds >= 1e-6 && body.Seconds <= most) {
-		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f", body.Seconds, math.Floor(most))
+	if !inSeconds(body.Seconds) {
+		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f", body.Seconds,
+			math.Floor(most))
 	}
-	if t.network != nil {
-		return h.set(ctx, t, overrides.Entry{Key: t.key, Denied: true}, body.Seconds, body.Note)
+	if t.Network != "" {
+		e := t.entry()
+		e.Denied = true
+		return h.set(ctx, t, e, body.Seconds, body.Note)
 	}
-	if t.noNetwork != nil {
-		return t.noNetwork
+	if err := t.onlyKey(); err != nil {
+		return err
 	}
 	d := time.Duration(body.Seconds*1e6) * time.Microsecond
 	if h.o.Bans != nil {
-		defer h.o.Bans.Observe(weir.Event{Key: t.key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
+		defer h.o.Bans.Observe(weir.Event{Key: t.Key,
+			Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
 	}
 	return t.banning(ctx, func() error {
-		return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.key, d) })
+		return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.Key, d) })
 	})
 }
 
-func (h *Handler) unban(ctx context.Context, r *http.Request, t *target) error {
-	if t.network != nil {
-		return h.removeOverride(ctx, r, t)
+func (h *Handler) unban(ctx context.Context, _ *http.Request, t *target) error {
+	if t.Network != "" {
+		return h.removeOverride(ctx, t)
 	}
-	return t.banning(ctx, func() error {
-		return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Unban(ctx, t.Name, t.key) })
-	})
+	if err := t.onlyKey(); err != nil {
+		return err
+	}
+	found := false
+	err := t.banning(ctx, func() error { return t.eachWithPenalty(t.unbanIn(ctx, &found)) })
+	if err == nil && !found {
+		t.what = "lifted no ban, because it had neither a ban nor strikes"
+	}
+	return err
+}
+
+// unbanIn lifts the ban of the target in a limiter, and sets found if there was a ban, or a strike.
+func (t *target) unbanIn(ctx context.Context, found *bool) func(l *weir.Limiter) error {
+	return func(l *weir.Limiter) error {
+		is, err := l.Unban(ctx, t.Name, t.Key)
+		*found = *found || is
+		return err
+	}
 }
 
 // eachWithPenalty calls f for every limiter in which the rule has a penalty, because each of

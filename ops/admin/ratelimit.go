@@ -108,10 +108,11 @@ func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *quo
 func tightest(at time.Time, charges []quota.Charge, decisions []quota.Decision) (res resource) {
 	least := 2.0
 	for i, d := range decisions {
-		all := charges[i].Limit.Capacity()
+		l := &charges[i].Limit
+		all := l.Capacity()
 		if share := float64(d.Remaining) / float64(all); share < least {
 			least = share
-			res = resource{all, all - d.Remaining, d.Remaining, unixSeconds(at.Add(d.ResetAfter))}
+			res = resource{all, all - d.Remaining, d.Remaining, unixSeconds(at.Add(l.FullAfter(&d)))}
 		}
 	}
 	return res

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/admin"
 )
 
 // TestRateLimit: RateLimit shows the quota of the caller under each kind of rule. The clock of

@@ -12,7 +12,7 @@ function inUse(part) {
   const selection = getSelection();
   return (
     part.contains(document.activeElement) ||
-    (matchMedia("(hover: hover)").matches && part.matches(":hover") && part.id !== "strip") ||
+    (matchMedia("(hover: hover)").matches && part.matches(":hover") && part.id !== "status") ||
     (!selection.isCollapsed && selection.containsNode(part, true))
   );
 }
@@ -30,7 +30,7 @@ async function refresh() {
       throw new Error();
     }
     const next = new DOMParser().parseFromString(await response.text(), "text/html");
-    if (!next.getElementById("strip")) {
+    if (!next.getElementById("status")) {
       answer = "Only another page"; // such as that of a login
       throw new Error();
     }

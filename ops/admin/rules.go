@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 // A ruleRow is what the page shows of a rule.

@@ -74,6 +74,9 @@ func (r *rule) merge(other *weir.Rule) {
 	if r.ForKey == nil {
 		r.ForKey = other.ForKey
 	}
+	if r.Class == nil {
+		r.Class, r.Headroom = other.Class, other.Headroom
+	}
 }
 
 // own returns what ForKey says of a key.
@@ -91,7 +94,7 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	if own.Is(weir.Unlimited()) || own.Is(weir.Denied()) {
 		return nil, true, nil
 	}
-	base, known, err := h.base(ctx, r, key)
+	base, known, err := h.base(ctx, r, scope{Key: key})
 	if err != nil || !known || own.Limits() == nil {
 		return base, known, err
 	}
@@ -101,10 +104,11 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	return base, true, nil // an invalid policy is ignored
 }
 
-// base returns the limits that a key has without a policy of its own.
-func (h *Handler) base(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
-	if r.Policy != nil && h.o.Policy != nil && !strings.HasSuffix(key, "*") { // keys with the same prefix may have different limits
-		p, err := h.o.Policy(ctx, r.Name, key)
+// base returns the limits that a key has without its own policy. Keys with the same prefix may have
+// different limits, which are not known.
+func (h *Handler) base(ctx context.Context, r *rule, s scope) (limits []weir.Limit, known bool, err error) {
+	if r.Policy != nil && h.o.Policy != nil && s.single() {
+		p, err := h.o.Policy(ctx, r.Name, s.Key)
 		if err != nil {
 			return nil, true, err
 		}
@@ -125,6 +129,7 @@ func (h *Handler) base(ctx context.Context, r *rule, key string) (limits []weir.
 func charges(r *rule, key string, limits []weir.Limit) []quota.Charge {
 	var charges []quota.Charge
 	for _, l := range limits {
+		l.Period += r.Buffer
 		charges = append(charges, quota.Charge{Rule: r.Name, Key: key, Limit: l})
 	}
 	return charges
@@ -139,7 +144,7 @@ type limitBody struct {
 }
 
 func bodyOf(l weir.Limit) limitBody {
-	return limitBody{l.StoredName(), l.Algorithm.Name(), l.Quota, l.Period.Seconds(), l.Capacity()}
+	return limitBody{l.Label(), l.Algorithm.Name(), l.Quota, l.Period.Seconds(), l.Capacity()}
 }
 
 type limitState struct {
@@ -148,6 +153,8 @@ type limitState struct {
 	NextAfter  float64 `json:"next_after"`
 	ResetAfter float64 `json:"reset_after"`
 	Spent      int64   `json:"spent,omitempty"` // only in an explanation
+
+	Classes map[string]int64 `json:"classes,omitempty"` // what Remaining leaves to each class that has a headroom
 }
 
 type ruleState struct {
@@ -162,7 +169,8 @@ type ruleState struct {
 	*explanation
 
 	lookup
-	offenses weir.Offenses
+	banned, sinceBan time.Duration // see weir.Limiter.Offenses
+	strikes          int64
 }
 
 // KeyOr returns the key of the rule, which is typed unless another key was looked up.
@@ -216,15 +224,22 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 		all = append(all, charges(r, s.key, limits)...)
 		body.Rules = append(body.Rules, s)
 	}
-	if err := body.look(ctx, h.store, all); err != nil {
-		return nil, err
-	}
-	return body, nil
+	return body, body.look(ctx, h.store, rules, all)
 }
 
-// look sets what is left of each limit in b. The argument all holds a charge for each of these
-// limits, in the same order.
-func (b *stateBody) look(ctx context.Context, store weir.Store, all []quota.Charge) error {
+// setClasses sets what is left to each class of a limit.
+func (s *limitState) setClasses(l *weir.Limit, headroom map[string]int) {
+	for class, percent := range headroom {
+		if s.Classes == nil {
+			s.Classes = map[string]int64{}
+		}
+		s.Classes[class] = max(0, s.Remaining-l.Headroom(percent))
+	}
+}
+
+// look sets what is left of each limit of the rules in b. The argument all holds a charge for each of
+// these limits, in the same order.
+func (b *stateBody) look(ctx context.Context, store weir.Store, rules []rule, all []quota.Charge) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -232,14 +247,15 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, all []quota.Char
 	if err != nil {
 		return err
 	}
-	rest := t.Decisions
+	n := 0
 	for i := range b.Rules {
 		limits := b.Rules[i].Limits
 		for j := range limits {
-			s, d := &limits[j], rest[j]
+			s, d := &limits[j], t.Decisions[n]
 			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter)
+			s.setClasses(&all[n].Limit, rules[i].Headroom)
+			n++
 		}
-		rest = rest[len(limits):]
 	}
 	return nil
 }
@@ -252,34 +268,40 @@ func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 	s = ruleState{Rule: r.Name, lookup: l}
 	own := r.own(l.key)
-	asked, known := ask(r.Policy, l.from)
+	policy, known := policyAt(r.Policy, l.from)
 	s.Own, s.denied = !own.Is(weir.Policy{}) && !own.Is(weir.Allowed()), own.Is(weir.Denied())
-	exempt := own.Is(weir.Allowed()) || asked.Is(weir.Allowed()) // Unlimited is not, because it does not beat Denied
-	switch {
-	case exempt:
-		s.Listed = "allow"
-	case own.Is(weir.Denied()) || asked.Is(weir.Denied()):
-		s.Listed = "deny"
-	case own.Is(weir.Unlimited()):
-		s.Listed = "allow"
-	}
-	switch {
-	case exempt || s.Listed == "deny":
+	final := false
+	if s.Listed, final = listedBy(own, policy); final {
 		s.unknown = nil
-	case !known && l.from.IsValid():
-		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by more than its address")
-	case !known && !l.keyless:
-		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by its address, which is not given")
+	} else if !known && (l.from.IsValid() || !l.keyless) {
+		by := "its address, which is not given"
+		if l.from.IsValid() {
+			by = "more than its address"
+		}
+		s.unknown = append(s.unknown, "a list or the Policy of the rule may allow or deny the client by "+by)
 	}
 	if s.Listed == "" && strings.HasPrefix(l.key, "sha256:") && r.ForKey != nil {
 		s.unknown = append(s.unknown, "the key is a digest, so a policy that needs the whole key was not found")
 	}
-	if len(r.penalizers) == 0 {
-		return s, nil
+	if len(r.penalizers) > 0 {
+		s.banned, s.sinceBan, s.strikes, err = r.penalizers[0].Offenses(ctx, r.Name, l.key)
+		s.BannedFor = seconds(s.banned)
 	}
-	s.offenses, err = r.penalizers[0].Offenses(ctx, r.Name, l.key)
-	s.BannedFor = seconds(s.offenses.Banned)
 	return s, err
+}
+
+// listedBy returns "allow" or "deny" if the policies of a key and of its client exempt or deny it.
+// final is true if no other list could change that: Allowed beats Denied, and Unlimited does not.
+func listedBy(key, client weir.Policy) (listed string, final bool) {
+	switch {
+	case key.Is(weir.Allowed()) || client.Is(weir.Allowed()):
+		return "allow", true
+	case key.Is(weir.Denied()) || client.Is(weir.Denied()):
+		return "deny", true
+	case key.Is(weir.Unlimited()):
+		return "allow", false
+	}
+	return "", false
 }
 
 type ruleBody struct {
@@ -288,6 +310,8 @@ type ruleBody struct {
 	Enforce float64      `json:"enforce"` // for how many percent of the keys the rule is enforced
 	Limits  []limitBody  `json:"limits"`  // null if the limits depend on the request
 	Penalty *penaltyBody `json:"penalty,omitempty"`
+
+	Headroom map[string]int `json:"headroom,omitempty"` // how many percent of each limit a class leaves to others
 }
 
 type penaltyBody struct {
@@ -297,15 +321,7 @@ type penaltyBody struct {
 }
 
 // rulesAnswer returns the rules in force.
-func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
-	q, err := query(r)
-	if err != nil {
-		return nil, err
-	}
-	rules, err := h.rules(q)
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) rulesAnswer(_ *http.Request, _ url.Values, rules []rule) (any, error) {
 	body := struct {
 		Version string       `json:"version,omitempty"`
 		Reloads *reloadsBody `json:"reloads,omitempty"`
@@ -314,8 +330,8 @@ func (h *Handler) rulesAnswer(r *http.Request) (any, error) {
 	if f := h.o.File; f != nil {
 		body.Version, body.Reloads = f.Version(), &reloadsBody{}
 		body.Reloads.Loaded, body.Reloads.Failed = f.Reloads()
-		if f, ok := f.(interface{ Loaded() time.Time }); ok {
-			body.Reloads.At = f.Loaded().UTC().Format(time.RFC3339)
+		if at := h.reloaded().At; !at.IsZero() {
+			body.Reloads.At = at.UTC().Format(time.RFC3339)
 		}
 		if err := f.Err(); err != nil {
 			body.Reloads.Error = err.Error()
@@ -334,7 +350,7 @@ type reloadsBody struct {
 func bodiesOf(rules []rule) []ruleBody {
 	bodies := []ruleBody{}
 	for _, r := range rules {
-		b := ruleBody{Name: r.Name, Unit: r.Unit, Enforce: r.Enforce.Percent()}
+		b := ruleBody{Name: r.Name, Unit: r.Unit, Enforce: r.Enforce.Percent(), Headroom: r.Headroom}
 		for _, l := range r.Limits {
 			b.Limits = append(b.Limits, bodyOf(l))
 		}

@@ -3,7 +3,9 @@ package config
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -103,17 +105,20 @@ func (r *rule) facts() []fact {
 		{"cost", r.cost.text, ""},
 		{"unit", cmp.Or(r.Unit, "requests"), ""},
 		{"headers", headerNames(r.headers), ""},
+		{"class", r.class.text, ""},
+		{"headroom", r.headroomText(), ""},
 		{"enforce", r.Enforce.String(), ""},
 		{"allow", r.allow.text, ""},
 		{"deny", r.deny.text, ""},
 		{"config", r.word, ""},
 	}
 	facts = append(facts, fact{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""})
-	if r.settle != 0 {
-		facts = append(facts, fact{"settle", settles[r.settle], ""})
-	}
+	facts = append(facts, fact{"settle", r.settle.text, ""})
 	if r.freePreflight {
 		facts = append(facts, fact{"preflights", "free", ""})
+	}
+	if r.Private {
+		facts = append(facts, fact{"private", "true", ""})
 	}
 	if r.RetryJitter > 0 {
 		facts = append(facts, fact{"retry-jitter", periodName(r.RetryJitter), ""})
@@ -122,8 +127,8 @@ func (r *rule) facts() []fact {
 		facts = append(facts, fact{"penalty", r.penalty.String(), r.penalty.strikes.Algorithm.Name()})
 	}
 	for _, l := range r.limits {
-		what := "limit " + l.StoredName() + " (" + l.Algorithm.Name() + ")"
-		facts = append(facts, fact{what, l.String(), what})
+		what := "limit " + l.Label() + " (" + l.Algorithm.Name() + ")"
+		facts = append(facts, fact{what, l.String(), what + " " + l.StoredName()})
 	}
 	facts = append(facts, r.overridden...)
 	return slices.DeleteFunc(facts, func(f fact) bool { return f.text == "" }) // parts that the rule lacks
@@ -138,6 +143,15 @@ func headerNames(d headers.Dialect) string {
 		}
 	}
 	return strings.Join(names, ", ")
+}
+
+// headroomText returns the headroom of each class, such as "batch: 30%, low: 50%".
+func (r *rule) headroomText() string {
+	var texts []string
+	for _, class := range slices.Sorted(maps.Keys(r.Headroom)) {
+		texts = append(texts, fmt.Sprintf("%s: %d%%", class, r.Headroom[class]))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // limitsText returns the limits of a rule, such as "20 per 1m; 5 per 3s", or the word
@@ -183,7 +197,8 @@ func differences(name string, old, now []fact) (changes Changes) {
 	oldByName, nowByName := byName(old), byName(now)
 	for _, f := range now {
 		if before := oldByName[f.what]; before.text != f.text {
-			changes = append(changes, Change{name, f.what, before.text, f.text, before.identity != "" && before.identity != f.identity})
+			changes = append(changes, Change{name, f.what, before.text, f.text, before.identity != "" &&
+				before.identity != f.identity})
 		}
 	}
 	for _, f := range old {

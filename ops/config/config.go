@@ -15,8 +15,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // MaxSize is the maximum size, in bytes, of a file together with the files that it includes. A
@@ -38,6 +39,10 @@ type Options struct {
 
 	// Costs maps names, as used in files, to functions that return the cost of a request.
 	Costs map[string]func(r *http.Request) int64
+
+	// Secret is the secret of the keys that a file hashes, such as "hashed:header:X-Api-Key". It needs
+	// at least 16 random bytes; see [weir.Hashed]. If Secret is nil, such a key is an error.
+	Secret []byte
 
 	// Overrides are limits for individual keys that can change while the program runs, for example
 	// through package admin. They take precedence over the overrides in the file and are not
@@ -82,7 +87,9 @@ type version struct {
 }
 
 // Open loads a rules file. The given store counts the units that requests spend. If the file
-// contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error].
+// contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error]. Open does
+// not watch the file: to apply later changes, call Watch or Reload. If a program calls neither, no
+// warning is logged, because the program may want to read its file only once.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -118,9 +125,12 @@ func (f *File) check() error {
 			return err
 		}
 	}
+	if n := len(f.o.Secret); n > 0 && n < minSecret {
+		return fmt.Errorf("config: Options.Secret has %d bytes; want at least %d", n, minSecret)
+	}
 	probe := f.o.Limiter
 	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
-	_, err := weir.New(f.store, probe) // only New checks the options
+	_, err := weir.New(memstore.New(memstore.Options{}), probe) // only New checks the options; f.store would announce the rule
 	return err
 }
 
@@ -229,7 +239,10 @@ func (f *File) Unused() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.current.Load().rules {
-		if !slices.ContainsFunc(f.handlers, func(used []string) bool { return slices.Equal(used, all) || slices.Contains(used, r.Name) }) {
+		if !slices.ContainsFunc(f.handlers, func(used []string) bool {
+			return slices.Equal(used, all) ||
+				slices.Contains(used, r.Name)
+		}) {
 			names = append(names, r.Name)
 		}
 	}
@@ -256,18 +269,25 @@ func (f *File) Rules() []weir.Rule {
 	return rules
 }
 
-// Reads returns the parts of a request on which a rule's key and cost depend, such as "ip",
-// "header:X-Tenant" and "content-length". For a key that is a list or uses first-of, Reads includes
-// the parts on which each of its keys depends. Use Reads in programs that have only part of each
-// request, such as a line of an access log. If there is no such rule, Reads returns nil.
+// Reads returns the parts of a request on which a rule's key, class and cost depend, such as "ip",
+// "header:X-Tenant" and "content-length", and "status" if the cost depends on the response. For a key
+// that is a list or uses first-of, Reads includes the parts on which each of its keys depends. Use
+// Reads in programs that have only part of each request, such as a line of an access log. If there is
+// no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {
 		return nil
 	}
 	sources := r.key.reads(nil)
+	if r.Class != nil {
+		sources = r.class.reads(sources)
+	}
 	if r.Cost != nil && r.cost.n == 0 {
 		sources = append(sources, r.cost.text)
+	}
+	if r.settle.byStatus {
+		sources = append(sources, "status")
 	}
 	return sources
 }
@@ -307,6 +327,8 @@ func (f *File) replace(c *content) (Changes, error) {
 	if err != nil {
 		return nil, err
 	}
+	sparse.Reloads.Add(1)
+	defer sparse.Reloads.Add(-1)
 	for _, names := range f.handlers {
 		l, err := f.limiter(v.rules, names)
 		if err != nil {
@@ -328,7 +350,8 @@ func (c *content) version() (*version, error) {
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return &version{digest: c.digest, at: time.Now(), paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ipKey().fn}, nil
+	return &version{digest: c.digest, at: time.Now(), paths: c.paths, rules: rules, trusted: c.trusted, ip: c.ipKey().fn},
+		nil
 }
 
 // limiter returns a Limiter that charges the named rules together.
@@ -352,7 +375,8 @@ func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 		if len(o.Rules) == 0 {
 			o.Headers = r.headers
 		} else if r.headers != o.Headers {
-			return nil, fmt.Errorf("config: %s: rules %q and %q are charged together, but their headers differ", f.path, names[0], name)
+			return nil, fmt.Errorf("config: %s: rules %q and %q are charged together, but their headers differ", f.path,
+				names[0], name)
 		}
 		o.Rules = append(o.Rules, r.Rule)
 	}

@@ -7,7 +7,7 @@
 //		"log"
 //		"net/http"
 //
-//		"github.com/seed83679106/weir/config"
+//		"github.com/seed83679106/weir/ops/config"
 //		"github.com/seed83679106/weir/memstore"
 //	)
 //
@@ -53,10 +53,11 @@
 //
 // # Values
 //
-// All fields are listed in docs/files.md in the repository. They have the following values:
+// All fields are listed in FIELDS.md in the directory of the package. They have the following values:
 //
-//   - key is ip, global, method, route, basic-auth-user, header:NAME, cookie:NAME, path:NAME,
-//     json:NAME (of bodies up to 64 KiB), or a name from Options.Keys. A list joins keys, and
+//   - key is ip, ip:24/48 (networks of IPv4 and IPv6), global, method, route, basic-auth-user,
+//     header:NAME, cookie:NAME, path:NAME, json:NAME (of bodies up to 64 KiB), hashed:KEY (a key
+//     that is hashed with Options.Secret), or a name from Options.Keys. A list joins keys, and
 //     {first-of: […]} uses the first key that applies. {header: NAME} is equivalent to header:NAME.
 //   - no-key says what happens to requests without a key: skip (the default) does not apply the
 //     rule to them, share gives them all the same key, and refuse refuses them with status 400.
@@ -71,18 +72,25 @@
 //   - cost is an integer of at least 1, "content-length", or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - settle is "reserved" (the default) or "used". With "reserved", a request is charged its cost.
+//   - class is urgency (the Priority field of RFC 9218) or a key, and headroom says how many percent
+//     of each limit the requests of a class leave to others, such as {batch: 30%}: see Class in
+//     [weir.Rule].
+//   - settle is "reserved" (the default), "used", "failed", or a list of statuses such as [401, 403].
+//     With "failed", only requests whose response has a status of 400 or more are charged, and with
+//     a list only those whose response has one of these statuses: see [weir.ChargeOnly]. With "reserved", a request is charged its cost.
 //     With "used", it is charged the units that its handler reports or draws: see
 //     [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
+//   - private is true for a rule of which clients learn nothing: it is neither in header fields nor
+//     in the bodies of refusals. The default is false.
 //   - allow is a list of clients to which the rule does not apply, and deny is a list of clients
-//     that it refuses. An entry is an address, a network, a key, or a key prefix such as
-//     tenant-a/*. Addresses and networks are compared with the client's address, whatever the
+//     that it refuses. An entry is an address, a network, a key, or {prefix: tenant-a/} for all keys
+//     with a prefix. Addresses and networks are compared with the client's address, whatever the
 //     rule's key is. An entry that can never match is an error.
 //   - status is the HTTP status of refusals, from 400 to 599. retry-jitter is the maximum random
 //     time that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
-//   - overrides give keys their own limits: see docs/overrides.md.
+//   - overrides give keys their own limits: see docs/tiers.md.
 //   - penalty has the fields "strikes", "for" and "most", which correspond to Strikes, Duration and
 //     MaxDuration of [weir.Penalty]. The strikes field is a limit whose default algorithm is
 //     anchored-window.
@@ -98,11 +106,10 @@
 //
 // # Reloads
 //
-// Stores keep counts under the key and the names of the rule, limit and algorithm. A reload
-// preserves a count if the key and these names stay the same. You can therefore change a limit's
-// numbers without losing its count, and add or remove limits without losing the counts of the
-// rule's other limits. A limit without a name is named after its period ([weir.Limit.StoredName]),
-// so give it a name if its period may change. A [Change] says whether a reload loses the counts of
-// a rule or limit. If the secret of [keys.Hashed] changes, the counts of all hashed keys start
+// Stores keep counts under the key, the names of the rule, limit and algorithm, and the period of
+// the limit. A reload preserves a count if all of these stay the same. You can therefore change a
+// limit's quota and burst without losing its count, and add or remove limits without losing the
+// counts of the rule's other limits. A [Change] says whether a reload loses the counts of
+// a rule or limit. If the secret of [weir.Hashed] changes, the counts of all hashed keys start
 // again at 0. A reload cannot detect such a change.
 package config

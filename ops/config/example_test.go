@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/config"
 )
 
 // The routes of a program name rules, and the file defines them.
@@ -50,7 +49,7 @@ limits:
 `)}}
 	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
 		FS:      files,
-		Keys:    map[string]weir.KeyFunc{"user": keys.ByBasicAuthUser()},
+		Keys:    map[string]weir.KeyFunc{"user": weir.ByBasicAuthUser()},
 		Costs:   map[string]func(*http.Request) int64{"prompt": func(r *http.Request) int64 { return r.ContentLength / 4 }},
 		Limiter: weir.Options{Headers: headers.IETF},
 	})

@@ -15,7 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/seed83679106/weir/internal/symlinks"
+	"github.com/seed83679106/weir/internal/configfile"
 )
 
 // maxIncluded is how many files a file may include.
@@ -28,11 +28,18 @@ func (disk) Open(name string) (fs.File, error)          { return os.Open(name) }
 func (disk) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (disk) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
+func (f *File) fsys() fs.FS {
+	if f.o.FS == nil {
+		return disk{}
+	}
+	return f.o.FS
+}
+
 // A content is what was read from a file and from the files that it includes.
 type content struct {
 	*decoder          // of the file itself
 	digest   string   // SHA-256 of all files
-	paths    []string // the files to watch; the last element of a path may be a pattern
+	paths    []string // the files to watch, and the directories of patterns, which end with a slash
 }
 
 // A reader reads a content.
@@ -48,10 +55,7 @@ type reader struct {
 // read. The decoder has all other errors.
 func (f *File) read() (*content, error) {
 	d := &decoder{source: source{path: f.path}, o: &f.o}
-	r := reader{content: &content{decoder: d, paths: []string{f.path}}, fsys: f.o.FS, sum: sha256.New()}
-	if r.fsys == nil {
-		r.fsys = disk{}
-	}
+	r := reader{content: &content{decoder: d, paths: []string{f.path}}, fsys: f.fsys(), sum: sha256.New()}
 	r.below = strings.TrimSuffix(f.path, filepath.Base(f.path))
 	data, err := r.readFile(f.path)
 	if err != nil {
@@ -121,10 +125,10 @@ func (r *reader) matches(n ast.Node, pattern string) (names []string) {
 		r.errorf(n, "include: %s has a wildcard in the name of a directory", pattern)
 		return nil
 	}
-	r.paths = append(r.paths, r.below+pattern)
 	if !isPattern(base) {
 		return []string{r.below + pattern}
 	}
+	r.paths = append(r.paths, path.Clean(r.below+dir)+"/")
 	entries, err := fs.ReadDir(r.fsys, path.Clean(r.below+dir))
 	if err != nil {
 		r.errorf(n, "include: %v", err)
@@ -142,6 +146,7 @@ func isPattern(s string) bool { return strings.ContainsAny(s, `*?[\`) }
 
 // includeFile reads a file that n includes.
 func (r *reader) includeFile(n ast.Node, name string) {
+	r.paths = append(r.paths, name) // also if it cannot be read, so that Watch notices when it can
 	if len(r.included) == maxIncluded {
 		r.errorf(n, "include: more than %d files", maxIncluded)
 		return
@@ -162,8 +167,10 @@ func (r *reader) includeFile(n ast.Node, name string) {
 		r.errorf(n, "include: the files together are larger than %d KiB", MaxSize>>10)
 		return
 	}
-	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below), data) // the zero bytes keep names and contents apart: no file that is loaded has one
-	d := &decoder{o: r.o, source: source{path: name, isIncluded: true, outside: r.fsys == (disk{}) && symlinks.LeadOut(cmp.Or(r.below, "."), name)}}
+	fmt.Fprintf(r.sum, "\x00%s\x00%s", strings.TrimPrefix(name, r.below),
+		data) // the zero bytes keep names and contents apart: no file that is loaded has one
+	d := &decoder{o: r.o, source: source{path: name, isIncluded: true, outside: r.fsys == (disk{}) &&
+		configfile.LeadOut(cmp.Or(r.below, "."), name)}}
 	d.parseFile(data, includedFields)
-	r.included, r.paths = append(r.included, d), append(r.paths, name)
+	r.included = append(r.included, d)
 }

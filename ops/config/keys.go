@@ -6,18 +6,20 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // The keys that a file can use without Options.Keys. The keys from headerKey on have
 // an argument.
-var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey, jsonKey, firstOf}
+var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey,
+	jsonKey, firstOf, hashedKey}
 
 // maxJSON is how many bytes of a body the key json reads at most.
 const maxJSON = 64 << 10
@@ -28,6 +30,8 @@ const (
 	pathKey       = "path"
 	jsonKey       = "json"
 	firstOf       = "first-of"
+	hashedKey     = "hashed"
+	urgency       = "urgency" // only a class
 	contentLength = "content-length"
 )
 
@@ -42,10 +46,15 @@ const (
 	kindMethod
 	kindRoute
 	kindHost
-	kindLower // text in lower case
+	kindFolded // text that weir.Folded returns
+	kindPath   // text that weir.ByPathValue returns
 	kindJoined
 	kindFirst
+	kindHashed
 )
+
+// minSecret is the smallest length of Options.Secret, in bytes.
+const minSecret = 16
 
 // A key is a key function and a text that describes it.
 type key struct {
@@ -53,7 +62,17 @@ type key struct {
 	text string
 	kind kind
 
-	parts []key // of kindJoined and kindFirst
+	parts []key                   // of kindJoined and kindFirst, or the key that kindHashed hashes
+	net   weir.KeyFunc            // of kindIP: like fn, of the peer
+	hash  func(key string) string // of kindHashed
+}
+
+// stored returns the entry of a table for e, which stands for keys of k.
+func (k *key) stored(e entry) overrides.Entry {
+	if k.kind == kindHashed {
+		e.text = k.hash(e.text)
+	}
+	return e.override()
 }
 
 // reads adds to sources what k reads of a request.
@@ -78,28 +97,54 @@ func (d *decoder) key(n ast.Node, what string) key {
 		}
 	case *ast.MappingNode: // {first-of: […]}; {header: X}, as some parsers read [header:X]
 		if len(v.Values) != 1 {
-			d.errorf(n, "a key that is a mapping has one field: %s, %s, %s, %s or %s", firstOf, headerKey, cookieKey, pathKey, jsonKey)
+			d.errorf(n, "a key that is a mapping has one field: %s, %s, %s, %s, %s or %s", firstOf, hashedKey, headerKey,
+				cookieKey, pathKey, jsonKey)
 			break
 		}
-		for name, arg := range d.mapping(n, "key", []string{firstOf, headerKey, cookieKey, pathKey, jsonKey}) {
+		for name, arg := range d.mapping(n, "key", []string{firstOf, hashedKey, headerKey, cookieKey, pathKey, jsonKey}) {
+			if name == hashedKey {
+				return d.hashed(n, d.key(arg, hashedKey))
+			}
 			if name != firstOf {
 				if s := d.text(arg, name); s != "" {
 					return d.keyWith(arg, name, s)
 				}
 			} else if parts, keys, text := d.keys(arg, firstOf); len(keys) > 0 {
-				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst, parts: parts}
+				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst,
+					parts: parts}
 			}
 		}
 	default:
-		s := d.text(n, what)
-		if name, arg, found := strings.Cut(s, ":"); found {
-			return d.keyWith(n, name, arg)
-		}
-		if s != "" {
-			return d.keyNamed(n, s)
-		}
+		return d.keyText(n, d.text(n, what))
 	}
 	return key{}
+}
+
+// keyText reads a key that is a string, or none if it is empty.
+func (d *decoder) keyText(n ast.Node, s string) key {
+	switch name, arg, found := strings.Cut(s, ":"); {
+	case found && name == hashedKey && arg != "":
+		return d.hashed(n, d.keyText(n, arg))
+	case found:
+		return d.keyWith(n, name, arg)
+	case s != "":
+		return d.keyNamed(n, s)
+	}
+	return key{}
+}
+
+// hashed returns a key that hashes another one.
+func (d *decoder) hashed(n ast.Node, of key) key {
+	if of.fn == nil {
+		return key{}
+	}
+	secret := d.o.Secret
+	if len(secret) < minSecret {
+		d.errorf(n, "a hashed key needs a secret: Options.Secret, or -key-secret-file of weir serve")
+		return key{}
+	}
+	return key{fn: weir.Hashed(secret, of.fn), text: "hashed " + of.text, kind: kindHashed, parts: []key{of},
+		hash: func(key string) string { return weir.HashedKey(secret, key) }}
 }
 
 // keys reads a list of keys. It returns nil after an error.
@@ -124,14 +169,47 @@ func (d *decoder) noKey(n ast.Node, what string) weir.NoKey {
 
 // ipKey returns the key ip.
 func (d *decoder) ipKey() key {
-	text, separator := "ip", " behind "
+	k := key{fn: weir.ByIP(d.trusted...), text: "ip" + d.behind(), kind: kindIP, net: weir.ByIP()}
+	if d.forwarded {
+		k.fn = weir.ByForwarded(d.trusted...)
+	}
+	return k
+}
+
+// behind returns the end of the text of a key that is an address.
+func (d *decoder) behind() (text string) {
+	separator := " behind "
 	for _, t := range d.trusted {
 		text, separator = text+separator+t.String(), ", "
 	}
 	if d.forwarded {
-		return key{fn: keys.ByForwarded(d.trusted...), text: text + " by Forwarded", kind: kindIP}
+		text += " by Forwarded"
 	}
-	return key{fn: weir.ByIP(d.trusted...), text: text, kind: kindIP}
+	return text
+}
+
+// networkKey returns the key ip:24/48, which groups addresses of IPv4 and IPv6 into networks of these
+// lengths.
+func (d *decoder) networkKey(n ast.Node, arg string) key {
+	first, second, _ := strings.Cut(arg, "/")
+	ipv4, err4 := strconv.Atoi(first)
+	ipv6, err6 := strconv.Atoi(second)
+	if err4 != nil || err6 != nil || ipv4 < 1 || ipv4 > 32 || ipv6 < 1 || ipv6 > 128 {
+		d.errorf(n, "key ip:%s is not valid; want the lengths of networks of IPv4 and IPv6, such as ip:32/48", arg)
+		return key{}
+	}
+	k := key{fn: weir.ByIPPrefix(ipv4, ipv6, d.trusted...), text: "ip:" + arg + d.behind(), kind: kindIP,
+		net: weir.ByIPPrefix(ipv4, ipv6)}
+	if d.forwarded {
+		find, otherwise := weir.ForwardedAddr(d.trusted...), weir.ByForwarded(d.trusted...)
+		k.fn = func(r *http.Request) (string, bool) {
+			if a, ok := find(r); ok {
+				return k.net(&http.Request{RemoteAddr: netip.AddrPortFrom(a, 1).String()})
+			}
+			return otherwise(r)
+		}
+	}
+	return k
 }
 
 // keyNamed returns the key of a name without an argument.
@@ -142,15 +220,15 @@ func (d *decoder) keyNamed(n ast.Node, name string) key {
 	case "global":
 		return key{fn: weir.Global(), text: name, kind: kindGlobal}
 	case "method":
-		return key{fn: keys.ByMethod(), text: name, kind: kindMethod}
+		return key{fn: weir.ByMethod(), text: name, kind: kindMethod}
 	case "route":
-		return key{fn: keys.ByRoute(), text: name, kind: kindRoute}
+		return key{fn: weir.ByRoute(), text: name, kind: kindRoute}
 	case "basic-auth-user":
-		return key{fn: keys.ByBasicAuthUser(), text: name}
+		return key{fn: weir.ByBasicAuthUser(), text: name, kind: kindFolded}
 	}
 	fn := d.o.Keys[name]
 	if fn == nil {
-		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME", "json:NAME")
+		known := append(slices.Clone(builtinKeys[:5]), "header:NAME", "cookie:NAME", "path:NAME", "json:NAME", "hashed:KEY")
 		d.errorf(n, "unknown key %s%s", name, suggest(name, append(known, slices.Sorted(maps.Keys(d.o.Keys))...)))
 	}
 	return key{fn: fn, text: name, kind: kindNamed}
@@ -160,16 +238,18 @@ func (d *decoder) keyNamed(n ast.Node, name string) key {
 func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 	text := name + ":" + arg
 	switch {
+	case name == "ip":
+		return d.networkKey(n, arg)
 	case !slices.Contains([]string{headerKey, cookieKey, pathKey, jsonKey}, name):
 		d.errorf(n, "unknown key %s%s", text, suggest(name, []string{headerKey, cookieKey, pathKey, jsonKey}))
 	case arg == "":
 		d.errorf(n, "key %s has no name after the colon", text)
 	case name == pathKey:
-		return key{fn: keys.ByPathValue(arg), text: text}
+		return key{fn: weir.ByPathValue(arg), text: text, kind: kindPath}
 	case name == jsonKey && slices.Contains(strings.Split(strings.ReplaceAll(arg, `\.`, "-"), "."), ""):
 		d.errorf(n, "key %s has an empty name in its path", text)
 	case name == jsonKey:
-		return key{fn: keys.ByJSON(arg, maxJSON), text: text, kind: kindLower}
+		return key{fn: weir.ByJSON(arg, maxJSON), text: text, kind: kindFolded}
 	case !isToken(arg):
 		d.errorf(n, "key %s: no %s has such a name", text, name)
 	case name == headerKey:
@@ -179,7 +259,7 @@ func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 		}
 		return k
 	case name == cookieKey:
-		return key{fn: keys.ByCookie(arg), text: text}
+		return key{fn: weir.ByCookie(arg), text: text}
 	}
 	return key{}
 }
@@ -274,9 +354,9 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 	return nil
 }
 
-// ipKey returns the key that weir.ByIP makes of an address, or of the first address of a
+// ipKey returns the key that a function makes of an address, or of the first address of a
 // network. If v is neither, ok is false.
-func ipKey(v string) (from netip.Addr, key string, ok bool) {
+func ipKey(v string, fn weir.KeyFunc) (from netip.Addr, key string, ok bool) {
 	from, err := netip.ParseAddr(v)
 	if p, errNet := netip.ParsePrefix(v); errNet == nil {
 		from, err = p.Masked().Addr(), nil
@@ -284,6 +364,6 @@ func ipKey(v string) (from netip.Addr, key string, ok bool) {
 	if err != nil {
 		return from, "", false
 	}
-	key, ok = weir.ByIP()(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
+	key, ok = fn(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
 	return from, key, ok
 }

@@ -1,14 +1,16 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/counters"
 	"github.com/seed83679106/weir/internal/period"
 )
 
@@ -32,20 +34,7 @@ func (d *decoder) limit(n ast.Node, what string, known []string, s settings, sin
 	if len(d.errs) > before {
 		return l
 	}
-
-	switch {
-	case l.unit != 0 && f["algorithm"] != nil && s.algorithm != calendar:
-		d.errorf(f["algorithm"], "%s has no windows of a %v; only calendar has", s.algorithm, l.unit)
-	case l.unit != 0:
-		l.Limit = algorithms.Calendar(l.Quota, l.unit, s.location)
-		l.location = s.location
-	case s.algorithm == calendar:
-		d.errorf(period, "calendar has no windows of %s; its periods are day, week and month", periodName(l.Period))
-	case f["timezone"] != nil:
-		d.errorf(f["timezone"], "timezone is only for the periods day, week and month")
-	default:
-		l.Algorithm = counters.Named(s.algorithm)
-	}
+	d.setAlgorithm(&l, f, s)
 	if len(d.errs) > before {
 		return l
 	}
@@ -60,12 +49,30 @@ func (d *decoder) limit(n ast.Node, what string, known []string, s settings, sin
 		l.Name = d.text(name, "name")
 		d.validLimit(name, l)
 	case !single && l.Name == "":
-		l.Name = l.StoredName()
+		l.Name = l.Label()
 	}
 	if len(d.errs) == before {
 		d.validLimit(n, l)
 	}
 	return l
+}
+
+// setAlgorithm sets the Algorithm of a limit whose Quota, Period and unit are set.
+func (d *decoder) setAlgorithm(l *limit, f fields, s settings) {
+	period := f["period"]
+	switch {
+	case l.unit != 0 && f["algorithm"] != nil && s.algorithm != calendar:
+		d.errorf(f["algorithm"], "%s has no windows of a %v; only calendar has", s.algorithm, l.unit)
+	case l.unit != 0:
+		l.Limit = algorithms.Calendar(l.Quota, l.unit, s.location)
+		l.location = s.location
+	case s.algorithm == calendar:
+		d.errorf(period, "calendar has no windows of %s; its periods are day, week and month", periodName(l.Period))
+	case f["timezone"] != nil:
+		d.errorf(f["timezone"], "timezone is only for the periods day, week and month")
+	default:
+		l.Algorithm = algorithms.ByName(s.algorithm)
+	}
 }
 
 func (d *decoder) validLimit(n ast.Node, l limit) {
@@ -83,7 +90,14 @@ func (d *ruleDecoder) checkLimits(limits []limit, nodes []ast.Node) {
 	cost := d.r.cost.n // 0 if a function returns the cost; the length of a log is not known then
 	for i, l := range limits {
 		if most := l.Limit.Capacity(); cost > most {
-			d.errorf(d.f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", cost, l.describe(), most)
+			d.errorf(d.f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", cost,
+				l.describe(), most)
+		}
+		for _, class := range slices.Sorted(maps.Keys(d.r.Headroom)) {
+			if most := l.Limit.Capacity(); l.Limit.Headroom(d.r.Headroom[class]) > most-max(1, cost) {
+				d.errorf(d.f["headroom"], "%s holds %d, of which a headroom of %d%% leaves nothing to the class %s: every request of it would be refused",
+					l.describe(), most, d.r.Headroom[class], class)
+			}
 		}
 		if l.Algorithm.Name() == slidingLog && cost > 0 && l.Quota/cost > mostEntries {
 			d.errorf(nodes[i], "%s keeps the time of up to %d requests for each key; a sliding-log may keep %d at most: choose another algorithm",
@@ -106,7 +120,8 @@ func (d *ruleDecoder) checkPairs(limits []limit, nodes []ast.Node) {
 		for j, b := range limits {
 			// If two limits are the same, the second is the error.
 			if i != j && a.Redundant(&b.Limit) && (i > j || !b.Redundant(&a.Limit)) {
-				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(), b.describe())
+				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(),
+					b.describe())
 				break
 			}
 		}
@@ -123,11 +138,7 @@ const (
 
 // algorithm reads the name of an algorithm. After an error it returns a valid one.
 func (d *decoder) algorithm(n ast.Node, what string) string {
-	var known []string
-	for _, l := range counters.All {
-		known = append(known, l.Algorithm.Name())
-	}
-	known = append(known, calendar)
+	known := append(algorithms.Names(), calendar)
 	if i := d.choice(n, what, known); i >= 0 {
 		return known[i]
 	}
@@ -193,4 +204,46 @@ func (l limit) String() string {
 		s += fmt.Sprintf(", %d at once", l.Burst)
 	}
 	return s
+}
+
+// The fields of a penalty and of its strikes. Strikes have no name, because clients
+// never see them.
+var (
+	penaltyFields = []string{"strikes", "for", "most"}
+	strikesFields = []string{"limit", "period", "algorithm", "burst"}
+)
+
+// A penalty is a weir.Penalty and the limit that its strikes were made from.
+type penalty struct {
+	weir.Penalty
+	strikes limit
+}
+
+// String returns a text such as "10 per 1m (anchored-window), for 10m to 1d".
+func (p *penalty) String() string {
+	most := cmp.Or(p.MaxDuration, max(24*time.Hour, p.Duration)) // the default of weir.Penalty
+	return p.strikes.String() + " (" + p.strikes.Algorithm.Name() + "), for " + periodName(p.Duration) + " to " +
+		periodName(most)
+}
+
+// penalty reads a penalty. The limit of its strikes inherits only the timezone of the rule.
+func (d *ruleDecoder) penalty(n ast.Node, what string) *penalty {
+	before := len(d.errs)
+	p := &penalty{}
+	f := d.mapping(n, "a "+what, penaltyFields, "strikes", "for")
+	set(f, "strikes", &p.strikes, func(n ast.Node, what string) limit {
+		s := d.s
+		s.algorithm, s.burst = anchoredWindow, 0
+		return d.limit(n, what, strikesFields, s, true)
+	})
+	p.Strikes = p.strikes.Limit
+	set(f, "for", &p.Duration, d.duration)
+	set(f, "most", &p.MaxDuration, d.duration)
+	if n := f["most"]; n != nil && len(d.errs) == before && p.MaxDuration < p.Duration {
+		d.errorf(n, "most (%s) is shorter than for (%s)", periodName(p.MaxDuration), periodName(p.Duration))
+	}
+	if len(d.errs) == before {
+		d.valid(n, weir.Rule{Penalty: &p.Penalty})
+	}
+	return p
 }

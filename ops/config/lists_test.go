@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ var listed = []listCase{
 	{"ip", "2001:db8::/125", "v6", ""},
 	{"ip", "2001:db8::/64", "v6 neighbour", ""},
 	{"ip", "2001:db8::8", "", ""}, // the client v6 has another address of the same /64
-	{"ip", "198.51.100.*", "v4", ""},
+	{"ip", "198.51.100.…", "v4", ""},
 	{"[ip, method]", "198.51.100.7", "v4", ""},
 	{"[ip, method]", "2001:db8::7", "v6", ""},
 	{"{first-of: [header:X-Key, ip]}", "198.51.100.7", "v4", ""},
@@ -37,21 +38,22 @@ var listed = []listCase{
 
 	// Keys.
 	{"user", "alice", "alice", ""},
-	{"user", "ali*", "alice", ""},
+	{"user", "ali…", "alice", ""},
 	{"header:X-User", "alice", "alice", ""},
+	{"basic-auth-user", "alice", "alice", ""}, // the client writes it in upper case
 	{"[user, method]", "5:alice,3:GET,", "alice", ""},
-	{"[user, method]", "5:alice,*", "alice", ""},
+	{"[user, method]", "5:alice,…", "alice", ""},
 	{"{first-of: [user, ip]}", "0:alice", "alice", ""},
-	{"{first-of: [user, ip]}", "0:ali*", "alice", ""},
+	{"{first-of: [user, ip]}", "0:ali…", "alice", ""},
 	{"method", "GET", "v4 v6 neighbour alice", ""},
 	{"route", "unmatched", "v4 v6 neighbour alice", ""},
 	{"header:Host", "example.com", "v4 v6 neighbour alice", ""},
 
 	// Entries that no key can match.
 	{"ip", "alice", "", "want an address such as 192.0.2.1"},
-	{"ip", "2001:DB8:*", "", "want an address such as 192.0.2.1"},
+	{"ip", "2001:DB8:…", "", "want an address such as 192.0.2.1"},
 	{"[user, method]", "alice", "", `"5:alice,3:GET,"`},
-	{"[user, method]", "ali*", "", `"5:alice,3:GET,"`},
+	{"[user, method]", "ali…", "", `"5:alice,3:GET,"`},
 	{"[user, method]", "5", "", `"5:alice,3:GET,"`},
 	{"{first-of: [user, ip]}", "alice", "", `want "0:alice"`},
 	{"{first-of: [user, ip]}", "2:alice", "", `want "0:2:alice"`},
@@ -59,9 +61,15 @@ var listed = []listCase{
 	{"method", "get", "", "want one of GET, HEAD"},
 	{"route", "users", "", "want a pattern such as /users/{id}"},
 	{"header:Host", "Example.com:443", "", `want "example.com"`},
+	{"basic-auth-user", "Alice", "", `want "alice"`},
+	{"json:user", "ALICE…", "", `want "alice"`},
+	{"json:user", "οδυσσευς", "", `want "οδυσσευσ"`},
+	{"path:room", "a%62%2563…", "", `want "abc"`},
 	{"ip", "198.51.100.07", "", "list 198.51.100.7"},
 	{"global", "198.51.100.7:80", "", "list 198.51.100.7"},
 	{"user", "alice ", "", `list "alice"`},
+	{"user", "ali*", "", `"ali*" ends with an asterisk: write {prefix: "ali"} for all keys with this prefix, or {key: "ali*"} for this key alone`},
+	{"user", "…", "", "an empty prefix would match every key"},
 }
 
 func TestLists(t *testing.T) {
@@ -71,8 +79,12 @@ func TestLists(t *testing.T) {
 	for _, tt := range listed {
 		for _, list := range []string{"allow", "deny"} {
 			for _, header := range []string{"X-Forwarded-For", "Forwarded"} {
-				text := fmt.Sprintf("trusted-proxies: [192.0.2.0/24]\nproxy-header: %s\nlimits:\n- name: a\n  key: %s\n  %s: [\"%s\"]\n  config: [{limit: 100, period: 1h}]\n",
-					strings.ToLower(header), tt.key, list, tt.entry)
+				entry := strconv.Quote(tt.entry)
+				if prefix, ok := strings.CutSuffix(tt.entry, "…"); ok {
+					entry = fmt.Sprintf("{prefix: %q}", prefix)
+				}
+				text := fmt.Sprintf("trusted-proxies: [192.0.2.0/24]\nproxy-header: %s\nlimits:\n- name: a\n  key: %s\n  %s: [%s]\n  config: [{limit: 100, period: 1h}]\n",
+					strings.ToLower(header), tt.key, list, entry)
 				f, err := open(text, o)
 				if tt.wrong != "" || err != nil {
 					tt.checkError(t, list, err)
@@ -95,6 +107,7 @@ func (tt listCase) checkListed(t *testing.T, h http.Handler, list, header string
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = "192.0.2.1:4"
 		r.Header.Set("X-User", from.user)
+		r.SetBasicAuth(strings.ToUpper(from.user), "")
 		r.Header.Set("X-Key", "198.51.100.7")           // a key that looks like an address exempts no client
 		r.Header.Set("X-Forwarded-For", "198.51.100.7") // forged by the client
 		r.Header.Set("Forwarded", "for=198.51.100.7")

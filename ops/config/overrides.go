@@ -8,7 +8,8 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/internal/configfile"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // overrideFields are the fields of an override.
@@ -18,7 +19,7 @@ var overrideFields = []string{"value", "config", "overrides"}
 // be keys that keys[0] can return, and the values of overrides nested in them must be keys
 // that keys[1] can return. If there is no keys[1], a nested override is an error.
 func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []overrides.Entry) {
-	lines := map[string]int{}
+	lines := map[entry]int{}
 	for _, n := range d.list(n, "overrides") {
 		o := d.mapping(n, "an override", overrideFields, "value")
 		if o == nil || o["value"] == nil {
@@ -34,16 +35,21 @@ func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []
 			if len(keys) < 2 {
 				d.errorf(nested, "overrides can be nested only once, and only if the key is a list")
 			} else {
-				e.Nested = d.overrides(nested, keys[1:2], path+strings.Join(values, ", ")+" + ")
+				var texts []string
+				for _, v := range values {
+					texts = append(texts, v.String())
+				}
+				e.Nested = d.overrides(nested, keys[1:2], path+strings.Join(texts, ", ")+" + ")
 			}
 		} else if o["config"] == nil {
 			d.errorf(n, "an override has no config")
 		}
 		for _, v := range values {
-			e.Key = v
+			match := keys[0].stored(v)
+			e.Key, e.Prefix, e.All = match.Key, match.Prefix, match.All
 			entries = append(entries, e)
 			if text != "" {
-				d.r.overridden = append(d.r.overridden, fact{"override " + path + v, text, ""})
+				d.r.overridden = append(d.r.overridden, fact{"override " + path + v.String(), text, ""})
 			}
 		}
 	}
@@ -52,21 +58,22 @@ func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []
 
 // overrideValues reads a value or a list of values. lines has the line in which each value
 // came first.
-func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[string]int) (values []string) {
+func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (values []entry) {
 	for _, n := range d.oneOrMore(n, "value") {
-		v := d.text(n, "value")
-		if v == "" {
+		v, ok := d.entry(n, "value")
+		if !ok {
 			continue
 		}
+		v.plain = false
 		if line := lines[v]; line > 0 {
-			d.errorf(n, "two overrides have the value %q; the first is in line %d", v, line)
+			d.errorf(n, "two overrides have the value %v; the first is in line %d", v.quoted(), line)
 			continue
 		}
 		if want := k.insteadOfValue(v); want != "" {
-			d.errorf(n, "value %q is never the key of this rule: %s", v, want)
+			d.errorf(n, "value %v is never the key of this rule: %s", v.quoted(), want)
 			continue
 		}
-		lines[v] = firstToken(n).Position.Line
+		lines[v] = configfile.First(n).Position.Line
 		values = append(values, v)
 	}
 	return values
@@ -74,17 +81,24 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[string]int) (
 
 // insteadOfValue returns what to write instead of v if k never returns the key v, and
 // otherwise "".
-func (k *key) insteadOfValue(v string) string {
-	if v == "*" {
+func (k *key) insteadOfValue(v entry) string {
+	if v.isPrefix && v.text == "" {
 		return ""
 	}
-	if from, key, ok := ipKey(v); ok && k.kind == kindIP {
-		if key != v {
+	if k.kind == kindHashed && !v.isPrefix {
+		return k.parts[0].insteadOfValue(v)
+	}
+	if k.kind == kindIP && !v.isPrefix {
+		from, key, ok := ipKey(v.text, k.net)
+		if !ok {
+			return strings.TrimSuffix(k.instead(v), ", an address or a network")
+		}
+		if key != v.text {
 			return fmt.Sprintf("a request from %s has the key %q", from, key)
 		}
 		return ""
 	}
-	return strings.TrimSuffix(k.instead(newEntry(v)), ", an address or a network")
+	return strings.TrimSuffix(k.instead(v), ", an address or a network")
 }
 
 // ownLimits reads the config of an override into e, and returns the config as text.
@@ -108,9 +122,9 @@ func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
 	return own.limitsText()
 }
 
-// ownLimit reads a limit of an override. A missing field has the value of the replaced
-// limit, as weir.Rule.ForKey describes. If single is true, the override has no other
-// limit.
+// ownLimit reads a limit of an override. If a field is missing, ownLimit takes its value from
+// the replaced limit, as weir.Rule.ForKey describes. If single is true, the override has no
+// other limit.
 func (d *ruleDecoder) ownLimit(n ast.Node, s settings, single bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, "a limit", limitFields, "limit")
@@ -131,13 +145,13 @@ func (d *ruleDecoder) ownLimit(n ast.Node, s settings, single bool) (l limit) {
 			s.algorithm, s.location = calendar, from.location
 		}
 		if s.algorithm == calendar && calendarUnit(f["period"]) == 0 && f["algorithm"] == nil {
-			d.errorf(f["period"], "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.StoredName())
+			d.errorf(f["period"], "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.Label())
 			return l
 		}
 	}
 	l = d.limit(n, "a limit", limitFields, s, single)
 	if from != nil && name == nil {
-		l.Name = from.StoredName()
+		l.Name = from.Label()
 	}
 	return l
 }
@@ -155,7 +169,7 @@ func (d *ruleDecoder) replacedLimit(f fields, name *ast.StringNode, single bool)
 	for i := range d.r.limits {
 		o := &d.r.limits[i]
 		switch {
-		case name != nil && name.Value == o.StoredName(),
+		case name != nil && name.Value == o.Label(),
 			name == nil && f["period"] != nil && o.unit == unit && (unit != 0 || o.Period == period.Period),
 			name == nil && single && len(d.r.limits) == 1:
 			from = o
@@ -181,7 +195,7 @@ func (d *ruleDecoder) otherQuota(n ast.Node, f fields, from *limit) (l limit) {
 	}
 	before := len(d.errs)
 	l = *from
-	l.Name, l.Quota = from.StoredName(), d.atLeast1(f["limit"], "limit")
+	l.Name, l.Quota = from.Label(), d.atLeast1(f["limit"], "limit")
 	if b := f["burst"]; b != nil && isMeter(l) {
 		l.Burst = d.atLeast1(b, "burst")
 	} else if b != nil {

@@ -3,13 +3,14 @@ package config
 import (
 	"fmt"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/test/rounds"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // overridden has overrides of a rule that allows 20 per minute, and the limits that the keys then
@@ -21,11 +22,11 @@ var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"user", "[{value: alice, config: [{name: 1m, limit: 7}, {limit: 5, period: 1s}]}]", "alice", "1m=7,1s=5", ""},
 	{"user", "[{value: alice, config: [{limit: 7, period: day}]}]", "alice", "1m=7", ""},
 	{"user", "[{value: alice, config: unlimited}, {value: mallory, config: denied}]", "alice mallory", " denied", ""},
-	{"user", "[{value: a*, config: [{limit: 7}]}, {value: ali*, config: [{limit: 8}]}, {value: alice, config: [{limit: 9}]}]", "alf alic alice", "1m=7 1m=8 1m=9", ""},
-	{"user", "[{value: '*', config: [{limit: 7}]}]", "alice", "1m=7", ""},
-	{"ip", "[{value: 192.0.2.1, config: [{limit: 7}]}, {value: 198.51.*, config: [{limit: 8}]}, {value: '2001:db8:1:2::/64', config: [{limit: 9}]}]", "192.0.2.1 198.51.100.7 2001:db8:1:2::/64", "1m=7 1m=8 1m=9", ""},
+	{"user", "[{value: {prefix: a}, config: [{limit: 7}]}, {value: {prefix: ali}, config: [{limit: 8}]}, {value: alice, config: [{limit: 9}]}]", "alf alic alice", "1m=7 1m=8 1m=9", ""},
+	{"user", "[{value: {prefix: \"\"}, config: [{limit: 7}]}]", "alice", "1m=7", ""},
+	{"ip", "[{value: 192.0.2.1, config: [{limit: 7}]}, {value: {prefix: 198.51.}, config: [{limit: 8}]}, {value: '2001:db8:1:2::/64', config: [{limit: 9}]}]", "192.0.2.1 198.51.100.7 2001:db8:1:2::/64", "1m=7 1m=8 1m=9", ""},
 	{"[user, method]", "[{value: alice, config: [{limit: 7}], overrides: [{value: POST, config: [{limit: 3}]}]}]", "5:alice,3:GET, 5:alice,4:POST, 3:bob,3:GET,", "1m=7 1m=3 1m=20", ""},
-	{"[user, method]", "[{value: '*', overrides: [{value: POST, config: [{limit: 3}]}]}]", "5:alice,3:GET, 5:alice,4:POST,", "1m=20 1m=3", ""},
+	{"[user, method]", "[{value: {prefix: \"\"}, overrides: [{value: POST, config: [{limit: 3}]}]}]", "5:alice,3:GET, 5:alice,4:POST,", "1m=20 1m=3", ""},
 	{"{first-of: [user, ip]}", "[{value: '0:alice', config: [{limit: 7}]}]", "0:alice 1:alice", "1m=7 1m=20", ""},
 
 	{"user", "[{value: alice, config: [{limit: 7}]}, {value: [bob, alice], config: denied}]", "", "", `two overrides have the value "alice"; the first is in line 5`},
@@ -44,6 +45,14 @@ var overridden = []struct{ key, overrides, keys, want, wrong string }{
 	{"ip", "[{value: 10.0.0.0/8, config: denied}]", "", "", `a request from 10.0.0.0 has the key "10.0.0.0"`},
 	{"ip", "[{value: '2001:db8::1', config: denied}]", "", "", `has the key "2001:db8::/64"`},
 	{"ip", "[{value: alice, config: denied}]", "", "", "want an address"},
+	{"user", "[{value: al*, config: denied}]", "", "", `"al*" ends with an asterisk: write {prefix: "al"} for all keys with this prefix, or {key: "al*"} for this key alone`},
+	{"user", "[{value: {key: a, prefix: b}, config: denied}]", "", "", "want one field in it, key or prefix"},
+	{"user", "[{value: {key: 'al*'}, config: denied}]", "alice al*", "1m=20 denied", ""},
+	{"user", "[{value: {key: '*'}, config: denied}, {value: 0.0.0.0/1, config: denied}]", "alice 192.0.2.1 * 0.0.0.0/1", "1m=20 1m=20 denied denied", ""},
+	{"hashed:user", "[{value: {prefix: al}, config: denied}]", "", "", "its keys are hashed, so it has none with a prefix; want a whole key"},
+	{"hashed:ip", "[{value: alice, config: denied}]", "", "", "want an address"},
+	{"ip:24/48", "[{value: 192.0.2.1, config: denied}]", "", "", `a request from 192.0.2.1 has the key "192.0.2.0/24"`},
+	{"ip:24/48", "[{value: 192.0.2.0/24, config: denied}, {value: '2001:db8:1::/48', config: [{limit: 7}]}]", "192.0.2.0/24 2001:db8:1::/48", "denied 1m=7", ""},
 	{"user", "[]", "", "", "overrides is an empty list"},
 	{"user", "{alice: 5}", "", "", "overrides is a mapping; want a list"},
 	{"user", `[{value: "", config: denied}]`, "", "", "value is an empty string"},
@@ -121,6 +130,97 @@ func TestReloadOfOverrides(t *testing.T) {
 	}
 }
 
+// TestNetworks: a client with a whole /48, or a /24, cannot escape a limit under a key of that size, behind
+// a proxy of either kind and without one.
+func TestNetworks(t *testing.T) {
+	for _, header := range []string{"", "X-Forwarded-For", "Forwarded"} {
+		text := "limits: [{name: a, key: 'ip:24/48', config: [{limit: 5, period: 1h}]}]"
+		if header != "" {
+			text = "trusted-proxies: [203.0.113.7]\nproxy-header: " + strings.ToLower(header) + "\n" + text
+		}
+		f, err := open(text, testOptions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := f.Handler("a")(ok)
+		for _, format := range []string{"2001:db8:1:%x::1", "192.0.2.%d"} {
+			admitted := 0
+			for i := range 200 {
+				client := fmt.Sprintf(format, i)
+				r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+				r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(client), 4711).String()
+				switch header {
+				case "X-Forwarded-For":
+					r.RemoteAddr = "203.0.113.7:4711"
+					r.Header.Set(header, client)
+				case "Forwarded":
+					r.RemoteAddr = "203.0.113.7:4711"
+					if strings.Contains(client, ":") {
+						client = `"[` + client + `]"`
+					}
+					r.Header.Set(header, "for="+client)
+				}
+				if h.ServeHTTP(w, r); w.Code == 200 {
+					admitted++
+				}
+			}
+			if admitted != 5 {
+				t.Errorf("%q, %s: %d of 200 networks admitted, want 5", header, format, admitted)
+			}
+		}
+	}
+	for key, want := range map[string]string{
+		"ip:33/48": "such as ip:32/48", "ip:24": "such as ip:32/48", "ip:0/48": "such as ip:32/48", "ip:24/129": "such as ip:32/48", "ip:a/b": "such as ip:32/48",
+	} {
+		if _, err := open("limits: [{name: a, key: '"+key+"', config: [{limit: 5, period: 1h}]}]", testOptions); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("key %s: got %v, want %s", key, err, want)
+		}
+	}
+}
+
+// TestHashedKeys: a file can hash keys. The store sees only the digest; lists and overrides have the name.
+func TestHashedKeys(t *testing.T) {
+	var charged []string
+	o := testOptions
+	o.Limiter.Observe = func(e weir.Event) {
+		for _, c := range e.Transaction.Charges {
+			charged = append(charged, c.Key)
+		}
+	}
+	for _, key := range []string{"hashed:user", "{hashed: user}", "'hashed:header:X-User'", "{hashed: {header: X-User}}"} {
+		charged = nil
+		f, err := open("limits:\n- name: a\n  key: "+key+"\n  deny: [mallory]\n  overrides: [{value: alice, config: [{limit: 2}]}]\n  config: [{limit: 1, period: 1h}]\n", o)
+		if err != nil {
+			t.Errorf("key %s: %v", key, err)
+			continue
+		}
+		got := ""
+		for _, user := range []string{"alice", "alice", "alice", "bob", "bob", "mallory"} {
+			r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+			r.Header.Set("X-User", user)
+			f.Handler("a")(ok).ServeHTTP(w, r)
+			got += fmt.Sprint(w.Code, " ")
+		}
+		if got != "200 200 429 200 429 429 " {
+			t.Errorf("key %s: got %s", key, got)
+		}
+		if want := weir.HashedKey(o.Secret, "alice"); len(charged) != 5 || charged[0] != want {
+			t.Errorf("key %s: charged %q, want %q first", key, charged, want)
+		}
+		if reads := fmt.Sprint(f.Reads("a")); reads != "[user]" && reads != "[header:X-User]" {
+			t.Errorf("key %s reads %s", key, reads)
+		}
+	}
+	o.Secret = nil
+	if _, err := open("limits: [{name: a, key: 'hashed:ip', config: [{limit: 1, period: 1h}]}]", o); err == nil || !strings.Contains(err.Error(), "a hashed key needs a secret") {
+		t.Errorf("without a secret: got %v", err)
+	}
+	o.Secret = []byte("short")
+	if _, err := open("limits: [{name: a, config: [{limit: 1, period: 1h}]}]", o); err == nil || !strings.Contains(err.Error(), "Options.Secret has 5 bytes; want at least 16") {
+		t.Errorf("a short secret: got %v", err)
+	}
+}
+
 // TestManyOverrides: a file with a megabyte of overrides is loaded, or with a quarter of it
 // without WEIR_LONG.
 func TestManyOverrides(t *testing.T) {
@@ -149,7 +249,7 @@ func TestLiveNetworks(t *testing.T) {
 		h.ServeHTTP(w, r)
 		return w.Code
 	}
-	must(t, live.Set(t.Context(), "a", overrides.Entry{Key: "192.0.2.0/24", Denied: true}, 0, ""))
+	must(t, live.Set(t.Context(), "a", overrides.Entry{Network: netip.MustParsePrefix("192.0.2.0/24"), Denied: true}, 0, ""))
 	got := fmt.Sprint(from("192.0.2.7"), from("192.0.3.7"), from("203.0.113.7"))
 	p.mustWrite(t, "limits: [{name: a, key: 'header:X', config: [{limit: 50, period: 1h}]}]")
 	got += fmt.Sprint(" ", from("192.0.2.7"), from("192.0.3.7"), from("203.0.113.7"))

@@ -1,11 +1,16 @@
 package config
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -244,8 +249,8 @@ func TestReloadOfListsAndPenalties(t *testing.T) {
 	for i, step := range []struct{ text, key, want string }{
 		{plain, "alice", "200 "},
 		{plain, "alice", "429 3600"},
-		{with("allow: [ali*]"), "alice", "200 "},
-		{with("allow: [ali*]"), "bob", "200 "},
+		{with("allow: [{prefix: ali}]"), "alice", "200 "},
+		{with("allow: [{prefix: ali}]"), "bob", "200 "},
 		{with("deny: [bob]"), "bob", "429 "},
 		{plain, "bob", "429 3600"},
 		{with(penalty), "bob", "429 3600"},
@@ -510,6 +515,29 @@ func (p *page) mustNotLoad(t *testing.T, text string) {
 	}
 }
 
+// TestReloadIsNoConflict: a reload that changes a limit, or its algorithm, logs no warning about two
+// Limiters with one rule, because the new one replaces the old one. A second File does.
+func TestReloadIsNoConflict(t *testing.T) {
+	var log weirtest.Log
+	o := Options{Limiter: weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
+	p := newPage(t, limitOf(1), o)
+	h := p.Handler("a")(ok)
+	p.mustWrite(t, limitOf(2))
+	p.mustWrite(t, strings.Replace(limitOf(2), "limit:", "algorithm: fixed-window, limit:", 1))
+	if get(h); log.String() != "" {
+		t.Errorf("got the log %q, want none", log.String())
+	}
+	fsys := fstest.MapFS{"b.yaml": {Data: []byte(limitOf(7))}}
+	other, err := Open("b.yaml", p.store, Options{FS: fsys, Limiter: o.Limiter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Handler("a")
+	if !strings.Contains(log.String(), "rule of one name in two Limiters over one store") {
+		t.Errorf("two files with one rule: got the log %q", log.String())
+	}
+}
+
 func TestReloadLeaksNothing(t *testing.T) {
 	p := newPage(t, limitOf(1), Options{})
 	h := p.Handler("a")(ok)
@@ -548,7 +576,11 @@ func TestHandlerAllocs(t *testing.T) {
 	count := func(h http.Handler) float64 {
 		r := httptest.NewRequest("GET", "/", nil)
 		w := httptest.NewRecorder()
-		return testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) })
+		var n float64
+		synctest.Test(t, func(*testing.T) { // both at the same time, as in TestHandlerAllocates of weir
+			n = testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) })
+		})
+		return n
 	}
 	if got, want := count(p.Handler("a")(ok)), count(l.Handler(ok)); got > want {
 		t.Errorf("%v allocations, a Limiter has %v", got, want)
@@ -623,5 +655,232 @@ func TestLoaded(t *testing.T) {
 				t.Errorf("%q: got %s, want %s", step.text, got, step.changed)
 			}
 		}
+	})
+}
+
+// A recorder is a slog.Handler that sends the text of each record to a channel.
+type recorder chan string
+
+func (r recorder) Enabled(context.Context, slog.Level) bool { return true }
+func (r recorder) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r recorder) WithGroup(string) slog.Handler            { return r }
+func (r recorder) Handle(_ context.Context, rec slog.Record) error {
+	s := rec.Message
+	rec.Attrs(func(a slog.Attr) bool {
+		s += fmt.Sprintf(" %s=%v", a.Key, a.Value)
+		return true
+	})
+	r <- s
+	return nil
+}
+
+// A watched is a File for which Watch runs until the test ends.
+type watched struct {
+	*File
+	t       *testing.T
+	records recorder
+}
+
+// watch runs f in a bubble, in which the time between two looks at the files takes no time.
+func watch(t *testing.T, path string, fsys fs.FS, f func(t *testing.T, w *watched)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{t: t, records: make(recorder, 100)}
+		var err error
+		w.File, err = Open(path, memstore.New(memstore.Options{}),
+			Options{FS: fsys, Limiter: weir.Options{Logger: slog.New(w.records)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.Watch(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("Watch returned %v", err)
+			}
+		}()
+		f(t, w)
+	})
+}
+
+// wait returns when a record with that text was logged.
+func (w *watched) wait(text string) {
+	w.t.Helper()
+	deadline := time.After(3 * lookEvery)
+	for {
+		select {
+		case r := <-w.records:
+			if strings.Contains(r, text) {
+				return
+			}
+			w.t.Logf("skipped: %s", r)
+		case <-deadline:
+			w.t.Fatalf("no record with %q", text)
+		}
+	}
+}
+
+func (w *watched) waitChange(from, to int) {
+	w.t.Helper()
+	w.wait(fmt.Sprintf("from=%d per 1h to=%d per 1h", from, to))
+	if got := w.Rules()[0].Limits[0].Quota; got != int64(to) {
+		w.t.Errorf("the limit is %d, want %d", got, to)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	write := func(t *testing.T, path string, n int) {
+		t.Helper()
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(limitOf(n)), 0o644))
+	}
+	link := func(t *testing.T, target, path string) { // atomically, as ln -sfT does
+		t.Helper()
+		if runtime.GOOS == "windows" {
+			t.Skip("Windows cannot replace a link to a directory")
+		}
+		must(t, os.Symlink(target, path+".tmp"))
+		must(t, os.Rename(path+".tmp", path))
+	}
+	// Each case creates a file with a limit of 1, and changes the limit to 2 and to 3.
+	for _, tt := range []struct {
+		name   string
+		path   string
+		create func(t *testing.T, dir string)
+		change func(t *testing.T, dir string, n int)
+	}{
+		{"in place", "r.yaml",
+			func(t *testing.T, dir string) { write(t, dir+"/r.yaml", 1) },
+			func(t *testing.T, dir string, n int) { write(t, dir+"/r.yaml", n) },
+		},
+		{"renamed over, as editors do", "r.yaml",
+			func(t *testing.T, dir string) { write(t, dir+"/r.yaml", 1) },
+			func(t *testing.T, dir string, n int) {
+				write(t, dir+"/r.yaml~", n)
+				must(t, os.Rename(dir+"/r.yaml~", dir+"/r.yaml"))
+			},
+		},
+		{"removed and made again", "r.yaml",
+			func(t *testing.T, dir string) { write(t, dir+"/r.yaml", 1) },
+			func(t *testing.T, dir string, n int) {
+				must(t, os.Remove(dir+"/r.yaml"))
+				write(t, dir+"/r.yaml", n)
+			},
+		},
+		{"a ConfigMap of Kubernetes", "etc/r.yaml",
+			func(t *testing.T, dir string) {
+				write(t, dir+"/etc/..1/r.yaml", 1)
+				link(t, "..1", dir+"/etc/..data")
+				link(t, "..data/r.yaml", dir+"/etc/r.yaml")
+			},
+			func(t *testing.T, dir string, n int) {
+				write(t, fmt.Sprintf("%s/etc/..%d/r.yaml", dir, n), n)
+				link(t, fmt.Sprintf("..%d", n), dir+"/etc/..data")
+				must(t, os.RemoveAll(fmt.Sprintf("%s/etc/..%d", dir, n-1)))
+			},
+		},
+		{"a link to the directory", "current/conf/r.yaml",
+			func(t *testing.T, dir string) {
+				write(t, dir+"/releases/1/conf/r.yaml", 1)
+				link(t, dir+"/releases/1", dir+"/current")
+			},
+			func(t *testing.T, dir string, n int) {
+				write(t, fmt.Sprintf("%s/releases/%d/conf/r.yaml", dir, n), n)
+				link(t, fmt.Sprintf("%s/releases/%d", dir, n), dir+"/current")
+			},
+		},
+		{"what a link leads to", "r.yaml",
+			func(t *testing.T, dir string) {
+				write(t, dir+"/other/r.yaml", 1)
+				link(t, "other/r.yaml", dir+"/r.yaml")
+			},
+			func(t *testing.T, dir string, n int) { write(t, dir+"/other/r.yaml", n) },
+		},
+		{"the directory removed and made again", "conf/r.yaml",
+			func(t *testing.T, dir string) { write(t, dir+"/conf/r.yaml", 1) },
+			func(t *testing.T, dir string, n int) {
+				must(t, os.RemoveAll(dir+"/conf"))
+				write(t, dir+"/conf/r.yaml", n)
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			tt.create(t, dir)
+			watch(t, filepath.Join(dir, tt.path), nil, func(t *testing.T, w *watched) {
+				for n := 2; n <= 3; n++ {
+					tt.change(t, dir, n)
+					w.waitChange(n-1, n)
+				}
+			})
+		})
+	}
+}
+
+// TestWatchMistake: Watch logs each error of a file, and loads the next file without a
+// error. It ignores changes of other files in the directory.
+func TestWatchMistake(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.yaml")
+	must(t, os.WriteFile(path, []byte(limitOf(1)), 0o644))
+	watch(t, path, nil, func(t *testing.T, w *watched) {
+		must(t, os.WriteFile(path, []byte("limits: [{name: a, config: [{limit: 0, period: x}]}]"), 0o644))
+		w.wait("r.yaml:1:37: limit is 0")
+		w.wait("r.yaml:1:48: period is \"x\"")
+		must(t, os.WriteFile(path+".log", []byte("noise"), 0o644))
+		must(t, os.Remove(path))
+		w.wait("rules not reloaded err=config: open")
+		must(t, os.WriteFile(path, []byte(limitOf(2)), 0o644))
+		w.waitChange(1, 2)
+	})
+}
+
+// TestWatchCut: if a program cuts the file at the end of a line, the rest is a valid file
+// with fewer rules. The log then says which rules and limits were removed, and no line has
+// an empty value.
+func TestWatchCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.yaml")
+	const first = "limits:\n- name: a\n  config:\n  - {limit: 10, period: 1h}\n"
+	must(t, os.WriteFile(path, []byte(first+"  - {limit: 1, period: 3s}\n- {name: b, config: [{limit: 5, period: 3s}]}\n"), 0o644))
+	watch(t, path, nil, func(t *testing.T, w *watched) {
+		must(t, os.WriteFile(path, []byte(first), 0o644))
+		w.wait("config: rule changed rule=a part=limit 3s (gcra) from=1 per 3s lost=true")
+		w.wait("config: rule removed rule=b limits=5 per 3s lost=true")
+		must(t, os.WriteFile(path, []byte(strings.Replace(first, "1h}", "1h}\n  - {limit: 1, period: 3s}", 1)), 0o644))
+		w.wait("config: rule changed rule=a part=limit 3s (gcra) to=1 per 3s")
+	})
+}
+
+// TestWatchWriting: a file that changes from one look to the next is not loaded before it has stayed
+// the same.
+func TestWatchWriting(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.yaml")
+	must(t, os.WriteFile(path, []byte(limitOf(1)), 0o644))
+	watch(t, path, nil, func(t *testing.T, w *watched) {
+		for n := 2; n < 10; n++ {
+			must(t, os.WriteFile(path, []byte(limitOf(n)), 0o644))
+			time.Sleep(lookEvery * 2 / 5)
+			synctest.Wait()
+			if got := w.Rules()[0].Limits[0].Quota; got != 1 {
+				t.Errorf("after %d changes, the limit is %d, want 1", n-1, got)
+			}
+		}
+		w.waitChange(1, 9)
+	})
+}
+
+func TestWatchFS(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(dir+"/r.yaml", []byte(limitOf(1)), 0o644))
+	watch(t, "r.yaml", os.DirFS(dir), func(t *testing.T, w *watched) {
+		must(t, os.WriteFile(dir+"/r.yaml", []byte(limitOf(2)), 0o644))
+		w.waitChange(1, 2)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,13 +15,16 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/configfile"
 )
 
 // The fields of each mapping, in the order in which messages list them.
 var (
-	fileFields     = []string{"trusted-proxies", "proxy-header", "free-preflights", "key", "algorithm", "timezone", "headers", "limits", "include"}
+	fileFields = []string{"trusted-proxies", "proxy-header", "free-preflights", "key", "algorithm", "timezone",
+		"headers", "limits", "include"}
 	includedFields = []string{"key", "algorithm", "timezone", "headers", "limits"}
-	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit", "settle", "enforce",
+	ruleFields     = []string{"name", "key", "no-key", "algorithm", "burst", "timezone", "headers", "cost", "unit",
+		"class", "headroom", "settle", "enforce", "private",
 		"allow", "deny", "penalty", "status", "retry-jitter", "config", "overrides"}
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
@@ -31,8 +35,15 @@ const (
 	denied    = "denied"
 )
 
-// settles are the values of settle.
-var settles = []string{"reserved", "used"}
+// settles are the words that settle may be instead of a list of statuses.
+var settles = []string{"reserved", "used", "failed"}
+
+// A settle says what requests cost in the end.
+type settle struct {
+	text     string // "" for reserved, which is the default
+	fn       func(weir.Outcome) int64
+	byStatus bool
+}
 
 // A rule is a weir.Rule and the parts of the file that it was made from.
 type rule struct {
@@ -41,13 +52,14 @@ type rule struct {
 	limits      []limit
 	word        string // unlimited or denied, instead of limits
 	key         key
+	class       key
 	cost        cost
 	allow, deny keyList
 	penalty     *penalty
 	overridden  []fact // its overrides
 
 	freePreflight bool // as in every rule of the file
-	settle        int  // one of settles
+	settle        settle
 }
 
 // A decoder reads the rules of one file, and those of the files that it includes.
@@ -114,7 +126,7 @@ func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 		if place := places[r.Name]; place != "" {
 			d.errorf(n, "two rules are named %q; the first is in %s", r.Name, strings.TrimPrefix(place, d.path+" "))
 		} else if r.Name != "" {
-			places[r.Name] = fmt.Sprintf("%s line %d", d.path, firstToken(n).Position.Line)
+			places[r.Name] = fmt.Sprintf("%s line %d", d.path, configfile.First(n).Position.Line)
 		}
 		rules = append(rules, r)
 	}
@@ -194,19 +206,17 @@ func (d *ruleDecoder) parts() {
 	r.cost = cost{n: 1, text: "1"}
 	set(f, "cost", &r.cost, d.cost)
 	r.Cost = r.cost.fn
-	if r.freePreflight {
-		r.Cost = weir.FreePreflight(r.Cost)
-	}
+	r.FreePreflights = r.freePreflight
 	if r.cost.text == contentLength {
 		r.Unit = "content-bytes"
 	}
 	set(f, "unit", &r.Unit, d.text)
 	d.valid(f["unit"], weir.Rule{Unit: r.Unit})
-	set(f, "settle", &r.settle, func(n ast.Node, what string) int { return max(0, d.choice(n, what, settles)) })
-	if settles[r.settle] == "used" {
-		r.Settle = weir.ChargeUsed
-	}
+	d.classes()
+	set(f, "settle", &r.settle, d.settle)
+	r.Settle = r.settle.fn
 	set(f, "enforce", &r.Enforce, d.enforcement)
+	set(f, "private", &r.Private, d.boolean)
 	set(f, "allow", &r.allow, d.keyList)
 	set(f, "deny", &r.deny, d.keyList)
 	set(f, "penalty", &r.penalty, d.penalty)
@@ -217,6 +227,85 @@ func (d *ruleDecoder) parts() {
 	d.valid(f["status"], weir.Rule{Status: r.Status})
 	set(f, "retry-jitter", &r.RetryJitter, d.duration)
 	d.valid(f["retry-jitter"], weir.Rule{RetryJitter: r.RetryJitter})
+}
+
+// classes reads the fields class and headroom.
+func (d *ruleDecoder) classes() {
+	r, class, headroom := &d.r, d.f["class"], d.f["headroom"]
+	if s, ok := class.(*ast.StringNode); ok && s.Value == urgency {
+		r.class = key{fn: weir.ByUrgency(), text: "header:Priority"}
+	} else if class != nil {
+		r.class = d.key(class, "class")
+	}
+	r.Class = r.class.fn
+	if headroom != nil {
+		r.Headroom = d.headroom(headroom)
+	}
+	if class == nil && headroom != nil {
+		d.errorf(headroom, "headroom needs a class, and the rule has none")
+	} else if class != nil && headroom == nil {
+		d.errorf(class, "class needs a headroom, and the rule has none")
+	}
+}
+
+// headroom reads a mapping of classes to percentages.
+func (d *source) headroom(n ast.Node) map[string]int {
+	m, ok := n.(*ast.MappingNode)
+	if !ok || len(m.Values) == 0 {
+		d.wrongType(n, "headroom", "a mapping of classes to percentages, such as {batch: 30%}")
+		return nil
+	}
+	headroom := map[string]int{}
+	for _, v := range m.Values {
+		class := configfile.First(v.Key).Value
+		digits, ok := "", false
+		if s, isText := v.Value.(*ast.StringNode); isText {
+			digits, ok = strings.CutSuffix(s.Value, "%")
+		}
+		percent, err := strconv.ParseUint(digits, 10, 8)
+		switch {
+		case headroom[class] != 0:
+			d.errorf(v, "headroom has the class %s twice", class)
+		case !ok || err != nil || percent < 1 || percent > 99:
+			d.errorf(v.Value, "headroom of class %s is %s; want a percentage of each limit, 1%% to 99%%", class, describe(v.Value))
+		}
+		headroom[class] = max(1, int(percent))
+	}
+	return headroom
+}
+
+// settle reads a word, or a list of the statuses of responses whose requests are charged.
+func (d *source) settle(n ast.Node, what string) settle {
+	if _, isList := n.(*ast.SequenceNode); !isList {
+		switch d.choice(n, what, settles) {
+		case 1:
+			return settle{"used", weir.ChargeUsed, false}
+		case 2:
+			return settle{"failed", chargeFailed, true}
+		}
+		return settle{}
+	}
+	var statuses []int
+	var texts []string
+	for _, n := range d.list(n, what) {
+		status := d.atLeast1(n, what)
+		if status != 0 && (status < 200 || status > 599) {
+			d.errorf(n, "%s is %d; want a status from 200 to 599", what, status)
+		}
+		statuses, texts = append(statuses, int(status)), append(texts, strconv.FormatInt(status, 10))
+	}
+	if len(statuses) == 0 {
+		return settle{} // list has added an error
+	}
+	return settle{strings.Join(texts, ", "), weir.ChargeOnly(statuses...), true}
+}
+
+// chargeFailed is a Settle function like those of weir.ChargeOnly, for all statuses of 400 or more.
+func chargeFailed(o weir.Outcome) int64 {
+	if o.Panicked || o.HungUp || o.Status >= 400 {
+		return o.Cost
+	}
+	return 0
 }
 
 // limits reads the config of the rule and returns the nodes of its limits: none if the config
@@ -259,7 +348,8 @@ func (d *ruleDecoder) policies() {
 		table, network = live.Of(r.Name, table), live.DenyFrom(r.Name, d.clientAddr())
 	}
 	r.ForKey = weir.When(r.allow.hasKey, weir.Allowed(), weir.When(r.deny.hasKey, weir.Denied(), table, all))
-	r.Policy = weir.When(r.allow.hasAddr, weir.Allowed(), weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
+	r.Policy = weir.When(r.allow.hasAddr, weir.Allowed(),
+		weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
 // valid adds the error of a part of a rule, which n has.
@@ -299,4 +389,5 @@ func (d *decoder) headers(n ast.Node, what string) headers.Dialect {
 }
 
 // dialects are the names of the bits of headers.Dialect, from the lowest.
-var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter", "none", "exposed"}
+var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter",
+	"none", "exposed"}

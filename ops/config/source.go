@@ -7,16 +7,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
-	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 
-	"github.com/seed83679106/weir/internal/nesting"
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/configfile"
 )
 
 // A source is one file. It reads nodes of YAML and collects the errors in them. The value
@@ -42,7 +40,7 @@ func set[T any](f fields, name string, to *T, read func(n ast.Node, what string)
 // errorf adds an error at the place of n.
 func (d *source) errorf(n ast.Node, format string, args ...any) {
 	line, column := 1, 1
-	if t := firstToken(n); t != nil && t.Position != nil {
+	if t := configfile.First(n); t != nil && t.Position != nil {
 		line, column = t.Position.Line, t.Position.Column
 	}
 	d.add(line, column, fmt.Sprintf(format, args...))
@@ -69,22 +67,6 @@ func (d *source) add(line, column int, text string) {
 	d.errs = append(d.errs, &Error{d.path, max(1, line), max(1, column), text})
 }
 
-// firstToken returns the first token of a node. GetToken of a mapping would return
-// its first colon.
-func firstToken(n ast.Node) *token.Token {
-	switch v := n.(type) {
-	case nil:
-		return nil
-	case *ast.MappingNode:
-		if !v.IsFlowStyle && len(v.Values) > 0 {
-			return firstToken(v.Values[0].Key)
-		}
-	case *ast.MappingValueNode:
-		return firstToken(v.Key)
-	}
-	return n.GetToken()
-}
-
 const theFile = "the file" // in messages
 
 // parseFile reads the fields of a file. known are the fields that it may have.
@@ -105,21 +87,15 @@ func (d *source) parse(data []byte) ast.Node {
 		d.errorf(nil, "the file is larger than %d KiB", MaxSize>>10)
 		return nil
 	}
-	data = bytes.TrimPrefix(data, []byte("\ufeff"))
-	for i, line := range bytes.Split(data, []byte("\n")) {
-		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
-			d.add(i+1, 1, "the line is not UTF-8 text")
-			return nil
-		}
-	}
-	tokens := lexer.Tokenize(string(data))
-	if t := nesting.TooDeep(tokens, maxDepth); t != nil {
-		d.add(t.Position.Line, t.Position.Column, "nested too deeply")
+	tokens, fault := configfile.Tokens(bytes.TrimPrefix(data, []byte("\ufeff")), maxDepth)
+	if fault != nil {
+		d.add(fault.Line, fault.Column, fault.Text)
 		return nil
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		d.syntaxError(err)
+		f := configfile.FaultOf(err)
+		d.add(f.Line, f.Column, "not YAML: "+f.Text)
 		return nil
 	}
 	switch docs := file.Docs; {
@@ -131,19 +107,6 @@ func (d *source) parse(data []byte) ast.Node {
 		return nil
 	}
 	return file.Docs[0].Body
-}
-
-// syntaxError adds an error of the parser.
-func (d *source) syntaxError(err error) {
-	line, column, text := 1, 1, err.Error()
-	var syntax yaml.Error
-	if errors.As(err, &syntax) {
-		text = syntax.GetMessage()
-		if t := syntax.GetToken(); t != nil && t.Position != nil {
-			line, column = t.Position.Line, t.Position.Column
-		}
-	}
-	d.add(line, column, "not YAML: "+text)
 }
 
 // maxDepth is how deep lists and mappings in one line may be nested.
@@ -161,7 +124,7 @@ func (d *source) mapping(n ast.Node, what string, known []string, required ...st
 	}
 	f, lines := fields{}, map[string]int{}
 	for _, v := range m.Values {
-		name, key := "", firstToken(v.Key)
+		name, key := "", configfile.First(v.Key)
 		if key != nil {
 			name = key.Value
 		}
@@ -194,7 +157,8 @@ func (d *source) mapping(n ast.Node, what string, known []string, required ...st
 func suggestField(name string, known []string) string {
 	for _, s := range [][2]string{
 		{"quota", "limit"}, {"max", "limit"}, {"requests", "limit"}, {"window", "period"}, {"interval", "period"},
-		{"rules", "limits"}, {"limits", "config"}, {"dialect", "headers"}, {"trusted", "trusted-proxies"}, {"zone", "timezone"},
+		{"rules", "limits"}, {"limits", "config"}, {"dialect", "headers"}, {"trusted", "trusted-proxies"},
+		{"zone", "timezone"},
 	} {
 		if s[0] == name && slices.Contains(known, s[1]) {
 			return "; did you mean " + s[1] + "?"
@@ -280,4 +244,136 @@ func describe(n ast.Node) string {
 		return "empty"
 	}
 	return "something else"
+}
+
+// atLeast1 returns a whole number of at least 1. It must be decimal without leading
+// zeros: versions of YAML disagree about 010.
+func (d *source) atLeast1(n ast.Node, what string) int64 {
+	switch n.(type) {
+	case *ast.IntegerNode:
+	case *ast.FloatNode:
+		d.errorf(n, "%s is %s; want a whole number", what, n.GetToken().Value)
+		return 0
+	default:
+		d.wrongType(n, what, "a whole number")
+		return 0
+	}
+	s := n.GetToken().Value
+	v, err := strconv.ParseInt(s, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange):
+		d.errorf(n, "%s %s is too large", what, s)
+		return 0
+	case err != nil, strings.HasPrefix(strings.TrimLeft(s, "+-"), "0") && v != 0:
+		d.errorf(n, "%s is %s; want decimal digits", what, s)
+		return 0
+	case v < 1:
+		d.errorf(n, "%s is %d; want at least 1", what, v)
+		return 0
+	}
+	return v
+}
+
+// duration returns a duration. It is written as a number of seconds, or as for
+// time.ParseDuration, with weeks and days in front: 1w2d3h.
+func (d *source) duration(n ast.Node, what string) time.Duration {
+	switch n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
+	default:
+		d.wrongType(n, what, "seconds, or a duration such as 60s, 1m or 1d")
+		return 0
+	}
+	s := n.GetToken().Value
+	v, ok := parseDuration(s)
+	switch {
+	case !ok && what == "period":
+		d.errorf(n, "%s is %q; want seconds, or a duration such as 60s, 1m or 1d, or day, week or month", what, s)
+	case !ok:
+		d.errorf(n, "%s is %q; want seconds, or a duration such as 60s, 1m or 1d", what, s)
+	case v <= 0:
+		d.errorf(n, "%s is %s; want more than 0", what, s)
+	case v < time.Microsecond, v%time.Microsecond != 0:
+		d.errorf(n, "%s is %s; want whole microseconds", what, s)
+	}
+	return v
+}
+
+// parseDuration reads a duration as source.duration describes it. ok is false if s is no
+// duration, or one that is too long for a time.Duration.
+func parseDuration(s string) (total time.Duration, ok bool) {
+	for _, u := range []struct {
+		name string
+		d    time.Duration
+	}{{"w", 7 * 24 * time.Hour}, {"d", 24 * time.Hour}} {
+		digits, rest, found := strings.Cut(s, u.name)
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 63)
+		if err != nil || n > uint64((1<<63-1-total)/u.d) {
+			return 0, false
+		}
+		total += time.Duration(n) * u.d
+		if s = rest; s == "" {
+			return total, true
+		}
+	}
+	if total == 0 && strings.Trim(s, "+-.0123456789") == "" {
+		s += "s"
+	}
+	d, err := time.ParseDuration(s)
+	return total + d, err == nil && total+d >= total == (d >= 0)
+}
+
+// boolean reads true or false.
+func (d *source) boolean(n ast.Node, what string) bool {
+	b, ok := n.(*ast.BoolNode)
+	if !ok {
+		d.wrongType(n, what, "true or false")
+		return false
+	}
+	return b.Value
+}
+
+// enforcement reads a percentage of keys.
+func (d *source) enforcement(n ast.Node, what string) weir.Enforcement {
+	if v, ok := n.(*ast.StringNode); ok {
+		if digits, ok := strings.CutSuffix(v.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
+			if percent, err := strconv.ParseFloat(digits, 64); err == nil && percent <= 100 {
+				return weir.Percent(percent)
+			}
+		}
+	}
+	d.errorf(n, "%s is %s; want a percentage of the keys, 0%% to 100%%", what, describe(n))
+	return weir.Enforcement{}
+}
+
+// An Error describes a single error in a rules file. The error returned by Open or Reload wraps at
+// most 100 Errors, in the order in which they occur in the file. The text of that error has a line
+// for each Error.
+type Error struct {
+	Path         string
+	Line, Column int // both from 1; Column counts characters
+	Text         string
+}
+
+// Error returns a text such as "rules.yaml:3:7: unknown field perid; did you mean period?".
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s:%d:%d: %s", e.Path, e.Line, e.Column, e.Text)
+}
+
+// suggest returns the end of a message about an unknown name: the most similar known name,
+// or all known names if none is similar and they are at most 16.
+func suggest(name string, known []string) string {
+	best := ""
+	if len(name) <= 64 {
+		best = configfile.Nearest(name, known, 1+len(name)/3)
+	}
+	switch {
+	case best != "":
+		return fmt.Sprintf("; did you mean %s?", best)
+	case len(known) > 0 && len(known) <= 24:
+		return "; known are " + strings.Join(known, ", ")
+	}
+	return ""
 }

@@ -2,7 +2,7 @@
 //
 //	table, err := overrides.New(
 //		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},
-//		overrides.Entry{Key: "tenant-a/*", Limits: []quota.Limit{algorithms.GCRA(50, time.Second)}},
+//		overrides.Entry{Prefix: "tenant-a/", Limits: []quota.Limit{algorithms.GCRA(50, time.Second)}},
 //		overrides.Entry{Key: "monitor", Unlimited: true},
 //	)
 //	if err != nil {

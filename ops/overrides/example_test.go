@@ -9,7 +9,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -24,7 +24,7 @@ func byTable(table *overrides.Table) (*weir.Limiter, error) {
 func Example() {
 	table, err := overrides.New(
 		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}}, // the period and the algorithm of the rule
-		overrides.Entry{Key: "tenant-a/*", Limits: []quota.Limit{{Quota: 50}}},
+		overrides.Entry{Prefix: "tenant-a/", Limits: []quota.Limit{{Quota: 50}}},
 		overrides.Entry{Key: "monitor", Unlimited: true},
 		overrides.Entry{Key: "mallory", Denied: true},
 	)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -20,9 +21,8 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -83,9 +83,20 @@ func (r *replica) ask(user string, want ...int) {
 	}
 }
 
+// match sets Prefix to what precedes an asterisk, or Network or Key.
+func match(e *overrides.Entry, text string) {
+	if network, err := netip.ParsePrefix(text); err == nil {
+		e.Network = network
+	} else if prefix, ok := strings.CutSuffix(text, "*"); ok {
+		e.Prefix = prefix
+	} else {
+		e.Key = text
+	}
+}
+
 func (r *replica) set(key string, e overrides.Entry, d time.Duration) {
 	r.t.Helper()
-	e.Key = key
+	match(&e, key)
 	if err := r.Set(context.Background(), "api", e, d, "ticket 7"); err != nil {
 		r.t.Fatal(err)
 	}
@@ -93,7 +104,9 @@ func (r *replica) set(key string, e overrides.Entry, d time.Duration) {
 
 func (r *replica) remove(key string) {
 	r.t.Helper()
-	if found, err := r.Remove(context.Background(), "api", key); err != nil || !found {
+	var e overrides.Entry
+	match(&e, key)
+	if found, err := r.Remove(context.Background(), "api", e); err != nil || !found {
 		r.t.Fatalf("Remove %.20q: %v, %v", key, found, err)
 	}
 }
@@ -140,13 +153,13 @@ func TestLiveLife(t *testing.T) {
 		r.set("c*", overrides.Entry{Limits: limits(4)}, 0)
 		r.ask("carol", 200, 429) // the override decides, not the function file
 		r.remove("c*")
-		if found, err := r.Remove(t.Context(), "api", "c*"); found || err != nil {
+		if found, err := r.Remove(t.Context(), "api", overrides.Entry{Prefix: "c"}); found || err != nil {
 			t.Errorf("Remove of an override that is gone: got %v, %v, want false, nil", found, err)
 		}
 		long := strings.Repeat("k", 1<<20)
 		r.set(long, overrides.Entry{Limits: limits(1)}, 0)
 		r.ask(long, 200, 429)
-		if o, ok := r.Get("api", long); !ok || o.Key != storedkey.Of(long) || o.Note != "ticket 7" {
+		if o, ok := r.Get("api", overrides.Entry{Key: long}); !ok || o.Key != storedkey.Of(long) || o.Note != "ticket 7" {
 			t.Errorf("got %.40q, %v", o.Key, ok)
 		}
 	})
@@ -164,22 +177,20 @@ func TestDenyFrom(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		l := overrides.NewLive(overrides.LiveOptions{})
-		set := func(key string, e overrides.Entry, d time.Duration) {
-			e.Key = key
-			mustSet(t, l, e, d)
+		set := func(network string, d time.Duration) {
+			mustSet(t, l, overrides.Entry{Network: netip.MustParsePrefix(network), Denied: true}, d)
 		}
-		set("203.0.113.0/25", overrides.Entry{Denied: true}, 0) // before DenyFrom is called
+		set("203.0.113.0/25", 0) // before DenyFrom is called
 		denied, other := l.DenyFrom("api", find), l.DenyFrom("other", find)
-		set("192.0.2.0/24", overrides.Entry{Denied: true}, time.Minute)
-		set("2001:db8::/32", overrides.Entry{Denied: true}, 0)
-		set("198.51.100.0/24", overrides.Entry{Unlimited: true}, 0)
-		set("10.0.0.1/8", overrides.Entry{Denied: true}, 0) // not a network: some bits after its prefix are set
+		set("192.0.2.0/24", time.Minute)
+		set("2001:db8::/32", 0)
+		mustSet(t, l, overrides.Entry{Key: "198.51.100.0/24", Denied: true}, 0) // a key that a client may have made up
 		if !l.DeniesNetworks("api") || l.DeniesNetworks("new") {
 			t.Error("DeniesNetworks is true for other rules than those of DenyFrom")
 		}
 		for addr, want := range map[string]bool{
 			"192.0.2.0": true, "192.0.2.255": true, "::ffff:192.0.2.7": true, "192.0.3.0": false, "203.0.113.127": true, "203.0.113.128": false,
-			"2001:db8:1::7": true, "2001:db9::": false, "198.51.100.7": false, "10.0.0.1": false, "": false,
+			"2001:db8:1::7": true, "2001:db9::": false, "198.51.100.7": false, "": false,
 		} {
 			if got := from(denied, addr); got != want {
 				t.Errorf("%q is denied: %v, want %v", addr, got, want)
@@ -192,7 +203,7 @@ func TestDenyFrom(t *testing.T) {
 		if from(denied, "192.0.2.7") {
 			t.Error("a network is denied after the end of its denial")
 		}
-		if _, err := l.Remove(t.Context(), "api", "203.0.113.0/25"); err != nil || from(denied, "203.0.113.7") {
+		if _, err := l.Remove(t.Context(), "api", overrides.Entry{Network: netip.MustParsePrefix("203.0.113.0/25")}); err != nil || from(denied, "203.0.113.7") {
 			t.Errorf("a network is denied after its removal, or Remove failed: %v", err)
 		}
 		r := &http.Request{Header: http.Header{"From": {"2001:db8:1::7"}}}
@@ -200,6 +211,37 @@ func TestDenyFrom(t *testing.T) {
 			t.Errorf("%v allocations", n)
 		}
 	})
+}
+
+// TestLiteralKeys: an override of a key that a client has made up concerns that key alone. A client that
+// gets itself banned under "*", "c*" or "0.0.0.0/1" must not take others with it, and an account "b*"
+// that is exempt frees no other.
+func TestLiteralKeys(t *testing.T) {
+	l := overrides.NewLive(overrides.LiveOptions{})
+	forKey := l.Of("api", nil)
+	denied := l.DenyFrom("api", func(r *http.Request) (netip.Addr, bool) { return netip.MustParseAddr(r.RemoteAddr), true })
+	victims := []string{"customer-1", "bob", "192.0.2.1", "", "*x", "c"}
+	for _, key := range []string{"*", "c*", "0.0.0.0/1", "0.0.0.0/0", "::/0", "b*", "/192.0.2.0/24", "=bob", "**"} {
+		e := overrides.Entry{Key: key, Denied: true}
+		mustSet(t, l, e, 0)
+		if !forKey(key).Is(weir.Denied()) {
+			t.Errorf("%q itself is not denied", key)
+		}
+		for _, v := range victims {
+			if p := forKey(v); !p.Is(weir.Policy{}) {
+				t.Errorf("a ban of %q: %q has the policy %v", key, v, p)
+			}
+			if denied(&http.Request{RemoteAddr: "192.0.2.1"}) {
+				t.Errorf("a ban of %q denies 192.0.2.1", key)
+			}
+		}
+		if o, ok := l.Get("api", e); !ok || o.Key != key || o.Prefix != "" || o.All || o.Network.IsValid() {
+			t.Errorf("Get %q: got %+v, %v", key, o, ok)
+		}
+		if found, err := l.Remove(t.Context(), "api", e); !found || err != nil || !forKey(key).Is(weir.Policy{}) {
+			t.Errorf("Remove %q: got %v, %v", key, found, err)
+		}
+	}
 }
 
 // mustSet sets an override of rule api.
@@ -222,6 +264,10 @@ func TestSetMistakes(t *testing.T) {
 		{"api", overrides.Entry{Key: "a"}, 0, "has no limits"},
 		{"", overrides.Entry{Key: "a", Denied: true}, 0, "no rule has the name"},
 		{"api", overrides.Entry{Key: "a", Denied: true}, -1, "want at least 0"},
+		{"api", overrides.Entry{Network: netip.MustParsePrefix("10.0.0.1/8"), Denied: true}, 0, "has bits after its prefix; want 10.0.0.0/8"},
+		{"api", overrides.Entry{Network: netip.MustParsePrefix("::ffff:10.0.0.0/104"), Denied: true}, 0, "want an IPv4 network"},
+		{"api", overrides.Entry{Network: netip.MustParsePrefix("10.0.0.0/8"), Unlimited: true}, 0, "is not Denied"},
+		{"api", overrides.Entry{Key: "a", Network: netip.MustParsePrefix("10.0.0.0/8"), Denied: true}, 0, "more than one of"},
 		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{calendar}}, 0, "the algorithm calendar cannot be set"},
 		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Period: -1}}}, 0, "want at least 0"},
 		{"api", overrides.Entry{Key: "a", Limits: []quota.Limit{{Quota: 1, Name: strings.Repeat("n", 5000)}}}, 0, "bytes; want at most 4096"},
@@ -260,6 +306,9 @@ func TestLiveBounded(t *testing.T) {
 			if err := set("last", 0); err != nil {
 				t.Errorf("replacing an override: %v", err)
 			}
+			if err := l.Refresh(t.Context()); err != nil { // fillKeeper has not used l
+				t.Fatal(err)
+			}
 			if n := len(l.All()); n != overrides.MaxLive {
 				t.Errorf("got %d overrides", n)
 			}
@@ -271,7 +320,7 @@ func TestLiveBounded(t *testing.T) {
 func fillKeeper(t *testing.T, k overrides.Keeper, n int) {
 	t.Helper()
 	for i := range n {
-		if full, err := k.SaveOverride(t.Context(), fmt.Sprintf("api\x00customer-%d", i), `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
+		if full, err := k.SaveOverride(t.Context(), fmt.Sprintf("api\x00=customer-%d", i), `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
 			t.Fatal(i, full, err)
 		}
 	}
@@ -297,7 +346,7 @@ func TestReplicas(t *testing.T) {
 	c.ask("alice", 200)
 	b.ask("alice", 429)
 	b.ask(key, 429)
-	if o, ok := b.Get("api", key); !ok || time.Until(o.End) > time.Hour || time.Until(o.End) < 50*time.Minute {
+	if o, ok := b.Get("api", overrides.Entry{Key: key}); !ok || time.Until(o.End) > time.Hour || time.Until(o.End) < 50*time.Minute {
 		t.Errorf("got %v, %v", o, ok)
 	}
 
@@ -363,15 +412,16 @@ func TestKeeperFails(t *testing.T) {
 func TestForeignRecords(t *testing.T) {
 	r := redisReplica(t, redistest.Server(t).Addr())
 	for field, value := range map[string]string{
-		"no rule":              `0 {"denied":true}`,
-		"api\x00a":             `0 {`,
-		"api\x00b":             `{"denied":true}`,
-		"api\x00c":             `0 {"limits":[{"quota":0}]}`,
-		"api\x00d":             `0 {"limits":[{"quota":7,"algorithm":"later"}]}`,
-		"api\x00e":             "0 " + strings.Repeat(" ", 5000) + `{"denied":true}`,
-		"api\x00f":             ``,
-		"api\x00mallory":       `0 {"denied":true,"later":5}`,
-		"another rule\x00\x00": `0 {"denied":true}`,
+		"no rule":               `0 {"denied":true}`,
+		"api\x00g":              `0 {"denied":true}`, // as before keys, prefixes and networks were told apart
+		"api\x00=a":             `0 {`,
+		"api\x00=b":             `{"denied":true}`,
+		"api\x00=c":             `0 {"limits":[{"quota":0}]}`,
+		"api\x00=d":             `0 {"limits":[{"quota":7,"algorithm":"later"}]}`,
+		"api\x00=e":             "0 " + strings.Repeat(" ", 5000) + `{"denied":true}`,
+		"api\x00=f":             ``,
+		"api\x00=mallory":       `0 {"denied":true,"later":5}`,
+		"another rule\x00=\x00": `0 {"denied":true}`,
 	} {
 		if err := r.rdb.HSet(t.Context(), "weir:overrides", field, value, "", "1").Err(); err != nil {
 			t.Fatal(err)
@@ -393,7 +443,7 @@ func TestForeignRecords(t *testing.T) {
 func ExampleNew() {
 	table, err := overrides.New(
 		overrides.Entry{Key: "alice", Limits: []quota.Limit{{Quota: 1000}}},
-		overrides.Entry{Key: "tenant-a/*", Limits: []quota.Limit{{Quota: 50}}},
+		overrides.Entry{Prefix: "tenant-a/", Limits: []quota.Limit{{Quota: 50}}},
 		overrides.Entry{Key: "monitor", Unlimited: true},
 	)
 	if err != nil {
@@ -437,10 +487,10 @@ func ExampleNewLive() {
 	for _, o := range live.All() {
 		fmt.Println(o.Rule, o.Key, o.Note)
 	}
-	if o, ok := live.Get("api", "alice"); ok {
+	if o, ok := live.Get("api", overrides.Entry{Key: "alice"}); ok {
 		fmt.Println(time.Until(o.End).Round(time.Hour), live.OverridesKeys("api"), live.OverridesKeys("login"))
 	}
-	found, err := live.Remove(ctx, "api", "alice")
+	found, err := live.Remove(ctx, "api", overrides.Entry{Key: "alice"})
 	fmt.Println(found, err, live.Refresh(ctx))
 	// Output:
 	// 1000 <nil> <nil>
@@ -453,21 +503,20 @@ func ExampleNewLive() {
 func ExampleLive_DenyFrom() {
 	ctx := context.Background()
 	live := overrides.NewLive(overrides.LiveOptions{})
-	rule := weir.Rule{Name: "api", Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied())}
+	rule := weir.Rule{Name: "api", Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied())}
 
-	err := live.Set(ctx, "api", overrides.Entry{Key: "192.0.2.0/24", Denied: true}, time.Hour, "a scan")
+	err := live.Set(ctx, "api", overrides.Entry{Network: netip.MustParsePrefix("192.0.2.0/24"), Denied: true}, time.Hour, "a scan")
 	if errors.Is(err, overrides.ErrFull) {
 		panic("remove some overrides first")
 	}
 	for _, addr := range []string{"192.0.2.7:1234", "198.51.100.7:1234"} {
 		fmt.Println(addr, rule.Policy(&http.Request{RemoteAddr: addr}).Is(weir.Denied()))
 	}
-	network, ok := overrides.Network("192.0.2.0/24")
-	fmt.Println(network, ok, live.DeniesNetworks("api"))
+	fmt.Println(live.DeniesNetworks("api"))
 	// Output:
 	// 192.0.2.7:1234 true
 	// 198.51.100.7:1234 false
-	// 192.0.2.0/24 true true
+	// true
 }
 
 // A lateKeeper keeps a denied network, and fails until it works.
@@ -477,7 +526,7 @@ func (k *lateKeeper) LoadOverrides(context.Context, string) (map[string]string, 
 	if !k.works {
 		return nil, "", time.Time{}, fmt.Errorf("%w: user \"weir\" lacks +hgetall", quota.ErrUnusable)
 	}
-	return map[string]string{"api\x00192.0.2.0/24": `0 {"denied":true}`}, "1", time.Now(), nil
+	return map[string]string{"api\x00/192.0.2.0/24": `0 {"denied":true}`}, "1", time.Now(), nil
 }
 
 func (k *lateKeeper) SaveOverride(context.Context, string, string, time.Duration, int) (bool, error) {
@@ -491,7 +540,7 @@ func TestUnread(t *testing.T) {
 	live := overrides.NewLive(overrides.LiveOptions{Keeper: keeper, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	h := weirtest.New(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByIP(), Limits: []quota.Limit{algorithms.FixedWindow(100, time.Hour)},
-		ForKey: live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
+		ForKey: live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied()),
 	}}}).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	unread := live.Err()
 	check := func(when string, ready bool, err error, status, lines int) {
@@ -536,4 +585,64 @@ func ExampleLive_Ready() {
 	// Output:
 	// false
 	// true
+}
+
+// A countingKeeper counts how often it is read, and what.
+type countingKeeper struct {
+	overrides.Keeper
+	loads int
+}
+
+func (k *countingKeeper) LoadOverrides(ctx context.Context, version string) (map[string]string, string, time.Time, error) {
+	k.loads++
+	return k.Keeper.LoadOverrides(ctx, version)
+}
+
+// TestBulk: setting many overrides reads none of the others again, and the table is then as if it had been
+// read. Another process's change of the same override at the same time wins with the next Refresh.
+func TestBulk(t *testing.T) {
+	k := &countingKeeper{Keeper: overrides.NewLive(overrides.LiveOptions{}).Keeper()}
+	l, other := overrides.NewLive(overrides.LiveOptions{Keeper: k}), overrides.NewLive(overrides.LiveOptions{Keeper: k.Keeper})
+	if err := l.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	forKey, r := l.Of("api", nil), rand.New(rand.NewPCG(1, 2))
+	k.loads = 0
+	for range 2000 {
+		rule, key := fmt.Sprint("api", r.IntN(3))[:3+r.IntN(2)], fmt.Sprint(r.IntN(300))
+		e := overrides.Entry{Key: key, Limits: limits(1 + r.Int64N(9))}
+		switch r.IntN(4) {
+		case 0:
+			if _, err := l.Remove(t.Context(), rule, e); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		case 1:
+			e.Key, e.Prefix = "", key
+		}
+		if err := l.Set(t.Context(), rule, e, time.Duration(r.IntN(2))*time.Hour, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if k.loads > 0 {
+		t.Errorf("the Keeper was read %d times", k.loads)
+	}
+	if err := other.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	same := other.Of("api", nil)
+	for i := range 400 {
+		if key := fmt.Sprint(i); text(forKey(key)) != text(same(key)) {
+			t.Errorf("%s: got %s, want %s", key, text(forKey(key)), text(same(key)))
+		}
+	}
+	if got, want := len(l.All()), len(other.All()); got != want || got < 100 {
+		t.Errorf("got %d overrides, want %d", got, want)
+	}
+	mustSet(t, l, overrides.Entry{Key: "x", Denied: true}, 0)
+	mustSet(t, other, overrides.Entry{Key: "x", Unlimited: true}, 0)
+	mustSet(t, l, overrides.Entry{Key: "y", Denied: true}, 0)
+	if err := l.Refresh(t.Context()); err != nil || !forKey("x").Is(weir.Unlimited()) {
+		t.Errorf("after a change of another process: got %v, %v", forKey("x"), err)
+	}
 }

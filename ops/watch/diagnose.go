@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -28,28 +29,36 @@ const (
 	SlowClient     = "WEIR006" // a Redis client has unsuitable settings
 	FailOpen       = "WEIR007" // requests cannot be decided, so they are allowed without a limit or refused
 	Unlimited      = "WEIR008" // no rule limits any request
+	LimitsDiffer   = "WEIR009" // two processes share counts and have different limits
 )
 
 // Diagnose detects likely configuration errors. It checks the rules and the stores immediately, and
 // returns a function for weir.Options.Observe that checks requests. Diagnose logs each error as a
 // warning with its code, at most once a minute per code. A nil logger means slog.Default().
-// Diagnose checks only stores that have a method Warnings() []string, such as a redisstore.Store.
+// Diagnose checks only stores that have a method Warnings() []string, such as a redisstore.Store, or
+// Conflicts() []string, such as a stack.Store; the latter again every minute.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	d := &diagnosis{logger: logger, last: map[string]time.Time{}, global: map[string]bool{}}
+	d := &diagnosis{logger: logger, last: map[string]time.Time{}, global: map[string]bool{}, compared: sparse.Gate{Every: time.Minute}}
 	for _, r := range rules {
 		d.names = append(d.names, r.Name)
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
 		if trustsAnybody(r.Key) {
-			d.found(AnybodyTrusted, "key chosen by clients", "rule", r.Name, "likely", "X-Forwarded-For or Forwarded is believed from every peer")
+			d.found(AnybodyTrusted, "key chosen by clients", "rule", r.Name,
+				"effect", "a client can have any number of quotas, and use up those of others",
+				"likely", "X-Forwarded-For or Forwarded is believed from every peer")
 		}
 	}
 	for _, s := range stores {
+		if s, ok := s.(interface{ Conflicts() []string }); ok {
+			d.conflicts = append(d.conflicts, s.Conflicts)
+		}
 		if s, ok := s.(interface{ Warnings() []string }); ok {
 			if w := s.Warnings(); len(w) > 0 {
-				d.found(SlowClient, "settings of a Redis client work against the store", "warnings", w)
+				d.found(SlowClient, "settings of a Redis client work against the store", "warnings", w,
+					"fix", "use those of redisstore.ClientOptions")
 			}
 		}
 	}
@@ -62,6 +71,9 @@ type diagnosis struct {
 	global map[string]bool // rules with the key Global(), which is empty on purpose
 
 	unlimited atomic.Int64 // how many requests no rule has charged or refused; then firstRequests
+
+	conflicts []func() []string
+	compared  sparse.Gate
 
 	mu   sync.Mutex
 	last map[string]time.Time // when a code was last logged
@@ -87,24 +99,29 @@ func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 	defer func() { _ = recover() }() // a user's key function may need more of a request than this one has
 	r := &http.Request{
 		Method: "GET", URL: &url.URL{Path: "/"}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"X-Forwarded-For": {elsewhere}, "Forwarded": {"for=" + elsewhere}}, Host: "example.com", RemoteAddr: peer + ":4711",
+		Header: http.Header{"X-Forwarded-For": {elsewhere}, "Forwarded": {"for=" + elsewhere}}, Host: "example.com",
+		RemoteAddr: peer + ":4711",
 	}
 	k, ok := key(r)
 	return ok && strings.Contains(k, elsewhere)
 }
 
 func (d *diagnosis) observe(e weir.Event) {
+	if d.conflicts != nil {
+		d.compare()
+	}
 	if e.Err != nil {
 		d.found(FailOpen, "requests not decided", "err", e.Err, "cause", quota.Cause(e.Err), "passed", e.Passed)
 		return
 	}
 	d.count(&e)
-	if len(e.Transaction.Charges) == 0 || e.Request == nil { // the store was not asked
+	if len(e.Transaction.Charges) == 0 || e.Request == nil { // the store was not called
 		return
 	}
 	t, r := e.Transaction, e.Request
 	if behind := time.Since(t.At); behind > 2*time.Second || behind < -time.Second { // a decision may take a second
-		d.found(ClockFar, "clocks of the store and of this process differ", "behind", period.Rounded(behind))
+		d.found(ClockFar, "clocks of the store and of this process differ", "behind", period.Rounded(behind),
+			"fix", "synchronize both with NTP")
 	}
 	outer := weir.FromContext(r.Context())
 	for i := range t.Charges {
@@ -114,6 +131,24 @@ func (d *diagnosis) observe(e weir.Event) {
 	}
 }
 
+// compare finds limits that other processes have with other numbers.
+func (d *diagnosis) compare() {
+	if _, due := d.compared.Pass(); !due {
+		return
+	}
+	for _, conflicts := range d.conflicts {
+		if c := conflicts(); len(c) > 0 {
+			d.found(LimitsDiffer, "limits differ between processes", "warnings", c,
+				"effect", "both count the same units, so one of them may refuse all that the other allows",
+				"fix", "give both the same limits, or other names to their rules, or give each its own prefix")
+		}
+	}
+}
+
+// unlimitedLikely is the likely cause if no rule limits any request.
+const unlimitedLikely = "authentication runs after the limiter, path values are read outside of the mux, " +
+	"or the cost is not known before the handler runs"
+
 // firstRequests is how many requests the rules may leave unlimited before that is an error.
 const firstRequests = 200
 
@@ -121,10 +156,11 @@ const firstRequests = 200
 func (d *diagnosis) count(e *weir.Event) {
 	switch {
 	case d.unlimited.Load() >= firstRequests || e.Shadow:
-	case e.Refusal.Reason != 0 || slices.ContainsFunc(e.Transaction.Charges, func(c quota.Charge) bool { return c.Cost != 0 }):
+	case e.Refusal.Reason != 0 || slices.ContainsFunc(e.Transaction.Charges,
+		func(c quota.Charge) bool { return c.Cost != 0 }):
 		d.unlimited.Store(firstRequests)
 	case d.unlimited.Add(1) == firstRequests:
-		d.found(Unlimited, "no rule has limited any of the first 200 requests", "rules", d.names)
+		d.found(Unlimited, "no rule has limited any of the first 200 requests", "rules", d.names, "likely", unlimitedLikely)
 	}
 }
 
@@ -132,14 +168,17 @@ func (d *diagnosis) count(e *weir.Event) {
 // before, or nil.
 func (d *diagnosis) check(c *quota.Charge, r *http.Request, outer *weir.Admission) {
 	if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
-		d.found(EmptyKey, "key empty", "rule", c.Rule, "effect", "all requests with an empty key share one quota")
+		d.found(EmptyKey, "key empty", "rule", c.Rule,
+			"effect", "all requests with an empty key share one quota", "fix", "return false if the rule does not apply")
 	}
 	if isForwarded(r.Header) && isPeer(c.Key, r.RemoteAddr) {
-		d.found(NobodyTrusted, "forwarded requests limited by the address of the proxy", "rule", c.Rule)
+		d.found(NobodyTrusted, "forwarded requests limited by the address of the proxy", "rule", c.Rule,
+			"effect", "all clients of the proxy share one quota", "fix", "list the proxy as trusted in the key of the rule")
 	}
 	charged := func(o quota.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key }
 	if outer != nil && slices.ContainsFunc(outer.Charges, charged) {
-		d.found(ChargedTwice, "request charged twice under one rule", "rule", c.Rule)
+		d.found(ChargedTwice, "request charged twice under one rule", "rule", c.Rule,
+			"likely", "a middleware is mounted on a router and again on a group of its routes")
 	}
 }
 

@@ -86,8 +86,8 @@ func (t *Traffic) observeTotal(n int64, e *weir.Event) {
 	}
 }
 
-// observeAside counts a request that the store was not asked about, or could not decide.
-func (t *Traffic) observeAside(e *weir.Event) {
+// observeUncharged counts a request for which the store was not called, or which it could not decide.
+func (t *Traffic) observeUncharged(e *weir.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now, _ := t.clock.read()

@@ -15,8 +15,8 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/watch"
 )
 
 // sum returns the counts of the newest n intervals together.

@@ -80,7 +80,7 @@ func longest(e *weir.Event) string {
 	t := e.Transaction
 	for i := range t.Decisions {
 		if d := &t.Decisions[i]; !d.Allowed && d.RetryAfter == e.Refusal.RetryAfter {
-			return t.Charges[i].Limit.StoredName()
+			return t.Charges[i].Limit.Label()
 		}
 	}
 	return ""

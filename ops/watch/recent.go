@@ -64,7 +64,8 @@ func (r *recent) observe(e *weir.Event, c *counted, now int64) {
 	}
 	r.budget--
 	l := line{at: now, last: now, of: c, Line: Line{
-		Count: 1, Rule: c.rule, Key: c.key, Reason: e.Refusal.Reason, RetryAfter: e.Refusal.RetryAfter, Route: routeOf(e), Shadow: c.shadow == 1, LeftOut: r.leftOut,
+		Count: 1, Rule: c.rule, Key: c.key, Reason: e.Refusal.Reason, RetryAfter: e.Refusal.RetryAfter, Route: routeOf(e),
+		Shadow: c.shadow == 1, LeftOut: r.leftOut,
 	}}
 	if l.Reason == weir.ReasonLimit {
 		l.Limit = strings.Clone(longest(e))

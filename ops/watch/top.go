@@ -101,7 +101,8 @@ func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
 	}
-	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}}, recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
+	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}},
+		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
 // Observe counts a refused request once for each rule that refused it. Requests that a rule in
@@ -139,7 +140,7 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	defer t.mu.Unlock()
 	at := e.Transaction.At.UnixMicro()
 	if by > weir.ReasonLimit {
-		at = 0 // the store may not have been asked
+		at = 0 // the store may not have been called
 	}
 	now := t.clock.at(at)
 	t.expire(now / 60)

@@ -67,7 +67,7 @@ func (t *Traffic) Observe(e weir.Event) {
 		return
 	}
 	if e.Err != nil || len(e.Transaction.Charges) == 0 {
-		t.observeAside(&e)
+		t.observeUncharged(&e)
 		return
 	}
 	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
@@ -155,7 +155,8 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 			return trial, err
 		}
 		if l.InFlight() {
-			return trial, fmt.Errorf("watch: Try: %s counts requests in flight, but the ends of requests are not recorded", l.Algorithm.Name())
+			return trial, fmt.Errorf("watch: Try: %s counts requests in flight, but the ends of requests are not recorded",
+				l.Algorithm.Name())
 		}
 	}
 	type client struct {
@@ -182,7 +183,10 @@ func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error
 		}
 	}
 	trial.RefusedKeys = len(trial.Top)
-	slices.SortFunc(trial.Top, func(a, b Refused) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Key, b.Key)) })
+	slices.SortFunc(trial.Top, func(a, b Refused) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count),
+			cmp.Compare(a.Key, b.Key))
+	})
 	trial.Top = trial.Top[:min(10, len(trial.Top))]
 	return trial, nil
 }

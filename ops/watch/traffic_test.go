@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 // TestTry: limits that are tried on recorded requests refuse as many requests as a rule in

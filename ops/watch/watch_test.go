@@ -22,10 +22,10 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/watch"
 )
 
 func limiter(t testing.TB, store weir.Store, observe func(weir.Event), rules ...weir.Rule) *weir.Limiter {
@@ -60,7 +60,7 @@ func refused(key string) weir.Event {
 func TestTop(t *testing.T) { synctest.Test(t, testTop) }
 
 func testTop(t *testing.T) {
-	seed := rand.Uint64()
+	seed := rounds.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	zipf := rand.NewZipf(r, 1.2, 1, 10_000)
 	const n, events = 50, 20_000
@@ -199,9 +199,9 @@ func (f storeFunc) Take(ctx context.Context, t *quota.Transaction) error { retur
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out, l := logger()
-		pests, _ := keys.NewList("pest")
+		pests, _ := weir.KeyList("pest")
 		api := rule("api", weir.ByHeader("Key"), 1)
-		api.ForKey, api.Penalty = weir.When(pests.Has, weir.Denied()), &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
+		api.ForKey, api.Penalty = weir.When(pests, weir.Denied()), &weir.Penalty{Strikes: algorithms.FixedWindow(6, time.Hour), Duration: time.Minute}
 		mem, gone := memstore.New(memstore.Options{}), false
 		h := limiter(t, storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
 			if gone {
@@ -308,6 +308,25 @@ func TestDiagnose(t *testing.T) {
 	}
 }
 
+// TestDiagnoseRepeats: while an error persists, such as a clock that is wrong, it is logged once a
+// minute.
+func TestDiagnoseRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, l := logger()
+		observe := watch.Diagnose(l, []weir.Rule{rule("api", weir.ByIP(), 100)})
+		for range 10 { // in five minutes
+			e := refused("a")
+			e.Request, e.Transaction.At = httptest.NewRequest("GET", "/", nil), time.Now().Add(-time.Hour)
+			e.Transaction.Charges[0].Cost = 1
+			observe(e)
+			time.Sleep(30 * time.Second)
+		}
+		if got := strings.Count(out.String(), "WEIR005"); got != 5 {
+			t.Errorf("got %d lines in five minutes, want 5: %s", got, out)
+		}
+	})
+}
+
 // TestDiagnoseUnlimited: Diagnose finds that the rules have limited none of the first 200
 // requests, and only then.
 func TestDiagnoseUnlimited(t *testing.T) {
@@ -351,6 +370,30 @@ func TestDiagnoseAgain(t *testing.T) {
 		}
 		if n := strings.Count(out.String(), watch.FailOpen); n != 2 {
 			t.Errorf("got %d lines in two minutes, want 2", n)
+		}
+	})
+}
+
+type conflicting struct {
+	weir.Store
+	found []string
+}
+
+func (c *conflicting) Conflicts() []string { return c.found }
+
+// TestDiagnoseConflicts: limits that begin to differ between processes are logged.
+func TestDiagnoseConflicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, l := logger()
+		store := &conflicting{}
+		observe := watch.Diagnose(l, nil, store)
+		for i, want := range []int{0, 1, 1, 2} {
+			observe(weir.Event{Transaction: &quota.Transaction{}})
+			if n := strings.Count(out.String(), watch.LimitsDiffer); n != want {
+				t.Errorf("event %d: got %d lines, want %d:\n%s", i, n, want, out.String())
+			}
+			store.found = []string{"a limit"}
+			time.Sleep(time.Minute - time.Duration(i%2)*30*time.Second)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/weirotel"
+	"github.com/seed83679106/weir/ops/weirotel"
 )
 
 // show prints the decisions that a reader collects. A program has an exporter instead.
@@ -36,14 +36,14 @@ func show(reader metric.Reader) {
 func Example() {
 	reader := metric.NewManualReader()
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
-	observe, err := weirotel.New(provider.Meter("weir"))
+	metrics, err := weirotel.New(provider.Meter("weir"))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 		Rules:   []weir.Rule{{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)}}},
-		Observe: observe,
+		Observe: metrics.Observe,
 	})
 	if err != nil {
 		fmt.Println(err)

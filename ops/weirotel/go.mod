@@ -1,11 +1,11 @@
-module github.com/seed83679106/weir/weirotel
+module github.com/seed83679106/weir/ops/weirotel
 
 go 1.25
 
 // Of a release, the one it was made with; here, the tree around this directory.
 require github.com/seed83679106/weir v0.1.0
 
-replace github.com/seed83679106/weir => ../
+replace github.com/seed83679106/weir => ../../
 
 require (
 	go.opentelemetry.io/otel v1.38.0

@@ -14,6 +14,7 @@ import (
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/traced"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // Trace returns a store that records each call to next as a span if the caller's context contains a
@@ -41,8 +42,9 @@ func Trace(tracer trace.Tracer, next weir.Store) weir.Store {
 	case next == nil:
 		panic("weirotel: Trace: the store is nil")
 	}
-	s := &store{tracer: tracer, next: next, attributes: trace.WithAttributes(attribute.String("weir.store", fmt.Sprintf("%T", next)))}
-	if payer, ok := next.(quota.Payer); ok {
+	s := &store{tracer: tracer, next: next, attributes: trace.WithAttributes(attribute.String("weir.store",
+		fmt.Sprintf("%T", next)))}
+	if payer, ok := next.(optional.Payer); ok {
 		return &paying{s, payer}
 	}
 	return s
@@ -58,13 +60,13 @@ type store struct {
 // Stores returns the store whose calls are traced, for weirprom.New and package admin.
 func (s *store) Stores() []weir.Store { return []weir.Store{s.next} }
 
-// A paying store is a quota.Payer.
+// A paying store is a optional.Payer.
 type paying struct {
 	*store
-	payer quota.Payer
+	payer optional.Payer
 }
 
-// Unpaid implements quota.Payer.
+// Unpaid implements optional.Payer.
 func (p *paying) Unpaid() weir.Store { return Trace(p.tracer, p.payer.Unpaid()) }
 
 // Take implements weir.Store.
@@ -81,7 +83,7 @@ func (s *store) trace(ctx context.Context, t *quota.Transaction) (err error) {
 	var c call
 	s.safely(func() {
 		_, span := s.tracer.Start(ctx, spanName(t), s.attributes)
-		c = call{s, span}
+		c = call{s, span, traced.Of(ctx)}
 	})
 	if c.span == nil {
 		return s.next.Take(ctx, t)
@@ -122,16 +124,23 @@ func spanName(t *quota.Transaction) string {
 type call struct {
 	store *store
 	span  trace.Span
+	outer traced.Call // of the caller, such as package admin; may be nil
 }
 
 // Joined implements traced.Call.
 func (c call) Joined(leader context.Context) {
 	c.store.safely(func() { c.span.AddLink(trace.LinkFromContext(leader)) })
+	if c.outer != nil {
+		c.outer.Joined(leader)
+	}
 }
 
 // FellBack implements traced.Call.
 func (c call) FellBack(cause string) {
 	c.store.safely(func() { c.span.SetAttributes(attribute.String("weir.fallback", cause)) })
+	if c.outer != nil {
+		c.outer.FellBack(cause)
+	}
 }
 
 func (c call) end(t *quota.Transaction, err error) {
@@ -151,13 +160,15 @@ func (c call) end(t *quota.Transaction, err error) {
 	case t.Wait > 0:
 		outcome = "delayed"
 	}
-	attributes := append(make([]attribute.KeyValue, 0, 8), attribute.String("weir.outcome", outcome), attribute.Int("weir.charges", len(t.Charges)))
+	attributes := append(make([]attribute.KeyValue, 0, 8), attribute.String("weir.outcome", outcome),
+		attribute.Int("weir.charges", len(t.Charges)))
 	if t.Wait > 0 {
 		attributes = append(attributes, attribute.Float64("weir.wait", t.Wait.Seconds()))
 	}
 	if i := deciding(t); i >= 0 {
 		ch, d := &t.Charges[i], &t.Decisions[i]
-		attributes = append(attributes, attribute.String("weir.rule", ch.Rule), attribute.String("weir.limit", ch.Limit.StoredName()))
+		attributes = append(attributes, attribute.String("weir.rule", ch.Rule),
+			attribute.String("weir.limit", ch.Limit.Label()))
 		if d.Remaining >= 0 {
 			attributes = append(attributes, attribute.Int64("weir.remaining", d.Remaining))
 		}

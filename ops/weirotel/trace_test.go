@@ -22,11 +22,14 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/traced"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/internal/tally"
+	"github.com/seed83679106/weir/ops/weirotel"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/storetest"
-	"github.com/seed83679106/weir/weirotel"
+	"github.com/seed83679106/weir/quota/optional"
+	"github.com/seed83679106/weir/quota/storetest"
 )
 
 // secret is in each key of these tests.
@@ -203,9 +206,11 @@ func TestShared(t *testing.T) {
 		type name struct{}
 		round := func(sampled ...bool) (shared context.Context) {
 			recorder.Reset()
-			go take(context.WithValue(t.Context(), name{}, "alone")) // the others share the next call
-			synctest.Wait()
-			<-behind.called
+			for range 4 { // the others share the next call
+				go take(context.WithValue(t.Context(), name{}, "alone"))
+				synctest.Wait()
+				<-behind.called
+			}
 			for _, sampled := range sampled {
 				ctx, cancel := context.WithTimeout(parent(context.WithValue(t.Context(), name{}, "shares"), sampled), time.Minute)
 				defer cancel()
@@ -340,10 +345,7 @@ func TestBlockedProcessor(t *testing.T) {
 // TestTraceWithoutKeys: after requests of 100,000 keys no attribute has a key, and the number of
 // names and of values, except numbers, is bounded.
 func TestTraceWithoutKeys(t *testing.T) {
-	n := 100_000
-	if testing.Short() {
-		n /= 10
-	}
+	n := min(rounds.N(10_000, 100_000), 100_000)
 	tracer, recorder := recorded()
 	l, err := weir.New(weirotel.Trace(tracer, memory()), weir.Options{Rules: []weir.Rule{{
 		Name: "api", Key: weir.ByHeader("Key"), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)},
@@ -405,7 +407,7 @@ func TestTraceOfGone(t *testing.T) {
 // TestTraceOfPayer: rules in shadow use the store that spends no granted units, and are traced.
 func TestTraceOfPayer(t *testing.T) {
 	tracer, recorder := recorded()
-	store, ok := weirotel.Trace(tracer, payer{memory(), memory()}).(quota.Payer)
+	store, ok := weirotel.Trace(tracer, payer{memory(), memory()}).(optional.Payer)
 	if !ok {
 		t.Fatal("the store is no Payer")
 	}
@@ -413,7 +415,7 @@ func TestTraceOfPayer(t *testing.T) {
 	if err := store.Unpaid().Take(parent(t.Context(), true), &tx); err != nil || len(recorder.Ended()) != 1 {
 		t.Errorf("got error %v and %d spans, want one", err, len(recorder.Ended()))
 	}
-	if _, ok := weirotel.Trace(tracer, memory()).(quota.Payer); ok {
+	if _, ok := weirotel.Trace(tracer, memory()).(optional.Payer); ok {
 		t.Error("a store without granted units is a Payer")
 	}
 }
@@ -442,7 +444,7 @@ func BenchmarkTrace(b *testing.B) {
 		sampled bool
 	}{
 		{"memory", memory(), true},
-		{"wrapped", plain{memory()}, true}, // as Trace wraps it: a Limiter has a shorter path for a quota.Instant
+		{"wrapped", plain{memory()}, true}, // as Trace wraps it: a Limiter has a shorter path for a optional.Instant
 		{"not-sampled", weirotel.Trace(tracer, memory()), false},
 		{"sampled", weirotel.Trace(tracer, memory()), true},
 	} {
@@ -459,7 +461,7 @@ func BenchmarkTrace(b *testing.B) {
 	}
 }
 
-// plain hides that a store is a quota.Instant.
+// plain hides that a store is a optional.Instant.
 type plain struct{ weir.Store }
 
 func closed() chan struct{} {
@@ -476,4 +478,22 @@ func ExampleTrace() {
 	limit(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	fmt.Println(w.Code)
 	// Output: 404
+}
+
+type fallbackNote struct{ cause string }
+
+func (*fallbackNote) Joined(context.Context)  {}
+func (n *fallbackNote) FellBack(cause string) { n.cause = cause }
+
+// TestTraceForwards: a caller with its own traced.Call, such as package admin, also notices a fallback
+// within a traced store.
+func TestTraceForwards(t *testing.T) {
+	tracer, _ := recorded()
+	busy := storeFunc(func(context.Context, *quota.Transaction) error { return quota.ErrBusy })
+	store := weirotel.Trace(tracer, quota.Fallback(busy, memory(), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)}))
+	var n fallbackNote
+	err := store.Take(traced.With(parent(t.Context(), true), &n), &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}}})
+	if err != nil || n.cause != "busy" {
+		t.Errorf("got %v and the cause %q, want busy", err, n.cause)
+	}
 }

@@ -12,17 +12,17 @@
 //		"github.com/seed83679106/weir"
 //		"github.com/seed83679106/weir/algorithms"
 //		"github.com/seed83679106/weir/memstore"
-//		"github.com/seed83679106/weir/weirotel"
+//		"github.com/seed83679106/weir/ops/weirotel"
 //	)
 //
 //	func main() {
-//		observe, err := weirotel.New(otel.Meter("weir")) // after otel.SetMeterProvider
+//		metrics, err := weirotel.New(otel.Meter("weir")) // after otel.SetMeterProvider
 //		if err != nil {
 //			log.Fatal(err)
 //		}
 //		limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{
 //			Rules:   []weir.Rule{{Name: "files", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}}},
-//			Observe: observe,
+//			Observe: metrics.Observe,
 //		})
 //		if err != nil {
 //			log.Fatal(err)
@@ -42,7 +42,7 @@
 // [Trace] wraps a store in one that records each call as a span. Pass the returned store to
 // weir.New.
 //
-// All metrics, spans and attributes are listed in docs/metrics.md in the repository. This package
+// All metrics, spans and attributes are listed in ops/weirprom/METRICS.md in the repository. This package
 // imports only the OpenTelemetry API, so your program chooses the SDK and the exporter.
 package weirotel
 
@@ -54,35 +54,46 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/tally"
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops/internal/tally"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
-// New returns a function for weir.Options.Observe that counts events in instruments of the given
-// meter. Several Limiters can share the function. The meter also reports metrics of the given
-// stores. A store has metrics if its Stats method returns quota.CacheStats, quota.BreakerStats or
+// Metrics counts the events of one or more Limiters in instruments of a meter.
+type Metrics struct {
+	tally      *tally.Tally
+	histograms []metric.Float64Histogram
+}
+
+// New returns Metrics that use the given meter, which also reports metrics of the given stores. A
+// store has metrics if its Stats method returns quota.CacheStats, quota.BreakerStats or
 // quota.FallbackStats. Stores from quota.Hybrid, lease.New, quota.Breaker and quota.Fallback have
 // such a method. If a store has a method Stores() []weir.Store, as in package stack, New reports
 // the metrics of its component stores. It ignores all other stores. New returns any error from the
 // meter.
-func New(meter metric.Meter, stores ...weir.Store) (observe func(weir.Event), err error) {
-	counts := tally.New(stores...)
-	histograms, err := register(meter, counts.Metrics())
-	if err != nil {
-		return nil, err
-	}
-	return func(e weir.Event) {
-		ctx := context.Background()
-		if e.Request != nil {
-			ctx = e.Request.Context() // for exemplars
-		}
-		for i, d := range counts.Observe(&e) {
-			if d > 0 {
-				histograms[i].Record(ctx, d.Seconds())
-			}
-		}
-	}, nil
+func New(meter metric.Meter, stores ...weir.Store) (*Metrics, error) {
+	m := &Metrics{tally: tally.New(stores...)}
+	var err error
+	m.histograms, err = register(meter, m.tally.Metrics())
+	return m, err
 }
+
+// Observe counts the event e. Set weir.Options.Observe to this method.
+func (m *Metrics) Observe(e weir.Event) {
+	ctx := context.Background()
+	if e.Request != nil {
+		ctx = e.Request.Context() // for exemplars
+	}
+	for i, d := range m.tally.Observe(&e) {
+		if d > 0 {
+			m.histograms[i].Record(ctx, d.Seconds())
+		}
+	}
+}
+
+// Expect makes the counters of refusals and bans begin with 0 for the given rules, so that an alert
+// sees their first increase. Call Expect again after a reload; it changes no counter that is
+// reported already.
+func (m *Metrics) Expect(rules ...weir.Rule) { m.tally.Expect(rules) }
 
 // ObserveFile uses the meter to report the version of the current rules and the number of reloads.
 // It returns any error from the meter.

@@ -17,10 +17,10 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/tally"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/internal/tally"
+	"github.com/seed83679106/weir/ops/weirotel"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/weirotel"
 )
 
 // read returns the data points that a reader collects, each as text: name, attributes and value.
@@ -69,14 +69,14 @@ func TestObserve(t *testing.T) {
 	provider := metric.NewMeterProvider(metric.WithReader(reader))
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	hybrid := quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100})
-	observe, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
+	metrics, err := weirotel.New(provider.Meter("weir"), hybrid, breaker, memstore.New(memstore.Options{}), quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := weirotel.ObserveFile(provider.Meter("weir"), file{}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := weir.New(hybrid, weir.Options{Observe: observe, Rules: []weir.Rule{
+	l, err := weir.New(hybrid, weir.Options{Observe: metrics.Observe, Rules: []weir.Rule{
 		{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour).Named("few")},
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(2, 1000*time.Hour), Duration: time.Hour}},
 		{Name: "new", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(1, 1000*time.Hour)}, Enforce: weir.Percent(0)},
@@ -155,7 +155,7 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 }
 
 // TestTable: the meter reports each metric of the table, with its type, its unit and its
-// attributes, and no other. A test of package tally compares docs/metrics.md with the table.
+// attributes, and no other. A test of package tally compares ops/weirprom/METRICS.md with the table.
 func TestTable(t *testing.T) {
 	want := map[string]string{}
 	for _, m := range append(tally.New().Metrics(), tally.FileMetrics[weir.Rule](nil)...) {
@@ -169,7 +169,7 @@ func TestTable(t *testing.T) {
 	reader := metric.NewManualReader()
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
-	observe, err := weirotel.New(meter, quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100}), breaker, quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
+	metrics, err := weirotel.New(meter, quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100}), breaker, memstore.New(memstore.Options{}), quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestTable(t *testing.T) {
 		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: "api"}, BanBegan: true},
 		{Transaction: &quota.Transaction{}, Refusal: weir.Refusal{Reason: weir.ReasonDeny, Rule: "api"}},
 	} {
-		observe(e)
+		metrics.Observe(e)
 	}
 	if got := instruments(t, reader); !maps.Equal(got, want) {
 		t.Errorf("got\n%q, want\n%q", got, want)
@@ -194,7 +194,7 @@ func TestTable(t *testing.T) {
 
 // BenchmarkObserve measures a decision in memory, and one of a store whose time is recorded.
 func BenchmarkObserve(b *testing.B) {
-	observe, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("weir"))
+	metrics, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("weir"))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -202,13 +202,13 @@ func BenchmarkObserve(b *testing.B) {
 		e := weir.Event{Took: took, Transaction: &quota.Transaction{
 			Charges: []quota.Charge{{Rule: "api", Key: "k", Limit: weir.Limit{Name: "1m"}, Cost: 1}},
 			Result:  quota.Result{Decisions: []quota.Decision{{Allowed: true}}}}}
-		if n := testing.AllocsPerRun(100, func() { observe(e) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { metrics.Observe(e) }); n != 0 {
 			b.Errorf("%s: %v allocations", name, n)
 		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				observe(e)
+				metrics.Observe(e)
 			}
 		})
 	}
@@ -221,4 +221,29 @@ func ExampleObserveFile() {
 		fmt.Println(err)
 	}
 	// Output:
+}
+
+// TestExpect: a counter that an alert watches begins with 0, before the first refusal or ban.
+func TestExpect(t *testing.T) {
+	reader := metric.NewManualReader()
+	metrics, err := weirotel.New(metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits := []weir.Limit{algorithms.GCRA(1, time.Hour)}
+	penalty := weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Hour), Duration: time.Minute}
+	metrics.Expect(weir.Rule{Name: "login", Key: weir.ByIP(), Limits: limits, Penalty: &penalty},
+		weir.Rule{Name: "new", Key: weir.ByIP(), Limits: limits, Enforce: weir.Percent(0)})
+	got := read(t, reader)
+	for _, want := range []string{
+		"weir.bans login: 0", "weir.refused enforced ban login: 0", "weir.refused enforced limit login: 0",
+		"weir.refused shadow limit new: 0",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("got %q, want %q as well", got, want)
+		}
+	}
+	if slices.Contains(got, "weir.bans new: 0") {
+		t.Error("a rule without a Penalty counts bans")
+	}
 }

@@ -1,18 +1,18 @@
-module github.com/seed83679106/weir/weirprom
+module github.com/seed83679106/weir/ops/weirprom
 
 go 1.25
 
 // Of a release, the one it was made with; here, the tree around this directory.
 require github.com/seed83679106/weir v0.1.0
 
-replace github.com/seed83679106/weir => ../
+replace github.com/seed83679106/weir => ../../
 
 require github.com/prometheus/client_golang v1.23.2
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/go-chi/chi/v5 v5.5.0 // indirect
+	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/kr/text v0.2.0 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect

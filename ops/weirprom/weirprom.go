@@ -13,7 +13,7 @@
 //		"github.com/seed83679106/weir"
 //		"github.com/seed83679106/weir/algorithms"
 //		"github.com/seed83679106/weir/memstore"
-//		"github.com/seed83679106/weir/weirprom"
+//		"github.com/seed83679106/weir/ops/weirprom"
 //	)
 //
 //	func main() {
@@ -37,16 +37,24 @@
 // measures waiting times. If you pass stores to [New], the Collector also exports how many
 // decisions each store made from memory. The Collector returned by [NewFile] exports the number of
 // reloads of a rules file. Labels contain the names of rules and limits, but never a key. All
-// metrics are listed in docs/metrics.md in the repository. The package directory contains a Grafana
+// metrics are listed in ops/weirprom/METRICS.md in the repository. The package directory contains a Grafana
 // dashboard in dashboard.json, and recording rules and alerts in rules.yaml.
 package weirprom
 
 import (
+	"context"
+	"errors"
+	"net/http"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/tally"
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/internal/tally"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 // A Collector is a prometheus.Collector that counts the events of one or more Limiters.
@@ -56,12 +64,13 @@ import (
 type Collector struct {
 	collector
 	tally      *tally.Tally
-	histograms []*tally.Histogram
+	histograms []prometheus.Histogram
 }
 
 // New returns a Collector that also exports metrics of the given stores. A store has metrics if its
-// Stats method returns quota.CacheStats, quota.BreakerStats or quota.FallbackStats. Stores from
-// quota.Hybrid, lease.New, quota.Breaker and quota.Fallback have such a method. If a store has a
+// Stats method returns quota.CacheStats, quota.MemoryStats, quota.BreakerStats or
+// quota.FallbackStats. Stores from memstore.New, quota.Hybrid, lease.New, quota.Breaker and
+// quota.Fallback have such a method. If a store has a
 // method Stores() []weir.Store, as in package stack, New exports the metrics of its component
 // stores. It ignores all other stores.
 func New(stores ...weir.Store) *Collector {
@@ -80,10 +89,15 @@ func New(stores ...weir.Store) *Collector {
 func (c *Collector) Observe(e weir.Event) {
 	for i, d := range c.tally.Observe(&e) {
 		if d > 0 {
-			c.histograms[i].Observe(d)
+			c.histograms[i].Observe(d.Seconds())
 		}
 	}
 }
+
+// Expect makes the counters of refusals and bans begin with 0 for the given rules. Otherwise a counter
+// has no series before its first increase, and an alert such as WeirBans misses that increase. Call
+// Expect again after a reload; it changes no counter that has a series.
+func (c *Collector) Expect(rules ...weir.Rule) { c.tally.Expect(rules) }
 
 // NewFile returns a Collector that exports the version of the current rules and the number of
 // reloads. To register a second file, add a label to its metrics with
@@ -93,20 +107,48 @@ func NewFile(file watch.File) prometheus.Collector {
 	return &c // a pointer, because collectors are compared
 }
 
+// Open is ops.Open with metrics: operators also serves /metrics, behind the token, with the metrics of
+// the rules, the file, the store, the process and the Go runtime. It sets o.Metrics, which must be nil,
+// and also calls o.Observe if that is set.
+func Open(ctx context.Context, path string, store weir.Store, o ops.Options) (
+	rules *config.File, operators http.Handler, err error) {
+	if o.Metrics != nil {
+		return nil, nil, errors.New("weirprom: ops.Options.Metrics is set; want nil, because Open sets it")
+	}
+	metrics, registry := New(store), prometheus.NewRegistry()
+	registry.MustRegister(metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	observe, text := o.Observe, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	o.Observe = func(e weir.Event) {
+		metrics.Observe(e)
+		if observe != nil {
+			observe(e)
+		}
+	}
+	o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		metrics.Expect(rules.Rules()...) // a reload may have added some
+		text.ServeHTTP(w, r)
+	})
+	if rules, operators, err = ops.Open(ctx, path, store, o); err != nil {
+		return nil, nil, err
+	}
+	registry.MustRegister(NewFile(rules))
+	return rules, operators, nil
+}
+
 // A collector exports metrics.
 type collector []metric
 
 type metric struct {
 	tally.Metric
 	desc      *prometheus.Desc
-	histogram *tally.Histogram // nil for counters and gauges
+	histogram prometheus.Histogram // nil for counters and gauges
 }
 
 func newCollector(metrics []tally.Metric) (c collector) {
 	for _, m := range metrics {
 		d := metric{Metric: m, desc: prometheus.NewDesc(m.Name, m.Help, m.Labels, nil)}
 		if m.Bounds != nil {
-			d.histogram = tally.NewHistogram(m.Bounds)
+			d.histogram = prometheus.NewHistogram(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: m.Bounds})
 		}
 		c = append(c, d)
 	}
@@ -124,8 +166,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range c {
 		if m.histogram != nil {
-			n, sum, upTo := m.histogram.Read()
-			ch <- prometheus.MustNewConstHistogram(m.desc, n, sum, upTo)
+			ch <- m.histogram
 			continue
 		}
 		kind := prometheus.CounterValue

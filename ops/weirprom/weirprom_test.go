@@ -24,12 +24,11 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/tally"
-	"github.com/seed83679106/weir/keys"
-	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/internal/tally"
+	"github.com/seed83679106/weir/ops/weirprom"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/weirprom"
 )
 
 // A flaky store fails while gone is true.
@@ -60,13 +59,13 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	hybrid := quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 1000})
 	fallback := quota.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
 	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
-	metrics := weirprom.New(hybrid, breaker, leases, store, fallback)
-	deny, err := keys.NewList("spammer")
+	metrics := weirprom.New(hybrid, breaker, leases, store, fallback, memstore.New(memstore.Options{}))
+	deny, err := weir.KeyList("spammer")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l, err := weir.New(hybrid, weir.Options{Observe: metrics.Observe, Rules: []weir.Rule{
-		{Name: "api", Key: weir.ByHeader("Key"), ForKey: weir.When(deny.Has, weir.Denied()),
+		{Name: "api", Key: weir.ByHeader("Key"), ForKey: weir.When(deny, weir.Denied()),
 			Limits:  []weir.Limit{algorithms.FixedWindow(3, 1000*time.Hour).Named("few"), algorithms.FixedWindow(10, 9000*time.Hour).Named("many")},
 			Cost:    func(r *http.Request) int64 { return int64(len(r.URL.Path)) },
 			Penalty: &weir.Penalty{Strikes: algorithms.FixedWindow(3, 1000*time.Hour), Duration: time.Hour}},
@@ -151,6 +150,7 @@ func TestScrape(t *testing.T) {
 		`weir_reloads_total{result="failed"} 2`,
 		`weir_wait_seconds_count 1`,
 		`weir_breaker_open 0`,
+		`weir_memory_evicted_total 0`,
 		`weir_served_total{from="memory",kind="hybrid"} 2`,
 		`weir_served_total{from="memory",kind="lease"} 0`,
 	} {
@@ -173,6 +173,30 @@ func TestScrape(t *testing.T) {
 }
 
 // TestDashboard: the dashboard shows every metric of the package, and no others.
+// TestExpect: a counter that an alert watches begins with 0, before the first refusal or ban.
+func TestExpect(t *testing.T) {
+	c := weirprom.New()
+	limits := []weir.Limit{algorithms.GCRA(1, time.Hour)}
+	banning := weir.Rule{Name: "login", Key: weir.ByIP(), Limits: limits, Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Hour), Duration: time.Minute}}
+	c.Expect(banning, weir.Rule{Name: "new", Key: weir.ByIP(), Limits: limits, Enforce: weir.Percent(0)})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	got := w.Body.String()
+	for _, want := range []string{
+		`weir_bans_total{rule="login"} 0`, `weir_refused_total{mode="enforced",reason="ban",rule="login"} 0`,
+		`weir_refused_total{mode="enforced",reason="limit",rule="login"} 0`, `weir_refused_total{mode="shadow",reason="limit",rule="new"} 0`,
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("the metrics lack %s:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, `weir_bans_total{rule="new"}`) {
+		t.Error("a rule without a Penalty counts bans")
+	}
+}
+
 func TestDashboard(t *testing.T) {
 	data, err := os.ReadFile("dashboard.json")
 	if err != nil {
@@ -301,7 +325,7 @@ func TestBounded(t *testing.T) {
 }
 
 // TestTable: the package exports each metric of the table, with its type and its labels, and no
-// other. A test of package tally compares docs/metrics.md with the table.
+// other. A test of package tally compares ops/weirprom/METRICS.md with the table.
 func TestTable(t *testing.T) {
 	want := map[string]string{}
 	for _, m := range append(tally.New().Metrics(), tally.FileMetrics[weir.Rule](nil)...) {

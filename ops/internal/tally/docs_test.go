@@ -8,14 +8,18 @@ import (
 	"testing"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/internal/tally"
+	"github.com/seed83679106/weir/ops/internal/tally"
 )
 
-// TestDocumented: docs/metrics.md has a row for each metric, in the order of the table, with its
-// labels, and with its help at the beginning of the last column; a row for each label; and no
-// other rows. Its queries use no other metrics.
+// TestDocumented: ops/weirprom/METRICS.md has a row for each metric, in the order of the table,
+// with its labels, and with its help at the beginning of the last column; a row for each label; and
+// no other rows. The queries of docs/metrics.md use no other metrics.
 func TestDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../weirprom/METRICS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queries, err := os.ReadFile("../../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,12 +46,13 @@ func TestDocumented(t *testing.T) {
 	if len(rows) > len(metrics) {
 		t.Errorf("there is no metric for %q", rows[len(metrics):])
 	}
-	for _, name := range regexp.MustCompile(`weir_\w+`).FindAllString(page, -1) {
-		if !names[strings.TrimSuffix(name, "_bucket")] && !strings.HasPrefix(name, "weir_redis_pool_") && name != "weir_build_info" { // of go-redis and of weir serve
+	for _, name := range regexp.MustCompile(`weir_\w+`).FindAllString(page+string(queries), -1) {
+		if !names[strings.TrimSuffix(name, "_bucket")] && !strings.HasPrefix(name, "weir_redis_") && name != "weir_build_info" && name != "weir_ready_memory_total" { // of go-redis and of weir serve
 			t.Errorf("there is no metric %s", name)
 		}
 	}
 	_, section, _ := strings.Cut(page, "| label | value |")
+	section, _, _ = strings.Cut(section, "\n## ")
 	documented := []string{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
 		documented = append(documented, row[1])

@@ -8,7 +8,7 @@ import (
 )
 
 // causes are those of quota.Cause. The first stands for any that is not listed.
-var causes = [...]string{"error", "busy", "full", "limit", "open", "timeout", "unusable"}
+var causes = [...]string{"error", "busy", "full", "limit", "open", "slow", "timeout", "unusable"}
 
 // outcomes are what happens to a request that could not be decided.
 var outcomes = [...]string{"refused", "passed", mode(true)}

@@ -7,7 +7,7 @@ import (
 )
 
 // A Metric is a line of the table from which packages weirprom and weirotel export. A test
-// compares the table with docs/metrics.md.
+// compares the table with ops/weirprom/METRICS.md.
 type Metric struct {
 	Name   string // for Prometheus
 	Otel   string // the name for OpenTelemetry
@@ -46,7 +46,8 @@ func (t *Tally) Metrics() []Metric {
 			func(emit Emit) { emit(t.requests()) }),
 		counter("weir_refused_total", "weir.refused", "{request}", "Requests that each rule refused, by reason.",
 			t.readRefused, "rule", "reason", "mode"),
-		counter("weir_errors_total", "weir.errors", "{request}", "Requests whose limits could not be checked, by the cause of the error.",
+		counter("weir_errors_total", "weir.errors", "{request}",
+			"Requests whose limits could not be checked, by the cause of the error.",
 			t.readErrors, "cause", "outcome"),
 		counter("weir_unlimited_total", "weir.unlimited", "{request}", "Requests that no rule charged or refused.",
 			func(emit Emit) { emit(t.unlimited.Load()) }),
@@ -58,7 +59,8 @@ func (t *Tally) Metrics() []Metric {
 				emit(n.delayed.Load(), "delayed")
 				emit(n.refused.Load(), "refused")
 			}), "rule", "limit", "mode", "outcome"),
-		counter("weir_near_limit_total", "weir.near_limit", "{decision}", "Decisions that left less than a fifth of the limit.",
+		counter("weir_near_limit_total", "weir.near_limit", "{decision}",
+			"Decisions that left less than a fifth of the limit.",
 			t.readLimits(func(n *counts, emit Emit) { emit(n.near.Load()) }), "rule", "limit", "mode"),
 		counter("weir_units_total", "weir.units", "{unit}", "Units spent under each limit.",
 			t.readLimits(func(n *counts, emit Emit) { emit(n.units()) }), "rule", "limit", "mode"),
@@ -66,18 +68,33 @@ func (t *Tally) Metrics() []Metric {
 			.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60),
 		histogram("weir_store_seconds", "weir.store.duration", "How long the store took to decide, in seconds.",
 			1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10),
-		counter("weir_served_total", "weir.served", "{decision}", "Decisions of Hybrid and leases, made in memory or by the store behind them.",
+		counter("weir_served_total", "weir.served", "{decision}",
+			"Decisions of Hybrid and leases, made in memory or by the store behind them.",
 			readStats(t.stores, func(s quota.CacheStats, emit Emit) {
 				emit(s.Hits, s.Kind, "memory")
 				emit(s.Misses, s.Kind, "store")
 			}), "kind", "from"),
+		counter("weir_watched_total", "weir.watched", "{event}",
+			"Refusals in memory whose changes Redis reports: how many it began to watch, and how many changed.",
+			readStats(t.stores, func(s quota.CacheStats, emit Emit) {
+				if s.Kind == "hybrid" {
+					emit(s.Watched, "began")
+					emit(s.Changes, "changed")
+				}
+			}), "event"),
+		counter("weir_memory_evicted_total", "weir.memory.evicted", "{state}",
+			"States that full stores in memory have evicted, so that their keys have the whole quota again.",
+			readStats(t.stores, func(s quota.MemoryStats, emit Emit) { emit(s.Evicted) })),
 		gauge("weir_breaker_open", "weir.breaker.open", "{breaker}", "Number of open breakers.",
 			readStats(t.stores, func(s quota.BreakerStats, emit Emit) { emit(number(s.Open)) })),
-		counter("weir_breaker_refused_total", "weir.breaker.refused", "{decision}", "Decisions for which an open breaker did not call its store.",
+		counter("weir_breaker_refused_total", "weir.breaker.refused", "{decision}",
+			"Decisions for which an open breaker did not call its store.",
 			readStats(t.stores, func(s quota.BreakerStats, emit Emit) { emit(s.Refused) })),
-		gauge("weir_fallback_active", "weir.fallback.active", "{fallback}", "Number of fallbacks whose second store decides now.",
+		gauge("weir_fallback_active", "weir.fallback.active", "{fallback}",
+			"Number of fallbacks whose second store decides now.",
 			readStats(t.stores, func(s quota.FallbackStats, emit Emit) { emit(number(s.Active)) })),
-		counter("weir_fallback_decisions_total", "weir.fallback.decisions", "{decision}", "Decisions of the second stores of fallbacks, by the error of the first store.",
+		counter("weir_fallback_decisions_total", "weir.fallback.decisions", "{decision}",
+			"Decisions of the second stores of fallbacks, by the error of the first store.",
 			readStats(t.stores, func(s quota.FallbackStats, emit Emit) {
 				for cause, n := range s.Decided {
 					emit(n, cause)
@@ -99,7 +116,8 @@ func FileMetrics[R any](file file[R]) []Metric {
 	return []Metric{
 		gauge("weir_rules_info", "weir.rules.info", "{version}", "1 for the version of the rules in force.",
 			func(emit Emit) { emit(1, file.Version()) }, "version"),
-		gauge("weir_rules_stale", "weir.rules.stale", "{file}", "1 if the last reload failed, so that the rules in force are not those of the file.",
+		gauge("weir_rules_stale", "weir.rules.stale", "{file}",
+			"1 if the last reload failed, so that the rules in force are not those of the file.",
 			func(emit Emit) { emit(number(file.Err() != nil)) }),
 		gauge("weir_rules", "weir.rules", "{rule}", "Number of rules in force.",
 			func(emit Emit) { emit(int64(len(file.Rules()))) }),

@@ -3,10 +3,12 @@ package tally
 
 import (
 	"cmp"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -33,7 +35,7 @@ func (c *counts) units() int64 { return c.allowed.Load() + c.delayed.Load() + c.
 type Tally struct {
 	stores []quota.Store
 
-	unlimited atomic.Int64 // requests that went on and owed nothing: no rule applied, or the cost was 0
+	unlimited atomic.Int64 // requests that were not charged: no rule applied, or the cost was 0
 
 	undecided [len(causes)][len(outcomes)]atomic.Int64 // requests
 
@@ -151,7 +153,7 @@ func (t *Tally) readLimits(read func(n *counts, emit Emit)) Read {
 		t.limits.each(func(k key, n *counts) {
 			name := k.name
 			if name == "" && k.rule != "" {
-				name = (&quota.Limit{Period: k.period}).StoredName()
+				name = (&quota.Limit{Period: k.period}).Label()
 			}
 			read(n, func(n int64, values ...string) { emit(n, append([]string{k.rule, name, mode(k.shadow)}, values...)...) })
 		})
@@ -164,4 +166,41 @@ func (t *Tally) readRefused(emit Emit) {
 
 func (t *Tally) readBans(emit Emit) {
 	t.bans.each(func(k key, n *atomic.Int64) { emit(n.Load(), k.rule) })
+}
+
+// Expect makes the counters that alerts watch begin with 0 for rules, so that the first increase is seen:
+// the refusals by limits and, under a rule with a Penalty, the bans.
+func (t *Tally) Expect(rules []weir.Rule) {
+	for i := range rules {
+		r := &rules[i]
+		reasons := []weir.Reason{weir.ReasonLimit}
+		if r.Penalty != nil {
+			t.bans.of(key{rule: r.Name})
+			reasons = append(reasons, weir.ReasonBan)
+		}
+		for _, reason := range reasons {
+			t.refused.of(key{r.Name, reason.String(), 0, r.Enforce == weir.Percent(0)})
+		}
+	}
+}
+
+// StoresOf returns stores, each once, and in place of a store that is a stack of stores,
+// which has a method Stores, the stores of the stack.
+func StoresOf(stores []quota.Store) (all []quota.Store) {
+	for _, s := range stores {
+		if stack, ok := s.(interface{ Stores() []quota.Store }); ok {
+			all = append(all, StoresOf(stack.Stores())...)
+			continue
+		}
+		all = append(all, s)
+	}
+	seen := map[any]bool{}
+	return slices.DeleteFunc(all, func(s quota.Store) bool {
+		if !safe.Comparable(s) {
+			return false
+		}
+		twice := seen[s]
+		seen[s] = true
+		return twice
+	})
 }

@@ -13,9 +13,9 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/internal/tally"
-	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/internal/tally"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -135,6 +135,7 @@ func TestErrors(t *testing.T) {
 		{weir.Event{Err: errors.Join(quota.ErrUnusable, quota.ErrFull)}, "unusable refused"},
 		{weir.Event{Err: quota.ErrBusy, Passed: true}, "busy passed"},
 		{weir.Event{Err: quota.ErrOpen, Passed: true}, "open passed"},
+		{weir.Event{Err: errors.Join(quota.ErrSlow, os.ErrDeadlineExceeded), Passed: true}, "slow passed"},
 		{weir.Event{Err: os.ErrDeadlineExceeded, Passed: true}, "timeout passed"},
 		{weir.Event{Err: errors.New("down"), Passed: true}, "error passed"},
 		{weir.Event{Err: errors.New("down"), Shadow: true}, "error shadow"},
@@ -150,8 +151,8 @@ func TestErrors(t *testing.T) {
 	got := numbers(t, &c, "weir_errors_total")
 	series := len(got)
 	maps.DeleteFunc(got, func(_ string, n int64) bool { return n == 0 })
-	if !maps.Equal(got, want) || series != 7*3 {
-		t.Errorf("got %v and %d series, want %v and 21", got, series, want)
+	if !maps.Equal(got, want) || series != 8*3 {
+		t.Errorf("got %v and %d series, want %v and 24", got, series, want)
 	}
 }
 
@@ -185,8 +186,9 @@ func TestStores(t *testing.T) {
 		"weir_breaker_open":             {"": 1},
 		"weir_breaker_refused_total":    {"": 2},
 		"weir_fallback_active":          {"": 2},
-		"weir_fallback_decisions_total": {"busy": 3, "full": 0, "unusable": 0, "open": 0, "timeout": 0, "error": 0},
+		"weir_fallback_decisions_total": {"busy": 3, "full": 0, "unusable": 0, "slow": 0, "open": 0, "timeout": 0, "error": 0},
 		"weir_served_total":             {"hybrid memory": 0, "hybrid store": 3, "lease memory": 0, "lease store": 3},
+		"weir_watched_total":            {"began": 0, "changed": 0},
 	} {
 		if got := numbers(t, c, name); !maps.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", name, got, want)

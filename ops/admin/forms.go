@@ -1,0 +1,186 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed83679106/weir"
+)
+
+// A form lets the operator confirm a change of a key under a rule.
+type form struct {
+	Do, From string
+	keyed
+	Title, Text, Button string
+	Lasts               bool // the operator chooses for how long
+	Note                bool // the operator may say why
+	Limits              []ownForm
+}
+
+// An ownForm is a limit that a single key may get.
+type ownForm struct {
+	Name    string
+	Now     string
+	Suggest int64 // units
+}
+
+// can says which changes of a key under a rule are possible.
+type can struct {
+	keyed
+	From  string
+	Ban   string // "ban" by a penalty, "deny" by an override, or ""
+	Own   bool   // custom limits
+	Reset bool
+
+	Banned, Overridden bool // the key is, as far as it was looked up
+}
+
+// can returns the changes of a scope that the page offers. A network can only be banned. The empty key
+// may be that of many clients: it can neither be banned nor have an override.
+func (h *Handler) can(r *rule, s scope) can {
+	c := can{keyed: keyed{r.Name, s}, Reset: s.single()}
+	c.Own = h.overridesKeys(r) == nil && s != (scope{}) && s.Network == ""
+	switch {
+	case r.Enforce == weir.Percent(0): // it refuses no request, not even of a banned key
+	case s.Network != "" && h.deniesNetworks(r.Name), len(r.penalizers) > 0 && s.Key != "":
+		c.Ban = "ban"
+	case c.Own:
+		c.Ban = "deny"
+	}
+	return c
+}
+
+// forms are the forms that the page has, by the parameter do.
+var forms = map[string]form{
+	"ban": {Title: "Ban", Button: "Ban", Lasts: true,
+		Text: "Every request of this key is refused under this rule, whatever its limits have left."},
+	"deny": {Title: "Ban", Button: "Ban", Lasts: true, Note: true,
+		Text: "Every request of this key is refused under this rule, whatever its limits have left."},
+	"unban": {Title: "Lift the ban of", Button: "Lift the ban", Text: "Its strikes and earlier bans are forgotten, too."},
+	"override": {Title: "Custom limits for", Button: "Set the limits", Lasts: true, Note: true,
+		Text:   "What the key has spent still counts.",
+		Limits: []ownForm{{Now: "not known: it is chosen for each request"}}},
+	"remove": {Title: "Remove the override of", Button: "Remove the override",
+		Text: "The limits of the rule apply to the key again."},
+	"reset": {Title: "Reset usage of", Button: "Reset usage",
+		Text: "All limits of this rule are full again for the key. Bans stay in force."},
+}
+
+// form returns the form for a change of the page's key.
+func (h *Handler) form(p *page, r *rule, do string) (*form, error) {
+	f, known := forms[do]
+	if !known {
+		return nil, refuse(http.StatusBadRequest, "there is no form %q", do)
+	}
+	c := h.can(r, p.scope)
+	possible := map[string]bool{
+		"ban": c.Ban == "ban", "deny": c.Ban == "deny", "unban": len(r.penalizers) > 0 || p.Network != "",
+		"override": c.Own, "remove": c.Own, "reset": c.Reset,
+	}
+	if !possible[do] {
+		return nil, refuse(http.StatusConflict, "rule %q offers no such change of %v", r.Name, p.scope)
+	}
+	f.Do, f.keyed, f.From = do, c.keyed, p.From
+	switch {
+	case c.Ban == do && p.Network != "":
+		f.Note, f.Text = true, "Every request from this network is refused under this rule, in all processes within a second."
+	case c.Ban == do && r.shared(p.Key):
+		f.Text = "Every request from this address is refused under this rule, whatever its limits have left, and so is every client that shares the address, such as the users of an office."
+	case do == "override" && p.State != nil && len(p.State.Rules) == 1 && len(p.State.Rules[0].Limits) > 0:
+		f.Limits = nil
+		for _, l := range p.State.Rules[0].Limits {
+			o := ownForm{Now: number(l.Quota) + " per " + durationText(l.Period), Suggest: 2 * l.Quota}
+			if len(p.State.Rules[0].Limits) > 1 {
+				o.Name = l.Name
+			}
+			f.Limits = append(f.Limits, o)
+		}
+		if rest := p.State.Rules[0].BannedFor; rest > 0 {
+			f.Text += " The key is banned for another " + durationText(rest) + ". New limits do not lift the ban."
+		}
+	}
+	return &f, nil
+}
+
+// act makes the change that a form requests: it serves the JSON request for the same change. act
+// returns the fields of the form, and the id of the change.
+func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values, id string, err error) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if err := r.ParseForm(); err != nil {
+		return url.Values{}, "", refuse(http.StatusBadRequest, "the form can't be read")
+	}
+	fields = r.PostForm
+	seconds, _ := strconv.ParseFloat(fields.Get("seconds"), 64)
+	query := url.Values{"rule": {fields.Get("rule")}}
+	for _, name := range scopeParameters {
+		if fields.Has(name) {
+			query.Set(name, fields.Get(name))
+		}
+	}
+	method, path, body := http.MethodPost, "/"+fields.Get("do"), map[string]any{}
+	switch fields.Get("do") {
+	case "reset", "unban":
+	case "ban":
+		body["seconds"], body["note"] = seconds, fields.Get("note")
+	case "deny":
+		path, body = "/override", map[string]any{"denied": true, "seconds": seconds, "note": fields.Get("note")}
+	case "override":
+		limits, err := ownLimits(fields)
+		if err != nil {
+			return fields, "", err
+		}
+		body = map[string]any{"limits": limits, "seconds": seconds, "note": fields.Get("note")}
+	case "remove":
+		method, path = http.MethodDelete, "/override"
+	case "undo":
+		query = url.Values{"change": {fields.Get("change")}}
+	default:
+		return fields, "", refuse(http.StatusBadRequest, "the form has an unknown action")
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return fields, "", err
+	}
+	inner := r.Clone(r.Context())
+	inner.Method, inner.Body = method, io.NopCloser(bytes.NewReader(text))
+	inner.Header.Set("Content-Type", "application/json")
+	inner.URL = &url.URL{Path: path, RawQuery: query.Encode()}
+	_, err = h.serve(w, inner)
+	id = w.Header().Get(changeField)
+	return fields, id, err
+}
+
+// ownLimits returns the limits in a form: each has a name, which may be empty, and a number of
+// units.
+func ownLimits(fields url.Values) (limits []ownLimitBody, err error) {
+	names := fields["limit"]
+	for i, q := range fields["quota"] {
+		n, err := strconv.ParseInt(strings.TrimSpace(q), 10, 64)
+		if err != nil {
+			return nil, refuse(http.StatusBadRequest, "the number of units is %q; want an integer of at least 1", q)
+		}
+		l := ownLimitBody{Quota: n}
+		if i < len(names) {
+			l.Name = names[i]
+		}
+		limits = append(limits, l)
+	}
+	if len(limits) == 0 {
+		return nil, refuse(http.StatusBadRequest, "the form has no limits")
+	}
+	return limits, nil
+}
+
+// ruleNamed returns the rule of a name, or nil.
+func ruleNamed(rules []rule, name string) *rule {
+	if i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name }); i >= 0 {
+		return &rules[i]
+	}
+	return nil
+}

@@ -1,0 +1,306 @@
+package admin
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/internal/traced"
+	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/quota"
+)
+
+// A scope says which keys a change is about: one key, all keys with a prefix, all keys, or the clients
+// of a network. Only the field that is meant is set. A key has no special characters, because clients
+// choose keys.
+type scope struct {
+	Key     string `json:"key"`
+	Prefix  string `json:"prefix,omitempty"`
+	All     bool   `json:"all,omitempty"`
+	Network string `json:"network,omitempty"`
+}
+
+// scopeParameters are the parameters of a query that name a scope.
+var scopeParameters = []string{"key", "prefix", "network"}
+
+// scopeOf returns the scope that the query names. An empty prefix is that of all keys.
+func scopeOf(q url.Values) (s scope, err error) {
+	given := slices.DeleteFunc(slices.Clone(scopeParameters), func(name string) bool { return !q.Has(name) })
+	switch {
+	case len(given) == 0:
+		return s, refuse(http.StatusBadRequest, "the query has no key, prefix or network")
+	case len(given) > 1:
+		return s, refuse(http.StatusBadRequest, "the query has %s; want one of them", strings.Join(given, " and "))
+	}
+	switch text := q.Get(given[0]); given[0] {
+	case "key":
+		s.Key = text
+	case "prefix":
+		s.Prefix, s.All = text, text == ""
+	case "network":
+		p, err := netip.ParsePrefix(text)
+		switch {
+		case err != nil:
+			return s, refuse(http.StatusBadRequest, "network is %q; want one such as 192.0.2.0/24", text)
+		case p != p.Masked() || p.Addr().Is4In6():
+			return s, refuse(http.StatusBadRequest, "network is %q; want %v", text, addr.Unmap(p.Masked()))
+		}
+		s.Network = p.String()
+	}
+	return s, nil
+}
+
+func scopeOfEntry(e *overrides.Entry) scope {
+	s := scope{Key: e.Key, Prefix: e.Prefix, All: e.All}
+	if e.Network.IsValid() {
+		s.Network = e.Network.String()
+	}
+	return s
+}
+
+// single reports whether the scope is one key.
+func (s scope) single() bool { return s.Prefix == "" && !s.All && s.Network == "" }
+
+// entry returns an entry for the scope, which allows and limits nothing.
+func (s scope) entry() overrides.Entry {
+	e := overrides.Entry{Key: s.Key, Prefix: s.Prefix, All: s.All}
+	if s.Network != "" {
+		e.Network, _ = netip.ParsePrefix(s.Network)
+	}
+	return e
+}
+
+// parameter returns the parameter of a query that names the scope.
+func (s scope) parameter() (name, value string) {
+	switch {
+	case s.Network != "":
+		return "network", s.Network
+	case s.All || s.Prefix != "":
+		return "prefix", s.Prefix
+	}
+	return "key", s.Key
+}
+
+// String returns the scope for texts and the log.
+func (s scope) String() string {
+	switch {
+	case s.Network != "":
+		return "the network " + s.Network
+	case s.All:
+		return "all keys"
+	case s.Prefix != "":
+		return fmt.Sprintf("the prefix %q", s.Prefix)
+	}
+	return fmt.Sprintf("the key %q", storedkey.Of(s.Key))
+}
+
+// text returns the key, or what else the scope is.
+func (s scope) text() string {
+	if s.single() {
+		return storedkey.Of(s.Key)
+	}
+	return s.String()
+}
+
+// A target is the rule and the scope that a request names.
+type target struct {
+	rule
+	scope
+
+	what    string // a change that was made, in a sentence whose subject is the operator
+	undo    undo   // of that change, or nil
+	warning string // what the change did not do, or ""
+}
+
+// change makes the change that a request describes, and returns the answer to the request.
+func (h *Handler) change(w http.ResponseWriter, r *http.Request,
+	apply func(*Handler, context.Context, *http.Request, *target) error) (any, error) {
+	methods := []string{http.MethodPost}
+	if r.URL.Path == "/override" {
+		methods = append(methods, http.MethodDelete)
+	}
+	if err := allow(w, r, methods...); err != nil {
+		return nil, err
+	}
+	if err := h.origin.Check(r); err != nil {
+		return nil, errOrigin
+	}
+	q, err := query(r, append([]string{"rule"}, scopeParameters...)...)
+	if err != nil {
+		return nil, err
+	}
+	if !q.Has("rule") {
+		return nil, refuse(http.StatusBadRequest, "the query has no rule")
+	}
+	s, err := scopeOf(q)
+	if err != nil {
+		return nil, err
+	}
+	t, err := h.target(q.Get("rule"), s)
+	if err != nil {
+		return nil, err
+	}
+	// The body is read before anything can fail, so that the log has it.
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failingReader{cmp.Or(err, io.EOF)}))
+	return h.carryOut(w, r, t, string(body), func(ctx context.Context) error { return apply(h, ctx, r, t) })
+}
+
+// carryOut makes a change by f, logs it with a text about it, and returns the answer to the request.
+func (h *Handler) carryOut(w http.ResponseWriter, r *http.Request, t *target, text string,
+	f func(ctx context.Context) error) (any, error) {
+	ctx, fell := watchFallback(context.WithoutCancel(r.Context())) // if the client hangs up, the change is still completed
+	err := f(ctx)
+	if err == nil && fell.Load() {
+		err = errHere
+	}
+	h.audit(ctx, r, t, text, err)
+	if err != nil {
+		return nil, h.notMade(r, err)
+	}
+	w.Header().Set(changeField, h.changes.add(change{who: h.who(ctx), rule: t.Name, scope: t.scope, what: t.what,
+		warning: t.warning, undo: t.undo}))
+	return h.changed(ctx, t)
+}
+
+// A failingReader fails with err.
+type failingReader struct{ err error }
+
+func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
+
+// errHere is the error of a change that only the memory of this process has, because a quota.Fallback
+// decided.
+var errHere = refuse(http.StatusServiceUnavailable,
+	"the store failed, so the change is in force in this process at most, and only until the store works again: repeat it then")
+
+// notMade returns the error of a change for the operator. An error of the store is logged.
+func (h *Handler) notMade(r *http.Request, err error) error {
+	if h.problem(r, err) != storeFailed {
+		return err
+	}
+	return refuse(http.StatusServiceUnavailable,
+		"the store failed, so the change was probably not made; repeat it when the store works again. The log has the error")
+}
+
+// A fallbackWatch notes that a store has fallen back.
+type fallbackWatch struct{ atomic.Bool }
+
+func (w *fallbackWatch) Joined(context.Context) {}
+func (w *fallbackWatch) FellBack(string)        { w.Store(true) }
+
+// watchFallback returns a copy of ctx, and a value that becomes true if a quota.Fallback decides a call with it.
+func watchFallback(ctx context.Context) (context.Context, *fallbackWatch) {
+	w := new(fallbackWatch)
+	return traced.With(ctx, w), w
+}
+
+var errOrigin = refuse(http.StatusForbidden, "the request comes from another origin")
+
+// target returns the target of a change. It returns an error if there is no such rule, if no request
+// can have the key, or if the rule cannot deny the network.
+func (h *Handler) target(name string, s scope) (*target, error) {
+	rules, err := h.rules(url.Values{"rule": {name}})
+	if err != nil {
+		return nil, err
+	}
+	t := &target{rule: rules[0], scope: s}
+	if s.Network != "" && !h.deniesNetworks(name) {
+		return nil, refuse(http.StatusConflict, "rule %q refuses no networks: set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom", name)
+	}
+	if s.single() {
+		if p := t.checkKey(s.Key); p != nil {
+			return nil, p
+		}
+	}
+	return t, nil
+}
+
+// onlyKey returns an error if the target is no single key.
+func (t *target) onlyKey() error {
+	if t.single() {
+		return nil
+	}
+	return refuse(http.StatusBadRequest, "%s is no single key: it can only have an override%s", t.scope,
+		map[bool]string{true: " that denies it, which /ban also sets"}[t.Network != ""])
+}
+
+// changeField is the header field that has the id of a change.
+const changeField = "Weir-Change"
+
+// changed returns the answer to a change: the state of the key after it. If the key stands for many keys,
+// which have no common state, the answer is the list of overrides.
+func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
+	if !t.single() {
+		body := h.overridesOf(t.Name)
+		if h.overrideNow(t).ok && t.Network == "" && len(t.Limits) == 0 {
+			body.Unchecked = unchecked
+		}
+		return body, nil
+	}
+	return h.states(ctx, []rule{t.rule}, t.Key, netip.Addr{})
+}
+
+// overridesKeys returns an error if an override of a key of a rule would have no effect.
+func (h *Handler) overridesKeys(r *rule) error {
+	switch {
+	case h.o.Overrides == nil:
+		return errNoOverrides
+	case r.ForKey == nil || !h.o.Overrides.OverridesKeys(r.Name):
+		return refuse(http.StatusConflict, "rule %q does not use Options.Overrides, so the override would have no effect: set the ForKey of the rule to a function of overrides.Live.Of", r.Name)
+	}
+	return nil
+}
+
+// deniesNetworks reports whether networks can be denied under a rule.
+func (h *Handler) deniesNetworks(rule string) bool {
+	return h.o.Overrides != nil && h.o.Overrides.DeniesNetworks(rule)
+}
+
+// audit logs a change, even if the change failed.
+func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body string, err error) {
+	log := h.o.Logger.With("who", h.who(ctx), "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", t.scope.text(),
+		"body", strings.TrimSpace(body))
+	if err != nil {
+		var p *problem
+		if !errors.As(err, &p) {
+			p = storeFailed // fail logs the error itself
+		}
+		log.WarnContext(ctx, "admin: change failed", "err", p)
+		return
+	}
+	log.InfoContext(ctx, "admin: change made")
+}
+
+// who returns the name of the operator.
+func (h *Handler) who(ctx context.Context) string {
+	if h.o.Who == nil {
+		return ""
+	}
+	return h.o.Who(ctx)
+}
+
+// chargesToChange returns a charge of 0 units for each limit of the target.
+func (h *Handler) chargesToChange(ctx context.Context, t *target) ([]quota.Charge, error) {
+	if err := t.onlyKey(); err != nil {
+		return nil, err
+	}
+	limits, known, err := h.limits(ctx, &t.rule, t.Key)
+	switch {
+	case err != nil:
+		return nil, err
+	case !known:
+		return nil, refuse(http.StatusConflict, "the limits of rule %q depend on the request, and Options.Policy does not say which they are", t.Name)
+	}
+	return charges(&t.rule, t.Key, limits), nil
+}

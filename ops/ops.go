@@ -1,0 +1,91 @@
+// Package ops runs a file of rules as a program needs it: reloaded when it changes, observed, with
+// overrides that operators can set, and with the operators' page behind a token.
+//
+//	rules, operators, err := ops.Open(ctx, "rules.yaml", store, ops.Options{Token: os.Getenv("OPERATORS_TOKEN")})
+//
+// For another wiring, use packages config, admin, overrides and watch, which this package puts
+// together.
+package ops
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
+)
+
+// Options are options for Open. Token is required.
+type Options struct {
+	// Token is what operators send as the password of HTTP Basic authentication or as a bearer token,
+	// at least 16 random bytes as text. The user name of Basic authentication is logged with each
+	// change.
+	Token string
+
+	// Keeper keeps the overrides for all processes, such as a redisstore.Store; nil means that an
+	// override applies only in this process.
+	Keeper overrides.Keeper
+
+	// Observe is called with every Event, for example by the Observe method of weirprom.Collector;
+	// nil observes nothing more.
+	Observe func(weir.Event)
+
+	// Metrics is served at /metrics, behind the token like all else: Prometheus sends it with
+	// authorization: {credentials_file: …}. nil serves none. weirprom.Open sets Metrics, and adds to Observe.
+	Metrics http.Handler
+
+	// Config holds the options of the rules. Its Overrides and its Limiter.Observe must be nil,
+	// because Open sets them. Everything logs to its Limiter.Logger.
+	Config config.Options
+}
+
+// Open loads a rules file, and watches it and the overrides until ctx is done. The handler operators
+// is that of package admin. Without the token it answers 401, to every request. Serve it on an address
+// that only operators can reach, or under a path of a server with TLS, with http.StripPrefix.
+func Open(ctx context.Context, path string, store weir.Store, o Options) (
+	rules *config.File, operators http.Handler, err error) {
+	switch {
+	case len(o.Token) < MinToken:
+		return nil, nil, fmt.Errorf("ops: Options.Token has %d bytes; want at least %d", len(o.Token), MinToken)
+	case o.Config.Overrides != nil || o.Config.Limiter.Observe != nil:
+		return nil, nil, errors.New("ops: Options.Config has Overrides or an Observe; want nil, because Open sets them")
+	}
+	live := overrides.NewLive(overrides.LiveOptions{Keeper: o.Keeper, Logger: o.Config.Limiter.Logger})
+	top, bans, traffic := watch.NewTop(1000), watch.NewBans(1000), watch.NewTraffic(100_000)
+	o.Config.Overrides = live
+	o.Config.Limiter.Observe = func(e weir.Event) {
+		top.Observe(e)
+		bans.Observe(e)
+		traffic.Observe(e)
+		if o.Observe != nil {
+			o.Observe(e)
+		}
+	}
+	if rules, err = config.Open(path, store, o.Config); err != nil {
+		return nil, nil, err
+	}
+	page, err := admin.New(store, admin.Options{
+		Limiters: rules.Limiters, File: rules, Overrides: live, Top: top, Bans: bans, Traffic: traffic,
+		Who: Operator, Logger: o.Config.Limiter.Logger,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	go live.Run(ctx)
+	go rules.Watch(ctx)
+	served := http.Handler(page)
+	if o.Metrics != nil {
+		mux := http.NewServeMux()
+		mux.Handle("/metrics", o.Metrics)
+		mux.Handle("/", page)
+		served = mux
+	}
+	return rules, Authenticate(o.Token, cmp.Or(o.Config.Limiter.Logger, slog.Default()), served), nil
+}

@@ -1,0 +1,151 @@
+package ops_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/test/weirtest"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/overrides"
+)
+
+const token = "a token of 16 bytes or more"
+
+func files(text string) config.Options {
+	return config.Options{FS: fstest.MapFS{"rules.yaml": {Data: []byte(text)}}}
+}
+
+// send sends a request with an Authorization field, unless it is empty.
+func send(h http.Handler, method, target, authorization, body string) *httptest.ResponseRecorder {
+	r, w := httptest.NewRequest(method, target, strings.NewReader(body)), httptest.NewRecorder()
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// TestOpen: only the token opens the handler. A change by an operator takes effect, is logged with the
+// operator's name, and requests are observed.
+func TestOpen(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	log, seen := new(weirtest.Log), 0
+	o := ops.Options{Token: token, Observe: func(weir.Event) { seen++ }, Config: files("limits: [{name: api, config: [{limit: 2, period: 1000h}]}]")}
+	o.Config.Limiter.Logger = slog.New(slog.NewTextHandler(log, nil))
+	rules, operators, err := ops.Open(ctx, "rules.yaml", memstore.New(memstore.Options{}), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	basic := httptest.NewRequest("GET", "/", nil)
+	basic.SetBasicAuth("ada", token)
+	for authorization, want := range map[string]int{
+		"": 401, token: 401, "Bearer": 401, "Bearer ": 401, "Bearer " + token[1:]: 401, "Basic " + token: 401,
+		"Bearer " + token: 200, basic.Header.Get("Authorization"): 200,
+	} {
+		for _, target := range []string{"/", "/rules"} {
+			if w := send(operators, "GET", target, authorization, ""); w.Code != want || (want == 401) != (w.Header().Get("WWW-Authenticate") != "") {
+				t.Errorf("%s with %q: got %d, %q; want %d", target, authorization, w.Code, w.Header(), want)
+			}
+		}
+	}
+	h := rules.Handler("api")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	get := func(want int) {
+		t.Helper()
+		if got := weirtest.Do(h, weirtest.Get()).StatusCode; got != want {
+			t.Errorf("got %d, want %d", got, want)
+		}
+	}
+	get(200)
+	key, _ := weir.ByIP()(weirtest.Get())
+	const target = "/override?rule=api&key="
+	if w := send(operators, "POST", target+key, "", `{"denied": true}`); w.Code != 401 {
+		t.Errorf("a change without the token: got %d", w.Code)
+	}
+	get(200)
+	if w := send(operators, "POST", target+key, basic.Header.Get("Authorization"), `{"denied": true}`); w.Code != 200 {
+		body, _ := io.ReadAll(w.Body)
+		t.Errorf("a change: got %d, %s", w.Code, body)
+	}
+	get(429)
+	if seen != 3 || !strings.Contains(log.String(), "who=ada") {
+		t.Errorf("%d events, want 3; log:\n%s", seen, log)
+	}
+	if w := send(operators, "GET", "/refusals", "Bearer "+token, ""); !strings.Contains(w.Body.String(), `"reason":"deny"`) {
+		t.Errorf("got the refusals %s", w.Body)
+	}
+}
+
+// TestOpenRefuses: Open does not serve without a token, or with options that it would replace.
+func TestOpenRefuses(t *testing.T) {
+	const rules = "limits: [{name: api, config: [{limit: 2, period: 1h}]}]"
+	observed, overridden := files(rules), files(rules)
+	observed.Limiter.Observe = func(weir.Event) {}
+	overridden.Overrides = overrides.NewLive(overrides.LiveOptions{})
+	for _, c := range []struct {
+		o    ops.Options
+		want string
+	}{
+		{ops.Options{Config: files(rules)}, "Token has 0 bytes; want at least 16"},
+		{ops.Options{Token: token[:15], Config: files(rules)}, "Token has 15 bytes; want at least 16"},
+		{ops.Options{Token: token, Config: observed}, "want nil, because Open sets them"},
+		{ops.Options{Token: token, Config: overridden}, "want nil, because Open sets them"},
+		{ops.Options{Token: token, Config: files("limits: []")}, "limits is an empty list"},
+	} {
+		if _, _, err := ops.Open(t.Context(), "rules.yaml", weirtest.Memory(), c.o); !weirtest.FailsWith(err, c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+}
+
+func ExampleOpen() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	rules, operators, err := ops.Open(ctx, "rules.yaml", memstore.New(memstore.Options{}), ops.Options{
+		Token:  token,
+		Config: files("limits: [{name: api, config: [{limit: 100, period: 60}]}]"),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/admin/", http.StripPrefix("/admin", operators))
+	mux.Handle("/", rules.Handler("api")(http.NotFoundHandler()))
+
+	fmt.Println(send(mux, "GET", "/admin/rules", "", "").Code)
+	fmt.Println(send(mux, "GET", "/admin/rules", "Bearer "+token, "").Code)
+	// Output:
+	// 401
+	// 200
+}
+
+// A handler of your own, for people who have the token.
+func ExampleAuthenticate() {
+	if len(token) < ops.MinToken {
+		panic("the token is too short")
+	}
+	secret := ops.Authenticate(token, slog.Default(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello %s\n", ops.Operator(r.Context()))
+	}))
+	r := httptest.NewRequest("GET", "/", nil)
+	r.SetBasicAuth("ada", token)
+	fmt.Print(send(secret, "GET", "/", "", "").Body)
+	fmt.Print(send(secret, "GET", "/", r.Header.Get("Authorization"), "").Body)
+	// Output:
+	// the operators' token is missing or wrong
+	// hello ada
+}

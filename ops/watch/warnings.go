@@ -1,0 +1,113 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Warnings remembers the warnings about a probable misconfiguration that a Logger with its Handler
+// gets: those of level Warn or above that have the attribute "likely" or "fix". Every package of this
+// module reports a probable misconfiguration in this way. Package admin shows what a Warnings
+// remembers. The zero value is ready to use. It is safe for concurrent use.
+type Warnings struct {
+	mu   sync.Mutex
+	list []Warning
+}
+
+// mostWarnings is how many different warnings are remembered.
+const mostWarnings = 50
+
+// A Warning is a probable misconfiguration that a Warnings has seen.
+type Warning struct {
+	At   time.Time // when it was last logged
+	Rule string    // its attribute "rule", or ""
+	Text string    // the message and the other attributes, as sentences
+}
+
+// Recent returns the warnings of the last d, the newest first. Warnings with the same text are
+// returned once, and only the 50 newest are remembered.
+func (w *Warnings) Recent(d time.Duration) []Warning {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := slices.DeleteFunc(slices.Clone(w.list), func(k Warning) bool { return time.Since(k.At) > d })
+	slices.Reverse(list)
+	return list
+}
+
+// Handler returns a Handler that forwards each record to next, and remembers those that are about a
+// probable misconfiguration. Use a Logger with this Handler as weir.Options.Logger and wherever else a
+// Logger is accepted. Key functions have no such option and log to slog.Default().
+func (w *Warnings) Handler(next slog.Handler) slog.Handler { return &warningHandler{next, nil, w} }
+
+type warningHandler struct {
+	next  slog.Handler
+	attrs []slog.Attr // of WithAttrs
+	w     *Warnings
+}
+
+func (h *warningHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn || h.next.Enabled(ctx, level)
+}
+
+func (h *warningHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		h.keep(&r)
+	}
+	if !h.next.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return h.next.Handle(ctx, r)
+}
+
+func (h *warningHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &warningHandler{h.next.WithAttrs(attrs), slices.Concat(h.attrs, attrs), h.w}
+}
+
+func (h *warningHandler) WithGroup(name string) slog.Handler {
+	return &warningHandler{h.next.WithGroup(name), h.attrs, h.w}
+}
+
+// keep remembers a record if it is about a probable misconfiguration.
+func (h *warningHandler) keep(r *slog.Record) {
+	var details, advice []string
+	found := false
+	k := Warning{At: time.Now()}
+	add := func(a slog.Attr) bool {
+		found = found || a.Key == "likely" || a.Key == "fix"
+		switch a.Key {
+		case "rule":
+			k.Rule = a.Value.String()
+		case "effect":
+			advice = append([]string{a.Value.String()}, advice...)
+		case "likely":
+			advice = append(advice, "likely: "+a.Value.String())
+		case "fix":
+			advice = append(advice, "to fix it, "+a.Value.String())
+		default:
+			details = append(details, fmt.Sprintf("%s %s", a.Key, a.Value))
+		}
+		return true
+	}
+	for _, a := range h.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	if !found {
+		return
+	}
+	_, k.Text, _ = strings.Cut(r.Message, ": ")
+	if len(details) > 0 {
+		k.Text += " (" + strings.Join(details, ", ") + ")"
+	}
+	k.Text += "; " + strings.Join(advice, "; ")
+	w := h.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = slices.DeleteFunc(w.list, func(o Warning) bool { return o.Rule == k.Rule && o.Text == k.Text })
+	w.list = append(w.list[max(0, len(w.list)-mostWarnings+1):], k)
+}

@@ -1,0 +1,73 @@
+package watch_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/watch"
+)
+
+// TestWarnings: what package weir, its key functions and Diagnose report as a probable
+// misconfiguration is remembered once, as sentences, and still logged. Other lines are only logged.
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var warnings watch.Warnings
+		logger := slog.New(warnings.Handler(slog.NewTextHandler(&log, nil)))
+		old := slog.Default()
+		slog.SetDefault(logger)
+		defer slog.SetDefault(old)
+
+		empty := func(*http.Request) (string, bool) { return "", true }
+		rules := []weir.Rule{rule("tenant", empty, 1000), rule("ip", weir.ByIP(netip.MustParsePrefix("10.0.0.0/8")), 1000)}
+		observe := watch.Diagnose(logger, rules)
+		l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: rules, Logger: logger, Observe: observe})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = "192.168.0.1:4711"
+			r.Header.Set("X-Forwarded-For", "203.0.113.9")
+			l.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+		}
+		logger.Warn("weir: not a misconfiguration", "effect", "none")
+		logger.With("rule", "late").Error("config: of another package", "fix", "nothing")
+
+		var got []string
+		for _, w := range warnings.Recent(time.Minute) {
+			got = append(got, w.Rule+": "+w.Text)
+		}
+		for _, want := range []string{
+			"tenant: key empty; all requests with an empty key share one quota; likely: the function returns",
+			"tenant: key empty (code WEIR004); all requests with an empty key share one quota; to fix it, ",
+			": forwarded requests from a peer in no trusted prefix (function weir: ByIP, field X-Forwarded-For, network private); if the peer",
+			"ip: forwarded requests limited by the address of the proxy (code WEIR001)",
+			"late: of another package; to fix it, nothing",
+		} {
+			if !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, want) }) {
+				t.Errorf("got %q, want one that begins with %q", got, want)
+			}
+		}
+		if len(got) != 5 || !strings.HasPrefix(got[0], "late") {
+			t.Errorf("got %d warnings: %q; want 5, the newest first", len(got), got)
+		}
+		if n := strings.Count(log.String(), "\n"); n != 6 {
+			t.Errorf("got %d log lines, want 6:\n%s", n, &log)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := warnings.Recent(time.Minute); len(got) > 0 {
+			t.Errorf("two minutes later: got %v", got)
+		}
+	})
+}
