@@ -7,18 +7,18 @@ import (
 )
 
 // credit is the algorithm that counts granted units. In its state, A is how many granted
-// units are left, and B is when they end, in µs since 1970. A negative cost grants units
-// for the period of the limit. Cancel gives back units that were spent and leaves B as it
+// units are left, and B is when they expire, in µs since 1970. A negative cost grants units
+// for the period of the limit. Cancel refunds units that were spent and leaves B as it
 // is.
 type credit struct{}
 
 // retry is the RetryAfter if too few units are left, because nobody knows when more will
-// be granted. During that time, quota.Hybrid refuses the key without asking its store.
+// be granted. During that time, quota.Hybrid refuses the key without a call to its store.
 const retry = time.Second
 
 // kept is how long, in µs, a state is kept after its last unit was spent. Until then Cancel
-// can give units back, because it knows when they end. If all such states were kept until
-// their units end, a store would keep keys without units for up to 35 years.
+// can refund units, because it knows when they expire. If all such states were kept until
+// their units expire, a store would keep keys without units for up to 35 years.
 const kept = int64(time.Hour / time.Microsecond)
 
 func (credit) Name() string   { return "credit" }
@@ -27,7 +27,7 @@ func (credit) String() string { return "credit" }
 func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	at := max(now, s.At)
 	left := int64(0)
-	if s.Until > at {
+	if end(&s) > at {
 		left = s.A
 	}
 	ahead := time.Duration(at-now) * time.Microsecond
@@ -42,14 +42,14 @@ func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State,
 		left -= cost
 		s = state(at, left, s.B)
 	case cost < 0:
-		until := at + l.Period.Microseconds()
+		until := at + l.Quota
 		if left > 0 {
 			until = max(until, s.B)
 		}
 		left = min(left-max(cost, -quota.MaxTicks), quota.MaxTicks)
 		s = state(at, left, until)
 	}
-	d.ResetAfter = max(ahead, time.Duration(s.Until-now)*time.Microsecond)
+	d.ResetAfter = max(ahead, time.Duration(end(&s)-now)*time.Microsecond)
 	if at == now {
 		d.Remaining = left
 	} else {
@@ -58,17 +58,19 @@ func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State,
 	return s, d
 }
 
-func state(at, left, until int64) quota.State {
-	s := quota.State{At: at, A: left, B: until, Until: until}
-	if left == 0 {
-		s.Until = min(until, at+kept)
+func state(at, left, until int64) quota.State { return quota.State{At: at, A: left, B: until} }
+
+// end returns when a state expires.
+func end(s *quota.State) int64 {
+	if s.A == 0 {
+		return min(s.B, s.At+kept)
 	}
-	return s
+	return s.B
 }
 
-// Cancel implements quota.Canceler: it refunds n units if the state still exists, see kept.
+// Cancel implements optional.Canceler: it refunds n units if the state still exists, see kept.
 func (credit) Cancel(s quota.State, _ *quota.Limit, now, _, n int64) quota.State {
-	if at := max(now, s.At); s.Until > at {
+	if at := max(now, s.At); end(&s) > at {
 		return state(at, min(s.A+n, quota.MaxTicks), s.B)
 	}
 	return s
@@ -81,12 +83,12 @@ local function state(at, left, ends)
   if left == 0 then return at, left, ends, math.min(ends, at + kept) end
   return at, left, ends, ends
 end
-local function take(at, left, ends, till, now, cost, quota, period)
+local function take(at, left, ends, till, now, cost, span)
   if till <= now then left = 0 end
   if cost > left then return 1000000 end
   if cost < 0 then
     if left == 0 then ends = 0 end
-    ends = math.max(ends, now + period)
+    ends = math.max(ends, now + span)
   end
   return 0, state(now, math.min(left - math.max(cost, -most), most), ends)
 end
@@ -95,4 +97,14 @@ local function cancel(at, left, ends, till, now, of, n)
   if till > now then return state(now, math.min(left + n, most), ends) end
 end
 `
+}
+
+// Unpayable is a quota.Algorithm whose refusals cannot be overridden with units granted by this
+// package, such as the algorithm for bans. Refusals by a Concurrent algorithm cannot be overridden
+// either.
+type Unpayable interface {
+	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is refused
+	// if the limit has since begun to refuse the key. The Store takes the returned charge when
+	// it pays for other limits.
+	Refusing(c quota.Charge) quota.Charge
 }

@@ -99,7 +99,7 @@ func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
 const forever = quota.MaxTicks * time.Microsecond
 
 func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
-	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: 1, Period: d}}
+	return quota.Charge{Rule: rule, Key: key, Cost: cost, Limit: quota.Limit{Name: "credit", Algorithm: credit{}, Quota: d.Microseconds(), Period: time.Second}}
 }
 
 // Paid is the value of Decision.At for a charge that was paid with granted units. Such a charge can
@@ -107,13 +107,13 @@ func charge(rule, key string, cost int64, d time.Duration) quota.Charge {
 const Paid = 1
 
 // Unpaid returns the store that was passed to New. Calls to it spend no granted units. See
-// quota.Payer.
+// optional.Payer.
 func (s *Store) Unpaid() quota.Store { return s.next }
 
 // Take implements quota.Store.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if slices.ContainsFunc(t.Charges, isPaid) {
-		return s.giveBack(ctx, t)
+		return s.refund(ctx, t)
 	}
 	if err := s.next.Take(ctx, t); err != nil {
 		return err
@@ -221,7 +221,7 @@ func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transact
 				return nil, nil
 			}
 			c = charge(c.Rule, c.Key, c.Cost, forever)
-		} else if u, ok := c.Limit.Algorithm.(quota.Unpayable); ok {
+		} else if u, ok := c.Limit.Algorithm.(Unpayable); ok {
 			c = u.Refusing(c)
 		}
 		where = append(where, add(p, c))
@@ -261,15 +261,15 @@ func add(t *quota.Transaction, c quota.Charge) int {
 
 // payable reports whether granted units can pay for a charge.
 func (s *Store) payable(c *quota.Charge) bool {
-	_, never := c.Limit.Algorithm.(quota.Unpayable)
+	_, never := c.Limit.Algorithm.(Unpayable)
 	return slices.Contains(s.rules, c.Rule) && !never && !c.Limit.InFlight()
 }
 
 func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == Paid }
 
-// giveBack gives units back. Units of paid charges become granted units again, and other
-// units go back to their limits.
-func (s *Store) giveBack(ctx context.Context, t *quota.Transaction) error {
+// refund returns units. Units of paid charges become granted units again, and other
+// units return to their limits.
+func (s *Store) refund(ctx context.Context, t *quota.Transaction) error {
 	p := quota.Transaction{}
 	for _, c := range t.Charges {
 		if isPaid(c) {

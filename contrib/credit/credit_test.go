@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/storetest"
+	"github.com/seed83679106/weir/quota/storetest"
 )
 
 // TestLua: the Go and the Lua arithmetic of granted units make the same decisions.
@@ -266,7 +266,7 @@ func TestBannedPaysNothing(t *testing.T) {
 		if n := left(t, store, ""); served != 3 || n != 49 {
 			t.Errorf("%s: %d requests were served and %d granted units are left, want 3 and 49", name, served, n)
 		}
-		if err := limiters[1].Unban(t.Context(), "api", ""); err != nil {
+		if _, err := limiters[1].Unban(t.Context(), "api", ""); err != nil {
 			t.Fatal(err)
 		}
 		ask(limiters[1])

@@ -1,12 +1,12 @@
 // Package jsonrpc limits JSON-RPC 2.0 requests over HTTP, such as those of MCP clients.
 //
-//	tool := weir.FirstOf(keys.ByJSON("params.name", 64<<10), keys.ByMethod())
+//	tool := weir.FirstOf(weir.ByJSON("params.name", 64<<10), weir.ByMethod())
 //	limiter, err := weir.New(store, weir.Options{
 //		Rules: []weir.Rule{{
-//			Name: "tools", Key: weir.Join(keys.ByContext(accountKey{}), tool), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)},
+//			Name: "tools", Key: weir.Join(weir.ByContext(accountKey{}), tool), Limits: []weir.Limit{algorithms.GCRA(60, time.Minute)},
 //			Cost: jsonrpc.Cost(64 << 10),
 //		}},
-//		OnLimited: jsonrpc.OnLimited(64 << 10),
+//		OnLimited: jsonrpc.OnLimited(64<<10, jsonrpc.CodeLimited),
 //	})
 //
 // Each request in a batch costs one unit. Refusals are reported as JSON-RPC errors, because clients
@@ -23,11 +23,13 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/jsonbody"
+	"github.com/seed83679106/weir/internal/recorder"
 )
 
-// CodeLimited is the JSON-RPC error code for a refused request. It is in the range that JSON-RPC
-// reserves for server errors.
-const CodeLimited = -32029
+// CodeLimited is the JSON-RPC error code for a refused request that OnLimited is normally used with.
+// The codes from −32768 to −32000 are reserved: the MCP specification of 2026-07-28 defines those
+// from −32099 to −32020, and none of them is for a limit.
+const CodeLimited = 429
 
 // Cost returns a function for Rule.Cost that charges 1 unit for a single request and 1 unit for
 // each element of a batch. The function reads at most the first max bytes of the body, and the
@@ -38,9 +40,9 @@ const CodeLimited = -32029
 func Cost(max int64) func(*http.Request) int64 {
 	mustBePositive("Cost", max)
 	return func(r *http.Request) int64 {
-		head, whole := jsonbody.Peek(r, max)
-		start := bytes.TrimLeft(head, " \t\r\n")
-		switch empty := whole && len(start) == 0; {
+		text := jsonbody.Peek(r, max)
+		start := bytes.TrimLeft(text.Head, " \t\r\n")
+		switch empty := text.Whole && len(start) == 0; {
 		case empty:
 			return 1
 		case len(r.Header["Content-Encoding"]) > 0:
@@ -48,9 +50,9 @@ func Cost(max int64) func(*http.Request) int64 {
 		case len(start) > 0 && start[0] == '{':
 			return 1
 		}
-		value, ok := jsonbody.Value(head)
+		value, ok := text.Value()
 		switch {
-		case !whole || !ok:
+		case !ok:
 			return -1
 		case value[0] != '[': // the server refuses it
 			return 1
@@ -67,7 +69,7 @@ func Cost(max int64) func(*http.Request) int64 {
 }
 
 // OnLimited returns a handler for Options.OnLimited. It responds to a refused request with status
-// 200 and a JSON-RPC error that has the request's id, the code CodeLimited and a readable message.
+// 200 and a JSON-RPC error that has the request's id, the given code and a readable message.
 // The error's data member contains the reason for the refusal. If waiting helps, the data member
 // also contains retryAfter, the number of seconds in the Retry-After header field. A batch gets one
 // error per request.
@@ -78,15 +80,14 @@ func Cost(max int64) func(*http.Request) int64 {
 // responds; to limit how long that takes, set ReadTimeout on the server. Do not use OnLimited for a
 // proxy's authorization requests (forward auth), because the proxy would allow every request that
 // gets status 200. OnLimited panics if max is below 1.
-func OnLimited(max int64) http.Handler {
+func OnLimited(max int64, code int) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var ids [][]byte
-		head, whole := jsonbody.Peek(r, max)
-		body, _ := jsonbody.Value(head)
+		body, _ := jsonbody.Peek(r, max).Value()
 		batch := len(body) > 0 && body[0] == '['
 		switch {
-		case !whole || len(body) == 0:
+		case len(body) == 0:
 		case batch:
 			for call := range jsonbody.Elements(body) {
 				ids = appendID(ids, call)
@@ -103,7 +104,7 @@ func OnLimited(max int64) http.Handler {
 		h.Del("Content-Encoding")
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Type", "application/json")
-		tail := string(errorOf(r, h)) + "}"
+		tail := string(errorOf(r, h, code)) + "}"
 		var answer []byte
 		for i, id := range ids {
 			if i > 0 {
@@ -114,11 +115,13 @@ func OnLimited(max int64) http.Handler {
 		if batch {
 			answer = append(append([]byte{'['}, answer...), ']')
 		}
+		recorder.SetDeliberate(w)
+		w.WriteHeader(http.StatusOK)
 		w.Write(append(answer, '\n')) // an error means that the client is gone
 	})
 }
 
-// mostErrors bounds the answer to a batch, which could otherwise be many times as long as the batch.
+// mostErrors bounds the response to a batch, which could otherwise be many times as long as the batch.
 const mostErrors = 100
 
 func mustBePositive(name string, max int64) {
@@ -127,23 +130,22 @@ func mustBePositive(name string, max int64) {
 	}
 }
 
-// appendID appends the id of a request, if it has one that is a string or a number. Answers of a
-// client, which have no method, have the ids of others.
+// appendID appends the id of a request, if it has one that is a string, a number or null. The
+// responses of a client have no method, and the ids of other requests.
 func appendID(ids [][]byte, call []byte) [][]byte {
 	if call[0] != '{' {
 		return ids
 	}
 	id, ok := jsonbody.Member(call, "id")
 	method, _ := jsonbody.Member(call, "method")
-	if !ok || method == nil || len(id) == 0 || strings.IndexByte(`"-0123456789`, id[0]) < 0 {
+	if !ok || method == nil || len(id) == 0 || strings.IndexByte(`"-0123456789n`, id[0]) < 0 {
 		return ids
 	}
 	return append(ids, id)
 }
 
-// errorOf returns the error of a refused request, whose message is the text that package weir has
-// for people.
-func errorOf(r *http.Request, h http.Header) []byte {
+// errorOf returns the error of a refused request. Its message is package weir's plain text.
+func errorOf(r *http.Request, h http.Header, code int) []byte {
 	plain := text{header: http.Header{headers.RetryAfter: h[headers.RetryAfter]}}
 	weir.Refuse(&plain, (&http.Request{Header: http.Header{"Accept": {"text/plain"}}}).WithContext(r.Context()))
 	type data struct {
@@ -159,7 +161,7 @@ func errorOf(r *http.Request, h http.Header) []byte {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 		Data    data   `json:"data"`
-	}{CodeLimited, strings.TrimSpace(plain.String()), data{reason.String(), seconds}})
+	}{code, strings.TrimSpace(plain.String()), data{reason.String(), seconds}})
 	return b
 }
 

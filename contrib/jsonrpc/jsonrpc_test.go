@@ -11,11 +11,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/jsonrpc"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/jsonrpc"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -40,6 +41,7 @@ func TestCost(t *testing.T) {
 		{"\t[[1,2],[3]]", 2},
 		{`[{"id":1}`, -1},
 		{`[{"id":1}]x`, -1},
+		{"[{\"id\":\"\xff\"}]", -1}, // a server may read fewer elements, or more
 		{`[` + strings.Repeat("1,", 100) + `1]`, -1},
 		{`[1]` + strings.Repeat(" ", 97) + `[2]`, -1},
 	} {
@@ -78,7 +80,7 @@ func refuse(t *testing.T, store weir.Store, rule weir.Rule, body string) *httpte
 	if rule.Key == nil {
 		rule.Key = weir.Global()
 	}
-	l, err := weir.New(store, weir.Options{OnLimited: jsonrpc.OnLimited(1000), OnError: weir.FailClosed, Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler)})
+	l, err := weir.New(store, weir.Options{OnLimited: jsonrpc.OnLimited(1000, jsonrpc.CodeLimited), OnError: weir.FailClosed, Rules: []weir.Rule{rule}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,8 @@ func TestOnLimited(t *testing.T) {
 		{hundred, "[" + strings.TrimSuffix(strings.Repeat("1,", 40), ",") + "]"},
 		{`{"method":"notifications/initialized"}`, ""},
 		{`{"id":1,"result":{}}`, ""},
-		{`{"id":null,"method":"a"}`, ""},
+		{`{"id":null,"method":"a"}`, "null"}, // only a request without an id is a notification
+		{`{"id":true,"method":"a"}`, ""},
 		{`{"id":{"a":1},"method":"a"}`, ""},
 		{`{"id":1,"id":2,"method":"a"}`, ""},
 		{`{"id":1,"method":"` + strings.Repeat("a", 1000) + `"}`, ""},
@@ -163,7 +166,7 @@ func TestOnLimited(t *testing.T) {
 
 // TestBound: the answer to a batch of many requests does not have an error for each.
 func TestBound(t *testing.T) {
-	l, err := weir.New(weirtest.Memory(), weir.Options{OnLimited: jsonrpc.OnLimited(1 << 20), Rules: []weir.Rule{{Name: "tools", Key: weir.Global(), Cost: jsonrpc.Cost(1 << 20), Limits: limits}}})
+	l, err := weir.New(weirtest.Memory(), weir.Options{OnLimited: jsonrpc.OnLimited(1<<20, jsonrpc.CodeLimited), Rules: []weir.Rule{{Name: "tools", Key: weir.Global(), Cost: jsonrpc.Cost(1 << 20), Limits: limits}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,23 +186,23 @@ func TestReasons(t *testing.T) {
 		rule  weir.Rule
 		want  string
 	}{
-		{weirtest.Memory(), weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Denied() }}, `{"code":-32029,"message":"Abnormal usage was detected.","data":{"reason":"deny"}}`},
-		{weirtest.Memory(), weir.Rule{Key: weir.ByHeader("X-None"), NoKey: weir.NoKeyRefuse, Limits: limits}, `{"code":-32029,"message":"The request lacks the value by which it is limited.","data":{"reason":"no-key"}}`},
-		{busy, weir.Rule{Limits: limits}, `{"code":-32029,"message":"The service has less capacity for now. Try again in a second.","data":{"reason":"error","retryAfter":1}}`},
+		{weirtest.Memory(), weir.Rule{Policy: func(*http.Request) weir.Policy { return weir.Denied() }}, `{"code":429,"message":"Abnormal usage was detected.","data":{"reason":"deny"}}`},
+		{weirtest.Memory(), weir.Rule{Key: weir.ByHeader("X-None"), NoKey: weir.NoKeyRefuse, Limits: limits}, `{"code":429,"message":"The request lacks the value by which it is limited.","data":{"reason":"no-key"}}`},
+		{busy, weir.Rule{Limits: limits}, `{"code":429,"message":"The service has less capacity for now. Try again in a second.","data":{"reason":"error","retryAfter":1}}`},
 	} {
 		if got, want := refuse(t, c.store, c.rule, `{"id":1,"method":"a"}`).Body.String(), `{"jsonrpc":"2.0","id":1,"error":`+c.want+"}\n"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 	w := httptest.NewRecorder()
-	jsonrpc.OnLimited(100).ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(`{"id":1,"method":"a"}`))) // outside of a limiter
-	if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32029,"message":"Too many requests.","data":{"reason":"limit"}}}` + "\n"; w.Body.String() != want {
+	jsonrpc.OnLimited(100, -32023).ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(`{"id":1,"method":"a"}`))) // outside of a limiter
+	if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32023,"message":"Too many requests.","data":{"reason":"limit"}}}` + "\n"; w.Body.String() != want {
 		t.Errorf("got %s, want %s", w.Body, want)
 	}
 }
 
 func TestPanics(t *testing.T) {
-	for _, f := range []func(){func() { jsonrpc.Cost(0) }, func() { jsonrpc.OnLimited(-1) }} {
+	for _, f := range []func(){func() { jsonrpc.Cost(0) }, func() { jsonrpc.OnLimited(-1, 1) }} {
 		func() {
 			defer func() {
 				if got := fmt.Sprint(recover()); !strings.HasPrefix(got, "jsonrpc: ") {
@@ -216,7 +219,7 @@ func FuzzOnLimited(f *testing.F) {
 	for _, s := range []string{``, `{}`, `[]`, `{"id":1,"method":"a"}`, `[{"id":"\u0000","method":1},{"ID":2,"Method":""}]`, `{"id":1,"method"`, `[[{"id":1,"method":"a"}]]`, `{"id":tru`} {
 		f.Add(s)
 	}
-	h := jsonrpc.OnLimited(100)
+	h := jsonrpc.OnLimited(100, jsonrpc.CodeLimited)
 	f.Fuzz(func(t *testing.T, body string) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("POST", "/", strings.NewReader(body))
@@ -226,7 +229,7 @@ func FuzzOnLimited(f *testing.F) {
 			t.Errorf("%q: %d %s", body, w.Code, w.Body)
 		}
 		var batch []json.RawMessage
-		if len(body) < 100 && json.Unmarshal([]byte(body), &batch) == nil && batch != nil && cost != max(1, int64(len(batch))) {
+		if len(body) < 100 && utf8.ValidString(body) && json.Unmarshal([]byte(body), &batch) == nil && batch != nil && cost != max(1, int64(len(batch))) {
 			t.Errorf("%q: cost %d", body, cost)
 		}
 		if cost == 0 || cost < -1 || cost > 100 {
@@ -237,7 +240,7 @@ func FuzzOnLimited(f *testing.F) {
 
 func Example() {
 	limiter, err := weir.New(weirtest.Memory(), weir.Options{
-		OnLimited: jsonrpc.OnLimited(64 << 10),
+		OnLimited: jsonrpc.OnLimited(64<<10, jsonrpc.CodeLimited),
 		Rules: []weir.Rule{{
 			Name: "tools", Key: weir.ByHeader("X-User"), Cost: jsonrpc.Cost(64 << 10),
 			Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)},

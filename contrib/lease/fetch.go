@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -28,17 +28,18 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	go func() {
 		defer l.calls.Done()
 		sent := l.now()
-		_, f.err = panics.Call(storePanicked, func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
+		_, f.err = safe.Call(storePanicked, func() error { return l.call(context.WithoutCancel(ctx), &f.t) })
 		rest := l.install(s, e, f, sent)
 		close(f.done)
-		l.giveBack(context.Background(), old, rest)
+		l.refund(context.Background(), old, rest)
 	}()
 	return f
 }
 
 // await waits for a fetch, and reports whether the fetch or its lease has decided t. own
 // says that the fetch was begun for t.
-func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool, t *quota.Transaction) (decided bool, err error) {
+func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool,
+	t *quota.Transaction) (decided bool, err error) {
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -65,7 +66,7 @@ func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own boo
 }
 
 // install begins a lease with the units of a fetch. If the answer came after the TTL of
-// the lease or after Close, install returns a transaction that gives the units back.
+// the lease or after Close, install returns a transaction that refunds the units.
 func (l *Store) install(s *shard, e *lease, f *fetch, sent int64) (back *quota.Transaction) {
 	answered := l.now()
 	s.mu.Lock()
@@ -119,17 +120,17 @@ func (l *Store) expire(s *shard, e *lease) {
 	l.calls.Add(1)
 	s.mu.Unlock()
 	defer l.calls.Done()
-	l.giveBack(context.Background(), back)
+	l.refund(context.Background(), back)
 }
 
-// giveBack gives unused units back. It tries only once: after an error the units may have
-// been given back nevertheless, and giving them back twice would free units that others
+// refund refunds unused units. It tries only once: after an error the units may have
+// been refunded nevertheless, and refunding them twice would free units that others
 // have spent.
-func (l *Store) giveBack(ctx context.Context, backs ...*quota.Transaction) error {
+func (l *Store) refund(ctx context.Context, backs ...*quota.Transaction) error {
 	var errs []error
 	for _, t := range backs {
 		if t != nil {
-			_, err := panics.Call(storePanicked, func() error { return l.next.Take(ctx, t) })
+			_, err := safe.Call(storePanicked, func() error { return l.next.Take(ctx, t) })
 			errs = append(errs, err)
 		}
 	}

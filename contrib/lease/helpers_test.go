@@ -3,8 +3,8 @@ package lease_test
 import (
 	"testing"
 
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/lease"
 )
 
 type distant = weirtest.Distant

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir/internal/compare"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -25,13 +25,13 @@ type lease struct {
 	unused    int64            // calls whose units are spent in next but not used yet
 	sent      int64            // when the fetch called next
 	answered  int64            // when the answer of next came
-	until     int64            // when the lease ends
+	until     int64            // when the lease expires
 	at        time.Time        // the At of the answer
 	decisions []quota.Decision // the decisions of the answer
 	timer     *time.Timer
 }
 
-// A shard has the leases of some fingerprints, behind a mutex of its own.
+// A shard has the leases of some fingerprints, behind one mutex.
 type shard struct {
 	mu     sync.Mutex
 	closed bool
@@ -92,7 +92,7 @@ func (s *shard) makeRoom(now, ttl int64) bool {
 func leasable(t *quota.Transaction) bool {
 	for i := range t.Charges {
 		a, ok := t.Charges[i].Limit.Algorithm.(Leaser)
-		if !ok || !compare.Can(a) {
+		if !ok || !safe.Comparable(a) {
 			return false
 		}
 	}
@@ -124,9 +124,9 @@ func (e *lease) note(t *quota.Transaction, now int64) {
 // at most Fraction of Remaining in the newest answer of next. 0 means no lease.
 //
 // Under a meter (GCRA and the buckets), spent units are a debt that drains. These units
-// are never given back, so a lease takes no more of them than drain in a TTL. When a unit
+// are never refunded, so a lease takes no more of them than drain in a TTL. When a unit
 // has drained, its room in the meter is free for others, so the lease must not use it any
-// more. If the debt is so small that it drains before the TTL ends, the units of the lease
+// more. If the debt is so small that it drains within the TTL, the units of the lease
 // drain in the rest of the TTL. want therefore adds the calls whose units drain in that
 // rest.
 func (e *lease) want(now int64, o *Options) int64 {
@@ -141,8 +141,8 @@ func (e *lease) want(now int64, o *Options) int64 {
 		if c.Limit.Algorithm.(Leaser).Drains() {
 			perNS := float64(c.Limit.Quota) / float64(c.Limit.Period) / float64(c.Cost)
 			room = min(room, perNS*float64(o.TTL))
-			owed := max(0, d.ResetAfter-time.Duration(since))
-			drained = max(drained, perNS*float64(o.TTL-owed))
+			debt := max(0, d.ResetAfter-time.Duration(since))
+			drained = max(drained, perNS*float64(o.TTL-debt))
 		}
 	}
 	if k := int64(min(room, float64(e.seen)+drained)); k >= 2 {
@@ -185,14 +185,15 @@ func (e *lease) serve(t *quota.Transaction, now int64) bool {
 	return true
 }
 
-// end ends a lease and returns a transaction that gives its units back, or nil.
+// end ends a lease and returns a transaction that refunds its units, or nil.
 func (e *lease) end() *quota.Transaction {
 	n := e.unused
 	e.held, e.unused = 0, 0
 	if n == 0 {
 		return nil
 	}
-	back := &quota.Transaction{Charges: e.times(-n, func(c *quota.Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() })}
+	keeps := func(c *quota.Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() }
+	back := &quota.Transaction{Charges: e.times(-n, keeps)}
 	if len(back.Charges) == 0 {
 		return nil
 	}

@@ -26,20 +26,23 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"log/slog"
 	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
 // hold as if the units had been spent at the instants at which they are used. A Leaser must have a
 // comparable type. An algorithm can implement Leaser without importing this package.
 type Leaser interface {
-	quota.Canceler
+	optional.Canceler
 
 	// Usable returns how many of n leased units can still be used at the instant now without
 	// exceeding the limit. The units were spent by the decision d at the earlier instant at. Both
@@ -56,8 +59,8 @@ type Leaser interface {
 
 // Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// TTL is the maximum lifetime of a lease; 0 means 100 ms. Until a lease expires, other
-	// processes cannot use its units, and Remaining may be out of date.
+	// TTL is the maximum lifetime of a lease, at least 1 ms; 0 means 100 ms. Until a lease expires,
+	// other processes cannot use its units, and Remaining may be out of date.
 	TTL time.Duration
 
 	// Fraction is the largest fraction of the remaining units that a lease may take, above 0 and
@@ -123,6 +126,13 @@ func New(next quota.Store, o Options) *Store {
 	case o.MaxKeys < 0:
 		panic(fmt.Sprintf("lease: MaxKeys is %d; want at least 0", o.MaxKeys))
 	}
+	if err := period.CheckUnit("lease: TTL", o.TTL); err != nil {
+		panic(err.Error())
+	}
+	if _, ok := next.(*quota.FallbackStore); ok {
+		slog.Warn("lease: store is around a Fallback",
+			"effect", "units of one store may be refunded to the other", "fix", "put Fallback around the lease store")
+	}
 	o.TTL = cmp.Or(o.TTL, 100*time.Millisecond)
 	o.Fraction = cmp.Or(o.Fraction, 1.0/8)
 	o.MaxKeys = cmp.Or(o.MaxKeys, 10_000)
@@ -147,9 +157,17 @@ type Store struct {
 	calls  sync.WaitGroup // calls of next on goroutines of the Store
 }
 
+// Server implements optional.Server, for the wrapped store.
+func (l *Store) Server(t *quota.Transaction) string {
+	if next, ok := l.next.(optional.Server); ok {
+		return next.Server(t)
+	}
+	return ""
+}
+
 func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
-// Stats returns the statistics collected since New. Each hit saves a call to the wrapped store.
+// Stats returns the statistics since l was created. Each hit saves a call to the wrapped store.
 func (l *Store) Stats() quota.CacheStats {
 	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
 	for i := range l.shards {
@@ -237,7 +255,7 @@ func (l *Store) Close(ctx context.Context) error {
 		clear(s.known)
 		s.mu.Unlock()
 		if len(backs) > 0 {
-			l.calls.Go(func() { errs <- l.giveBack(ctx, backs...) })
+			l.calls.Go(func() { errs <- l.refund(ctx, backs...) })
 		}
 	}
 	done := make(chan struct{})
@@ -268,7 +286,8 @@ func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 		if c.Cost <= 0 || storedkey.Of(c.Key) != c.Key { // a long key; a Limiter sends its digest instead
 			return 0, false
 		}
-		for _, part := range [...]uint64{maphash.String(l.seed, c.Key), maphash.String(l.seed, c.Rule), uint64(c.Limit.Quota), uint64(c.Limit.Period), uint64(c.Cost)} {
+		key, rule := maphash.String(l.seed, c.Key), maphash.String(l.seed, c.Rule)
+		for _, part := range [...]uint64{key, rule, uint64(c.Limit.Quota), uint64(c.Limit.Period), uint64(c.Cost), uint64(c.Headroom)} {
 			id = (bits.RotateLeft64(id, 21) ^ part) * 0x9e3779b97f4a7c15
 		}
 	}

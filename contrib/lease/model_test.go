@@ -1,6 +1,10 @@
-package models_test
+package lease_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seed83679106/weir/internal/test/explore"
+)
 
 // A leaseState is a window of a store and two processes that lease units of it. A call may be
 // decided long after it was sent, and its answer may come long after that, or never.
@@ -29,12 +33,12 @@ const (
 
 const leaseQuota, leaseUnits = 3, 2
 
-// TestLease: a unit counts in the window in which it is used, so no window admits more than
+// TestModelLease: a unit counts in the window in which it is used, so no window admits more than
 // its quota, whoever dies and whatever is late.
-func TestLease(t *testing.T) {
-	holds(t, 100, func(fault string) model[leaseState] {
-		return model[leaseState]{
-			next: func(s leaseState, then func(string, leaseState)) {
+func TestModelLease(t *testing.T) {
+	explore.Holds(t, 100, func(fault string) explore.Model[leaseState] {
+		return explore.Model[leaseState]{
+			Next: func(s leaseState, then func(string, leaseState)) {
 				if s.window == 0 {
 					after := s
 					after.window, after.used = 1, 0
@@ -44,7 +48,7 @@ func TestLease(t *testing.T) {
 					leaseSteps(s, p, fault, then)
 				}
 			},
-			invalid: func(s leaseState) string {
+			Invalid: func(s leaseState) string {
 				for _, n := range s.served {
 					if n > leaseQuota {
 						return "a window admitted more than its quota"
@@ -60,7 +64,7 @@ func leaseSteps(s leaseState, p int, fault string, then func(string, leaseState)
 	step := func(event string, change func(s *leaseState, me *leaser)) {
 		after := s
 		change(&after, &after.processes[p])
-		then(name(p, "%s", event), after)
+		then(explore.Name(p, "%s", event), after)
 	}
 	giveBack := func(s *leaseState, me *leaser) {
 		if me.window == s.window || fault == "gives units of an earlier window back" {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/internal/test/redistest"
-	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -118,10 +118,10 @@ func TestLeaseGoesPast(t *testing.T) {
 			{"Peek", &quota.Transaction{Charges: []quota.Charge{charge}, Mode: quota.ModePeek}, true},
 			{"AtMost", &quota.Transaction{Charges: []quota.Charge{charge}, Mode: quota.ModeAtMost, Most: 1}, true},
 			{"Force", &quota.Transaction{Charges: []quota.Charge{charge}, Mode: quota.ModeForce}, true},
-			{"units of one instant given back", with(func(c *quota.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
+			{"units of one instant refunded", with(func(c *quota.Charge) { c.Cost, c.Spent = -1, time.Now().UnixMicro() }), true},
 			{"Forget", &quota.Transaction{Charges: []quota.Charge{charge}, Mode: quota.ModeForget}, true},
 			{"a cost of 0", with(func(c *quota.Charge) { c.Cost = 0 }), true},
-			{"units given back", with(func(c *quota.Charge) { c.Cost = -1 }), true},
+			{"units refunded", with(func(c *quota.Charge) { c.Cost = -1 }), true},
 			{"another cost", with(func(c *quota.Charge) { c.Cost = 2 }), true},
 			{"another key", with(func(c *quota.Charge) { c.Key = "K" }), true},
 			{"another rule", with(func(c *quota.Charge) { c.Rule = "R" }), true},
@@ -313,13 +313,13 @@ func TestLeaseErrors(t *testing.T) {
 			}
 			return nil
 		}, "", []int64{1 << 40, 1, 1 << 40, 1}},
-		{"fails when units are given back", func(tx *quota.Transaction) error {
+		{"fails when units are refunded", func(tx *quota.Transaction) error {
 			if tx.Charges[0].Cost < 0 {
 				return errDown
 			}
 			return nil
 		}, "", []int64{52, -50}},
-		{"panics when units are given back", func(tx *quota.Transaction) error {
+		{"panics when units are refunded", func(tx *quota.Transaction) error {
 			if tx.Charges[0].Cost < 0 {
 				panic("oh")
 			}
@@ -352,7 +352,7 @@ func TestLeaseErrors(t *testing.T) {
 	}
 }
 
-// TestLeaseClose: Close gives back all held units, including units of a fetch that has
+// TestLeaseClose: Close refunds all held units, including units of a fetch that has
 // begun. After that each call goes to the store. No timer is left, and the synctest bubble
 // ends, so no goroutine is left.
 func TestLeaseClose(t *testing.T) {
@@ -551,7 +551,7 @@ func (a *admissions) add(tx *quota.Transaction) {
 }
 
 // TestLeaseRedis: four replicas with 32 goroutines each use one key in Redis. They get no
-// more than the limit, and no unit is missing when all leases have been given back.
+// more than the limit, and no unit is missing when all leases have been refunded.
 func TestLeaseRedis(t *testing.T) {
 	const replicas, goroutines, each, units = 4, 32, 200, 20_000
 	addr := redistest.Server(t).Addr()
@@ -626,7 +626,7 @@ func BenchmarkLease(b *testing.B) {
 func ExampleNew() {
 	redis := memory() // in a program, this is a redisstore
 	store := lease.New(redis, lease.Options{TTL: 10 * time.Millisecond})
-	defer store.Close(context.Background()) // gives back the unused units
+	defer store.Close(context.Background()) // refunds the unused units
 	limit := algorithms.FixedWindow(1_000_000_000, 24*time.Hour)
 	t := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "partner", Limit: limit, Cost: 1}}}
 	for store.Stats().Hits < 1000 {

@@ -3,16 +3,17 @@ package llm
 import (
 	"bytes"
 	"io"
+	"sync"
 )
 
-// A reader finds the usage in an answer that passes through.
+// A reader finds the usage in a response that is forwarded.
 type reader interface {
-	// write returns true once the answer is complete.
+	// write returns true once the response is complete.
 	write(p []byte) (complete bool)
 	usage() (Usage, bool)
 }
 
-// An object reads an answer that is one JSON object.
+// An object reads a response that is one JSON object.
 type object struct{ scanner }
 
 func (o *object) write(p []byte) bool {
@@ -22,14 +23,15 @@ func (o *object) write(p []byte) bool {
 
 func (o *object) usage() (Usage, bool) { return o.found.usage() }
 
-// An events reads an answer of server-sent events, whose data are JSON. The last event says that
-// the answer is complete.
+// An events reads a response of server-sent events, whose data are JSON. Its last event marks the
+// response as complete.
 type events struct {
 	scanner
 	column int    // how many bytes of the line have come
 	data   bool   // the line is one of data
 	begin  []byte // of the data of the event
 	after  byte   // the last byte
+	n      int64  // how many events have ended
 }
 
 const (
@@ -84,6 +86,9 @@ func (e *events) endLine() (complete bool) {
 	case "message_stop", "response.completed", "response.incomplete", "response.failed":
 		complete = true
 	}
+	if len(e.begin) > 0 {
+		e.n++
+	}
 	complete = complete || string(bytes.TrimSpace(e.begin)) == doneData
 	e.begin, e.found.kind = e.begin[:0], ""
 	e.scanner = scanner{found: e.found, text: e.text}
@@ -92,18 +97,47 @@ func (e *events) endLine() (complete bool) {
 
 func (e *events) usage() (Usage, bool) { return e.found.usage() }
 
-// A body is the body of an answer whose usage is reported once it is complete.
+// A body is the body of a response whose usage is reported once, at its end. It may be closed during
+// a Read.
 type body struct {
 	io.ReadCloser
-	reader
-	report func(u Usage, ok bool) // nil once it was called
+	report  func(u Usage, whole bool)
+	missing func() // the response is complete, and states no usage
+
+	mu       sync.Mutex
+	reader   reader
+	reported bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.report != nil && (b.write(p[:n]) || err == io.EOF) {
-		b.report(b.usage())
-		b.report = nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if complete := b.reader.write(p[:n]); complete || err == io.EOF {
+		b.end(true)
 	}
 	return n, err
+}
+
+func (b *body) Close() error {
+	err := b.ReadCloser.Close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end(false)
+	return err
+}
+
+func (b *body) end(complete bool) {
+	if b.reported {
+		return
+	}
+	b.reported = true
+	u, ok := b.reader.usage()
+	if complete && !ok {
+		b.missing()
+	}
+	if e, streamed := b.reader.(*events); streamed && !(complete && ok) {
+		u.Output = max(u.Output, e.n)
+	}
+	b.report(u, complete && ok)
 }

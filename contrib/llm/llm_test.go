@@ -5,18 +5,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/llm"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/llm"
+	"github.com/seed83679106/weir/quota"
 )
 
 const (
@@ -48,9 +55,15 @@ type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// A usage is what a Transport has reported, and whether there may be more.
+type usage struct {
+	llm.Usage
+	partial bool
+}
+
 // answer returns the usages that a Transport reports of an answer, after its caller has read n
 // bytes of it (or all, if n is negative) and closed it, and what the Transport logs.
-func answer(t *testing.T, status int, fields string, text io.Reader, n int64) (reported []llm.Usage, logged string) {
+func answer(t *testing.T, status int, fields string, text io.Reader, n int64) (reported []usage, logged string) {
 	t.Helper()
 	h := http.Header{}
 	for field := range strings.SplitSeq(fields, "\n") {
@@ -62,7 +75,9 @@ func answer(t *testing.T, status int, fields string, text io.Reader, n int64) (r
 		Base: roundTrip(func(r *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(text), Request: r}, nil
 		}),
-		Report: func(_ context.Context, u llm.Usage) { reported = append(reported, u) },
+		Report: func(_ context.Context, u llm.Usage, report func(context.Context, string, int64)) {
+			reported = append(reported, usage{u, reflect.ValueOf(report).Pointer() == reflect.ValueOf(weir.ReportAtLeast).Pointer()})
+		},
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	}
 	res, err := tr.RoundTrip(httptest.NewRequest(http.MethodPost, "/", nil))
@@ -108,21 +123,21 @@ func TestUsage(t *testing.T) {
 			"with its error": iotest.DataErrReader(strings.NewReader(tt.text)),
 		} {
 			got, log := answer(t, 200, tt.fields, text, -1)
-			if len(got) != 1 || got[0] != tt.want || log != "" {
+			if len(got) != 1 || got[0] != (usage{tt.want, false}) || log != "" {
 				t.Errorf("%s, %s: reported %+v, want %+v once; logged %q", tt.name, how, got, tt.want, log)
 			}
 		}
 		// A client that stops at the end of the answer never sees io.EOF.
-		if got, _ := answer(t, 200, tt.fields, strings.NewReader(tt.text+"more"), int64(len(tt.text))); len(got) != 1 || got[0] != tt.want {
+		if got, _ := answer(t, 200, tt.fields, strings.NewReader(tt.text+"more"), int64(len(tt.text))); len(got) != 1 || got[0] != (usage{tt.want, false}) {
 			t.Errorf("%s: closed at its end: reported %+v", tt.name, got)
 		}
 		for n := range int64(len(tt.text) - 8) { // a client that hangs up in the middle
-			if got, _ := answer(t, 200, tt.fields, iotest.OneByteReader(strings.NewReader(tt.text)), n); len(got) != 0 {
+			if got, _ := answer(t, 200, tt.fields, iotest.OneByteReader(strings.NewReader(tt.text)), n); len(got) != 1 || !got[0].partial {
 				t.Fatalf("%s: closed after %d bytes: reported %+v", tt.name, n, got)
 			}
 		}
 		broken := io.MultiReader(strings.NewReader(tt.text[:len(tt.text)-8]), iotest.ErrReader(io.ErrUnexpectedEOF))
-		if got, _ := answer(t, 200, tt.fields, broken, -1); len(got) != 0 {
+		if got, _ := answer(t, 200, tt.fields, broken, -1); len(got) != 1 || !got[0].partial {
 			t.Errorf("%s: broken off: reported %+v", tt.name, got)
 		}
 	}
@@ -153,12 +168,12 @@ func TestNoUsage(t *testing.T) {
 		{"in another field", sseType, `dato: {"usage":{"input_tokens":5}}` + "\n\ndata: [DONE]\n\n"},
 	} {
 		got, log := answer(t, 200, tt.fields, strings.NewReader(tt.text), -1)
-		if len(got) != 0 || strings.Count(log, "answer without its usage of tokens") != 1 {
+		if len(got) != 1 || !got[0].partial || strings.Count(log, "response without its usage of tokens") != 1 {
 			t.Errorf("%s: reported %+v, logged %q", tt.name, got, log)
 		}
 	}
 	for _, status := range []int{400, 429, 500, 529} {
-		if got, log := answer(t, status, jsonType, strings.NewReader(`{"error":{}}`), -1); len(got) != 1 || got[0] != (llm.Usage{}) || log != "" {
+		if got, log := answer(t, status, jsonType, strings.NewReader(`{"error":{}}`), -1); len(got) != 1 || got[0] != (usage{}) || log != "" {
 			t.Errorf("status %d: reported %+v, want nothing used once; logged %q", status, got, log)
 		}
 	}
@@ -171,14 +186,14 @@ func TestLongAnswer(t *testing.T) {
 			return io.MultiReader(strings.NewReader(`{"model":"m","choices":[{"message":{"content":"`),
 				io.LimitReader(&repeat{text: middle}, int64(len(middle))<<19), strings.NewReader(`"}}],"usage":{"prompt_tokens":2,"completion_tokens":3}}`))
 		}
-		var got []llm.Usage
+		var got []usage
 		bytes := testing.Benchmark(func(b *testing.B) {
 			b.ReportAllocs()
 			for range b.N {
 				got, _ = answer(t, 200, jsonType, text(), -1)
 			}
 		}).AllocedBytesPerOp()
-		if len(got) != 1 || got[0] != (llm.Usage{Model: "m", Input: 2, Output: 3}) {
+		if len(got) != 1 || got[0] != (usage{llm.Usage{Model: "m", Input: 2, Output: 3}, false}) {
 			t.Errorf("%s: reported %+v", name, got)
 		}
 		if bytes > 64<<10 { // of which 32 KiB are the buffer of io.Copy
@@ -258,7 +273,7 @@ func FuzzUsage(f *testing.F) {
 			return
 		}
 		want, input, cached := inputOf(text), int64(-1), int64(0)
-		if len(got) == 1 {
+		if len(got) == 1 && !got[0].partial {
 			input, cached = got[0].Input, got[0].CacheRead
 		}
 		if input != want && input+cached != want { // OpenAI counts what was cached as a part of the input
@@ -267,52 +282,220 @@ func FuzzUsage(f *testing.F) {
 	})
 }
 
-// TestMaxTokens: what the answer may have at most is reserved, whatever the client writes.
+// TestMaxTokens: what the request may use at most is reserved, whatever the client writes.
 func TestMaxTokens(t *testing.T) {
-	cost := llm.MaxTokens(1000)
-	for text, want := range map[string]int64{
+	cost := llm.MaxTokens(1000, 300)
+	for text, want := range map[string]int64{ // if positive, without the bytes of the text
 		`{"max_tokens":100}`:                     100,
 		`{"max_completion_tokens":7}`:            7,
 		`{"max_output_tokens":8,"stream":true}`:  8,
 		`{"max_tokens":100,"n":3}`:               300,
-		`{"max_tokens":100,"n":30}`:              1000,
 		`{"max_tokens":1,"max_output_tokens":9}`: 9,
-		`{}`:                                     1000,
-		`{"max_tokens":null}`:                    1000,
-		`{"max_tokens":0}`:                       1000,
-		`{"max_tokens":-4}`:                      1000,
-		`{"max_tokens":1e2}`:                     1000,
-		`{"max_tokens":5000}`:                    1000,
-		`{"max_tokens":5,"n":-1}`:                1000,
-		`{"max_tokens":99999999999999999999}`:    1000,
-		`{"max_tokens":5,"max_tokens":1}`:        1000,
-		`{"max_tokens":5`:                        1000,
-		`[]`:                                     1000,
-		`{"max_tokens":5,"x":"` + strings.Repeat("x", 1<<20) + `"}`: 1000,
-		"": 1,
+		`{}`:                                     300,
+		`{"max_tokens":null}`:                    300,
+		`{"max_tokens":0}`:                       300,
+		`{"n":3}`:                                900,
+
+		`{"max_tokens":10,"n":2,"best_of":20}`:                   200,
+		`{"max_tokens":10,"prompt":["a","b"],"n":3}`:             60,
+		`{"max_tokens":10,"prompt":[[1,2],[3]]}`:                 20,
+		`{"max_tokens":10,"prompt":[1,2,3]}`:                     10,
+		`{"max_tokens":10,"prompt":[]}`:                          10,
+		`{"max_tokens":10,"prompt":"a"}`:                         10,
+		`{"max_output_tokens":10,"background":false}`:            10,
+		`{"max_output_tokens":10,"conversation":null}`:           10,
+		`{"max_tokens":10,"tools":[{"max_tokens":5}],"input":1}`: 10,
+
+		`{"max_tokens":100,"n":30}`:                                             -1000,
+		`{"max_tokens":-4}`:                                                     -1000,
+		`{"max_tokens":1e2}`:                                                    -1000,
+		`{"max_tokens":5000}`:                                                   -1000,
+		`{"max_tokens":"5"}`:                                                    -1000,
+		`{"max_tokens":5,"n":-1}`:                                               -1000,
+		`{"max_tokens":5,"best_of":1e2}`:                                        -1000,
+		`{"max_tokens":99999999999999999999}`:                                   -1000,
+		`{"max_tokens":5,"max_tokens":1}`:                                       -1000,
+		`{"max_tokens":null,"max_tokens":1}`:                                    -1000,
+		`{"MAX_TOKENS":5}`:                                                      -1000, // many servers ignore such a field
+		`{"max-tokens":5}`:                                                      -1000,
+		`{"max_output_tokens":5,"previous_response_id":"r"}`:                    -1000,
+		`{"max_output_tokens":5,"conversation":{"id":"c"}}`:                     -1000,
+		`{"max_output_tokens":5,"prompt":{"id":"p"}}`:                           -1000,
+		`{"max_tokens":10,"prompt":[` + strings.Repeat(`"a",`, 200) + `"b"]}`:   -1000,
+		`{"max_tokens":5,` + strings.Repeat(`"":0,`, 1000) + `"a":1}`:           -1000,
+		`{"max_tokens":5`:                                                       -1000,
+		`[]`:                                                                    -1000,
+		`{"max_tokens":5,"messages":"` + strings.Repeat("x", 1000) + `"}`:       -1000,
+		`{"max_tokens":5,"x":"` + strings.Repeat("x", 1<<20) + `"}`:             -1000,
+		`{"max_output_tokens":5,"background":true}`:                             -1,
+		`{"max_output_tokens":5,"background":true,"previous_response_id":"r" }`: -1,
+		"": -1 + 2,
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader(text))
-		if text == "" {
+		switch {
+		case text == "":
 			r.Body = http.NoBody
+		case want > 0:
+			want += int64(len(text))
+		case want < -1:
+			want = -want
 		}
 		got := cost(r)
 		if rest, err := io.ReadAll(r.Body); got != want || string(rest) != text || err != nil {
 			t.Errorf("%.60s: got %d, want %d; the handler reads %d of %d bytes, error %v", text, got, want, len(rest), len(text), err)
 		}
 	}
-	defer func() {
-		if recover() == nil {
-			t.Error("MaxTokens(0) does not panic")
-		}
-	}()
-	llm.MaxTokens(0)
+	r := httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader("\x1f\x8b"))
+	if r.Header.Set("Content-Encoding", "gzip"); cost(r) != -1 {
+		t.Errorf("compressed: got %d, want -1", cost(r))
+	}
+	for _, f := range []func(){func() { llm.MaxTokens(0, 1) }, func() { llm.MaxTokens(1, 0) }} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("MaxTokens does not panic")
+				}
+			}()
+			f()
+		}()
+	}
 }
 
 func ExampleMaxTokens() {
-	cost := llm.MaxTokens(4096)
+	cost := llm.MaxTokens(4096, 1000)
 	r := httptest.NewRequest(http.MethodPost, "/v1/chat/completions", strings.NewReader(`{"model":"m","max_tokens":256}`))
-	fmt.Println(cost(r))
-	// Output: 256
+	fmt.Println(cost(r)) // 30 bytes, and 256 tokens of output
+	// Output: 286
+}
+
+// TestIncludeUsage: a stream of Chat Completions states its usage, whatever the client wants.
+func TestIncludeUsage(t *testing.T) {
+	for _, c := range []struct{ path, body, want string }{
+		{"/v1/chat/completions", `{"stream":true,"model":"m"}`, `{"stream_options":{"include_usage":true},"stream":true,"model":"m"}`},
+		{"/v1/completions", ` { "stream" : true }`, `{"stream_options":{"include_usage":true}, "stream" : true }`},
+		{"/v1/completions", `{"stream":true,"stream_options":{"include_usage":false},"n":2}`, `{"stream":true,"stream_options":{"include_usage":true},"n":2}`},
+		{"/v1/completions", `{"stream_options":null,"stream":true}`, `{"stream_options":{"include_usage":true},"stream":true}`},
+		{"/v1/completions", `{"stream":true,"stream_options":{"a":1,"include_usage":true}}`, ""},
+		{"/v1/completions", `{"stream":true,"stream_options":{},"stream_options":{"include_usage":true}}`, ""}, // see MaxTokens
+		{"/v1/completions", `{"stream":false}`, ""},
+		{"/v1/completions", `{"model":"m"}`, ""},
+		{"/v1/completions", `{"stream":true`, ""},
+		{"/v1/completions", ``, ""},
+		{"/v1/responses", `{"stream":true}`, ""},
+		{"/v1/messages", `{"stream":true}`, ""},
+	} {
+		if c.want == "" {
+			c.want = c.body
+		}
+		for _, chunked := range []bool{false, true} {
+			r := httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(c.body))
+			if chunked {
+				r.ContentLength = -1
+			}
+			_, err := (&llm.Transport{Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				got, err := io.ReadAll(r.Body)
+				if strings.TrimSpace(string(got)) != c.want || err != nil || r.ContentLength >= 0 && r.ContentLength != int64(len(got)) {
+					t.Errorf("%s %s: sent %s, %v, of length %d, want %s", c.path, c.body, got, err, r.ContentLength, c.want)
+				}
+				return nil, r.Body.Close()
+			})}).RoundTrip(r)
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestEndsEarly: an answer that ends early is charged the larger of what was reserved and what it
+// has stated, or the events that have come.
+func TestEndsEarly(t *testing.T) {
+	const start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5000,\"output_tokens\":1}}}\n\n"
+	const event = "data: {\"type\":\"content_block_delta\"}\n\n"
+	for _, c := range []struct {
+		fields, text string
+		want         int64
+	}{
+		{sseType, start, 5001},
+		{sseType, start + strings.Repeat(event, 10), 5011},
+		{sseType, strings.Repeat(event, 2000), 2000},
+		{sseType, event, 100 + 18}, // what was reserved
+		{jsonType, `{"usage":{"prompt_tokens":700,`, 700},
+		{jsonType, `{"usage":{"prompt_tokens":7,`, 118},
+		{sseType, strings.Repeat(event, 2000) + "data: [DONE]\n\n", 2001}, // complete, without its usage
+	} {
+		store, limit := weirtest.Memory(), algorithms.FixedWindow(10_000, 1000*time.Hour)
+		l, err := weir.New(store, weir.Options{Rules: []weir.Rule{{Name: "tokens", Unit: "tokens", Key: weir.Global(), Limits: []weir.Limit{limit},
+			Cost: llm.MaxTokens(10_000, 1000), Settle: weir.ChargeUsed}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, value, _ := strings.Cut(c.fields, ": ")
+		h := l.Handler(&httputil.ReverseProxy{
+			Rewrite: func(*httputil.ProxyRequest) {},
+			Transport: &llm.Transport{Logger: slog.New(slog.DiscardHandler), Base: roundTrip(func(r *http.Request) (*http.Response, error) {
+				body := io.MultiReader(strings.NewReader(c.text), iotest.ErrReader(io.ErrUnexpectedEOF))
+				return &http.Response{StatusCode: 200, Header: http.Header{name: {value}}, Body: io.NopCloser(body), Request: r}, nil
+			})},
+			ErrorLog: log.New(io.Discard, "", 0),
+		})
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader(`{"max_tokens":100}`)))
+		tx, err := quota.Peek(t.Context(), store, quota.Charge{Rule: "tokens", Limit: limit})
+		if err != nil || tx.Decisions[0].Remaining != 10_000-c.want {
+			t.Errorf("%.80s: %d charged, %v, want %d", c.text, 10_000-tx.Decisions[0].Remaining, err, c.want)
+		}
+	}
+}
+
+// TestCheapRefusal: all rules together read and parse a long body once.
+func TestCheapRefusal(t *testing.T) {
+	most := llm.MaxTokens(20_000, 4096)
+	limits := []weir.Limit{algorithms.TokenBucket(20_000, 20_000, 1000*time.Hour)}
+	l, err := weir.New(weirtest.Memory(), weir.Options{Rules: []weir.Rule{
+		{Name: "tokens", Key: weir.Global(), Limits: limits, Cost: most, Settle: weir.ChargeUsed},
+		{Name: "model", Key: weir.ByJSON("model", 1<<20), Limits: limits, Cost: most, Settle: weir.ChargeUsed},
+		{Name: "money", Key: weir.Global(), Limits: limits, Cost: most, Settle: weir.ChargeUsed},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := l.Handler(http.NotFoundHandler())
+	text := `{"model":"m","messages":[` + strings.Repeat(`[],`, 1<<20/3-20) + `0]}`
+	send := func() int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader(text)))
+		return w.Code
+	}
+	send()
+	bytes := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if code := send(); code != 429 {
+				b.Fatal(code)
+			}
+		}
+	})
+	if n := bytes.AllocedBytesPerOp(); n > 8<<20 {
+		t.Errorf("a refused body of 1 MiB took %d bytes of memory", n)
+	}
+	t.Log(bytes)
+}
+
+// An idle is a RoundTripper with connections.
+type idle struct {
+	roundTrip
+	closed *int
+}
+
+func (i idle) CloseIdleConnections() { *i.closed++ }
+
+// TestCloseIdleConnections: an http.Client closes the connections of Base.
+func TestCloseIdleConnections(t *testing.T) {
+	closed := 0
+	(&http.Client{Transport: &llm.Transport{Base: idle{nil, &closed}}}).CloseIdleConnections()
+	if closed != 1 {
+		t.Errorf("called %d times, want 1", closed)
+	}
+	(&http.Client{Transport: &llm.Transport{Base: roundTrip(nil)}}).CloseIdleConnections()
 }
 
 // TestModels: an answer to GET is expected to have no usage, and a sum of tokens does not overflow.
@@ -322,7 +505,7 @@ func TestModels(t *testing.T) {
 		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{"data":[]}`)), Request: r}, nil
 	})}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		want := map[string]string{http.MethodPost: "answer without its usage of tokens"}[method]
+		want := map[string]string{http.MethodPost: "response without its usage of tokens"}[method]
 		res, err := tr.RoundTrip(httptest.NewRequest(method, "/v1/models", nil))
 		if err != nil {
 			t.Fatal(err)

@@ -3,11 +3,12 @@ package llm
 import (
 	"math"
 	"strconv"
+	"strings"
 )
 
-// A scanner reads the numbers of a JSON text that count tokens, while the text passes through. It
-// keeps a few names and one value, however long the text is. Of a text that is not JSON it may
-// read anything.
+// A scanner finds the numbers in a JSON text that count tokens, while the text is forwarded. It
+// keeps a few names and one value, however long the text is. What it finds in a text that is not
+// JSON is undefined.
 type scanner struct {
 	names  [4]string // of the fields around the value, from the outermost on; "" in an array
 	depth  int       // how many objects and arrays are open
@@ -26,9 +27,9 @@ const (
 	inNumber = '0'
 )
 
-const maxText = 128 // bytes of a name or a value; a longer one means nothing
+const maxText = 128 // bytes of a name or a value; a longer one is ignored
 
-// found is what scanners have found. A count is −1 if it was not found.
+// found is what a scanner has found. A count is −1 if it was not found.
 type found struct {
 	prompt, input, output, cached, cacheRead, cacheWrite int64
 	model, kind                                          string
@@ -97,8 +98,8 @@ func (s *scanner) keep(c byte) {
 	}
 }
 
-// place returns the fields around the value, without that of an event of which the value is a
-// part. ok is false if no value there matters.
+// place returns the fields around the value, without the field of an event that contains a whole
+// response. ok is false if no value at this place matters.
 func (s *scanner) place() (fields []string, ok bool) {
 	if s.name == "" || s.depth < 1 || s.depth > len(s.names) || s.long {
 		return nil, false
@@ -110,7 +111,7 @@ func (s *scanner) place() (fields []string, ok bool) {
 	return fields, true
 }
 
-// string reads the end of a string, which may be a value or a name.
+// string handles the end of a string, which may be a value or a name.
 func (s *scanner) string() {
 	fields, ok := s.place()
 	switch {
@@ -122,7 +123,7 @@ func (s *scanner) string() {
 	}
 }
 
-// number reads the end of a number.
+// number handles the end of a number.
 func (s *scanner) number() {
 	n, readable := count(string(s.text))
 	readable, s.long = readable && !s.long, false
@@ -130,32 +131,32 @@ func (s *scanner) number() {
 	if !ok || len(fields) == 0 || fields[0] != "usage" {
 		return
 	}
-	f := &s.found
-	var is *int64
-	switch {
-	case len(fields) == 2 && (fields[1] == "prompt_tokens_details" || fields[1] == "input_tokens_details"):
-		if s.name == "cached_tokens" {
-			is = &f.cached
-		}
-	case len(fields) > 1:
-	case s.name == "prompt_tokens":
-		is = &f.prompt
-	case s.name == "input_tokens":
-		is = &f.input
-	case s.name == "completion_tokens", s.name == "output_tokens":
-		is = &f.output
-	case s.name == "cache_read_input_tokens":
-		is = &f.cacheRead
-	case s.name == "cache_creation_input_tokens":
-		is = &f.cacheWrite
-	}
-	switch {
+	switch is := s.found.count(strings.Join(append(fields[1:len(fields):len(fields)], s.name), ".")); {
 	case is == nil:
 	case readable:
 		*is = n
 	default:
-		f.unreadable = true
+		s.found.unreadable = true
 	}
+}
+
+// count returns the count that a field of the usage sets, or nil.
+func (f *found) count(field string) *int64 {
+	switch field {
+	case "prompt_tokens":
+		return &f.prompt
+	case "input_tokens":
+		return &f.input
+	case "completion_tokens", "output_tokens":
+		return &f.output
+	case "cache_read_input_tokens":
+		return &f.cacheRead
+	case "cache_creation_input_tokens":
+		return &f.cacheWrite
+	case "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens":
+		return &f.cached
+	}
+	return nil
 }
 
 // count reads a number of JSON, such as 1e3, and rounds it up.
@@ -171,10 +172,10 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// usage returns the usage of an answer, if the answer has said what it has read, and every count
-// is readable.
+// usage returns the usage that a response has stated so far. ok is false if it has not stated its
+// input, or if a count is invalid.
 func (f *found) usage() (u Usage, ok bool) {
-	u = Usage{Model: f.model, Input: max(f.prompt, f.input), Output: max(0, f.output), CacheRead: max(0, f.cacheRead), CacheWrite: max(0, f.cacheWrite)}
+	u = Usage{Model: f.model, Input: max(0, f.prompt, f.input), Output: max(0, f.output), CacheRead: max(0, f.cacheRead), CacheWrite: max(0, f.cacheWrite)}
 	if f.cached > 0 { // is part of the input
 		u.CacheRead = min(f.cached, u.Input)
 		u.Input -= u.CacheRead

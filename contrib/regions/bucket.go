@@ -1,7 +1,6 @@
 package regions
 
 import (
-	"context"
 	_ "embed"
 	"math"
 	"math/bits"
@@ -28,8 +27,8 @@ type step struct {
 // region had at the time. A key that was idle while other regions had the rate gains nothing
 // by the rate that the region has now. The rate is not that of the limit: see rate.
 //
-// A state holds the debt at the instant At (A) in ticks, and how many ticks a unit is worth
-// (B), which is the Period of the limit in µs. A debt may exceed the burst after
+// A state holds the debt at the instant At (A) in ticks: a unit is worth as many ticks as the
+// Period of the limit has µs. A debt may exceed the burst after
 // quota.ModeForce, or if another limit of the same name had a larger burst. Nothing fits
 // then until enough of the debt has drained. A state is kept for as long as its debt takes to
 // drain at the smallest part, because the region may lose the rest.
@@ -43,7 +42,7 @@ const (
 	// mostDebt is the most ticks that a debt may have. bucket.lua has the same number.
 	mostDebt = 2 * quota.MaxTicks
 
-	// forced is the quota of a charge that is spent even if it does not fit: see quota.Forcer.
+	// forced is the quota of a charge that is spent even if it does not fit: see optional.Forcer.
 	forced = quota.MaxTicks
 )
 
@@ -82,18 +81,11 @@ func (b bucket) drained(from, now, to int64) (ticks int64) {
 }
 
 // debt returns the debt of a key at an instant that is not before s.At.
-func (b bucket) debt(s *quota.State, unit, now, at int64) int64 {
-	debt := min(s.A, mostDebt)
-	if debt <= 0 {
+func (b bucket) debt(s *quota.State, now, at int64) int64 {
+	if s.A <= 0 {
 		return 0
 	}
-	if s.B != unit {
-		hi, lo := bits.Mul64(uint64(ceil(debt, max(1, s.B))), uint64(unit))
-		if debt = mostDebt; hi == 0 && lo < mostDebt {
-			debt = int64(lo)
-		}
-	}
-	return max(0, debt-b.drained(s.At, now, at))
+	return max(0, min(s.A, mostDebt)-b.drained(s.At, now, at))
 }
 
 // Take implements quota.Algorithm.
@@ -107,7 +99,7 @@ func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quo
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
 	full := l.Burst * unit
-	debt = b.debt(&s, unit, now, last)
+	debt = b.debt(&s, now, last)
 	switch {
 	case cost > 0 && l.Quota == forced:
 		if debt < quota.MaxTicks {
@@ -125,7 +117,7 @@ func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quo
 		debt = max(0, debt-min(-max(cost, -quota.MaxTicks), mostDebt/unit)*unit)
 	}
 	if d.Allowed && cost != 0 {
-		s = quota.State{At: last, A: debt, B: unit}
+		s = quota.State{At: last, A: debt}
 	}
 	left := max(0, full-debt) / unit
 	if last == at {
@@ -143,25 +135,24 @@ func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quo
 	return s, d
 }
 
-// Cancel implements quota.Canceler. Units that have drained since they were spent are not given
-// back again, unless no other charge came after them.
+// Cancel implements optional.Canceler. Units that have drained since they were spent are not refunded, unless no other charge came after them.
 func (b bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 {
 		return s
 	}
 	unit, last := l.Period.Microseconds(), max(now, s.At)
-	debt, back, drained := b.debt(&s, unit, now, last), min(n, mostDebt/unit)*unit, b.drained(at, now, last)
+	debt, back, drained := b.debt(&s, now, last), min(n, mostDebt/unit)*unit, b.drained(at, now, last)
 	if debt+drained >= back+unit { // an earlier or a later charge is in the debt as well
 		back = max(0, back-drained)
 	}
-	return quota.State{At: last, A: max(0, debt-back), B: unit}
+	return quota.State{At: last, A: max(0, debt-back)}
 }
 
 // Additive tells redisstore that only the sum of the costs at one instant matters.
 func (bucket) Additive() {}
 
 // Edges gives the script the past of the region as numbers: how many steps there are, and the
-// rate and the time of each step. See redisstore.Edged.
+// rate and the time of each step. See redisstore.Scripted.
 func (b bucket) Edges(int64) []int64 {
 	n := []int64{int64(len(*b.past))}
 	for i, step := range *b.past {
@@ -176,24 +167,8 @@ var bucketLua string
 // Lua returns the same arithmetic as a script, for redisstore.Scripted.
 func (bucket) Lua() string { return bucketLua }
 
-// shortening is the local store. ResetAfter in a decision of a bucket says how long the state is
-// kept; shortening makes it the time until the key is full again at the rate of now.
-type shortening struct{ quota.Store }
-
-// Take implements quota.Store.
-func (s shortening) Take(ctx context.Context, t *quota.Transaction) error {
-	err := s.Store.Take(ctx, t)
-	if err != nil {
-		return err
-	}
-	for i := range t.Charges {
-		if b, ok := t.Charges[i].Limit.Algorithm.(bucket); ok {
-			b.shorten(&t.Decisions[i])
-		}
-	}
-	return nil
-}
-
+// shorten changes the ResetAfter of a decision, which says how long the state is kept, to the time
+// until the key is full again at the rate of now.
 func (b bucket) shorten(d *quota.Decision) {
 	reset := float64(d.ResetAfter.Microseconds()) * float64(b.rate(len(*b.past)-1)) / float64(b.rate(0))
 	d.ResetAfter = max(d.NextAfter, micros(int64(math.Ceil(reset))))

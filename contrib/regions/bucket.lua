@@ -15,24 +15,19 @@ local function drained(past, from, to)
   return math.min(most, ticks + math.max(0, to - math.max(now, from)) * rate)
 end
 
-local function debt_of(at, a, b, target, unit, past)
-  local debt = math.min(a, most)
-  if debt <= 0 then return 0 end
-  if b ~= unit then
-    b = math.max(1, b)
-    debt = math.min(most, (debt + -debt % b) / b * unit)
-  end
-  return math.max(0, debt - drained(past, at, target))
+local function debt_of(at, a, target, past)
+  if a <= 0 then return 0 end
+  return math.max(0, math.min(a, most) - drained(past, at, target))
 end
 
 -- state returns the next state. It is kept until the debt has drained at the smallest rate.
-local function state(at, debt, unit, past)
+local function state(at, debt, past)
   local least = struct.unpack('<d', past, #past - 15)
-  return at, debt, unit, at + (debt + -debt % least) / least
+  return at, debt, 0, at + (debt + -debt % least) / least
 end
 
 local function take(at, a, b, till, target, cost, quota, unit, burst, past)
-  local debt = debt_of(at, a, b, target, unit, past)
+  local debt = debt_of(at, a, target, past)
   if cost < 0 then
     debt = math.max(0, debt - math.min(-cost, forced, math.floor(most / unit)) * unit)
   elseif quota == forced then
@@ -43,14 +38,14 @@ local function take(at, a, b, till, target, cost, quota, unit, burst, past)
     if over > 0 then return (over + -over % rate) / rate end
     debt = debt + cost * unit
   end
-  return 0, state(target, debt, unit, past)
+  return 0, state(target, debt, past)
 end
 
 local function cancel(at, a, b, till, _, of, n, quota, unit, burst, past)
   if of > at or a <= 0 then return end
   local last = math.max(now, at)
-  local debt = debt_of(at, a, b, last, unit, past)
+  local debt = debt_of(at, a, last, past)
   local back, gone = math.min(n, math.floor(most / unit)) * unit, drained(past, of, last)
   if debt + gone >= back + unit then back = math.max(0, back - gone) end
-  return state(last, math.max(0, debt - back), unit, past)
+  return state(last, math.max(0, debt - back), past)
 end

@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/storetest"
+	"github.com/seed83679106/weir/quota/storetest"
 )
 
 // TestBucketLua: the Go and the Lua arithmetic of a bucket make the same decisions, for a past

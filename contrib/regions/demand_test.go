@@ -19,13 +19,13 @@ func TestDemand(t *testing.T) {
 	for _, l := range []quota.Limit{algorithms.InFlight(10, time.Minute), algorithms.SlidingLog(10, time.Hour), algorithms.FixedWindow(1, 1000*time.Hour)} {
 		ask(s, l)
 	}
-	if got := s.asked.Load(); got != 0 {
+	if got := s.wanted.Load(); got != 0 {
 		t.Errorf("got a demand of %v by limits whose parts do not move", time.Duration(got))
 	}
 	for range 5000 {
 		ask(s, algorithms.GCRA(1, 30*24*time.Hour))
-		if s.asked.Load() <= 0 {
-			t.Fatalf("got a demand of %v", time.Duration(s.asked.Load()))
+		if s.wanted.Load() <= 0 {
+			t.Fatalf("got a demand of %v", time.Duration(s.wanted.Load()))
 		}
 	}
 }

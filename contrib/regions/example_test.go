@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/regions"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/regions"
 )
 
 // A region has a Redis of its own, and reaches a central one. In this example both are in memory.

@@ -1,6 +1,10 @@
-package models_test
+package regions_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/seed83679106/weir/internal/test/explore"
+)
 
 // A regionState is two regions that claim parts of a rate for spans of two ticks. A region
 // does not know the clock of the central store, only that it is one tick off at most.
@@ -12,9 +16,9 @@ type regionState struct {
 
 const regionSpans, regionParts, regionTicks = 3, 3, 2
 
-// TestRegions: the parts that both regions use at one instant are never more than the whole.
-func TestRegions(t *testing.T) {
-	holds(t, 100, func(fault string) model[regionState] {
+// TestModelRegions: the parts that both regions use at one instant are never more than the whole.
+func TestModelRegions(t *testing.T) {
+	explore.Holds(t, 100, func(fault string) explore.Model[regionState] {
 		// part returns what a region uses: the smallest of its parts of the spans in which the
 		// clock may be.
 		part := func(s *regionState, r int) int8 {
@@ -32,8 +36,8 @@ func TestRegions(t *testing.T) {
 			}
 			return least
 		}
-		return model[regionState]{
-			next: func(s regionState, then func(string, regionState)) {
+		return explore.Model[regionState]{
+			Next: func(s regionState, then func(string, regionState)) {
 				if s.now < regionSpans*regionTicks-1 {
 					for x := int8(-1); x <= 1; x++ { // wherever the clocks of the regions go
 						for y := int8(-1); y <= 1; y++ {
@@ -53,12 +57,12 @@ func TestRegions(t *testing.T) {
 						if all < regionParts {
 							after := s
 							after.claims[r][span]++
-							then(name(r, "claims a part of span %d", span), after)
+							then(explore.Name(r, "claims a part of span %d", span), after)
 						}
 					}
 				}
 			},
-			invalid: func(s regionState) string {
+			Invalid: func(s regionState) string {
 				if part(&s, 0)+part(&s, 1) > regionParts {
 					return "the regions use more than the whole"
 				}

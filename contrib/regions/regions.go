@@ -6,8 +6,8 @@
 //	limiter, err := weir.New(eu, weir.Options{Rules: rules})
 //
 // Each region has a share of each limit. If a region does not use its share, other regions can use
-// it within a few seconds. The page docs/regions.md in the repository compares this package with a
-// single distant store and with [quota.Share].
+// it within a few seconds. The file README.md of this directory compares this package with a single
+// distant store and with [quota.Share].
 package regions
 
 import (
@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // Options are the options for New. Budget, Region and Regions are required.
@@ -55,14 +56,14 @@ const whole = 10_000
 //
 // Under GCRA and TokenBucket, the rate is divided among the regions according to demand, whereas
 // the burst is divided evenly. In each interval (of length Options.Every), a region claims the
-// share of the rate that it needs for the next interval, based on its recent demand. Each region
-// always keeps at least a tenth of an even share. If a region stops using its share, other regions
-// can claim it after one or two intervals. The part of the rate that no region needs is divided
-// evenly. Limits of other algorithms, including LeakyBucket, are always divided evenly, as by
-// quota.Share.
+// share of the rate that it needs for the next interval, based on its recent demand. The share of a
+// region is always at least a tenth of what it would be if the rate were divided evenly. If a region
+// stops using its share, other regions can claim it after one or two intervals. The part of the rate
+// that no region needs is divided evenly. Limits of other algorithms, including LeakyBucket, are
+// always divided evenly, as by quota.Share.
 //
 // Together, the regions admit no more than one store would: at most burst + quota·d/Period units in
-// any period of length d. This holds even while shares change: see docs/regions.md.
+// any period of length d. This holds even while shares change: see README.md.
 //
 // This bound holds only if a call to the local store takes at most a sixteenth of Options.Every. A
 // request that waits (Transaction.Within) gets a slot at the current rate, even if the region loses
@@ -71,8 +72,8 @@ const whole = 10_000
 // regions, or if the quota is smaller than ten times that number.
 //
 // If the central store fails or no call to Run is active, the region keeps its share until the
-// current interval ends. After that, its share is a tenth of an even share. If the central store's
-// clock jumps, two regions may use the same share for one interval.
+// current interval ends. After that, it has only this minimum. If the central store's clock jumps,
+// two regions may use the same share for one interval.
 //
 // New panics if its arguments are invalid.
 func New(local, central quota.Store, o Options) *Store {
@@ -95,7 +96,7 @@ func New(local, central quota.Store, o Options) *Store {
 	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {
 		panic("regions: Region: " + err.Error())
 	}
-	s.shared = quota.ShareFunc(shortening{local}, s.share)
+	s.local, s.pool.New = local, func() any { return new(quota.Transaction) }
 	s.log = cmp.Or(o.Logger, slog.Default())
 	s.kept = whole / 10 / int64(o.Regions)
 	if o.Regions == 1 {
@@ -109,21 +110,22 @@ func New(local, central quota.Store, o Options) *Store {
 
 // A Store enforces its region's share of each limit. See New.
 type Store struct {
-	shared     *quota.SharedStore
+	local      quota.Store
 	central    quota.Store
+	pool       sync.Pool // of *quota.Transaction, with the limits of this region
 	o          Options
 	log        *slog.Logger
 	start      time.Time
 	kept, free int64 // the parts that each region always has, and the parts that all can claim
 
-	asked atomic.Int64 // how long, in ns, the whole rate takes to admit the units that were asked for
-	known atomic.Pointer[known]
+	wanted atomic.Int64 // how long, in ns, the whole rate takes to admit the units that were asked for
+	known  atomic.Pointer[known]
 
 	present atomic.Pointer[present]
 	mu      sync.Mutex // guards held
 	held    []since    // rising; the first is kept
 
-	since  time.Duration // when asked was last read, counted from start
+	since  time.Duration // when wanted was last read, counted from start
 	demand float64       // the part of the whole budget that the region needs, 0 to 1
 	left   int64         // the parts that were free at the last claim
 	failed bool
@@ -134,19 +136,39 @@ type Store struct {
 func (s *Store) Part() float64 { return float64((*s.past())[0].part) / whole }
 
 // Take implements quota.Store.
-func (s *Store) Take(ctx context.Context, t *quota.Transaction) error { return s.shared.Take(ctx, t) }
+func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
+	if err := t.Validate(); err != nil {
+		return err
+	}
+	part := s.pool.Get().(*quota.Transaction)
+	part.SetQuestion(t)
+	s.share(part.Charges)
+	err := s.local.Take(ctx, part)
+	if err == nil {
+		for i := range part.Charges {
+			if b, ok := part.Charges[i].Limit.Algorithm.(bucket); ok {
+				b.shorten(&part.Decisions[i])
+			}
+		}
+		t.SetResult(&part.Result)
+	}
+	clear(part.Charges) // they hold keys
+	s.pool.Put(part)
+	return err
+}
 
 // share changes the limits of charges to those of this region, and counts what they need.
 func (s *Store) share(charges []quota.Charge) {
 	past, need := s.past(), 0.0
 	for i := range charges {
 		c := &charges[i]
-		whole := c.Limit
+		whole, n := c.Limit, int64(s.o.Regions)
+		c.Headroom = (c.Headroom + n - 1) / n
 		if s.divide(&c.Limit, past) {
 			need = max(need, min(1, float64(c.Cost)/float64(whole.Quota))*float64(whole.Period))
 		}
 	}
-	s.asked.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
+	s.wanted.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
 }
 
 // divide changes l to the limit of this region, and reports whether its rate moves. GCRA and
@@ -154,8 +176,8 @@ func (s *Store) share(charges []quota.Charge) {
 // Other limits get an even share of the quota and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := s.o.Regions
-	_, moves = l.Algorithm.(quota.Metered)
-	_, queue := l.Algorithm.(quota.Queuer)
+	_, moves = l.Algorithm.(optional.Metered)
+	_, queue := l.Algorithm.(optional.Queuer)
 	switch moves = moves && !queue; {
 	case n == 1:
 		return moves
@@ -166,7 +188,7 @@ func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	b := bucket{past, l.Quota, l.Algorithm.Name()}
 	l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/int64(n))
 	if !countable(max(b.quota, l.Burst), l.Period) { // then a part of the quota in that part of the period can be counted
-		l.Name = l.StoredName()
+		l.Name = l.Label()
 		for ; !countable(max(b.quota, l.Burst), l.Period); b.quota /= 2 {
 			l.Period = (l.Period/2 + time.Microsecond).Truncate(time.Microsecond)
 		}
@@ -247,7 +269,7 @@ func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 func (s *Store) measure() {
 	now := time.Since(s.start)
 	if took := now - s.since; took >= s.o.Every {
-		s.demand = min(1, max(s.demand/2, 1.2*float64(s.asked.Swap(0))/float64(took)))
+		s.demand = min(1, max(s.demand/2, 1.2*float64(s.wanted.Swap(0))/float64(took)))
 		s.since = now
 	}
 }

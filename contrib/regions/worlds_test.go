@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/regions"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/regions"
 )
 
 // A wire is a slow connection to the central store that loses some calls and some answers.
@@ -189,7 +189,7 @@ func (w world) run(t *testing.T, r *rand.Rand) *ledger {
 // from the clocks of the regions, demand jumps, and keys are idle for a while and then get
 // requests again. The command for 100,000 worlds:
 //
-//	WEIR_LONG=100 go test -run TestRegionsNeverExceed -timeout 1h ./regions
+//	WEIR_LONG=100 go test -run TestRegionsNeverExceed -timeout 1h ./contrib/regions
 func TestRegionsNeverExceed(t *testing.T) {
 	first := rand.Uint64()
 	n := rounds.N(100, 1000)

@@ -71,6 +71,11 @@ func StreamClient(l *weir.Limiter, o weir.TransportOptions) (grpc.StreamClientIn
 	}, err
 }
 
+const (
+	overLimit = "weirgrpc: the call was not sent, because it exceeds a limit of this client"
+	unchecked = "weirgrpc: the call was not sent, because its limits could not be checked"
+)
+
 type sendKey struct{}
 
 // send sends the call of a request, with a context for weir.ReportUsage.
@@ -80,7 +85,7 @@ func (send) RoundTrip(r *http.Request) (*http.Response, error) {
 	return r.Context().Value(sendKey{}).(send)(r.Context()), nil
 }
 
-// transport returns a function that has f send a call when its turn has come, or returns why it
+// transport returns a function that calls f to send a call once it is admitted, or returns why it
 // was not sent.
 func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error), error) {
 	o.Base = send(nil)
@@ -88,23 +93,24 @@ func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Conte
 	return func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error) {
 		md, _ := metadata.FromOutgoingContext(ctx)
 		r := request(context.WithValue(ctx, sendKey{}, f), method, md, message)
+		r.GetBody = r.Body.(*call).body
 		r.Host = cc.CanonicalTarget()
 		r.Host = r.Host[strings.LastIndexByte(r.Host, '/')+1:]
 		res, err := t.RoundTrip(r)
 		refused := (*weir.RefusedError)(nil)
 		switch {
 		case errors.As(err, &refused):
-			err = refuse(refused, codes.ResourceExhausted, "weirgrpc: the call was not sent, because it is over a limit of this client", refused.RetryAfter())
+			err = &refusedError{refused, codes.ResourceExhausted, overLimit, refused.RetryAfter()}
 		case err != nil && ctx.Err() != nil:
 			err = statusOf(ctx.Err()).Err()
 		case err != nil: // of OnError
-			err = refuse(err, codes.Unavailable, "weirgrpc: the call was not sent, because its limits could not be checked", 0)
+			err = &refusedError{err, codes.Unavailable, unchecked, 0}
 		}
 		return res, err
 	}, err
 }
 
-// response returns the response whose status and fields say what the server has answered.
+// response returns a response with the status and the fields of what the server has answered.
 func response(err error, md metadata.MD) *http.Response {
 	s := statusOf(err)
 	res := &http.Response{StatusCode: httpStatus(err), Header: http.Header{}, Body: http.NoBody}

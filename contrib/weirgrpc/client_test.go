@@ -22,10 +22,10 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/weirgrpc"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/weirgrpc"
 )
 
 // limited returns a client of s whose calls l limits.
@@ -42,7 +42,7 @@ func limited(t *testing.T, s *service, l *weir.Limiter, o weir.TransportOptions,
 	return pb.NewTestServiceClient(dial(t, listen(t, s, options...), grpc.WithChainUnaryInterceptor(unary), grpc.WithChainStreamInterceptor(streams)))
 }
 
-// TestClientRefuses: a call whose turn is too late is not sent, and its error says when it would be.
+// TestClientRefuses: a call that would have to wait too long is not sent, and its error says when it would be.
 func TestClientRefuses(t *testing.T) {
 	stores(t, func(t *testing.T, store weir.Store) {
 		for _, k := range kinds {
@@ -69,7 +69,7 @@ func TestClientRefuses(t *testing.T) {
 	})
 }
 
-// TestClientWaits: a call waits for its turn, and gives it back if its context ends.
+// TestClientWaits: a call waits for its slot, and refunds it if its context ends.
 func TestClientWaits(t *testing.T) {
 	for _, k := range kinds {
 		s := &service{}
@@ -302,10 +302,10 @@ func TestClientTellsNothing(t *testing.T) {
 // TestClientOptions: an invalid option is an error at the start.
 func TestClientOptions(t *testing.T) {
 	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
-	if _, err := weirgrpc.UnaryClient(l, weir.TransportOptions{Buffer: -1}); err == nil {
+	if _, err := weirgrpc.UnaryClient(l, weir.TransportOptions{MaxPause: -1}); err == nil {
 		t.Error("UnaryClient: no error")
 	}
-	if _, err := weirgrpc.StreamClient(l, weir.TransportOptions{Buffer: -1}); err == nil {
+	if _, err := weirgrpc.StreamClient(l, weir.TransportOptions{MaxPause: -1}); err == nil {
 		t.Error("StreamClient: no error")
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/weirgrpc"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/weirgrpc"
 )
 
 // newServer returns a gRPC server, whose calls limiter limits.

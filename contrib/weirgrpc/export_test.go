@@ -1,11 +1,11 @@
 package weirgrpc
 
-// Told is told, so that tests can be told again.
-var Told = &told
+// WarnedBody is warnedBody, so that tests can be warned again.
+var WarnedBody = &warnedBody
 
 // ForgetInterceptors is as if the process had made no interceptor, and had warned of none.
 func ForgetInterceptors() {
 	madeUnary.Store(false)
 	madeStream.Store(false)
-	toldForgotten.Store(false)
+	warnedForgotten.Store(false)
 }

@@ -9,10 +9,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A grpc.Server does not say which interceptors it has, so an interceptor cannot know whether the
-// other kind is installed. What can be known is that the program has never made one, although a
-// service that gets calls has methods of that kind.
-var madeUnary, madeStream, toldForgotten atomic.Bool
+// A grpc.Server does not report which interceptors it has, so an interceptor cannot find out whether
+// the other kind is installed. It can find out that the program has never created one, although a
+// service that is called has methods of that kind.
+var madeUnary, madeStream, warnedForgotten atomic.Bool
 
 var (
 	serverStream = reflect.TypeFor[grpc.ServerStream]()
@@ -20,21 +20,22 @@ var (
 	anError      = reflect.TypeFor[error]()
 )
 
-// forgotten warns once in a process of methods of a service that no interceptor limits, because the
-// program has made none of their kind. service is the implementation, which may be nil.
+// forgotten warns, once in a process, of a service with methods that no interceptor limits, because
+// the program has created none of their kind. service is the implementation, which may be nil.
 func forgotten(made *atomic.Bool, interceptor string, service any, is func(reflect.Type) bool) {
-	if made.Load() || service == nil || toldForgotten.Load() {
+	if made.Load() || service == nil || warnedForgotten.Load() {
 		return
 	}
 	t := reflect.TypeOf(service)
 	for i := range t.NumMethod() {
-		if m := t.Method(i); is(m.Type) && toldForgotten.CompareAndSwap(false, true) {
+		if m := t.Method(i); is(m.Type) && warnedForgotten.CompareAndSwap(false, true) {
 			slog.Warn("weirgrpc: calls of a method not limited", "method", m.Name, "likely", "weirgrpc."+interceptor+" was forgotten", "fix", "install it too")
 		}
 	}
 }
 
-// isStream reports whether a method of a service, whose first argument is the service, has a stream.
+// isStream reports whether a method of a service is a streaming method. Its first argument is the
+// service.
 func isStream(m reflect.Type) bool {
 	n := m.NumIn()
 	return (n == 2 || n == 3) && m.NumOut() == 1 && m.Out(0) == anError && m.In(n-1).Implements(serverStream)

@@ -16,10 +16,10 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/weirgrpc"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/weirgrpc"
 )
 
 // A service answers every kind of call. work, if not nil, is what a handler does first.

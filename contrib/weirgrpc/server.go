@@ -3,9 +3,12 @@ package weirgrpc
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/answer"
 )
 
 // An Admit admits or refuses a request. Use Limiter.Admit or the function that config.File.Admit
@@ -48,11 +52,11 @@ func UnaryServer(calls Admit) grpc.UnaryServerInterceptor {
 		if err != nil {
 			return nil, err
 		}
+		o := weir.Outcome{Panicked: true}
+		defer func() { a.Done(o) }()   // even if the handler panics
 		grpc.SetHeader(ctx, fields(a)) // fails if an interceptor has sent the header
-		err = serve(a.Done, func() (err error) {
-			reply, err = handler(a.Context(), message)
-			return err
-		})
+		reply, err = handler(a.Context(), message)
+		o.Panicked, o.Status = false, httpStatus(err)
 		return reply, err
 	}
 }
@@ -76,9 +80,15 @@ func StreamServer(calls, messages Admit) grpc.StreamServerInterceptor {
 		if err != nil {
 			return err
 		}
-		ss.SetHeader(fields(a))
 		s := &stream{ServerStream: ss, call: r.WithContext(a.Context()), messages: messages}
-		return serve(func(o weir.Outcome) { s.over.Store(true); s.done(o); a.Done(o) }, func() error { return handler(server, s) })
+		return serve(func(o weir.Outcome) {
+			defer a.Done(o) // even if a Settle of the message panics
+			s.over.Store(true)
+			s.done(o)
+		}, func() error {
+			ss.SetHeader(fields(a))
+			return handler(server, s)
+		})
 	}
 }
 
@@ -124,7 +134,7 @@ func (s *stream) RecvMsg(m any) error {
 	return nil
 }
 
-// done ends the message that the handler works on.
+// done settles the message that the handler works on.
 func (s *stream) done(o weir.Outcome) {
 	if a := s.message.Swap(nil); a != nil {
 		a.Done(o)
@@ -148,7 +158,7 @@ func serverRequest(ctx context.Context, method string, server, message any) *htt
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		if p.Addr != nil { // as it is for any peer of a socket
-			r.RemoteAddr = p.Addr.String()
+			r.RemoteAddr = address(p.Addr)
 		}
 		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
 			r.TLS = &t.State
@@ -157,12 +167,22 @@ func serverRequest(ctx context.Context, method string, server, message any) *htt
 	return r
 }
 
-// maxPushback is the longest wait that a retry policy obeys: it would hold a call without a deadline
-// for a day if the server says so. A longer wait is for the caller, in RetryInfo.
+// address returns a.String(), of an address of TCP with fewer allocations.
+func address(a net.Addr) string {
+	if t, ok := a.(*net.TCPAddr); ok && t != nil && t.Zone == "" {
+		if of := t.AddrPort(); of.IsValid() {
+			return netip.AddrPortFrom(of.Addr().Unmap(), of.Port()).String()
+		}
+	}
+	return a.String()
+}
+
+// maxPushback is the longest wait after which clients should retry by themselves: a retry policy
+// would hold a call without a deadline for a day. A longer wait is only in RetryInfo.
 const maxPushback = time.Minute
 
-// admit decides a request. The error is that of the call, whose trailers then tell of the limits:
-// not its header, because clients retry no call that has one.
+// admit decides a request. The error is that of the call, whose trailers then have the rate-limit
+// fields. They are not in its header, because clients retry no call that has one.
 func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	a, err := decide(r)
 	if err == nil {
@@ -173,37 +193,43 @@ func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 		return nil, status.FromContextError(err).Err()
 	}
 	a = refused.Admission
-	md, wait := fields(a), a.RetryAfter()
-	answer := answer{"Retry-After": md["retry-after"]} // to such a request over HTTP
-	over := r.WithContext(a.Context())
-	over.Header = http.Header{"Content-Type": {"application/grpc"}}
-	weir.Refuse(answer, over)
-	if seconds, _ := strconv.Atoi(strings.Join(md["retry-after"], "")); time.Duration(seconds)*time.Second-wait >= time.Second {
+	answer, wait := answer.Call{Fields: http.Header{}}, a.RetryAfter()
+	a.WriteHeaders(answer.Fields)
+	weir.Refuse(&answer, r.WithContext(a.Context()))
+	after := answer.Fields["Retry-After"]
+	if seconds, _ := strconv.Atoi(strings.Join(after, "")); time.Duration(seconds)*time.Second-wait >= time.Second {
 		wait = time.Duration(seconds) * time.Second // with the jitter of the rule
 	}
+	md := lower(answer.Fields)
 	if wait > maxPushback {
 		md.Set("grpc-retry-pushback-ms", "-1") // do not retry
 	} else if wait > 0 {
 		md.Set("grpc-retry-pushback-ms", strconv.FormatInt((wait+time.Millisecond-1).Milliseconds(), 10))
 	}
 	grpc.SetTrailer(r.Context(), md)
-	code, _ := strconv.Atoi(answer.Header().Get("Grpc-Status"))
-	return nil, refuse(refused, codes.Code(code), answer.Header().Get("Grpc-Message"), wait)
+	return nil, &refusedError{refused, codes.Code(answer.Code), answer.Message, wait}
 }
 
 // fields returns the fields about limits.
 func fields(a *weir.Admission) metadata.MD {
-	h, md := http.Header{}, metadata.MD{}
+	h := http.Header{}
 	a.WriteHeaders(h)
-	for name, values := range h {
-		md[strings.ToLower(name)] = values
-	}
-	return md
+	return lower(h)
 }
 
-// An answer is the header of a response whose body is dropped.
-type answer http.Header
+var lowered sync.Map // the names of fields, which are those of dialects, in lower case
 
-func (a answer) Header() http.Header         { return http.Header(a) }
-func (a answer) Write(b []byte) (int, error) { return len(b), nil }
-func (a answer) WriteHeader(int)             {}
+// lower renames the fields of h, and returns it.
+func lower(h http.Header) metadata.MD {
+	for name, values := range h {
+		l, ok := lowered.Load(name)
+		if !ok {
+			l, _ = lowered.LoadOrStore(name, strings.ToLower(name))
+		}
+		if l := l.(string); l != name { // otherwise it has been renamed
+			delete(h, name)
+			h[l] = values
+		}
+	}
+	return metadata.MD(h)
+}

@@ -12,7 +12,7 @@
 //		"github.com/seed83679106/weir"
 //		"github.com/seed83679106/weir/algorithms"
 //		"github.com/seed83679106/weir/memstore"
-//		"github.com/seed83679106/weir/weirgrpc"
+//		"github.com/seed83679106/weir/contrib/weirgrpc"
 //	)
 //
 //	func main() {
@@ -38,9 +38,9 @@
 //
 // Rules see each call as an HTTP POST request to /package.Service/Method. The request has the
 // call's metadata as header fields, its authority as Host, its peer address as RemoteAddr, and its
-// TLS state. Key functions and rules that work for HTTP therefore work for gRPC. For keys.ByRoute,
+// TLS state. Key functions and rules that work for HTTP therefore work for gRPC. For weir.ByRoute,
 // a call's route is its path. The body cannot be read, but [Message] returns the message. With
-// keys.ByJSON, all calls share one quota, and a warning is logged once. A Cost function based on
+// weir.ByJSON, all calls share one quota, and a warning is logged once. A Cost function based on
 // ContentLength refuses every call, because the length is −1.
 //
 // # Handlers
@@ -78,63 +78,91 @@ import (
 
 type messageKey struct{}
 
+// A call is what a request needs besides itself: its context, which has the message, and its body,
+// which gRPC reads.
+type call struct {
+	context.Context
+	message any
+	request http.Request
+	url     url.URL
+}
+
+// Value implements context.Context.
+func (c *call) Value(key any) any {
+	if key == (messageKey{}) {
+		return c.message
+	}
+	return c.Context.Value(key)
+}
+
 // Message returns the gRPC message that the request r represents: that of a unary call, or a single
 // message in a stream. It returns nil for the request that opens a stream. Do not modify the
 // message.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
-// An unreadable is the body of each call of a method, because gRPC reads it.
-type unreadable string
+var warnedBody atomic.Bool // of a rule that reads bodies
 
-var told atomic.Bool // the program about a rule that reads bodies
-
-func (method unreadable) Read([]byte) (int, error) {
-	if !told.Swap(true) {
-		slog.Warn("weirgrpc: body of a call read by a key or a cost", "method", string(method),
-			"likely", "keys.ByJSON or jsonrpc.Cost, but gRPC reads the body", "effect", "all calls share a quota or are refused", "fix", "use weirgrpc.Message")
+// Read returns an error, because gRPC reads the body.
+func (c *call) Read([]byte) (int, error) {
+	if !warnedBody.Swap(true) {
+		slog.Warn("weirgrpc: body of a call read by a key or a cost", "method", c.url.Path,
+			"likely", "weir.ByJSON or jsonrpc.Cost, but gRPC reads the body", "effect", "all calls share a quota or are refused", "fix", "use weirgrpc.Message")
 	}
 	return 0, errors.New("weirgrpc: gRPC reads the body")
 }
 
-func (unreadable) Close() error { return nil }
+// Close implements io.Closer.
+func (*call) Close() error { return nil }
 
-// request returns the request that a call is on the wire.
+func (c *call) body() (io.ReadCloser, error) { return c, nil }
+
+// request returns the HTTP request that carries a call. The metadata become its header: they must be a
+// copy, which FromIncomingContext and FromOutgoingContext return.
 func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
-	r := &http.Request{
-		Method: http.MethodPost, URL: &url.URL{Path: method}, Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(md)),
-		Body: unreadable(method), GetBody: func() (io.ReadCloser, error) { return unreadable(method), nil }, ContentLength: -1,
+	c := &call{Context: ctx, message: message, url: url.URL{Path: method}}
+	r := &c.request
+	*r = *(&http.Request{
+		Method: http.MethodPost, URL: &c.url, Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header(md), Body: c, ContentLength: -1,
+	}).WithContext(c)
+	if md == nil {
+		r.Header = http.Header{}
 	}
 	for name, values := range md {
+		canonical := http.CanonicalHeaderKey(name)
 		if name == ":authority" && len(values) > 0 {
 			r.Host = values[0]
-		} else if r.Header[http.CanonicalHeaderKey(name)] = values; strings.HasSuffix(name, "-bin") {
-			r.Header.Del(name)
-			for _, v := range values {
-				r.Header.Add(name, base64.RawStdEncoding.EncodeToString([]byte(v)))
+			delete(md, name)
+		} else if canonical != name { // otherwise it has been renamed
+			delete(md, name)
+			if strings.HasSuffix(name, "-bin") {
+				for i, v := range values {
+					values[i] = base64.RawStdEncoding.EncodeToString([]byte(v))
+				}
 			}
+			md[canonical] = values
 		}
 	}
-	return r.WithContext(context.WithValue(ctx, messageKey{}, message))
+	return r
 }
 
 // A refusedError is the error of a call that was not served or sent, as gRPC and errors.As see it.
 type refusedError struct {
-	status *status.Status
-	cause  error
+	cause   error
+	code    codes.Code
+	message string
+	wait    time.Duration // quota.Never if no wait helps, and 0 if it is unknown
 }
 
-func (e *refusedError) Error() string              { return e.status.Err().Error() }
-func (e *refusedError) GRPCStatus() *status.Status { return e.status }
-func (e *refusedError) Unwrap() error              { return e.cause }
+func (e *refusedError) Error() string { return e.GRPCStatus().Err().Error() }
+func (e *refusedError) Unwrap() error { return e.cause }
 
-// refuse returns the error of a refused call. wait is quota.Never if no wait helps, and 0 if it is
-// unknown.
-func refuse(cause error, code codes.Code, message string, wait time.Duration) error {
-	s := status.New(code, message)
-	if wait > 0 && wait != quota.Never {
-		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}) // only codes.OK has no details
+// GRPCStatus returns the status, which is made only when gRPC sends it.
+func (e *refusedError) GRPCStatus() *status.Status {
+	s := status.New(e.code, e.message)
+	if e.wait > 0 && e.wait != quota.Never {
+		s, _ = s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.wait)}) // only codes.OK has no details
 	}
-	return &refusedError{s, cause}
+	return s
 }
 
 // statusOf returns the status of a call whose handler returns err.

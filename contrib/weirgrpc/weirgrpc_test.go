@@ -29,11 +29,12 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/weirgrpc"
+	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/weirgrpc"
 )
 
 // wait returns what the RetryInfo of an error says, or −1 if it has none.
@@ -51,7 +52,7 @@ func wait(err error) time.Duration {
 func TestCalls(t *testing.T) {
 	stores(t, func(t *testing.T, store weir.Store) {
 		limit := algorithms.GCRA(2, 2*time.Hour)
-		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Join(weir.ByHeader("X-User"), keys.ByRoute()), Limits: []weir.Limit{limit}}}})
+		l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Join(weir.ByHeader("X-User"), weir.ByRoute()), Limits: []weir.Limit{limit}}}})
 		for _, k := range kinds {
 			s := &service{}
 			c := serve(t, s, l.Admit, nil)
@@ -113,7 +114,7 @@ func TestRequest(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
-	if key, ok := keys.ByJSON("user", 100)(request(t, l)); key != "unreadable" || !ok {
+	if key, ok := weir.ByJSON("user", 100)(request(t, l)); key != "unreadable" || !ok {
 		t.Errorf("ByJSON: %q %v, want unreadable", key, ok)
 	}
 }
@@ -353,6 +354,33 @@ func TestHeld(t *testing.T) {
 
 var errPanic = errors.New("panic")
 
+// TestHooksPanic: a PartitionKey or Settle that panics leaves nothing in flight.
+func TestHooksPanic(t *testing.T) {
+	for name, o := range map[string][2]weir.Options{
+		"PartitionKey": {{Headers: headers.IETF, Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}, PartitionKey: func(string) string { panic("hook") }}}}},
+		"Settle of a message": {
+			{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{busy}}}},
+			{Rules: []weir.Rule{{Name: "messages", Limits: []weir.Limit{daily}, Settle: func(weir.Outcome) int64 { panic("hook") }}}},
+		},
+	} {
+		store := weirtest.Memory()
+		calls, messages := must(t, store, o[0]).Admit, weirgrpc.Admit(nil)
+		if o[1].Rules != nil {
+			messages = must(t, store, o[1]).Admit
+		}
+		cc := dial(t, listen(t, &service{}, grpc.ChainUnaryInterceptor(recoverUnary, weirgrpc.UnaryServer(calls)),
+			grpc.ChainStreamInterceptor(recoverStream, weirgrpc.StreamServer(calls, messages))))
+		for _, k := range kinds {
+			if err := k.call(by(t.Context(), "ann"), pb.NewTestServiceClient(cc)); messages == nil && status.Code(err) != codes.Internal {
+				t.Errorf("%s, %s: got %v", name, k.name, err)
+			}
+		}
+		if n := spent(t, store, "api", busy); n != 0 {
+			t.Errorf("%s: %d units are still in flight", name, n)
+		}
+	}
+}
+
 // TestNobodyRunsUncharged: clients hang up at any moment, and each handler that runs was charged.
 func TestNobodyRunsUncharged(t *testing.T) {
 	stores(t, func(t *testing.T, store weir.Store) {
@@ -367,10 +395,7 @@ func TestNobodyRunsUncharged(t *testing.T) {
 			{Name: "busy", Limits: []weir.Limit{busy}},
 		}})
 		c := serve(t, s, l.Admit, nil)
-		n := 400
-		if testing.Short() {
-			n = 100
-		}
+		n := rounds.N(100, 400)
 		weirtest.Together(8, func(int) {
 			for range n / 8 {
 				ctx, cancel := context.WithTimeout(by(t.Context(), "ann"), rand.N(2*time.Millisecond))
@@ -428,7 +453,7 @@ func TestMessages(t *testing.T) {
 }
 
 // TestMessageContext: while a handler works on a message, the context of the stream has the decision
-// about the message, which is settled and released when the handler asks for the next.
+// about the message, which is settled and released when the handler receives the next.
 func TestMessageContext(t *testing.T) {
 	store := weirtest.Memory()
 	calls := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
@@ -471,7 +496,7 @@ func TestMessageContext(t *testing.T) {
 	}
 }
 
-// TestMessageWait: with MaxWait a message waits for its turn.
+// TestMessageWait: with MaxWait a message waits for its slot.
 func TestMessageWait(t *testing.T) {
 	limit := algorithms.GCRA(1, time.Millisecond)
 	messages := must(t, weirtest.Memory(), weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{{Name: "messages", Limits: []weir.Limit{limit}}}})
@@ -491,8 +516,8 @@ func TestMessageWait(t *testing.T) {
 	}
 }
 
-// TestServerWaits: a call waits for its turn. If it is cancelled, or its deadline is before its turn,
-// its handler does not run and its turn is given back.
+// TestServerWaits: a call waits for its slot. If it is cancelled, or its deadline is before its slot,
+// its handler does not run and its slot is refunded.
 func TestServerWaits(t *testing.T) {
 	stores(t, func(t *testing.T, store weir.Store) {
 		for _, k := range kinds {
@@ -521,7 +546,7 @@ func TestServerWaits(t *testing.T) {
 			}
 			for deadline := time.Now().Add(10 * time.Second); spent(t, store, "busy", daily) != before; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("%s: the turn of a cancelled call was not given back", k.name)
+					t.Fatalf("%s: the slot of a cancelled call was not refunded", k.name)
 				}
 			}
 			if got := s.runs.Load(); got != 1 {
@@ -594,21 +619,21 @@ func TestNoLongRetry(t *testing.T) {
 	}
 }
 
-// TestTold: a rule that reads bodies is logged, by the name of a method.
-func TestTold(t *testing.T) {
+// TestWarned: a rule that reads bodies is logged, by the name of a method.
+func TestWarned(t *testing.T) {
 	var log strings.Builder
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(old)
-	weirgrpc.Told.Store(false)
-	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: keys.ByJSON("user", 100), Limits: []weir.Limit{daily}}}})
+	weirgrpc.WarnedBody.Store(false)
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByJSON("user", 100), Limits: []weir.Limit{daily}}}})
 	c := serve(t, &service{}, l.Admit, nil)
 	for range 3 {
 		if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "keys.ByJSON") || !strings.Contains(got, "method=/grpc.testing.TestService/UnaryCall") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "weir.ByJSON") || !strings.Contains(got, "method=/grpc.testing.TestService/UnaryCall") {
 		t.Errorf("logged %q", got)
 	}
 }
@@ -652,7 +677,7 @@ func TestOddCalls(t *testing.T) {
 // TestMadeUpMethods: methods that a client makes up share a route.
 func TestMadeUpMethods(t *testing.T) {
 	store := weirtest.Memory()
-	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: keys.ByRoute(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}}}})
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.ByRoute(), Limits: []weir.Limit{algorithms.GCRA(2, time.Hour)}}}})
 	cc := dial(t, listen(t, &service{}, grpc.ChainStreamInterceptor(weirgrpc.StreamServer(l.Admit, nil)),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.NotFound, "") })))
 	var got []codes.Code

@@ -1,0 +1,75 @@
+package weirgrpc_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/weirgrpc"
+	"github.com/seed83679106/weir/memstore"
+)
+
+// A transport is the server's side of a call, as far as an interceptor uses it.
+type transport struct{ grpc.ServerTransportStream }
+
+func (transport) SetHeader(metadata.MD) error  { return nil }
+func (transport) SetTrailer(metadata.MD) error { return nil }
+
+// calls returns a function that makes a call without the network, allowed or refused.
+func calls(t testing.TB, quota int64) func() error {
+	limiter, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(quota, 1000*time.Hour)},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	intercept := weirgrpc.UnaryServer(limiter.Admit)
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1234}})
+	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "localhost", "content-type", "application/grpc"))
+	ctx = grpc.NewContextWithServerTransportStream(ctx, transport{})
+	info := &grpc.UnaryServerInfo{FullMethod: "/a.Service/Method"}
+	handler := func(context.Context, any) (any, error) { return nil, nil }
+	intercept(ctx, nil, info, handler) // spends a quota of 1
+	return func() error {
+		_, err := intercept(ctx, nil, info, handler)
+		return err
+	}
+}
+
+var scenes = []struct {
+	name   string
+	quota  int64
+	allocs float64 // at most
+}{{"allowed", 1 << 40, 13}, {"refused", 1, 20}}
+
+// TestAllocations: a call allocates little, of which metadata.FromIncomingContext is a third.
+func TestAllocations(t *testing.T) {
+	for _, s := range scenes {
+		call := calls(t, s.quota)
+		if got := testing.AllocsPerRun(100, func() { call() }); got > s.allocs {
+			t.Errorf("%s: got %v allocations, want at most %v", s.name, got, s.allocs)
+		}
+	}
+}
+
+// BenchmarkUnaryServer measures a call without the network.
+func BenchmarkUnaryServer(b *testing.B) {
+	for _, s := range scenes {
+		b.Run(s.name, func(b *testing.B) {
+			call := calls(b, s.quota)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := call(); (err == nil) != (s.quota > 1) {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
