@@ -34,7 +34,8 @@ const problemJSON = "application/problem+json"
 const maxFields = 3 << 10
 
 // keptFields are the header fields that an answer keeps if its fields are larger than maxFields.
-var keptFields = []string{"Cache-Control", "Content-Type", "Retry-After", "Vary", "Weir-Problem", "Weir-Status", "X-Content-Type-Options"}
+var keptFields = []string{"Cache-Control", "Content-Type", "Retry-After", "Weir-Problem", "Weir-Status",
+	"X-Content-Type-Options"}
 
 // An answer is a ResponseWriter for a proxy.
 type answer struct {
@@ -101,5 +102,6 @@ func (a *answer) bound() {
 			delete(h, name)
 		}
 	}
-	a.log.Warn("weir: fields about limits too large for a proxy", "bytes", size, "max_bytes", maxFields, "effect", "the answer lacks them", "fix", "have fewer rules, shorter names, or headers: none")
+	a.log.Warn("weir: fields about limits too large for a proxy", "bytes", size, "max_bytes", maxFields, "effect",
+		"the answer lacks them", "fix", "have fewer rules, shorter names, or headers: none")
 }

@@ -9,37 +9,21 @@ import (
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
-// A dialect names the header fields in which a proxy describes the request that it asks
-// about. The path of the question selects the dialect. A header field cannot select it,
-// because proxies also pass on fields that the client has made up.
-type dialect struct {
-	method, uri, host string // header fields; the value of uri may be a whole URL
-}
-
-var (
-	// forwarded is the dialect of Caddy and Traefik, and of nginx with our nginx.conf.
-	forwarded = dialect{"X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"}
-
-	// ingressNginx is the dialect of the Kubernetes controller ingress-nginx, for the
-	// annotation auth-url.
-	ingressNginx = dialect{"X-Original-Method", "X-Original-Url", ""}
-)
-
 // envoyPrefix begins the paths that Envoy's ext_authz filter requests. The rest of the path is
-// the path of the original request. Envoy asks with the method and the host of that request.
+// the path of the original request. Envoy sends the method and the host of that request.
 const envoyPrefix = "/auth/envoy"
 
-// auth answers a proxy that asks whether it may pass a request on: 200, or a refusal with the
+// auth answers a proxy whether to forward a request: 200, or a refusal with the
 // header fields and the body for the client. An answer has the form that the proxy can use:
 // see answer. All other requests go to next.
 //
 // The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
 // address is not in trusted-proxies of the file gets a 400.
 //
-// The gateway does not see bodies, so the cost content-length is 0. The gateway also cannot tell
+// The gateway does not see bodies, so the cost content-length is 0. The gateway also cannot know
 // whether an OPTIONS request has a body, and with free-preflights a preflight is free only without
 // a body. So the gateway charges preflights, unless the proxy knows that a request has no body and
-// asks /auth/no-body, as nginx.conf does.
+// calls /auth/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -53,9 +37,7 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 		missing := ""
 		switch path := r.URL.Path; {
 		case path == "/auth", path == "/auth/no-body":
-			o, missing = forwarded.original(r)
-		case path == "/auth/ingress-nginx":
-			o, missing = ingressNginx.original(r)
+			o, missing = forwarded(r)
 		case path == envoyPrefix, strings.HasPrefix(path, envoyPrefix+"/"):
 			a.form = forEnvoy
 			o, missing = original(r, r.Method, strings.TrimPrefix(r.RequestURI, envoyPrefix), r.Host)
@@ -105,19 +87,16 @@ func (g *gateway) trusts(peer string) bool {
 	return false
 }
 
-// original returns the request that a proxy asks about by sending r. If a header field is
-// missing, original returns the name of the field and no request.
-func (d dialect) original(r *http.Request) (o *http.Request, missing string) {
-	for _, name := range []string{d.method, d.uri} {
+// forwarded returns the request that Caddy and Traefik, and nginx with our nginx.conf, describe in
+// header fields. If a header field is missing, forwarded returns the name of the field and no request.
+func forwarded(r *http.Request) (o *http.Request, missing string) {
+	const method, uri, host = "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"
+	for _, name := range []string{method, uri} {
 		if r.Header.Get(name) == "" {
 			return nil, name
 		}
 	}
-	host := ""
-	if d.host != "" {
-		host = r.Header.Get(d.host)
-	}
-	return original(r, r.Header.Get(d.method), r.Header.Get(d.uri), host)
+	return original(r, r.Header.Get(method), r.Header.Get(uri), r.Header.Get(host))
 }
 
 // original returns a request with the given method, URI and host, and with the header fields
@@ -134,7 +113,7 @@ func original(r *http.Request, method, uri, host string) (o *http.Request, missi
 	if o.URL, err = url.ParseRequestURI(uri); err != nil {
 		o.URL = &url.URL{Path: uri} // a URI that cannot be parsed does not escape the limits
 	}
-	if o.URL.Host != "" { // ingress-nginx sends a whole URL
+	if o.URL.Host != "" { // the client sent a whole URL to the proxy
 		host = o.URL.Host
 		o.URL.Scheme, o.URL.Host = "", ""
 		o.RequestURI = o.URL.RequestURI()

@@ -2,10 +2,46 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"os"
 	"sync"
 	"time"
 )
+
+// certificatesIn returns the certificates of a file, which a flag names.
+func certificatesIn(flag, file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("-%s: %w", flag, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("-%s: %s has no certificate", flag, file)
+	}
+	return pool, nil
+}
+
+// clientFiles are the files of a TLS client. Each may be empty.
+type clientFiles struct{ ca, cert, key string }
+
+// set makes a client verify the server by the CA certificates, and show it the certificate, of the
+// files. Their flags are called -prefix-ca and -prefix-cert.
+func (f clientFiles) set(config *tls.Config, prefix string) (err error) {
+	if f.ca != "" {
+		if config.RootCAs, err = certificatesIn(prefix+"-ca", f.ca); err != nil {
+			return err
+		}
+	}
+	if f.cert != "" {
+		cert, err := loadCertificate(f.cert, f.key)
+		if err != nil {
+			return fmt.Errorf("-%s-cert: %w", prefix, err)
+		}
+		config.GetClientCertificate = cert.client
+	}
+	return nil
+}
 
 // A certificate is a TLS certificate that is loaded again after its file has changed, for
 // example because cert-manager has renewed it.
@@ -26,6 +62,11 @@ func loadCertificate(certFile, keyFile string) (*certificate, error) {
 	}
 	c.pair, c.read = &pair, modified(certFile)
 	return c, nil
+}
+
+// client is the function for tls.Config.GetClientCertificate.
+func (c *certificate) client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return c.get(nil)
 }
 
 // get is the function for tls.Config.GetCertificate. At most once a second it checks whether

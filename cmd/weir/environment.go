@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/seed83679106/weir/internal/typo"
+	"github.com/seed83679106/weir/internal/configfile"
 )
 
 // envPrefix begins the name of the environment variable of each flag.
@@ -47,7 +47,7 @@ func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []strin
 		}
 		f := flags[name]
 		if f == "" {
-			meant := typo.Nearest(name, known, 1+(len(name)-len(envPrefix))/5)
+			meant := configfile.Nearest(name, known, 1+(len(name)-len(envPrefix))/5)
 			if meant == "" {
 				warnings = append(warnings, fmt.Sprintf("the environment variable %s sets no flag", name))
 			} else {
@@ -70,7 +70,7 @@ func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []strin
 
 // secrets are the flags whose values nobody else may see. Each can be set by a file as well:
 // -admin-token-file names a file whose content is the value of -admin-token.
-var secrets = []string{"admin-token", "redis-password", "redis-sentinel-password"}
+var secrets = []string{"admin-token", "key-secret", "redis-password", "redis-sentinel-password"}
 
 const inFile = "-file"
 

@@ -2,17 +2,19 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
+	"github.com/seed83679106/weir/quota"
 )
 
 // envoyOptions are the values of the flags about Envoy's rate limit filter.
@@ -27,63 +29,103 @@ type envoyOptions struct {
 	age   time.Duration
 
 	clientCA, clientName string
+
+	xds, xdsNode, xdsCA, xdsCert, xdsKey, xdsName string
 }
 
 func (o *envoyOptions) flags(fs *flag.FlagSet) {
-	fs.StringVar(&o.config, "envoy-config", "", "`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
-	fs.StringVar(&o.addr, "envoy-rls", "localhost:8081", "`address` for Envoy's rate limit filter (gRPC), served only with -envoy-config")
-	fs.BoolVar(&o.merge, "envoy-merge-domains", false, "allow several files of -envoy-config to have descriptors of the same domain")
+	fs.StringVar(&o.config, "envoy-config", "",
+		"`directory`, or one file, of limits in the format of Envoy's rate limit service, checked for changes once a second")
+	fs.StringVar(&o.addr, "envoy-rls", "localhost:8081",
+		"`address` for Envoy's rate limit filter (gRPC), served only with -envoy-config or -envoy-xds")
+	fs.StringVar(&o.xds, "envoy-xds", "",
+		"`address` of a control plane that has the limits, such as Envoy Gateway, in place of -envoy-config; with TLS, tls://host:port")
+	fs.StringVar(&o.xdsNode, "envoy-xds-node", "envoy-ratelimit",
+		"`id` by which the control plane of -envoy-xds knows this service")
+	fs.StringVar(&o.xdsCA, "envoy-xds-ca", "",
+		"`file` of the CA certificates that verify the control plane, read at start; without it, the CA certificates of the system do")
+	fs.StringVar(&o.xdsCert, "envoy-xds-cert", "",
+		"`file` of the client certificate that weir shows the control plane, read again when it changes")
+	fs.StringVar(&o.xdsKey, "envoy-xds-key", "", "`file` of the private key of -envoy-xds-cert")
+	fs.StringVar(&o.xdsName, "envoy-xds-name", "",
+		"DNS `name` in the certificate of the control plane, if it differs from the host in -envoy-xds")
+	fs.BoolVar(&o.merge, "envoy-merge-domains", false,
+		"allow several files of -envoy-config to have descriptors of the same domain")
 	fs.BoolVar(&o.shadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
-	fs.BoolVar(&o.quota, "envoy-quota", false, "treat all descriptors as if they had quota_mode: a call is refused only if all its descriptors exceed their limits")
-	fs.BoolVar(&o.headers, "envoy-headers", false, "tell Envoy to add header fields about the limit with the fewest hits left to responses")
-	fs.StringVar(&o.names, "envoy-header-names", strings.Join(envoy.HeaderNames[:], ","), "with -envoy-headers, the `names` of the fields for the limit, the remaining hits and the seconds until the window ends")
-	fs.BoolVar(&o.metadata, "envoy-metadata", false, "send Envoy dynamic metadata: the descriptors of the call, and the metadata that the file has for those within their limits")
+	fs.BoolVar(&o.quota, "envoy-quota", false,
+		"treat all descriptors as if they had quota_mode: a call is refused only if all its descriptors exceed their limits")
+	fs.BoolVar(&o.headers, "envoy-headers", false,
+		"make Envoy add header fields about the limit with the fewest hits left to responses")
+	fs.StringVar(&o.names, "envoy-header-names", strings.Join(envoy.HeaderNames[:], ","),
+		"with -envoy-headers, the `names` of the fields for the limit, the remaining hits and the seconds until the window ends")
+	fs.BoolVar(&o.metadata, "envoy-metadata", false,
+		"send Envoy dynamic metadata: the descriptors of the call, and the metadata that the file has for those within their limits")
 	fs.Float64Var(&o.near, "envoy-near", 0.8, "`fraction` of a limit above which the metrics count hits as near the limit")
 	fs.IntVar(&o.over, "envoy-over", 0, "with -redis-addrs, largest `number` of counts that exceed their limit and that this process remembers until their windows end, so that Redis is not called again; 0 means none")
-	fs.DurationVar(&o.age, "envoy-connection-age", 24*time.Hour, "`time` after which Envoy is asked to connect again, so that new replicas get their share of connections; 0 means never")
-	fs.StringVar(&o.clientCA, "envoy-client-ca", "", "`file` of the CA certificates that verify the certificate of Envoy, which must then have one; needs -envoy-rls with tls://, read at start")
-	fs.StringVar(&o.clientName, "envoy-client-name", "", "with -envoy-client-ca, DNS `name`, or address, that the certificate of Envoy must have")
+	fs.DurationVar(&o.age, "envoy-connection-age", 24*time.Hour,
+		"`time` after which Envoy must connect again, so that new replicas get their share of connections; 0 means never")
+	fs.StringVar(&o.clientCA, "envoy-client-ca", "",
+		"`file` of the CA certificates that verify the certificate of Envoy, which must then have one; needs -envoy-rls with tls://, read at start")
+	fs.StringVar(&o.clientName, "envoy-client-name", "",
+		"with -envoy-client-ca, DNS `name`, or address, that the certificate of Envoy must have")
 }
 
 // fieldName matches the names of HTTP header fields, by RFC 9110, section 5.1.
 var fieldName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
-// check returns the errors that parsing each flag alone does not find.
-func (o *envoyOptions) check(redis bool) error {
-	var errs []error
-	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+// check adds the errors that parsing each flag alone does not find.
+func (o *envoyOptions) check(f *faults, redis bool) {
+	usual := o.names == strings.Join(envoy.HeaderNames[:], ",")
 	names := strings.Split(o.names, ",")
-	for _, name := range names {
-		if !fieldName.MatchString(name) || len(names) != 3 {
-			invalid("-envoy-header-names is %q; want three names of header fields, separated by commas", o.names)
-			break
+	if len(names) != 3 || slices.ContainsFunc(names, func(name string) bool { return !fieldName.MatchString(name) }) {
+		f.add("-envoy-header-names is %q; want three names of header fields, separated by commas", o.names)
+	}
+	for _, fault := range []struct {
+		is   bool
+		text string
+	}{
+		{!o.headers && !usual, "-envoy-header-names needs -envoy-headers"},
+		{!(0 < o.near && o.near <= 1), fmt.Sprintf("-envoy-near is %v; want more than 0 and at most 1", o.near)},
+		{o.over < 0, fmt.Sprintf("-envoy-over is %d; want at least 0", o.over)},
+		{o.over > 0 && !redis, "-envoy-over needs -redis-addrs: counts in memory are not worth remembering"},
+		{o.age < 0, fmt.Sprintf("-envoy-connection-age is %v; want at least 0", o.age)},
+		{o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme), "-envoy-client-ca needs an -envoy-rls that begins with " + tlsScheme},
+		{o.clientName != "" && o.clientCA == "", "-envoy-client-name needs -envoy-client-ca"},
+		{o.config != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},
+		{(o.xdsCert == "") != (o.xdsKey == ""), "-envoy-xds-cert and -envoy-xds-key need each other"},
+		{o.xdsCA+o.xdsCert+o.xdsName != "" && !strings.HasPrefix(o.xds, tlsScheme),
+			"-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need an -envoy-xds that begins with " + tlsScheme},
+		{!o.on() && o.set(), "the flags that begin with -envoy- need -envoy-config or -envoy-xds"},
+	} {
+		if fault.is {
+			f.add("%s", fault.text)
 		}
 	}
-	if !o.headers && o.names != strings.Join(envoy.HeaderNames[:], ",") {
-		invalid("-envoy-header-names needs -envoy-headers")
+}
+
+// on reports whether there is a service for Envoy's rate limit filter.
+func (o *envoyOptions) on() bool { return o.config != "" || o.xds != "" }
+
+// newService returns the service for Envoy's rate limit filter. The flags must have been checked.
+func (o *envoyOptions) newService(store quota.Store, logger *slog.Logger) (*envoy.Service, error) {
+	if o.xds == "" {
+		return envoy.NewService(o.config, store, o.options(logger))
 	}
-	if !(0 < o.near && o.near <= 1) {
-		invalid("-envoy-near is %v; want more than 0 and at most 1", o.near)
+	address, secure := strings.CutPrefix(o.xds, tlsScheme)
+	x := envoy.XDS{Address: address, Node: o.xdsNode, Credentials: insecure.NewCredentials()}
+	if secure {
+		config := &tls.Config{ServerName: o.xdsName}
+		if err := (clientFiles{o.xdsCA, o.xdsCert, o.xdsKey}).set(config, "envoy-xds"); err != nil {
+			return nil, err
+		}
+		x.Credentials = credentials.NewTLS(config)
 	}
-	if o.over < 0 {
-		invalid("-envoy-over is %d; want at least 0", o.over)
-	}
-	if o.over > 0 && !redis {
-		invalid("-envoy-over needs -redis-addrs: counts in memory are not worth remembering")
-	}
-	if o.age < 0 {
-		invalid("-envoy-connection-age is %v; want at least 0", o.age)
-	}
-	if o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme) {
-		invalid("-envoy-client-ca needs an -envoy-rls that begins with %s", tlsScheme)
-	}
-	if o.clientName != "" && o.clientCA == "" {
-		invalid("-envoy-client-name needs -envoy-client-ca")
-	}
-	if o.config == "" && (o.merge || o.shadow || o.quota || o.headers || o.metadata || o.over > 0 || o.clientCA != "") {
-		invalid("the flags that begin with -envoy- need -envoy-config")
-	}
-	return errors.Join(errs...)
+	return envoy.NewXDSService(x, store, o.options(logger)), nil
+}
+
+// set reports whether a flag is set that has no effect without -envoy-config.
+func (o *envoyOptions) set() bool {
+	return o.merge || o.shadow || o.quota || o.headers || o.metadata || o.over > 0 || o.clientCA != ""
 }
 
 // options returns the options of the service. The flags must have been checked.
@@ -100,14 +142,11 @@ func (o *envoyOptions) verifyClients(config *tls.Config) error {
 	if o.clientCA == "" {
 		return nil
 	}
-	pem, err := os.ReadFile(o.clientCA)
+	pool, err := certificatesIn("envoy-client-ca", o.clientCA)
 	if err != nil {
-		return fmt.Errorf("-envoy-client-ca: %w", err)
+		return err
 	}
-	config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-	if !config.ClientCAs.AppendCertsFromPEM(pem) {
-		return fmt.Errorf("-envoy-client-ca: %s has no certificate", o.clientCA)
-	}
+	config.ClientCAs, config.ClientAuth = pool, tls.RequireAndVerifyClientCert
 	if o.clientName != "" {
 		config.VerifyConnection = func(s tls.ConnectionState) error { return s.PeerCertificates[0].VerifyHostname(o.clientName) }
 	}

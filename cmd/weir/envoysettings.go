@@ -14,10 +14,10 @@ import (
 var refusals = map[string]string{
 	"BACKEND_TYPE":                            "counts are in memory or in Redis, not in Memcached",
 	"CACHE_KEY_PREFIX":                        "use -redis-prefix",
-	"CONFIG_TYPE":                             "limits come from the files of -envoy-config, not from an xDS server",
+	"CONFIG_TYPE":                             "use -envoy-xds, with the value of CONFIG_GRPC_XDS_SERVER_URL, and -envoy-xds-node",
 	"EXPIRATION_JITTER_MAX_SECONDS":           "remove it: counts expire with their windows, and Redis deletes expired keys a few at a time",
 	"EXTRA_TAGS":                              "remove it: Prometheus adds labels to what it scrapes",
-	"FORCE_START_WITHOUT_INITIAL_CONFIG":      "remove it: weir starts only with limits",
+	"FORCE_START_WITHOUT_INITIAL_CONFIG":      "remove it: with -envoy-xds, weir starts without limits, and is ready when it has some",
 	"GRPC_CLIENT_TLS_CACERT":                  "use -envoy-client-ca",
 	"GRPC_CLIENT_TLS_SAN":                     "use -envoy-client-name",
 	"GRPC_MAX_CONNECTION_AGE":                 "use -envoy-connection-age",
@@ -26,7 +26,7 @@ var refusals = map[string]string{
 	"GRPC_SERVER_TLS_KEY":                     "use -tls-key",
 	"GRPC_SERVER_USE_TLS":                     "use -envoy-rls with an address that begins with tls://",
 	"GRPC_UDS":                                "use -envoy-rls with a TCP address",
-	"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "remove it: weir starts only with limits, and keeps the old ones if new ones have an error",
+	"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "remove it: weir is ready only with limits, and keeps the old ones if new ones have an error",
 	"LIMIT_LIMIT_HEADER":                      "use -envoy-header-names",
 	"LIMIT_REMAINING_HEADER":                  "use -envoy-header-names",
 	"LIMIT_RESET_HEADER":                      "use -envoy-header-names",
@@ -55,7 +55,6 @@ var neglected = map[string]string{
 	"REDIS_SENTINEL_AUTH": "use -redis-sentinel-password-file",
 	"REDIS_TLS":           "use -redis-tls",
 	"REDIS_TYPE":          "use -redis-is-cluster-mode or -redis-master-name",
-	"REDIS_URL":           "use -redis-addrs",
 	"TRACING_ENABLED":     "weir serve makes no spans; Envoy's own have the time of each call",
 }
 
@@ -68,7 +67,7 @@ func envoySettings(environ []string) (warnings []string, err error) {
 		switch strings.ToLower(value) {
 		case "", "0", "false", "file", "redis": // BACKEND_TYPE=redis
 		default:
-			set[name] = !strings.Contains(value, "://") || name == "REDIS_URL" // Kubernetes sets GRPC_PORT=tcp://… for a service
+			set[name] = !strings.Contains(value, "://") // Kubernetes sets GRPC_PORT=tcp://… for a service
 		}
 	}
 	var errs []error

@@ -6,6 +6,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,15 +16,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
-	weirwatch "github.com/seed83679106/weir/watch"
-	"github.com/seed83679106/weir/weirprom"
+	"github.com/seed83679106/weir/ops"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/overrides"
+	weirwatch "github.com/seed83679106/weir/ops/watch"
+	"github.com/seed83679106/weir/ops/weirprom"
 )
 
 // A gateway charges every request under all rules of a file. Without a file it serves only
@@ -33,6 +35,9 @@ type gateway struct {
 	limit    func(http.Handler) http.Handler
 	admin    *admin.Handler
 	registry *prometheus.Registry
+	metrics  *weirprom.Collector
+	reserved *reservations
+	usage    usageReader
 	health   health
 	logger   *slog.Logger
 
@@ -50,11 +55,20 @@ type diagnosis struct {
 func (g *gateway) diagnose(e weir.Event) {
 	d := g.diagnosis.Load()
 	if version := g.rules.Version(); d.version != version && g.diagnosing.TryLock() {
-		d = &diagnosis{version, weirwatch.Diagnose(g.logger, g.rules.Rules())}
-		g.diagnosis.Store(d)
+		d = g.newDiagnosis(version)
 		g.diagnosing.Unlock()
 	}
 	d.observe(e)
+}
+
+// newDiagnosis prepares for a version of the rules.
+func (g *gateway) newDiagnosis(version string) *diagnosis {
+	rules := g.rules.Rules()
+	g.metrics.Expect(rules...)
+	g.usage.follow(rules)
+	d := &diagnosis{version, weirwatch.Diagnose(g.logger, rules)}
+	g.diagnosis.Store(d)
+	return d
 }
 
 // A backend is what newGateway needs besides the file.
@@ -62,19 +76,24 @@ type backend struct {
 	store      weir.Store
 	all        []weir.Store // the stores whose metrics are exported
 	live       *overrides.Live
-	failClosed bool // answer requests with 503 if the store fails
+	keySecret  []byte // of hashed keys; nil if there is none
+	failClosed bool   // answer requests with 503 if the store fails
 	logger     *slog.Logger
 
-	logRefusals int // how many lines a second the log gets about refused requests; 0 means none
+	warned      *weirwatch.Warnings // what the logger was warned of; may be nil
+	logRefusals int                 // how many lines a second the log gets about refused requests; 0 means none
 }
 
 // newGateway returns a gateway with the rules of the file at path, or without rules if path
 // is "".
 func newGateway(path string, b backend) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), health: newHealth(b.logger), logger: b.logger}
+	g.usage.llm.Logger = b.logger
 	metrics := weirprom.New(b.all...)
+	g.metrics = metrics
 	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
-	g.registry.MustRegister(metrics, g.health.inMemory, buildInfo(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	g.registry.MustRegister(metrics, g.health.inMemory, buildInfo(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if path == "" {
 		return g, nil
 	}
@@ -82,12 +101,15 @@ func newGateway(path string, b backend) (*gateway, error) {
 	if b.logRefusals > 0 {
 		refusals = weirwatch.Log(b.logger, b.logRefusals, nil) // without keys: they are addresses of people
 	}
-	observe := func(e weir.Event) {
+	count := func(e weir.Event) {
 		metrics.Observe(e)
 		top.Observe(e)
-		bans.Observe(e)
 		traffic.Observe(e)
 		refusals(e)
+	}
+	observe := func(e weir.Event) {
+		count(e)
+		bans.Observe(e)
 		g.diagnose(e)
 	}
 	o := weir.Options{Observe: observe, Logger: b.logger, NoFromContext: true}
@@ -95,13 +117,17 @@ func newGateway(path string, b backend) (*gateway, error) {
 		o.OnError = weir.FailClosed
 	}
 	var err error
-	if g.rules, g.limit, err = openRules(path, b.store, config.Options{Overrides: b.live, Limiter: o}); err != nil {
+	if g.rules, g.limit, err = openRules(path, b.store,
+		config.Options{Secret: b.keySecret, Overrides: b.live, Limiter: o}); err != nil {
 		return nil, err
 	}
 	g.registry.MustRegister(weirprom.NewFile(g.rules))
-	g.diagnosis.Store(&diagnosis{g.rules.Version(), weirwatch.Diagnose(b.logger, g.rules.Rules())})
+	g.newDiagnosis(g.rules.Version())
+	if g.reserved, err = newReservations(g, &b, count); err != nil {
+		return nil, err
+	}
 	g.admin, err = admin.New(b.store, admin.Options{
-		Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: operatorOf, Logger: b.logger,
+		Warnings: b.warned, Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: ops.Operator, Logger: b.logger,
 		Top: top, Bans: bans, Traffic: traffic, Stores: b.all,
 	})
 	return g, err
@@ -109,7 +135,9 @@ func newGateway(path string, b backend) (*gateway, error) {
 
 // openRules loads a file of rules, and returns it with the middleware that charges all of its
 // rules. The commands serve and check call it, so that they accept the same files.
-func openRules(path string, store weir.Store, o config.Options) (rules *config.File, limit func(http.Handler) http.Handler, err error) {
+func openRules(path string, store weir.Store, o config.Options) (rules *config.File,
+	limit func(http.Handler) http.Handler, err error) {
+	o.Costs = costs
 	if rules, err = config.Open(path, store, o); err != nil {
 		return nil, nil, err
 	}
@@ -135,17 +163,24 @@ func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handl
 	return all(), nil
 }
 
-// proxy returns the handler for clients. It passes requests on to upstream if the rules allow
+// proxy returns the handler for clients. It forwards requests to upstream if the rules allow
 // them, and answers /rate_limit with the quota of the client.
 func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	quotas := g.rateLimit()
 	failures := sparse.Logger(g.logger)
 	forward := &httputil.ReverseProxy{
+		Transport: &g.usage,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.Host = r.In.Host
 			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends the peer
 			r.SetXForwarded()
+			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
+				// What a client sends after a 101 is not limited. By h2c (RFC 7540, 3.2) it could be
+				// any number of requests.
+				r.Out.Header.Del("Connection")
+				r.Out.Header.Del("Upgrade")
+			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if b := slowBodyOf(r); b != nil && b.late.Load() {
@@ -160,14 +195,17 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		},
 		ErrorLog: slog.NewLogLogger(sparse.Logger(g.logger).Handler(), slog.LevelWarn),
 	}
-	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	limited := g.limit(weir.KeepHeaders(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if b := slowBodyOf(r); b != nil {
 			b.decided = true
 		}
 		forward.ServeHTTP(w, r)
-	}))
+	})))
 	// A ServeMux would redirect paths that are not clean. The upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reader := withSlowReader(w, o.bodyPause)
+		defer reader.extend() // net/http then sends the end of the response
+		w = reader
 		if r.URL.Path == "/rate_limit" {
 			quotas.ServeHTTP(w, r)
 			return
@@ -176,14 +214,15 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	})
 }
 
-// questions is how often a client may ask for its quota at /rate_limit.
+// questions is how often a client may query its quota at /rate_limit.
 var questions = algorithms.GCRA(60, time.Minute)
 
-// rateLimit returns the handler that tells a client its quota. Each answer costs calls of the
-// store, and spends nothing under the rules, so it has a limit of its own, counted in memory.
+// rateLimit returns the handler that shows a client its quota. Each answer costs calls of the
+// store, and spends nothing under the rules, so it has a separate limit, counted in memory.
 func (g *gateway) rateLimit() http.Handler {
 	limiter, err := weir.New(memstore.New(memstore.Options{MaxKeys: 100_000}), weir.Options{
-		Rules: []weir.Rule{{Name: "rate_limit", Key: g.rules.ByIP(), Limits: []weir.Limit{questions}}}, Headers: headers.None, Logger: g.logger, NoFromContext: true,
+		Rules:   []weir.Rule{{Name: "rate_limit", Key: g.rules.ByIP(), Limits: []weir.Limit{questions}}},
+		Headers: headers.None, Logger: g.logger, NoFromContext: true,
 	})
 	if err != nil {
 		panic(err) // the options are constants
@@ -191,8 +230,8 @@ func (g *gateway) rateLimit() http.Handler {
 	return limiter.Handler(http.HandlerFunc(g.admin.RateLimit))
 }
 
-// internal returns the handler for proxies (/auth, if there are rules), Prometheus (/metrics)
-// and orchestrators (/healthz, /readyz).
+// internal returns the handler for proxies (/auth, if there are rules), for programs (/reserve, /draw,
+// /settle), Prometheus (/metrics) and orchestrators (/healthz, /readyz).
 func (g *gateway) internal() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{}))
@@ -200,6 +239,11 @@ func (g *gateway) internal() http.Handler {
 	mux.Handle("GET /readyz", &g.health)
 	if g.rules == nil {
 		return mux
+	}
+	for path, f := range map[string]func(http.ResponseWriter, *http.Request, *reservationCall) (any, error){
+		"POST /reserve": g.reserved.reserve, "POST /draw": g.reserved.draw, "POST /settle": g.reserved.settle,
+	} {
+		mux.Handle(path, g.reserved.handler(f))
 	}
 	return g.auth(mux)
 }

@@ -19,7 +19,8 @@ import (
 
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 const testLimits = `
@@ -212,7 +213,7 @@ func TestDialects(t *testing.T) {
 	}{
 		{"Traefik", "GET", "/auth", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
 		{"Caddy", "GET", "/auth?", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Proto", "http", "X-Forwarded-Host", "app.example", "X-Forwarded-Uri", "/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 429},
-		{"ingress-nginx", "GET", "/auth/ingress-nginx?refuse=403", []string{"X-Original-Url", "https://app.example/a?b=c", "X-Original-Method", "POST", "X-Sent-From", "nginx-ingress-controller", "X-Real-Ip", mine, "X-Forwarded-For", mine, "X-Auth-Request-Redirect", "/a?b=c"}, "POST app.example /a", 403},
+		{"nginx, a whole URL of the client", "GET", "/auth?refuse=403", []string{"X-Forwarded-Method", "POST", "X-Forwarded-Uri", "https://app.example/a?b=c", "X-Forwarded-For", mine}, "POST app.example /a", 403},
 		{"Envoy", "POST", "/auth/envoy/a?b=c", []string{"X-Forwarded-For", mine + ", 127.0.0.1", "Content-Length", "0"}, "POST app.example /a", 429},
 		{"Envoy, a path that is not clean", "POST", "/auth/envoy//a/../b?refuse=403", []string{"X-Forwarded-For", mine}, "POST app.example //a/../b", 429},
 		{"Envoy, without a path", "GET", "/auth/envoy", []string{"X-Forwarded-For", mine}, "GET app.example ", 429},
@@ -282,7 +283,7 @@ func TestOriginal(t *testing.T) {
 	for name, value := range map[string]string{"Method": "PUT", "Uri": "/a%2Fb?q=1", "Host": "api.example", "For": "192.0.2.1"} {
 		r.Header.Set("X-Forwarded-"+name, value)
 	}
-	o, _ := forwarded.original(r)
+	o, _ := forwarded(r)
 	if got := fmt.Sprint(o.Method, " ", o.Host, " ", o.URL, " ", o.URL.Query(), " ", o.ContentLength); got != "PUT api.example /a%2Fb?q=1 map[q:[1]] 0" {
 		t.Errorf("got %s", got)
 	}
@@ -323,7 +324,7 @@ func TestHandlerOfAll(t *testing.T) {
 func TestOperatorsOnly(t *testing.T) {
 	const token = "a secret of many bytes"
 	g, _ := start(t, 1)
-	server := httptest.NewServer(operatorsOnly(token, g.logger, g.admin))
+	server := httptest.NewServer(ops.Authenticate(token, g.logger, g.admin))
 	defer server.Close()
 	basic := func(r *http.Request, password string) { r.SetBasicAuth("anyone", password) }
 	bearer := func(r *http.Request, token string) { r.Header.Set("Authorization", "bearer "+token) }
@@ -353,17 +354,26 @@ func TestOperatorsOnly(t *testing.T) {
 	}
 }
 
-// TestWrongTokens: wrong tokens are logged, without the token, and an address that sends many
-// is refused for a while, also with the right token. Requests without a token, and other
-// addresses, are not affected. The log does not grow with the number of guesses.
+// TestWrongTokens: wrong tokens are logged, without the token, and an address that sends many gets a
+// 429 for each further one. The right token works from every address, as do requests without a token.
+// The log does not grow with the number of guesses.
 func TestWrongTokens(t *testing.T) {
+	var warnings weirtest.Log
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&warnings, nil)))
+	defer slog.SetDefault(old)
+	defer func() { // a forwarded request of an operator says nothing about the trusted-proxies of the limits
+		if strings.Contains(warnings.String(), "trusted prefix") {
+			t.Errorf("got the warning %s", &warnings)
+		}
+	}()
 	const token = "a secret of many bytes"
 	g, _ := start(t, 1)
 	log := &weirtest.Log{}
-	server := httptest.NewServer(operatorsOnly(token, slog.New(slog.NewTextHandler(log, nil)), g.admin))
+	server := httptest.NewServer(ops.Authenticate(token, slog.New(slog.NewTextHandler(log, nil)), g.admin))
 	defer server.Close()
 	ask := func(addr, token string) (status int, retryAfter string) {
-		header := []string{"Authorization", "Bearer " + token}
+		header := []string{"Authorization", "Bearer " + token, "X-Forwarded-For", "203.0.113.9"}
 		if token == "" {
 			header = nil
 		}
@@ -387,13 +397,15 @@ func TestWrongTokens(t *testing.T) {
 	if statuses[401] < 10 || statuses[401] > most || statuses[401]+statuses[429] != 100 {
 		t.Errorf("100 wrong tokens: got %v, want 10 to %d times 401, and 429", statuses, most)
 	}
-	if status, retry := ask("127.0.0.2", token); time.Since(began) < 6*time.Second && (status != 429 || retry == "" || retry == "0") {
-		t.Errorf("the right token after 100 guesses: got %d, Retry-After %q; want 429 and a wait", status, retry)
+	for _, addr := range []string{"127.0.0.2", "127.0.0.3"} {
+		if status, _ := ask(addr, token); status != 200 {
+			t.Errorf("the right token from %s after 100 wrong ones of 127.0.0.2: got %d, want 200", addr, status)
+		}
 	}
-	if status, _ := ask("127.0.0.3", token); status != 200 {
-		t.Errorf("from another address: got %d, want 200", status)
+	if status, retry := ask("127.0.0.2", "guess"); time.Since(began) < 6*time.Second && (status != 429 || retry == "" || retry == "0") {
+		t.Errorf("another wrong token: got %d, Retry-After %q; want 429 and a wait", status, retry)
 	}
-	lines := strings.Count(log.String(), "wrong token on the address for operators")
+	lines := strings.Count(log.String(), "wrong token of an operator")
 	if strings.Contains(log.String(), "guess") || lines < 1 || lines > 2+int(time.Since(began)/time.Second) {
 		t.Errorf("got %d lines for 100 wrong tokens, want one a second and no token:\n%s", lines, log)
 	}
@@ -424,5 +436,33 @@ func TestSparseLines(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "/secret") {
 		t.Errorf("the log has the path of a client:\n%s", log)
+	}
+}
+
+// TestUpstreamFields: a client gets the limits of the file, and none of the upstream's, after a 100 of
+// the upstream too.
+func TestUpstreamFields(t *testing.T) {
+	g, _ := start(t, 20)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body) // net/http then sends the 100
+		w.Header().Set("RateLimit-Policy", "777")
+		w.Header().Set("X-RateLimit-Limit", "777")
+	}))
+	defer upstream.Close()
+	to, _ := url.Parse(upstream.URL)
+	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	defer server.Close()
+	want := `["client/requests";q=20;w=60, "writes";q=1000;w=60] []`
+	for _, expect := range []string{"", "100-continue"} {
+		r, _ := http.NewRequest("POST", server.URL, strings.NewReader("body"))
+		r.Header.Set("Expect", expect)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if got := fmt.Sprint(res.Header["Ratelimit-Policy"], res.Header["X-Ratelimit-Limit"]); res.StatusCode != 200 || got != want {
+			t.Errorf("Expect %q: %d %s, want 200 %s", expect, res.StatusCode, got, want)
+		}
 	}
 }

@@ -1,15 +1,15 @@
-// Weir limits the rates of requests that pass through a proxy. The proxy asks weir about each
-// request, or weir is the proxy itself. The limits are in a file, which weir reads again when
-// the file changes.
+// Weir limits the rates of requests that a proxy forwards. The proxy calls weir for each
+// request, or weir is the proxy itself. The limits are in a file, which weir reloads when it
+// changes.
 //
-//	weir serve -limits limits.yaml        # for nginx, ingress-nginx, Caddy, Traefik and Envoy
+//	weir serve -limits limits.yaml        # for nginx, Caddy, Traefik and Envoy
 //	weir serve -envoy-config dir          # in place of Envoy's rate limit service, with its files
 //	weir check limits.yaml                # exit status 1 if the file has errors
-//	weir check -redis-addrs redis:6379    # exit status 1 if this Redis cannot decide
-//	weir try -access-log log limits.yaml  # what the limits would have refused
+//	weir check -redis-addrs redis:6379    # exit status 1 if this Redis is not usable
+//	weir try -access-log log limits.yaml  # what would these limits have refused? -suggest: which would fit?
 //	weir version
 //
-// docs/serve.md in the repository names a sample configuration for each proxy, and docs/flags.md
+// docs/serve.md in the repository names a sample configuration for each proxy, and FLAGS.md
 // lists the flags of weir serve. Each of these flags can also be set by an environment variable:
 // -redis-addrs by WEIR_REDIS_ADDRS.
 package main
@@ -26,6 +26,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
@@ -33,9 +34,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/stack"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 func main() {
@@ -46,12 +47,12 @@ func main() {
 }
 
 const usage = `usage:
-  weir serve [flags]        answer a proxy, or be a reverse proxy; -help lists the flags
-  weir check FILE…          print the errors in files of limits
-  weir check -envoy DIR…    the same for files of Envoy's rate limit service
-  weir check -redis-addrs …  find out whether a Redis can decide, with the -redis flags of serve
-  weir try -access-log LOG FILE  print what limits would have refused of a log
-  weir version              print the version of weir and of Go
+  weir serve [flags]             run the rate limit service (behind a proxy, or as one); -help lists the flags
+  weir check FILE…               print the errors in limits files
+  weir check -envoy DIR…         print the errors in files of Envoy's rate limit service
+  weir check -redis-addrs …      check that a Redis server is usable, with the -redis flags of serve
+  weir try -access-log LOG FILE  replay an access log: what would these limits have refused? -suggest: which fit?
+  weir version                   print the version of weir and of Go
 `
 
 // Exit statuses.
@@ -73,12 +74,18 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		if err := o.parse(args, environ, stderr); err != nil {
 			return usageError(err, stderr)
 		}
-		logger := o.newLogger(stderr)
+		direct := o.newLogger(stderr)
+		queue := newLogQueue(stderr, func(n int64) {
+			direct.Warn("weir: lines of the log dropped", "unlogged", n, "likely", "nobody reads the log, or too slowly")
+		})
+		defer queue.close(time.Second)
+		logger := o.newLogger(queue)
 		slog.SetDefault(logger) // for libraries that log by package slog or log
 		if err := serve(ctx, &o, logger, nil); err != nil {
-			fmt.Fprintln(stderr, "weir:", err)
+			fmt.Fprintln(queue, "weir:", err)
 			return exitFailure
 		}
+		logger.Info("weir: ended")
 		return exitOK
 	case "check":
 		return check(ctx, args, environ, stdout, stderr)
@@ -106,25 +113,26 @@ func usageError(err error, stderr io.Writer) int {
 	return exitUsage
 }
 
-// check prints the errors in files of limits, each with its file and line, and whether a
-// Redis can decide, and returns the exit status.
+// check prints the errors in limits files, each with its file and line, and whether a Redis
+// server is usable, and returns the exit status.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	asEnvoy := fs.Bool("envoy", false, "check files, or directories of files, of Envoy's rate limit service")
-	merge := fs.Bool("envoy-merge-domains", false, "with -envoy: allow several files of a directory to have descriptors of the same domain")
+	merge := fs.Bool("envoy-merge-domains", false,
+		"with -envoy: allow several files of a directory to have descriptors of the same domain")
 	var o options
 	o.redis.flags(fs)
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return exitOK
-		}
+	files, err := parseAll(fs, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	} else if err != nil {
 		return exitUsage
 	}
 	if err := o.redis.parse(fs, environ); err != nil {
 		return usageError(err, stderr)
 	}
-	if fs.NArg() == 0 && o.redis.addrs == "" {
+	if len(files) == 0 && o.redis.addrs == "" {
 		fmt.Fprint(stderr, usage)
 		return exitUsage
 	}
@@ -137,7 +145,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 			fmt.Fprintf(stdout, "%s: ok\n", what)
 		}
 	}
-	for _, path := range fs.Args() {
+	for _, path := range files {
 		warnings, err := checkFile(path, *asEnvoy, *merge)
 		for _, w := range warnings {
 			fmt.Fprintln(stdout, w)
@@ -150,7 +158,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	return status
 }
 
-// checkRedis finds out whether a Redis can decide, and returns what is missing.
+// checkRedis checks that a Redis server is usable, and returns what is missing.
 func checkRedis(ctx context.Context, o *redisOptions) error {
 	s, rdb, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -174,7 +182,7 @@ func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) 
 		}
 		return c.Warnings, nil
 	}
-	rules, _, err := openRules(path, memstore.New(memstore.Options{}), config.Options{})
+	rules, _, err := openRules(path, memstore.New(memstore.Options{}), config.Options{Secret: anySecret})
 	if err != nil {
 		return nil, err
 	}
@@ -183,6 +191,9 @@ func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) 
 	}
 	return warnings, nil
 }
+
+// anySecret hashes keys where no other process sees them.
+var anySecret = make([]byte, 16)
 
 // version returns the version of this program, its commit if the commit is known, and the
 // version of Go that built the program.

@@ -26,7 +26,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -57,7 +57,7 @@ func TestRun(t *testing.T) {
 		{"serve -help", 0, "", "-redis-addrs"},
 		{"", 2, "", "usage:"},
 		{"serv", 2, "", `unknown command "serv"`},
-		{"serve", 2, "", "-limits or -envoy-config is missing"},
+		{"serve", 2, "", "-limits, -envoy-config or -envoy-xds is missing"},
 		{"serve -limits x -x", 2, "", "-x"},
 		{"serve x", 2, "", "no arguments"},
 		{"serve -limits x -upstream localhost", 2, "", "want a URL such as"},
@@ -69,7 +69,7 @@ func TestRun(t *testing.T) {
 		{"serve -limits x -redis-tls-ca y", 2, "", "need -redis-tls"},
 		{"serve -envoy-config x -admin-token 0123456789abcdef", 2, "", "need -limits"},
 		{"serve -envoy-config x -envoy-rls tls://:1", 2, "", "-envoy-rls tls://:1 needs -tls-cert"},
-		{"serve -limits x -replicas 0", 2, "", "-replicas is 0"},
+		{"serve -limits x -replicas -1", 2, "", "-replicas is -1"},
 		{"serve -limits x -read-timeout 0s", 2, "", "-read-timeout is 0s; want more than 0"},
 		{"serve -limits x -log-refusals -1", 2, "", "-log-refusals is -1"},
 		{"serve -limits x -max-keys 0", 2, "", "-max-keys is 0"},
@@ -284,15 +284,15 @@ func TestRedisFlags(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the tables of flags into docs/flags.md")
+var update = flag.Bool("update", false, "write the tables of flags into FLAGS.md")
 
-// flagTables are the tables of docs/flags.md, each with its flags in the order of the page. The
+// flagTables are the tables of FLAGS.md, each with its flags in the order of the page. The
 // last table gets the flags of the Redis client that the other tables lack.
 var flagTables = []struct{ title, flags string }{
-	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
+	{"The service", "limits upstream addr auth-addr admin-addr admin-token admin-token-file key-secret key-secret-file tls-cert tls-key header-timeout read-timeout body-pause idle-timeout max-keys log-level log-format log-refusals shutdown-delay shutdown-timeout"},
 	{"Redis", "redis-addrs redis-down redis-ready-after replicas redis-timeout redis-prefix redis-send-time redis-lock-keys redis-username redis-password redis-password-file redis-db redis-is-cluster-mode " +
 		"redis-master-name redis-sentinel-username redis-sentinel-password redis-sentinel-password-file redis-tls redis-tls-ca redis-tls-cert redis-tls-key redis-tls-server-name"},
-	{"Envoy's rate limit filter", "envoy-config envoy-rls envoy-merge-domains envoy-over envoy-headers envoy-header-names envoy-metadata envoy-shadow envoy-quota envoy-near envoy-connection-age envoy-client-ca envoy-client-name"},
+	{"Envoy's rate limit filter", "envoy-config envoy-xds envoy-xds-node envoy-xds-ca envoy-xds-cert envoy-xds-key envoy-xds-name envoy-rls envoy-merge-domains envoy-over envoy-headers envoy-header-names envoy-metadata envoy-shadow envoy-quota envoy-near envoy-connection-age envoy-client-ca envoy-client-name"},
 	{"The connections to Redis", ""},
 }
 
@@ -319,7 +319,7 @@ func flagRows(t *testing.T) string {
 		if table.flags == "" {
 			names = client
 		}
-		text += "\n### " + table.title + "\n\n| flag | default | meaning |\n| --- | --- | --- |\n"
+		text += "\n## " + table.title + "\n\n| flag | default | meaning |\n| --- | --- | --- |\n"
 		for _, name := range names {
 			if row[name] == "" || table.flags == "" && !strings.HasPrefix(name, "redis-") {
 				t.Errorf("the flag %s does not exist, or flagTables lacks it", name)
@@ -330,10 +330,10 @@ func flagRows(t *testing.T) string {
 	return text + "\n"
 }
 
-// TestDocumented: the tables in docs/flags.md have all flags, with their defaults and help
+// TestDocumented: the tables in FLAGS.md have all flags, with their defaults and help
 // texts.
 func TestDocumented(t *testing.T) {
-	const path, begin, end = "../../docs/flags.md", "<!-- flags -->\n", "<!-- end -->\n"
+	const path, begin, end = "FLAGS.md", "<!-- flags -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -349,12 +349,12 @@ func TestDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if got != want {
-		t.Errorf("the tables of %s are not those of the flags; go test ./cmd/weir -run TestDocumented -update writes them. got\n%s\nwant\n%s", path, got, want)
+		t.Errorf("the tables of %s are not those of the flags; go test -C cmd/weir . -run TestDocumented -update writes them. got\n%s\nwant\n%s", path, got, want)
 	}
 }
 
 // TestSamples: the sample files of limits can be loaded. The samples for proxies name the default
-// addresses and the paths of weir serve. docs/serve.md shows the nginx.conf that TestBehindProxy runs.
+// addresses and the paths of weir serve, and docs/serve.md links to them.
 func TestSamples(t *testing.T) {
 	if err := config.Check("limits.yaml", config.Options{}); err != nil {
 		t.Error(err)
@@ -362,7 +362,7 @@ func TestSamples(t *testing.T) {
 	for file, want := range map[string]string{
 		"nginx.conf": "server 127.0.0.1:9090 max_fails=0;", "Caddyfile": "forward_auth 127.0.0.1:9090 {", "traefik.yml": "http://127.0.0.1:9090/auth\n",
 		"envoy-rls.yaml": "address: 127.0.0.1, port_value: 8081}", "envoy-limits.yaml": "domain: app\n",
-		"ingress-nginx.yaml": ":9090/auth/ingress-nginx?refuse=403\n", "envoy.yaml": "path_prefix: " + envoyPrefix + "\n", "Dockerfile": "WEIR_AUTH_ADDR=:9090",
+		"envoy.yaml": "path_prefix: " + envoyPrefix + "\n", "Dockerfile": "WEIR_AUTH_ADDR=:9090",
 	} {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -381,8 +381,10 @@ func TestSamples(t *testing.T) {
 		t.Error(err)
 	}
 	page, _ := os.ReadFile("../../docs/serve.md")
-	if sample, _ := os.ReadFile("nginx.conf"); !strings.Contains(string(page), "\n```nginx\n"+string(sample)+"```\n") {
-		t.Error("docs/serve.md does not show nginx.conf as it is")
+	for _, file := range []string{"nginx.conf", "Caddyfile", "traefik.yml", "envoy.yaml", "envoy-rls.yaml"} {
+		if !strings.Contains(string(page), "(../cmd/weir/"+file+")") {
+			t.Errorf("docs/serve.md has no link to %s", file)
+		}
 	}
 	dockerfile, _ := os.ReadFile("Dockerfile")
 	var o options

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/ops/config"
 )
 
 // A misfit is a part of a file that does not work with weir serve, although package config can
@@ -29,8 +29,9 @@ const (
 // misfits returns the misfits of the rules in force.
 func misfits(rules *config.File) (found []misfit) {
 	if len(rules.TrustedProxies()) == 0 {
-		found = append(found, misfit{part: "trusted-proxies", effect: "every request to /auth is refused with 400, because the file trusts no proxy",
-			fix: "list the addresses of your proxies in trusted-proxies, or set -upstream", forwardAuth: true})
+		found = append(found, misfit{part: "trusted-proxies",
+			effect: "every request to /auth is refused with 400, because the file trusts no proxy",
+			fix:    "list the addresses of your proxies in trusted-proxies, or set -upstream", forwardAuth: true})
 	}
 	for _, r := range rules.Rules() {
 		for _, part := range rules.Reads(r.Name) {
@@ -40,6 +41,11 @@ func misfits(rules *config.File) (found []misfit) {
 				m.effect, m.fix, m.forwardAuth = "all requests share the value unreadable, "+noBodies, needsBodies+anotherKey, true
 			case "content-length":
 				m.effect, m.fix, m.forwardAuth = "every request costs 0, "+noBodies, needsBodies+"omit the cost", true
+			case llmTokens:
+				m.effect, m.fix, m.forwardAuth = "every request costs 1, "+noBodies, needsBodies+"call /reserve", true
+			case "status":
+				m.effect, m.fix, m.forwardAuth = "no request is charged, because /auth does not see the response",
+					needsBodies+"omit settle", true
 			case "route":
 				m.effect, m.fix = "all requests share the value unmatched, "+noRoutes, anotherKey
 			case "path":
@@ -67,7 +73,7 @@ func (m misfit) String() string {
 
 func (m misfit) log(logger *slog.Logger) {
 	if m.rule == "" {
-		logger.Warn("weir: file of limits lacks a part", "part", m.part, "effect", m.effect, "fix", m.fix)
+		logger.Warn("weir: limits file lacks a part", "part", m.part, "effect", m.effect, "fix", m.fix)
 		return
 	}
 	logger.Warn("weir: rule reads what requests lack", "rule", m.rule, "part", m.part, "effect", m.effect, "fix", m.fix)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,6 +29,7 @@ func TestMisfits(t *testing.T) {
 		{"json", rule("key: json:user"), true, "json:user", "all requests share the value unreadable", [2]string{"192.0.2.1", "192.0.2.2"}, "200 429"},
 		{"json in a list", rule("key: [method, {first-of: [json:a.b, ip]}]"), true, "json:a.b", "all requests share the value unreadable", [2]string{"192.0.2.1", "192.0.2.2"}, "200 429"},
 		{"content-length", rule("cost: content-length"), true, "content-length", "every request costs 0", [2]string{"192.0.2.1", "192.0.2.1"}, "200 200"},
+		{"failed requests", rule("key: ip, settle: failed"), true, "status", "no request is charged", [2]string{"192.0.2.1", "192.0.2.1"}, "200 200"},
 		{"route", rule("key: route"), false, "route", "all requests share the value unmatched", [2]string{"192.0.2.1", "192.0.2.2"}, "200 429"},
 		{"path", rule("key: path:id"), false, "path:id", "no request has the value", [2]string{"192.0.2.1", "192.0.2.1"}, "200 200"},
 	} {
@@ -38,11 +40,15 @@ func TestMisfits(t *testing.T) {
 			if tt.part != "trusted-proxies" {
 				want = `"weir: rule reads what requests lack","rule":"login",` + want
 			}
-			s := startService(t, "-limits", path)
+			const token = "0123456789abcdef"
+			s := startService(t, "-limits", path, "-admin-token", token)
 			warned := func(n int) func() bool {
 				return func() bool { return strings.Count(s.log.String(), want) >= n }
 			}
 			eventually(t, "a warning: "+want, warned(1))
+			if _, page := get(t, http.DefaultClient, s.url("admin-addr")+"/", "Authorization", "Bearer "+token); !strings.Contains(page, tt.effect) {
+				t.Errorf("the page of operators lacks the warning %q", tt.effect)
+			}
 			var statuses []string
 			for _, client := range tt.clients {
 				resp, _ := get(t, from(t, "127.0.0.1"), s.url("auth-addr")+"/auth", asking(client)...)

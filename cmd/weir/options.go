@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/seed83679106/weir/ops"
+	weirwatch "github.com/seed83679106/weir/ops/watch"
 )
 
 // options are the values of the flags of weir serve.
@@ -20,6 +23,7 @@ type options struct {
 	authAddr string
 
 	adminAddr, adminToken string
+	keySecret             string
 	tlsCert, tlsKey       string
 
 	envoy envoyOptions
@@ -40,7 +44,8 @@ type options struct {
 
 	shutdownDelay, shutdownTimeout time.Duration
 
-	warnings []string // errors that do not keep weir from serving
+	warnings []string            // errors that do not keep weir from serving
+	warned   *weirwatch.Warnings // what the logger was warned of
 }
 
 // A choice is a flag.Value that is one of several words.
@@ -67,15 +72,21 @@ const (
 )
 
 // flags returns the flags that set o. The environment variables and the tables in
-// docs/flags.md are made from these flags.
+// FLAGS.md are made from these flags.
 func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("weir serve", flag.ContinueOnError)
-	fs.StringVar(&o.limits, "limits", "", "`file` of the limits, read again when it changes and on SIGHUP")
-	fs.StringVar(&o.upstream, "upstream", "", "`URL` of the server to forward requests to; without it weir is no reverse proxy")
+	fs.StringVar(&o.limits, "limits", "", "limits `file`, reloaded when it changes and on SIGHUP")
+	fs.StringVar(&o.keySecret, "key-secret", "",
+		"`secret` of at least 16 random bytes for reservations, and for keys that the limits hash, such as hashed:header:X-Api-Key, the same in all processes that share Redis; set it by -key-secret-file or the environment")
+	fileFlag(fs, new(string), "key-secret", "at start")
+	fs.StringVar(&o.upstream, "upstream", "",
+		"`URL` of the server to forward requests to; without it weir is no reverse proxy")
 	fs.StringVar(&o.addr, "addr", "localhost:8080", "`address` for clients, served only with -upstream")
-	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090", "`address` of /auth, which proxies call, and of /metrics, /healthz and /readyz")
+	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090",
+		"`address` of /auth, which proxies call, /reserve, /draw and /settle, which programs call, /metrics, /healthz and /readyz")
 	fs.StringVar(&o.adminAddr, "admin-addr", "localhost:9091", "`address` for operators, served only with -admin-token")
-	fs.StringVar(&o.adminToken, "admin-token", "", "`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user; set it by -admin-token-file or the environment, because other users of the machine see command lines")
+	fs.StringVar(&o.adminToken, "admin-token", "",
+		"`secret` of at least 16 bytes that operators send as a bearer token, or as the password of any user; set it by -admin-token-file or the environment, because other users of the machine see command lines")
 	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://, read again when it changes")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the private key of -tls-cert")
 	o.envoy.flags(fs)
@@ -83,19 +94,29 @@ func (o *options) flags() *flag.FlagSet {
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
 	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down: `memory` (count in this process), open (allow all requests) or closed (answer them with 503)")
-	fs.IntVar(&o.replicas, "replicas", 1, "`number` of processes that share Redis; with -redis-down=memory, each divides the limits of -limits by this number while Redis is down")
-	fs.DurationVar(&o.readyAfter, "redis-ready-after", 30*time.Second, "with -redis-down=memory, `time` after which /readyz is ready although this process has never reached Redis")
-	fs.IntVar(&o.maxKeys, "max-keys", 1_000_000, "largest `number` of counts in memory, one for each limit of each key, about 48 bytes each")
-	fs.DurationVar(&o.headerTimeout, "header-timeout", 5*time.Second, "longest `time` until the header of a request has arrived")
-	fs.DurationVar(&o.readTimeout, "read-timeout", 10*time.Second, "longest `time` until a request to -auth-addr or -admin-addr has arrived and, with -upstream, until the rules have read what they need of a body, for keys such as json:NAME")
-	fs.DurationVar(&o.bodyPause, "body-pause", time.Minute, "with -upstream, longest `time` for which the body of a forwarded request may pause")
-	fs.DurationVar(&o.idleTimeout, "idle-timeout", 2*time.Minute, "longest `time` that a connection is kept open between two requests")
-	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "lowest `level` of the lines that are logged: debug, info, warn or error")
+	fs.IntVar(&o.replicas, "replicas", 0, "`number` of processes that share Redis; with -redis-down=memory, each divides the limits of -limits by this number while Redis is down; 0 means that they count each other")
+	fs.DurationVar(&o.readyAfter, "redis-ready-after", 30*time.Second,
+		"with -redis-down=memory, `time` after which /readyz is ready although this process has never reached Redis")
+	fs.IntVar(&o.maxKeys, "max-keys", 1_000_000,
+		"largest `number` of counts in memory, one for each limit of each key, about 48 bytes each")
+	fs.DurationVar(&o.headerTimeout, "header-timeout", 5*time.Second,
+		"longest `time` until the header of a request has arrived")
+	fs.DurationVar(&o.readTimeout, "read-timeout", 10*time.Second,
+		"longest `time` until a request to -auth-addr or -admin-addr has arrived and, with -upstream, until the rules have read what they need of a body, for keys such as json:NAME")
+	fs.DurationVar(&o.bodyPause, "body-pause", time.Minute,
+		"longest `time` for which the body of a request that -upstream forwards may pause, or a client may read nothing of a response")
+	fs.DurationVar(&o.idleTimeout, "idle-timeout", 2*time.Minute,
+		"longest `time` that a connection is kept open between two requests")
+	fs.TextVar(&o.logLevel, "log-level", slog.LevelInfo,
+		"lowest `level` of the lines that are logged: debug, info, warn or error")
 	o.logFormat = choice{"json", []string{"json", "text"}}
 	fs.Var(&o.logFormat, "log-format", "`format` of the log: json or text")
-	fs.IntVar(&o.logRefusals, "log-refusals", 1, "largest `number` of log lines a second about refused requests, without keys; 0 means none")
-	fs.DurationVar(&o.shutdownDelay, "shutdown-delay", 0, "`time` from SIGTERM until the listeners close; /readyz fails meanwhile")
-	fs.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second, "longest `time` that requests may take to end after the listeners have closed")
+	fs.IntVar(&o.logRefusals, "log-refusals", 1,
+		"largest `number` of log lines a second about refused requests, without keys; 0 means none")
+	fs.DurationVar(&o.shutdownDelay, "shutdown-delay", 0,
+		"`time` from SIGTERM until the listeners close; /readyz fails meanwhile")
+	fs.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 30*time.Second,
+		"longest `time` that requests may take to end after the listeners have closed")
 	return fs
 }
 
@@ -123,69 +144,95 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 			o.warnings = append(o.warnings, fmt.Sprintf("other users of this machine can read -%s on the command line; use %s or -%s", name, envName(name), name+inFile))
 		}
 	}
+	if given["redis-addrs"] && strings.Contains(o.redis.addrs, "@") {
+		o.warnings = append(o.warnings, "other users of this machine can read the password in -redis-addrs on the command line; use "+envName("redis-addrs")+" or REDIS_URL")
+	}
 	warnings, err := setFromEnvironment(fs, given, environ)
 	o.warnings = append(o.warnings, warnings...)
 	err = errors.Join(err, setFromFiles(fs))
-	if o.envoy.config != "" {
+	for _, variable := range environ {
+		if url, ok := strings.CutPrefix(variable, "REDIS_URL="); ok && o.redis.addrs == "" {
+			o.redis.addrs = url
+		}
+	}
+	if o.envoy.on() {
 		warnings, refused := envoySettings(environ)
 		o.warnings, err = append(o.warnings, warnings...), errors.Join(err, refused)
 	}
 	fs.Visit(func(f *flag.Flag) { o.redis.set(f.Name) })
-	return errors.Join(err, o.check())
+	return errors.Join(err, o.check(fs))
+}
+
+// faults collects errors in flags.
+type faults []error
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
+
+// bounds adds the numbers and durations of flags that are below their least value.
+func (f *faults) bounds(fs *flag.FlagSet, names ...string) {
+	for _, name := range names {
+		switch v := fs.Lookup(name).Value.(flag.Getter).Get().(type) {
+		case time.Duration:
+			if v <= 0 {
+				f.add("-%s is %v; want more than 0", name, v)
+			}
+		case int:
+			if v < 1 {
+				f.add("-%s is %d; want at least 1", name, v)
+			}
+		}
+	}
 }
 
 // check returns the errors that parsing each flag alone does not find.
-func (o *options) check() error {
-	var errs []error
-	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if o.limits == "" && o.envoy.config == "" {
-		invalid("-limits or -envoy-config is missing")
+func (o *options) check(fs *flag.FlagSet) error {
+	var f faults
+	if o.limits == "" && !o.envoy.on() {
+		f.add("-limits, -envoy-config or -envoy-xds is missing")
 	}
 	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
-		invalid("-upstream and -admin-token need -limits")
+		f.add("-upstream and -admin-token need -limits")
 	}
-	if o.upstream != "" {
-		if u, err := url.Parse(o.upstream); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			invalid("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
-		}
+	if n := len(o.adminToken); n > 0 && n < ops.MinToken {
+		f.add("-admin-token has %d bytes; want at least %d", n, ops.MinToken)
 	}
-	if n := len(o.adminToken); n > 0 && n < 16 {
-		invalid("-admin-token has %d bytes; want at least 16", n)
+	o.checkAddrs(&f)
+	if o.logRefusals < 0 {
+		f.add("-log-refusals is %d; want at least 0", o.logRefusals)
+	}
+	f.bounds(fs, "header-timeout", "read-timeout", "body-pause", "idle-timeout", "max-keys")
+	if o.replicas < 0 {
+		f.add("-replicas is %d; want at least 0", o.replicas)
+	}
+	o.redis.check(&f)
+	o.envoy.check(&f, o.redis.addrs != "")
+	return errors.Join(f...)
+}
+
+// checkAddrs checks the URL and the addresses.
+func (o *options) checkAddrs(f *faults) {
+	if u, err := url.Parse(o.upstream); o.upstream != "" &&
+		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		f.add("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
-		invalid("-tls-cert and -tls-key need each other")
+		f.add("-tls-cert and -tls-key need each other")
 	}
-	for _, f := range []struct{ name, addr string }{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr}, {"envoy-rls", o.envoy.addr}} {
-		if strings.HasPrefix(f.addr, tlsScheme) && o.tlsCert == "" {
-			invalid("-%s %s needs -tls-cert and -tls-key", f.name, f.addr)
+	for _, a := range [][2]string{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr},
+		{"envoy-rls", o.envoy.addr}} {
+		if strings.HasPrefix(a[1], tlsScheme) && o.tlsCert == "" {
+			f.add("-%s %s needs -tls-cert and -tls-key", a[0], a[1])
 		}
 	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"header-timeout", o.headerTimeout}, {"read-timeout", o.readTimeout}, {"body-pause", o.bodyPause}, {"idle-timeout", o.idleTimeout}} {
-		if f.d <= 0 {
-			invalid("-%s is %v; want more than 0", f.name, f.d)
-		}
-	}
-	if o.maxKeys < 1 {
-		invalid("-max-keys is %d; want at least 1", o.maxKeys)
-	}
-	if o.logRefusals < 0 {
-		invalid("-log-refusals is %d; want at least 0", o.logRefusals)
-	}
-	if o.replicas < 1 {
-		invalid("-replicas is %d; want at least 1", o.replicas)
-	}
-	errs = append(errs, o.redis.check(), o.envoy.check(o.redis.addrs != ""))
-	return errors.Join(errs...)
 }
 
 // newLogger returns the logger that the flags choose, which writes to w.
 func (o *options) newLogger(w io.Writer) *slog.Logger {
-	handler := &slog.HandlerOptions{Level: o.logLevel}
+	o.warned = new(weirwatch.Warnings)
+	level := &slog.HandlerOptions{Level: o.logLevel}
+	var handler slog.Handler = slog.NewJSONHandler(w, level)
 	if o.logFormat.value == "text" {
-		return slog.New(slog.NewTextHandler(w, handler))
+		handler = slog.NewTextHandler(w, level)
 	}
-	return slog.New(slog.NewJSONHandler(w, handler))
+	return slog.New(o.warned.Handler(handler))
 }

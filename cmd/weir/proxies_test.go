@@ -39,10 +39,16 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 	p.gateway, p.limits = start(t, limit)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.served.Add(1)
+		if switches(w, r) {
+			return
+		}
 		if r.URL.Path == "/forbidden" {
 			w.WriteHeader(http.StatusForbidden)
 		}
 		fmt.Fprint(w, "upstream ", r.Method, " ", r.RequestURI)
+		if r.URL.Path == "/fields" {
+			fmt.Fprint(w, r.Header)
+		}
 	}))
 	t.Cleanup(upstream.Close)
 	p.internal = httptest.NewServer(p.gateway.internal())
@@ -193,6 +199,45 @@ func TestBehindProxy(t *testing.T) {
 				if resp.StatusCode != tt.status {
 					t.Errorf("%+v: got %d, %s", tt, resp.StatusCode, body)
 				}
+			}
+		})
+	}
+}
+
+// TestOther403: nginx turns a refusal by Weir into a 429, and no other 403: neither one of the upstream, with
+// proxy_intercept_errors, nor one of nginx itself.
+func TestOther403(t *testing.T) {
+	p := behind(t, 2, nginx("proxy_set_header Host $host;\n\t\tproxy_set_header X-Forwarded-For $remote_addr;\n\t}",
+		"proxy_set_header Host $host;\n\t\tproxy_set_header X-Forwarded-For $remote_addr;\n\t\tproxy_intercept_errors on;\n\t\tif ($arg_internal) {\n\t\t\treturn 403;\n\t\t}\n\t}"))
+	for _, tt := range []struct {
+		path string
+		want int
+	}{{"/?internal=1", 403}, {"/forbidden", 403}, {"/", 200}, {"/", 429}, {"/forbidden", 429}, {"/?internal=1", 403}} {
+		resp, body := get(t, from(t, "127.0.0.9"), p.base+tt.path)
+		if resp.StatusCode != tt.want || tt.want == 429 && !strings.Contains(body, "quota-exceeded") {
+			t.Errorf("%s: got %d %q, want %d", tt.path, resp.StatusCode, body, tt.want)
+		}
+	}
+}
+
+// TestNoRuleBehindProxy: if no rule applies to a request, the client and the upstream get no field about
+// limits, and not the name of one that the proxy would have copied.
+func TestNoRuleBehindProxy(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, *strings.Replacer){"nginx": nginx(), "caddy": caddy} {
+		t.Run(name, func(t *testing.T) {
+			p := behind(t, 4, run)
+			writeFile(t, p.limits, "trusted-proxies: [127.0.0.1]\nheaders: ietf\nlimits: [{name: a, key: header:X-Never, config: [{limit: 1, period: 1h}]}]")
+			if _, err := p.rules.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			resp, body := get(t, http.DefaultClient, p.base+"/fields", "RateLimit", `"forged";r=9`)
+			for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
+				if v, has := resp.Header[http.CanonicalHeaderKey(field)]; has {
+					t.Errorf("the client got %s: %q", field, v)
+				}
+			}
+			if strings.Contains(body, "{http") {
+				t.Errorf("the upstream got %s", body)
 			}
 		})
 	}
@@ -433,7 +478,7 @@ func TestRefusalBehindProxy(t *testing.T) {
 		if resp.Header.Get("Weir-Problem") != "" {
 			t.Errorf("%s: the client got the header fields for nginx: %v", tt.name, resp.Header)
 		}
-		for path, want := range map[string]int{"/auth/envoy": 429, "/auth": tt.status, "/auth/ingress-nginx?refuse=403": 403} {
+		for path, want := range map[string]int{"/auth/envoy": 429, "/auth": tt.status, "/auth?refuse=403": 403} {
 			header := append(asking(client), "X-Original-Method", "GET", "X-Original-Url", "http://a/")
 			resp, body := get(t, http.DefaultClient, p.internal.URL+path, header...)
 			size := 0

@@ -1,14 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ import (
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/stack"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 // redisOptions are the flags about Redis.
@@ -53,7 +52,7 @@ var clientFields = []struct{ field, usage string }{
 	{"IsClusterMode", "Redis is a cluster, although -redis-addrs has only one address"},
 	{"ClientName", "`name` of the connections in the output of CLIENT LIST"},
 	{"Protocol", "`version` of the Redis protocol: 2 or 3"},
-	{"DisableIdentity", "don't tell Redis the name and version of the client library"},
+	{"DisableIdentity", "don't send Redis the name and version of the client library"},
 	{"IdentitySuffix", "`text` that is appended to the name of the client library, if -redis-disable-identity is false"},
 	{"PoolSize", "largest `number` of connections to a Redis node that are in use at the same time"},
 	{"PoolTimeout", "longest `time` to wait for a free connection; the default is -redis-timeout"},
@@ -97,16 +96,22 @@ func flagOf(field string) string {
 }
 
 func (o *redisOptions) flags(fs *flag.FlagSet) {
-	fs.StringVar(&o.addrs, "redis-addrs", "", "`host:port` of the Redis that processes share, or of several cluster nodes or Sentinels, separated by commas; without it weir counts in memory")
+	fs.StringVar(&o.addrs, "redis-addrs", "",
+		"`address` of the Redis that processes share: host:port, a URL such as rediss://user:password@host:port, or several of cluster nodes or Sentinels, separated by commas; the default is the environment variable REDIS_URL, and without both weir counts in memory")
 	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`prefix` of every key in Redis")
 	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
-	fs.BoolVar(&o.sendTime, "redis-send-time", false, "send the time with each script, for a server that refuses TIME in scripts, such as ElastiCache Serverless")
-	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false, "begin scripts with the flag by which Upstash locks only their keys; Redis and Valkey refuse it")
+	fs.BoolVar(&o.sendTime, "redis-send-time", false,
+		"send the time with each script, for a server that refuses TIME in scripts, such as ElastiCache Serverless")
+	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false,
+		"begin scripts with the flag by which Upstash locks only their keys; Redis and Valkey refuse it")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
-	fs.StringVar(&o.tlsCA, "redis-tls-ca", "", "`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
-	fs.StringVar(&o.tlsCert, "redis-tls-cert", "", "`file` of the client certificate that weir shows Redis, read again when it changes")
+	fs.StringVar(&o.tlsCA, "redis-tls-ca", "",
+		"`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
+	fs.StringVar(&o.tlsCert, "redis-tls-cert", "",
+		"`file` of the client certificate that weir shows Redis, read again when it changes")
 	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
-	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "", "`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
+	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "",
+		"`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
 	fileFlag(fs, &o.passwordFile, "redis-password", "for each new connection")
 	fileFlag(fs, new(string), "redis-sentinel-password", "at start")
 	o.client = *redisstore.ClientOptions(0)
@@ -132,8 +137,14 @@ func (o *redisOptions) String() string {
 	if o.addrs == "" {
 		return "memory"
 	}
-	return "redis at " + o.addrs
+	return "redis at " + strings.Join(redisstore.ClientOptions(0, o.split()...).Addrs, ",") // without the user of a URL
 }
+
+// split returns the addresses.
+func (o *redisOptions) split() []string { return strings.Split(o.addrs, ",") }
+
+// secure reports whether the first address is a URL for TLS.
+func (o *redisOptions) secure() bool { return strings.HasPrefix(o.addrs, "rediss://") }
 
 // set records that the flag of this name was given, if the flag sets a field of o.client.
 func (o *redisOptions) set(name string) {
@@ -163,26 +174,26 @@ func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 		}
 	}
 	fs.Visit(func(f *flag.Flag) { o.set(f.Name) })
-	return o.check()
+	var f faults
+	o.check(&f)
+	return errors.Join(f...)
 }
 
-func (o *redisOptions) check() error {
-	var errs []error
+func (o *redisOptions) check(f *faults) {
 	if o.addrs == "" && len(o.given) > 0 {
-		errs = append(errs, fmt.Errorf("-%s needs -redis-addrs", flagOf(o.given[0])))
+		f.add("-%s needs -redis-addrs", flagOf(o.given[0]))
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
-		errs = append(errs, errors.New("-redis-tls-cert and -redis-tls-key need each other"))
+		f.add("-redis-tls-cert and -redis-tls-key need each other")
 	}
-	if !o.tls && (o.tlsCA != "" || o.tlsCert != "" || o.tlsServerName != "") {
-		errs = append(errs, errors.New("-redis-tls-ca, -redis-tls-cert and -redis-tls-server-name need -redis-tls"))
+	if !o.tls && !o.secure() && (o.tlsCA != "" || o.tlsCert != "" || o.tlsServerName != "") {
+		f.add("-redis-tls-ca, -redis-tls-cert and -redis-tls-server-name need -redis-tls, or a URL that begins with rediss://")
 	}
-	return errors.Join(errs...)
 }
 
 // universal returns the options of the Redis client.
 func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
-	u := redisstore.ClientOptions(o.timeout, strings.Split(o.addrs, ",")...)
+	u := redisstore.ClientOptions(o.timeout, o.split()...)
 	for _, field := range o.given {
 		reflect.ValueOf(u).Elem().FieldByName(field).Set(reflect.ValueOf(o.client).FieldByName(field))
 	}
@@ -192,26 +203,15 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 			return u.Username, password, err
 		}
 	}
-	if !o.tls {
+	if !o.tls && !o.secure() {
 		return u, nil
 	}
-	u.TLSConfig = &tls.Config{ServerName: o.tlsServerName}
-	if o.tlsCA != "" {
-		pem, err := os.ReadFile(o.tlsCA)
-		if err != nil {
-			return nil, fmt.Errorf("-redis-tls-ca: %w", err)
-		}
-		u.TLSConfig.RootCAs = x509.NewCertPool()
-		if !u.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("-redis-tls-ca: %s has no certificate", o.tlsCA)
-		}
+	if u.TLSConfig == nil {
+		u.TLSConfig = new(tls.Config)
 	}
-	if o.tlsCert != "" {
-		cert, err := loadCertificate(o.tlsCert, o.tlsKey)
-		if err != nil {
-			return nil, fmt.Errorf("-redis-tls-cert: %w", err)
-		}
-		u.TLSConfig.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert.get(nil) }
+	u.TLSConfig.ServerName = cmp.Or(o.tlsServerName, u.TLSConfig.ServerName)
+	if err := (clientFiles{o.tlsCA, o.tlsCert, o.tlsKey}).set(u.TLSConfig, "redis-tls"); err != nil {
+		return nil, err
 	}
 	return u, nil
 }
@@ -262,7 +262,8 @@ func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stores{store: shared, counter: shared.Undivided(), all: shared.Stores(), shared: shared, rdb: rdb, close: func() { shared.Close(); rdb.Close() }}
+	s := &stores{store: shared, counter: shared.Undivided(), all: shared.Stores(), shared: shared, rdb: rdb,
+		close: func() { shared.Close(); rdb.Close() }}
 	if o.redisDown.value != downMemory {
 		s.store, s.counter = shared.WithoutFallback(), shared.WithoutFallback()
 	}

@@ -20,9 +20,10 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/sparse"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops"
+	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // tlsScheme is the prefix of addresses that are served over TLS.
@@ -33,7 +34,8 @@ type service struct {
 	o      *options
 	logger *slog.Logger
 	cert   *certificate
-	envoy  *envoy.Service // nil without -envoy-config
+	envoy  *envoy.Service // nil without -envoy-config and -envoy-xds
+	losses *losses        // nil without Redis
 	failed chan error     // gets the error of each server that fails
 	stops  []func(ctx context.Context) error
 	addrs  map[string]net.Addr // the addresses of the listeners, by the name of their flag
@@ -44,60 +46,25 @@ type service struct {
 // unless it is nil, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	for _, w := range o.warnings {
-		logger.Warn("weir: setting may be a mistake", "text", w)
+		logger.Warn("weir: setting may be wrong", "text", w)
 	}
 	st, err := newStores(o, logger)
 	if err != nil {
 		return err
 	}
 	defer st.close()
-	b := backend{store: st.store, all: st.all, failClosed: o.redisDown.value == downClosed, logger: logger, logRefusals: o.logRefusals}
-	live := overrides.LiveOptions{Logger: logger}
-	if st.shared != nil {
-		live.Keeper = st.shared.Redis()
-	}
-	b.live = overrides.NewLive(live)
-	b.live.Refresh(ctx)
-	g, err := newGateway(o.limits, b)
+	s, g, live, err := newService(ctx, o, st, logger)
 	if err != nil {
 		return err
 	}
-	if st.shared != nil {
-		g.registry.MustRegister(redisprometheus.NewCollector("weir", "redis", st.rdb)) // connections
-		g.health.redis, g.health.check, g.health.read = st.shared.WithoutFallback(), st.shared.Err, b.live.Ready
-		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
-	}
-	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
-	if o.envoy.config != "" {
-		s.envoy, err = envoy.NewService(o.envoy.config, st.counter, o.envoy.options(logger))
-		if err != nil {
-			return err
-		}
-		g.registry.MustRegister(s.envoy)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var background sync.WaitGroup
-	defer background.Wait()
-	defer cancel()
-	background.Go(func() { b.live.Run(ctx) })
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	if g.rules != nil {
-		background.Go(func() { watch(ctx, g.rules, hup, logger) })
-		background.Go(func() { warnMisfits(ctx, g.rules, o, logger) })
-	}
-	if s.envoy != nil {
-		background.Go(func() { s.envoy.Watch(ctx) })
-	}
-
+	stop := s.background(ctx, g, live)
+	defer stop()
 	if o.tlsCert != "" {
 		if s.cert, err = loadCertificate(o.tlsCert, o.tlsKey); err != nil {
 			return err
 		}
 	}
-	err = s.listen(g)
-	if err == nil {
+	if err = s.listen(g); err == nil {
 		logger.Info("weir: serving", "version", version(), "addresses", fmt.Sprint(s.addrs), "store", o.redis.String())
 		if started != nil {
 			started(s.addrs)
@@ -118,7 +85,70 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 	return errors.Join(err, s.stop())
 }
 
-// listen starts the servers that the options ask for.
+// newService returns a service without servers, and what it serves.
+func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger) (*service, *gateway, *overrides.Live,
+	error) {
+	lo := overrides.LiveOptions{Logger: logger}
+	if st.shared != nil {
+		lo.Keeper = st.shared.Redis()
+	}
+	live := overrides.NewLive(lo)
+	live.Refresh(ctx)
+	b := backend{store: st.store, all: st.all, live: live, failClosed: o.redisDown.value == downClosed, logger: logger,
+		warned: o.warned, logRefusals: o.logRefusals}
+	if o.keySecret != "" {
+		b.keySecret = []byte(o.keySecret)
+	}
+	g, err := newGateway(o.limits, b)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if st.shared != nil {
+		g.registry.MustRegister(redisprometheus.NewCollector("weir", "redis", st.rdb)) // connections
+		g.health.redis, g.health.check, g.health.read = st.shared.WithoutFallback(), st.shared.Err, live.Ready
+		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
+	}
+	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
+	if st.shared != nil {
+		s.losses = newLosses(st.rdb, o.redis.prefix, logger)
+		g.registry.MustRegister(s.losses.emptied, s.losses.evictions)
+	}
+	if o.envoy.on() {
+		if s.envoy, err = o.envoy.newService(st.counter, logger); err != nil {
+			return nil, nil, nil, err
+		}
+		g.health.limited = s.envoy.Loaded
+		g.registry.MustRegister(s.envoy)
+	}
+	return s, g, live, nil
+}
+
+// background starts what runs besides the servers. The caller calls stop, which waits for its end.
+func (s *service) background(ctx context.Context, g *gateway, live *overrides.Live) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { live.Run(ctx) })
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	if g.rules != nil {
+		running.Go(func() { g.rules.Watch(ctx) }) // until ctx ends
+		running.Go(func() { reloadOn(ctx, hup, g.rules, s.logger) })
+		running.Go(func() { warnMisfits(ctx, g.rules, s.o, s.logger) })
+	}
+	if s.envoy != nil {
+		running.Go(func() { s.envoy.Watch(ctx) })
+	}
+	if s.losses != nil {
+		running.Go(func() { s.losses.watch(ctx) })
+	}
+	return func() {
+		cancel()
+		running.Wait()
+		signal.Stop(hup)
+	}
+}
+
+// listen starts the servers that the options name.
 func (s *service) listen(g *gateway) error {
 	if s.o.upstream != "" {
 		to, _ := url.Parse(s.o.upstream) // options.check has parsed this URL
@@ -141,7 +171,7 @@ func (s *service) listen(g *gateway) error {
 		s.logger.Info("weir: no address for operators", "likely", "-admin-token is not set")
 		return nil
 	}
-	return s.http("admin-addr", s.o.adminAddr, s.o.readTimeout, operatorsOnly(s.o.adminToken, s.logger, g.admin))
+	return s.http("admin-addr", s.o.adminAddr, s.o.readTimeout, ops.Authenticate(s.o.adminToken, s.logger, g.admin))
 }
 
 // listener listens on the address of a flag.
@@ -172,8 +202,12 @@ func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Hand
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: s.o.headerTimeout, ReadTimeout: readTimeout, IdleTimeout: s.o.idleTimeout,
-		ErrorLog: slog.NewLogLogger(sparse.Logger(s.logger).Handler(), slog.LevelWarn)}
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: s.o.headerTimeout, ReadTimeout: readTimeout,
+		IdleTimeout: s.o.idleTimeout,
+		ErrorLog:    slog.NewLogLogger(sparse.Logger(s.logger).Handler(), slog.LevelWarn)}
+	if readTimeout > 0 { // otherwise h bounds the time of writes, too
+		srv.WriteTimeout = readTimeout + s.o.bodyPause
+	}
 	s.stops = append(s.stops, func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
 		if err != nil {
@@ -225,29 +259,18 @@ func (s *service) stop() error {
 	return errors.Join(errs...)
 }
 
-// watch reloads the rules when the file changes and at each signal from hup, until ctx ends.
-func watch(ctx context.Context, rules *config.File, hup <-chan os.Signal, logger *slog.Logger) {
-	watched := make(chan error, 1)
-	go func() { watched <- rules.Watch(ctx) }()
+// reloadOn reloads the rules at each signal from hup, until ctx ends.
+func reloadOn(ctx context.Context, hup <-chan os.Signal, rules *config.File, logger *slog.Logger) {
 	for {
 		select {
-		case err := <-watched:
-			if ctx.Err() != nil {
-				return
-			}
-			logger.Warn("weir: file of limits not watched", "err", err, "fix", "send SIGHUP after each change")
-			watched = nil
-		case <-hup:
-			if changes, err := rules.Reload(); err != nil {
-				logger.Error("weir: rules not reloaded", "err", err)
-			} else {
-				logger.Info("weir: rules reloaded", "changes", len(changes), "version", rules.Version())
-			}
 		case <-ctx.Done():
-			if watched != nil {
-				<-watched
-			}
 			return
+		case <-hup:
+		}
+		if changes, err := rules.Reload(); err != nil {
+			logger.Error("weir: rules not reloaded", "err", err)
+		} else {
+			logger.Info("weir: rules reloaded", "changes", len(changes), "version", rules.Version())
 		}
 	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
@@ -376,8 +377,8 @@ func TestRedis(t *testing.T) {
 	}
 	var replicas []replica
 	for _, r := range []replica{{down: downMemory, status: 200, ready: 200, body: "memory\n", panel: "This process decides alone, by what it counts in its own memory"},
-		{down: downOpen, status: 200, ready: 503, panel: ": 1 passed without a limit, and 0 were refused with 503."},
-		{down: downClosed, status: 503, ready: 503, panel: ": 0 passed without a limit, and 1 were refused with 503."}} {
+		{down: downOpen, status: 200, ready: 503, panel: ": 1 were allowed without a limit, and 0 were refused with 503."},
+		{down: downClosed, status: 503, ready: 503, panel: ": 0 were allowed without a limit, and 1 were refused with 503."}} {
 		r.running = startService(t, "-limits", path, "-admin-token", "0123456789abcdef", "-redis-addrs", server.Addr(), "-redis-password", "secret", "-redis-timeout", "5s", "-redis-down", r.down)
 		if want := `"store":"redis at ` + server.Addr(); !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log does not name the store, %s:\n%s", want, r.log)
@@ -449,7 +450,7 @@ func TestReadiness(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const unusable, cannot = "cannot work as it is set up", "check of Redis failed until its setup is changed"
+	const unusable, cannot = "cannot work as it is set up", "setup of Redis unusable until it is changed"
 	for _, tt := range []struct {
 		name, args string
 		status     int
@@ -458,7 +459,7 @@ func TestReadiness(t *testing.T) {
 		{"as it should be", "-redis-addrs " + server.Addr() + " -redis-username all -redis-password verysecret", 200, "ready\n", "serving"},
 		{"a wrong password", "-redis-addrs " + server.Addr() + " -redis-username all -redis-password wrongsecret", 503, unusable, cannot},
 		{"no password", "-redis-addrs " + server.Addr(), 503, unusable, cannot},
-		{"too few rights", "-redis-addrs " + server.Addr() + " -redis-username few -redis-password verysecret", 503, unusable, "evalsha"},
+		{"too few rights", "-redis-addrs " + server.Addr() + " -redis-username few -redis-password verysecret", 503, unusable, "lacks +eval"},
 		{"plain to a TLS port", "-redis-addrs " + secure, 503, unusable, "TLS"},
 		{"nobody there", "-redis-addrs 127.0.0.1:1 -redis-ready-after 1h", 503, "unavailable", "refused"},
 		{"nobody there, later", "-redis-addrs 127.0.0.1:1 -redis-ready-after 0s", 200, "memory\n", "weir: ready without Redis"},
@@ -484,6 +485,62 @@ func TestReadiness(t *testing.T) {
 				t.Errorf("the metric weir_ready_memory_total does not say whether it was ready in memory")
 			}
 		})
+	}
+}
+
+// TestKeySecret: with -key-secret-file, a file can have hashed keys, and the page of operators shows only
+// digests. Without it, weir serve does not start; weir check needs no secret.
+func TestKeySecret(t *testing.T) {
+	dir := t.TempDir()
+	limits := writeFile(t, filepath.Join(dir, "limits.yaml"), "trusted-proxies: [127.0.0.1]\nlimits: [{name: key, key: 'hashed:header:X-Api-Key', config: [{limit: 1, period: 1h}]}]\n")
+	secret := writeFile(t, filepath.Join(dir, "secret"), "0123456789abcdef\n")
+	const token = "a token of operators"
+	s := startService(t, "-limits", limits, "-key-secret-file", secret, "-admin-token", token)
+	for _, want := range []int{200, 429} {
+		if resp, _ := get(t, http.DefaultClient, s.url("auth-addr")+"/auth", append(asking("192.0.2.1"), "X-Api-Key", "customer-1")...); resp.StatusCode != want {
+			t.Errorf("got %d, want %d", resp.StatusCode, want)
+		}
+	}
+	_, top := get(t, http.DefaultClient, s.url("admin-addr")+"/top", "Authorization", "Bearer "+token)
+	if want := weir.HashedKey([]byte("0123456789abcdef"), "customer-1"); !strings.Contains(top, want) || strings.Contains(top+s.log.String(), "customer-1") {
+		t.Errorf("got %s, want %s", top, want)
+	}
+	var out bytes.Buffer
+	if status := run(t.Context(), []string{"serve", "-limits", limits}, nil, &out, &out); status != 1 || !strings.Contains(out.String(), "a hashed key needs a secret") {
+		t.Errorf("without a secret: got %d, %s", status, &out)
+	}
+	if status := run(t.Context(), []string{"check", limits}, nil, &out, &out); status != 0 {
+		t.Errorf("weir check: got %d, %s", status, &out)
+	}
+}
+
+// TestPasswordUnderFleet: if Redis gets a password while a process runs, the process counts in memory and
+// stays ready. A process that starts with the wrong password is not ready, and neither is one that
+// refuses or allows all requests while Redis is down.
+func TestPasswordUnderFleet(t *testing.T) {
+	for down, want := range map[string]string{downMemory: "200 memory\n", downOpen: "503 ", downClosed: "503 "} {
+		server := redistest.Server(t)
+		path := filepath.Join(t.TempDir(), "limits.yaml")
+		writeLimits(t, path, 1)
+		s := startService(t, "-limits", path, "-redis-addrs", server.Addr(), "-redis-timeout", "5s", "-redis-down", down)
+		ready := func() string {
+			resp, body := get(t, http.DefaultClient, s.url("auth-addr")+"/readyz")
+			return fmt.Sprint(resp.StatusCode, " ", body)
+		}
+		eventually(t, "ready", func() bool { return ready() == "200 ready\n" })
+		conn, err := net.Dial("tcp", server.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "CONFIG SET requirepass verysecret\r\nAUTH verysecret\r\nCLIENT KILL TYPE normal SKIPME yes\r\n")
+		eventually(t, "the password is noticed", func() bool {
+			ready()
+			return strings.Contains(s.log.String(), "NOAUTH") && strings.Contains(s.log.String(), "unusable")
+		})
+		if got := ready(); !strings.HasPrefix(got, want) {
+			t.Errorf("-redis-down %s: got %q, want %q", down, got, want)
+		}
 	}
 }
 
@@ -525,6 +582,11 @@ func TestCheckRedis(t *testing.T) {
 		{at + " -redis-username few", password, 1, "evalsha"},
 		{at + " -redis-username all -redis-password wrong", password, 1, "WRONGPASS"},
 		{"-redis-addrs 127.0.0.1:1", "", 1, "redis at 127.0.0.1:1: "},
+		{"-redis-addrs redis://all:verysecret@" + server.Addr() + " -redis-timeout 5s", "", 0, "redis at " + server.Addr() + ": ok\n"},
+		{"-redis-addrs redis://all:verysecret@127.0.0.1:1", "", 1, "redis at 127.0.0.1:1: "},
+		{"-redis-addrs redis://all:verysecret@" + server.Addr() + "/x", "", 1, "want host:port, such as localhost:6379, a URL"},
+		{"-redis-addrs localhost", "", 1, `the address "localhost" can't be used; want host:port`},
+		{"limits.yaml", "REDIS_URL=redis://127.0.0.1:1", 0, "limits.yaml: ok\n"},
 		{timeless, "", 1, "Options.SendTime"},
 		{timeless + " -redis-send-time -redis-lock-keys", "", 0, ": ok"},
 		{at + " -redis-username all -redis-lock-keys", password, 1, "Options.LockKeys"},
@@ -534,6 +596,50 @@ func TestCheckRedis(t *testing.T) {
 		status := run(t.Context(), append([]string{"check"}, strings.Fields(tt.args)...), []string{tt.variable}, &stdout, &stderr)
 		if status != tt.status || !strings.Contains(stdout.String(), tt.want) || strings.Contains(stdout.String(), "secret") {
 			t.Errorf("weir check %s: got status %d, %s%s; want %d, %s", tt.args, status, stdout.String(), stderr.String(), tt.status, tt.want)
+		}
+	}
+}
+
+// TestRedisURL: weir serve takes the Redis from a URL in -redis-addrs or, if neither the flag nor its own
+// variable is set, from REDIS_URL, and never prints the password. It does not start with an address
+// that can't be used, instead of counting in memory for ever.
+func TestRedisURL(t *testing.T) {
+	server := redistest.Server(t)
+	if _, err := server.Do("CONFIG", "SET", "requirepass", "verysecret"); err != nil {
+		t.Fatal(err)
+	}
+	limits := filepath.Join(t.TempDir(), "limits.yaml")
+	writeLimits(t, limits, 5)
+	good := "redis://:verysecret@" + server.Addr()
+	for _, tt := range []struct {
+		args, environ []string
+		want          string // in the log, or in the error
+	}{
+		{[]string{"-redis-addrs", good}, nil, `"store":"redis at ` + server.Addr() + `"`},
+		{nil, []string{"REDIS_URL=" + good}, `"store":"redis at ` + server.Addr() + `"`},
+		{nil, []string{"WEIR_REDIS_ADDRS=" + good, "REDIS_URL=redis://127.0.0.1:1"}, `"store":"redis at ` + server.Addr() + `"`},
+		{nil, []string{"REDIS_URL="}, `"store":"memory"`},
+		{[]string{"-redis-addrs", "http://:verysecret@" + server.Addr()}, nil, `the address "http://" can't be used; want host:port`},
+		{nil, []string{"REDIS_URL=redis"}, `the address "redis" can't be used; want host:port`},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var o options
+		args := append([]string{"-limits", limits, "-addr", "127.0.0.1:0", "-auth-addr", "127.0.0.1:0"}, tt.args...)
+		if err := o.parse(args, tt.environ, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		var log weirtest.Log
+		err := serve(ctx, &o, o.newLogger(&log), func(addrs map[string]net.Addr) {
+			base := "http://" + addrs["auth-addr"].String()
+			eventually(t, base+"/readyz is ready", func() bool {
+				resp, body := get(t, http.DefaultClient, base+"/readyz")
+				return resp.StatusCode == 200 && body == "ready\n"
+			})
+			cancel()
+		})
+		cancel()
+		if got := fmt.Sprint(err, log.String()); !strings.Contains(got, tt.want) || strings.Contains(got, "verysecret") {
+			t.Errorf("%q %q: got %s; want %s, and no password", tt.args, tt.environ, got, tt.want)
 		}
 	}
 }
@@ -550,26 +656,20 @@ func TestRedisTLS(t *testing.T) {
 	server := redistest.Server(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
 	for _, tt := range []struct {
 		args []string
-		keys int64 // the number of keys in Redis afterwards
+		logs int // the number of logs in Redis afterwards: the rule client has one for each prefix
 	}{
 		{[]string{"-redis-tls", "-redis-tls-ca", cert}, 0}, // Redis wants a certificate
 		{[]string{"-redis-tls", "-redis-tls-cert", cert, "-redis-tls-key", key}, 0},
-		{[]string{"-redis-tls", "-redis-tls-ca", cert, "-redis-tls-cert", cert, "-redis-tls-key", key}, 2}, // one key for each rule
+		{[]string{"-redis-tls", "-redis-tls-ca", cert, "-redis-tls-cert", cert, "-redis-tls-key", key}, 1},
+		{[]string{"-redis-addrs", "rediss://127.0.0.1:" + port, "-redis-tls-ca", cert, "-redis-tls-cert", cert, "-redis-tls-key", key, "-redis-prefix", "url:"}, 2},
 	} {
 		s := startService(t, append([]string{"-limits", path, "-redis-addrs", "127.0.0.1:" + port, "-redis-timeout", "5s"}, tt.args...)...)
 		if resp, body := get(t, http.DefaultClient, s.url("auth-addr")+"/auth", asking("192.0.2.1")...); resp.StatusCode != 200 {
 			t.Errorf("%q: got %d, %s", tt.args, resp.StatusCode, body)
 		}
-		n, err := server.Do("DBSIZE")
-		for range 100 { // a probe may have a key of its own for a moment
-			if n == tt.keys || err != nil {
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
-			n, err = server.Do("DBSIZE")
-		}
-		if err != nil || n != tt.keys {
-			t.Errorf("%q: got %v keys, %v; want %d\n%s", tt.args, n, err, tt.keys, s.log)
+		keys, err := server.Do("KEYS", "*client:log:{.192.0.2.1}") // the key of the other rule expires after 60 ms
+		if err != nil || strings.Count(fmt.Sprint(keys), "{") != tt.logs {
+			t.Errorf("%q: got the keys %v, %v; want %d\n%s", tt.args, keys, err, tt.logs, s.log)
 		}
 	}
 }
@@ -689,7 +789,7 @@ func TestFlood(t *testing.T) {
 			})
 			most := quota + 1 + int64(time.Since(began)*quota/time.Minute)
 			_, metrics := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics")
-			if down == downMemory && strings.Contains(s.log.String(), "the secondary decides") {
+			if down == downMemory && strings.Contains(s.log.String(), "counting in memory") {
 				most *= 2
 			}
 			for _, m := range regexp.MustCompile(`weir_errors_total{cause="(\w+)",outcome="passed"} (\d+)`).FindAllStringSubmatch(metrics, -1) {

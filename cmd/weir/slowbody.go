@@ -59,3 +59,48 @@ func (b *slowBody) Read(p []byte) (n int, err error) {
 	}
 	return n, err
 }
+
+// A slowReader is a ResponseWriter each of whose writes must end within pause: a client that does not
+// read its response would otherwise hold its units in flight for ever. How long the response takes as
+// a whole has no bound.
+type slowReader struct {
+	http.ResponseWriter
+	conn  *http.ResponseController
+	pause time.Duration
+}
+
+// mostAtOnce is how many bytes of a response a client must read within the pause.
+const mostAtOnce = 8 << 10
+
+func withSlowReader(w http.ResponseWriter, pause time.Duration) *slowReader {
+	s := &slowReader{w, http.NewResponseController(w), pause}
+	s.conn.SetWriteDeadline(time.Time{}) // of an earlier request; an interim response may come before the first write
+	return s
+}
+
+func (s *slowReader) extend() { s.conn.SetWriteDeadline(time.Now().Add(s.pause)) }
+
+func (s *slowReader) WriteHeader(status int) {
+	s.extend()
+	s.ResponseWriter.WriteHeader(status)
+}
+
+func (s *slowReader) Write(p []byte) (n int, err error) {
+	for {
+		s.extend()
+		m, err := s.ResponseWriter.Write(p[:min(mostAtOnce, len(p))])
+		n, p = n+m, p[m:]
+		if err != nil || len(p) == 0 {
+			return n, err
+		}
+	}
+}
+
+// FlushError implements the method that http.ResponseController calls.
+func (s *slowReader) FlushError() error {
+	s.extend()
+	return s.conn.Flush()
+}
+
+// Unwrap returns the ResponseWriter within, for http.ResponseController.
+func (s *slowReader) Unwrap() http.ResponseWriter { return s.ResponseWriter }

@@ -9,9 +9,9 @@ import (
 	"io"
 	"os"
 
-	"github.com/seed83679106/weir/config"
 	"github.com/seed83679106/weir/internal/accesslog"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/config"
 )
 
 // try replays an access log through the limits of a file, prints what they would have refused,
@@ -19,61 +19,92 @@ import (
 func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir try", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	path := fs.String("access-log", "", "`file` of the log, in the Common or Combined Log Format or in the JSON of Caddy, plain or compressed by gzip; - is the standard input")
-	maxKeys := fs.Int("max-keys", 1_000_000, "largest `number` of counts that are kept at a time, one for each limit of each key")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return exitOK
-		}
+	path := fs.String("access-log", "",
+		"`file` of the log, in the Common or Combined Log Format, Envoy's or HAProxy's default HTTP format, or the JSON of Caddy, Traefik or nginx, plain or compressed by gzip; - is the standard input")
+	maxKeys := fs.Int("max-keys", 1_000_000,
+		"largest `number` of counts that are kept at a time, one for each limit of each key")
+	suggest := fs.Bool("suggest", false,
+		"also print what keys asked for, and suggest limits: of each rule with its key and periods, in YAML")
+	files, err := parseAll(fs, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	} else if err != nil {
 		return exitUsage
 	}
-	var err error
 	switch {
 	case *path == "":
 		err = errors.New("-access-log is missing")
-	case fs.NArg() != 1:
-		err = fmt.Errorf("%d files of limits; want one, behind the flags", fs.NArg())
+	case len(files) != 1:
+		err = fmt.Errorf("%d limits files; want one", len(files))
 	case *maxKeys < 1:
 		err = fmt.Errorf("-max-keys is %d; want at least 1", *maxKeys)
 	}
 	if err != nil {
 		return usageError(err, stderr)
 	}
-	if err := replay(ctx, *path, fs.Arg(0), *maxKeys, stdin, stdout); err != nil {
+	o := accesslog.Options{MaxKeys: *maxKeys, Suggest: *suggest}
+	if err := replay(ctx, *path, files[0], o, stdin, stdout); err != nil {
 		fmt.Fprintln(stderr, "weir:", err)
 		return exitFailure
 	}
 	return exitOK
 }
 
-// replay prints what the limits of a file make of a log. If the log cannot be read to its end, it
-// prints what they make of the part before.
-func replay(ctx context.Context, path, limits string, maxKeys int, stdin io.Reader, stdout io.Writer) error {
-	rules, _, err := openRules(limits, memstore.New(memstore.Options{}), config.Options{})
+// parseAll parses a command line whose flags may also follow arguments, and returns the arguments.
+func parseAll(fs *flag.FlagSet, args []string) (rest []string, err error) {
+	for {
+		if err := fs.Parse(args); err != nil || fs.NArg() == 0 {
+			return rest, err
+		}
+		rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
+	}
+}
+
+// replay prints what the limits of a file make of a log, and suggests others with o.Suggest. If the log
+// cannot be read to its end, it prints what they make of the part before.
+func replay(ctx context.Context, path, limits string, o accesslog.Options, stdin io.Reader, stdout io.Writer) error {
+	rules, _, err := openRules(limits, memstore.New(memstore.Options{}), config.Options{Secret: anySecret})
 	if err != nil {
 		return err
 	}
+	o.Rules, o.Reads, o.Trusted = rules.Rules(), rules.Reads, rules.TrustedProxies()
+	report, err := reportOf(ctx, path, o, stdin)
+	if report == nil {
+		return err
+	}
+	w := bufio.NewWriter(stdout)
+	report.Write(w, path)
+	if o.Suggest && err == nil && report.WriteSuggestions(w) && path != "-" {
+		fmt.Fprint(w, "\nThe log again, with these limits and the algorithms of the rules:\n\n")
+		o.Rules, o.Suggest = report.Suggested(o.Rules), false
+		if report, err = reportOf(ctx, path, o, nil); err == nil {
+			report.Write(w, path)
+		}
+	}
+	if e := w.Flush(); err == nil {
+		return e
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// reportOf replays a log. It returns no report if the log cannot be opened.
+func reportOf(ctx context.Context, path string, o accesslog.Options, stdin io.Reader) (*accesslog.Report, error) {
 	in := stdin
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer f.Close()
 		in = f
 	}
-	r := accesslog.New(accesslog.Options{Rules: rules.Rules(), Reads: rules.Reads, Trusted: rules.TrustedProxies(), MaxKeys: maxKeys})
+	r := accesslog.New(o)
 	unread := r.Read(until{ctx, in})
 	report, err := r.Report()
 	if unread != nil {
 		err = unread
 	}
-	w := bufio.NewWriter(stdout)
-	report.Write(w, path)
-	if e := w.Flush(); err == nil {
-		return e
-	}
-	return fmt.Errorf("%s: %w", path, err)
+	return report, err
 }
 
 // An until reads until ctx ends, as it does when the user presses Ctrl-C.

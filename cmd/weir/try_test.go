@@ -28,8 +28,12 @@ limits:
 		fmt.Fprintf(&lines, "10.0.0.1 - - [25/Nov/2026:10:00:0%d +0100] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\" \"203.0.113.9\"\n", i)
 	}
 	log := writeFile(t, filepath.Join(dir, "access.log"), lines.String())
+	long := writeFile(t, filepath.Join(dir, "long.log"), lines.String()+strings.Replace(lines.String(), "10:00", "10:02", 5))
 	empty := writeFile(t, filepath.Join(dir, "empty.log"), "")
-	const answer = "refused: 3 (60.0 %)\n\nrule client (2 in 1m0s by fixed-window)\n  asked 5, admitted 2, refused 3 (60.0 %)\n" +
+	mixed := writeFile(t, filepath.Join(dir, "mixed.log"), lines.String()+strings.Repeat("?\n", 2))
+	balanced := writeFile(t, filepath.Join(dir, "balanced.log"), strings.Repeat("10.9.9.9 - - [25/Nov/2026:10:00:00 +0100] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n", 90)+
+		strings.Repeat("10.9.9.8 - - [25/Nov/2026:10:00:00 +0100] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n", 20))
+	const answer = "refused: 3 (60.0 %)\n\nrule client (2 in 1m0s by fixed-window)\n  5 requests, 2 allowed, refused 3 (60.0 %)\n" +
 		"  first refusal 2026-11-25 10:00:02 +0100, last 2026-11-25 10:00:04 +0100\n  refused most: \"203.0.113.9\" 3\n\n" +
 		"rule tenant uses header X-Tenant, which the log does not have: not replayed\n"
 	for _, tt := range []struct {
@@ -38,15 +42,23 @@ limits:
 		stdout, stderr string
 	}{
 		{"-access-log " + log + " " + limits, "", 0, answer, ""},
+		{limits + " -access-log " + log, "", 0, answer, ""}, // a flag after the file
 		{"-access-log - " + limits, lines.String(), 0, answer, ""},
+		{"-suggest -access-log " + long + " " + limits, "", 0, "    config: [{limit: 5, period: 1m}]\n", ""},
+		{"-suggest -access-log " + long + " " + limits, "", 0, "rule client (5 in 1m0s by fixed-window)\n  10 requests, 10 allowed, refused 0 (0.0 %)\n", ""},
+		{"-suggest -access-log " + log + " " + limits, "", 0, "no suggestion for 2 in 1m0s by fixed-window, which has a longer period than the log\n", ""},
+		{"-suggest -access-log " + empty + " " + limits, "", 1, "", "empty.log: the log has no request that can be read"},
+		{"-access-log " + mixed + " " + limits, "", 1, answer, "mixed.log: 28.6 % of the lines could not be read"},
+		{"-access-log " + balanced + " " + limits, "", 0, "at least 90 requests come from 10.9.9.9: if that is a proxy or a load balancer, list it in trusted-proxies", ""},
 		{"-access-log " + log + " " + tenants, "", 1, "rule tenant uses header X-Tenant", "access.log: no rule can be replayed"},
 		{"-access-log " + empty + " " + limits, "", 1, "", "empty.log: the log has no request that can be read"},
 		{"-access-log " + log + "x " + limits, "", 1, "", "no such file"},
 		{"-access-log " + log + " " + bad, "", 1, "", "a rule has no config"},
 		{"-access-log " + dir + " " + limits, "", 1, "", "is a directory"},
 		{limits, "", 2, "", "-access-log is missing"},
-		{"-access-log " + log, "", 2, "", "0 files of limits; want one"},
+		{"-access-log " + log, "", 2, "", "0 limits files; want one"},
 		{"-access-log " + log + " -max-keys 0 " + limits, "", 2, "", "-max-keys is 0"},
+		{"-access-log " + log + " " + limits + " " + limits, "", 2, "", "2 limits files; want one"},
 		{"-help", "", 0, "", "-access-log"},
 	} {
 		var stdout, stderr bytes.Buffer
@@ -61,13 +73,13 @@ limits:
 func TestTrySample(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	status := try(t.Context(), []string{"-access-log", "testdata/access.log", "limits.yaml"}, nil, &stdout, &stderr)
-	page, err := os.ReadFile("../../docs/try.md")
+	page, err := os.ReadFile("../../docs/recipes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := "```\n" + strings.Replace(stdout.String(), "testdata/", "cmd/weir/testdata/", 1) + "```\n"
 	if status != 0 || !strings.Contains(string(page), want) {
-		t.Errorf("got status %d, %s%s; docs/try.md has other text", status, &stdout, &stderr)
+		t.Errorf("got status %d, %s%s; docs/recipes.md has other text", status, &stdout, &stderr)
 	}
 }
 
@@ -125,7 +137,7 @@ func TestLogsOfServers(t *testing.T) {
 			limits := writeFile(t, filepath.Join(dir, "limits.yaml"), "limits: [{name: client, algorithm: anchored-window, config: [{limit: 1, period: 1h}]}]")
 			var stdout, stderr bytes.Buffer
 			status := try(t.Context(), []string{"-access-log", log, limits}, nil, &stdout, &stderr)
-			for _, want := range []string{"8 requests from ", "asked 8, admitted 2, refused 6", `refused most: "127.0.0.9" 6`} {
+			for _, want := range []string{"8 requests from ", "8 requests, 2 allowed, refused 6", `refused most: "127.0.0.9" 6`} {
 				if status != 0 || !strings.Contains(stdout.String(), want) {
 					t.Errorf("got status %d, %s%s; want %s", status, &stdout, &stderr, want)
 				}

@@ -2,31 +2,34 @@ package envoy
 
 import (
 	"math"
+	"strconv"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// status returns the answer to an ask. It adds the hits of the ask to the stats of the limit,
-// unless the ask gives hits back. Hits above the fraction near of the limit are near it.
-func (a *ask) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
+// status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the limit,
+// unless the descriptor refunds hits. Hits above the fraction near of the limit are near it.
+func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
-		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK, LimitRemaining: math.MaxUint32}
+		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK,
+			LimitRemaining: math.MaxUint32}
 	case a.limit == nil:
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
 	}
 	units := uint64(a.proto.RequestsPerUnit)
 	over := a.used > units
-	if !a.giveBack {
+	if !a.refund {
 		a.count(a.hits, a.used, units, near, a.shadow)
 	}
 	if a.remembered {
 		a.local.Add(a.hits)
 	}
 	st := &ratelimit.RateLimitResponse_DescriptorStatus{
-		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto, DurationUntilReset: &durationpb.Duration{Seconds: a.reset},
+		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto,
+		DurationUntilReset: &durationpb.Duration{Seconds: a.reset},
 	}
 	if !over {
 		st.LimitRemaining = uint32(units - a.used)
@@ -36,14 +39,14 @@ func (a *ask) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus
 	return st
 }
 
-// answer returns the answer to a call. Its overall code is OVER_LIMIT if a descriptor is over a
-// limit that has no quota_mode, or if all descriptors that have quota_mode are over their limits. With
+// answer returns the answer to a call. Its overall code is OVER_LIMIT if a descriptor exceeds a
+// limit that has no quota_mode, or if all descriptors that have quota_mode exceed their limits. With
 // Options.Quota all descriptors have quota_mode. With Options.Shadow the code is always OK.
-func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.RateLimitResponse {
+func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
-	var v verdict
-	for i := range asks {
-		a := &asks[i]
+	var v outcome
+	for i := range ds {
+		a := &ds[i]
 		st := a.status(s.near)
 		resp.Statuses = append(resp.Statuses, st)
 		v.add(a, st, s.o.Quota || a.limit != nil && a.quota)
@@ -61,19 +64,19 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, asks []ask) *ratelimit.R
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
 	}
 	if s.o.Metadata {
-		resp.DynamicMetadata = metadata(r, asks, resp.Statuses)
+		resp.DynamicMetadata = metadata(r, ds, resp.Statuses)
 	}
 	return resp
 }
 
-// refusal returns the answer to a call that could not be decided: each descriptor with a limit is
-// over its limit, unless that limit is in shadow mode. If again is true, the client may try again in
+// refusal returns the answer to a call that could not be decided: each descriptor with a limit
+// exceeds its limit, unless that limit is in shadow mode. If again is true, the client may try again in
 // a second.
-func (s *Service) refusal(asks []ask, again bool) *ratelimit.RateLimitResponse {
+func (s *Service) refusal(ds []hit, again bool) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
-	for i := range asks {
+	for i := range ds {
 		st := &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
-		if a := &asks[i]; a.limit != nil {
+		if a := &ds[i]; a.limit != nil {
 			st.CurrentLimit = a.proto
 			if !a.shadow {
 				st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
@@ -89,4 +92,90 @@ func (s *Service) refusal(asks []ask, again bool) *ratelimit.RateLimitResponse {
 		resp.ResponseHeadersToAdd = []*core.HeaderValue{number(retryAfter, 1)}
 	}
 	return resp
+}
+
+// An outcome is what the descriptors of a call decide together: the call exceeds its limit if a
+// descriptor exceeds a limit without quota_mode, or if there are descriptors with quota_mode and
+// all of them exceed their limits.
+type outcome struct {
+	over  bool  // a descriptor without quota_mode exceeds its limit
+	wait  int64 // seconds until the windows of all these have ended
+	never bool  // one of these has more hits than its limit allows in a window
+
+	quotas, overQuotas int   // the descriptors with quota_mode, and those of them that exceed their limits
+	quotaWait          int64 // seconds until the first window of these ends; 0 if that helps none
+}
+
+// add adds a descriptor that has the status st.
+func (v *outcome) add(a *hit, st *ratelimit.RateLimitResponse_DescriptorStatus, quotaMode bool) {
+	if quotaMode {
+		v.quotas++
+	}
+	if st.Code != ratelimit.RateLimitResponse_OVER_LIMIT {
+		return
+	}
+	reset, never := st.DurationUntilReset.GetSeconds(), a.hits > uint64(st.CurrentLimit.RequestsPerUnit)
+	if a.limit.own != nil {
+		never = a.never
+	}
+	if !quotaMode {
+		v.over, v.wait, v.never = true, max(v.wait, reset), v.never || never
+		return
+	}
+	v.overQuotas++
+	if !never && (v.quotaWait == 0 || reset < v.quotaWait) {
+		v.quotaWait = reset
+	}
+}
+
+// outOfQuota reports whether there are descriptors with quota_mode and all exceed their limits.
+func (v *outcome) outOfQuota() bool { return v.quotas > 0 && v.quotas == v.overQuotas }
+
+// refused reports whether the call exceeds its limit.
+func (v *outcome) refused() bool { return v.over || v.outOfQuota() }
+
+// retryAfter returns the seconds after which a refused call may pass, or 0 if it never passes.
+func (v *outcome) retryAfter() int64 {
+	if v.never || v.outOfQuota() && v.quotaWait == 0 {
+		return 0
+	}
+	if v.outOfQuota() {
+		return max(v.wait, v.quotaWait)
+	}
+	return v.wait
+}
+
+const retryAfter = "Retry-After"
+
+func number(name string, n int64) *core.HeaderValue {
+	return &core.HeaderValue{Key: name, Value: strconv.FormatInt(n, 10)}
+}
+
+// tightest returns the status of a descriptor that exceeds its limit, or else the status with the
+// smallest LimitRemaining. It returns nil if no descriptor has a limit.
+func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *ratelimit.RateLimitResponse_DescriptorStatus) {
+	for _, st := range statuses {
+		if st.CurrentLimit != nil && (least == nil || st.Code > least.Code || st.Code == least.Code &&
+			st.LimitRemaining < least.LimitRemaining) {
+			least = st
+		}
+	}
+	return least
+}
+
+// HeaderNames are the names of the header fields that show clients the quota of a limit, what remains
+// of it, and the seconds until its window ends.
+var HeaderNames = [3]string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}
+
+// headers returns the header fields that show a client the state of the limit in st, or none if
+// st is nil.
+func headers(names [3]string, st *ratelimit.RateLimitResponse_DescriptorStatus) []*core.HeaderValue {
+	if st == nil {
+		return nil
+	}
+	return []*core.HeaderValue{
+		number(names[0], int64(st.CurrentLimit.RequestsPerUnit)),
+		number(names[1], int64(st.LimitRemaining)),
+		number(names[2], st.DurationUntilReset.Seconds),
+	}
 }

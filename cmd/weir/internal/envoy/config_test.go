@@ -69,7 +69,7 @@ func TestFind(t *testing.T) {
 		{"file=test1", "50 MINUTE file_test1."},
 		{"file=test2", "100 MINUTE file_test*."},
 	} {
-		var a ask
+		var a hit
 		a.find(c.domains["test-domain"], descriptor(tt.descriptor))
 		got := "none"
 		if l := a.limit; l != nil {
@@ -96,7 +96,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := func(text string) string {
-		var a ask
+		var a hit
 		a.find(c.domains["test-domain"], descriptor(text))
 		return string(a.key)
 	}
@@ -143,6 +143,9 @@ func TestMistakes(t *testing.T) {
 		{"domain: d\ndescriptors:\n- a", "f.yaml:3: "},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: -1", "f.yaml:6: "},
 		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 4294967296", "f.yaml:6: "},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 0.5", "f.yaml:6: requests_per_unit is 0.5; want a whole number"},
+		{"domain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: day, requests_per_unit: 2.9}", "f.yaml:4: requests_per_unit is 2.9; want a whole number"},
+		{"domain: d\n---\ndomain: e\ndescriptors: []", "f.yaml:3: a second document; want one in each file"},
 		{"domain: d\n0.25: x", "f.yaml:2: "},
 		{"domain: [", "f.yaml:1: "},
 		{"domain: d\ndescriptors:\n- key: \xff", "f.yaml:3: the line is not UTF-8 text"},
@@ -162,9 +165,24 @@ func TestFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"port=0443", "on=true", "version=1.10"} {
-		var a ask
+		var a hit
 		if a.find(c.domains["d"], descriptor(text)); a.limit == nil || a.proto.RequestsPerUnit != 5 {
 			t.Errorf("%s has no limit", text)
+		}
+	}
+}
+
+// TestForgotten: a limit without a number gets a warning, and the name of a dump by Envoy Gateway is
+// ignored, as is an empty document at the end.
+func TestForgotten(t *testing.T) {
+	for text, warns := range map[string]bool{
+		"name: default/eg/http\ndomain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: minute}\n":     true,
+		"domain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: minute, requests_per_unit: 0}\n---\n": false,
+		"domain: d\ndescriptors:\n- key: a\n  rate_limit: {unlimited: true}\n":                         false,
+	} {
+		c, err := parse([]file{{path: "f.yaml", data: []byte(text)}}, false, nil)
+		if err != nil || (len(c.Warnings) == 1 && strings.Contains(c.Warnings[0], "f.yaml:5: a rate_limit without requests_per_unit")) != warns {
+			t.Errorf("%q: got %v and %+v; want a warning: %v", text, err, c, warns)
 		}
 	}
 }
@@ -190,7 +208,7 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"key1=x", "key2=x"} {
-		var a ask
+		var a hit
 		if a.find(c.domains["d"], descriptor(text)); a.limit == nil {
 			t.Errorf("%s has no limit", text)
 		}

@@ -10,7 +10,8 @@ import (
 
 // metadata returns the dynamic metadata of the call r: its domain, its descriptors, its number
 // of hits and, merged, the metadata of the descriptors of the file that are within their limit.
-func metadata(r *ratelimit.RateLimitRequest, asks []ask, statuses []*ratelimit.RateLimitResponse_DescriptorStatus) *structpb.Struct {
+func metadata(r *ratelimit.RateLimitRequest, ds []hit,
+	statuses []*ratelimit.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	var descriptors []*structpb.Value
 	for _, d := range r.Descriptors {
 		var entries []*structpb.Value
@@ -31,8 +32,8 @@ func metadata(r *ratelimit.RateLimitRequest, asks []ask, statuses []*ratelimit.R
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(r.HitsAddend))
 	}
 	own := &structpb.Struct{}
-	for i := range asks {
-		if a := &asks[i]; a.limit != nil && statuses[i].Code == ratelimit.RateLimitResponse_OK {
+	for i := range ds {
+		if a := &ds[i]; a.limit != nil && statuses[i].Code == ratelimit.RateLimitResponse_OK {
 			addFields(own, a.metadata)
 		}
 	}

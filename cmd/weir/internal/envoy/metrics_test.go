@@ -60,7 +60,7 @@ func TestUnknownDomain(t *testing.T) {
 	if got := c.call(t, "tset-domain", 1, descriptor("key4=a")); got != "OK | OK" {
 		t.Errorf("got %s", got)
 	}
-	c.call(t, strings.Repeat("x", 1<<20), 1, descriptor("key4=a"))
+	c.call(t, strings.Repeat("x", 1<<15), 1, descriptor("key4=a"))
 	if got := c.metrics(t); !strings.Contains(got, "ratelimit_service_domain_not_found 2\n") {
 		t.Errorf("got the metrics\n%s", got)
 	}

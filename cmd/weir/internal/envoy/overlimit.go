@@ -4,15 +4,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An overCache remembers counters that are over their limit until their windows end, so that a
+// An overCache remembers counters that exceed their limit until their windows end, so that a
 // flood of refused calls does not reach the store. It is safe for concurrent use. A nil overCache
 // remembers nothing.
 //
-// A remembered count is never larger than the count in the store, unless another process gives hits
-// back. The cache therefore refuses nothing that the store would not refuse.
+// A remembered count is never larger than the count in the store, unless another process refunds
+// hits. The cache therefore refuses nothing that the store would not refuse.
 type overCache struct {
 	max int
 
@@ -39,14 +40,14 @@ func newOverCache(max int) *overCache {
 	return &overCache{max: max, counters: map[counter]counted{}}
 }
 
-func (a *ask) counter() counter {
+func (a *hit) counter() counter {
 	return counter{storedkey.Of(string(a.key)), periods[a.proto.Unit]}
 }
 
-// recall decides an ask that exceeds its limit by the hits that the cache remembers, and reports
+// recall decides a descriptor that exceeds its limit by the hits that the cache remembers, and reports
 // whether it does.
-func (c *overCache) recall(a *ask, now time.Time) bool {
-	if c == nil || a.giveBack {
+func (c *overCache) recall(a *hit, now time.Time) bool {
+	if c == nil || a.refund {
 		return false
 	}
 	k := a.counter()
@@ -64,21 +65,21 @@ func (c *overCache) recall(a *ask, now time.Time) bool {
 	if seen.used+a.hits <= uint64(a.proto.RequestsPerUnit) { // the limit has been raised
 		return false
 	}
-	a.used, a.reset, a.remembered = seen.used+a.hits, int64((left+time.Second-1)/time.Second), true
+	a.used, a.reset, a.remembered = seen.used+a.hits, period.Seconds(left), true
 	return true
 }
 
-// keep remembers the counter of an ask that the store has found over its limit, and forgets a
-// counter to which the ask has given hits back. The argument before is an instant before the store
+// keep remembers the counter of a descriptor that the store has found to exceed its limit, and forgets a
+// counter to which the descriptor has refunded hits. The argument before is an instant before the store
 // decided, so that the counter is forgotten before its window ends, never after it.
-func (c *overCache) keep(a *ask, before time.Time) {
-	if c == nil || !a.giveBack && a.used <= uint64(a.proto.RequestsPerUnit) {
+func (c *overCache) keep(a *hit, before time.Time) {
+	if c == nil || !a.refund && a.used <= uint64(a.proto.RequestsPerUnit) {
 		return
 	}
 	k := a.counter()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if a.giveBack {
+	if a.refund {
 		delete(c.counters, k)
 		return
 	}

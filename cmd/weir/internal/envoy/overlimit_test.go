@@ -47,7 +47,7 @@ func (s *Service) answerTo(t *testing.T, d *common.RateLimitDescriptor) string {
 const twoAMinute = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 2}}]"
 
 // TestOver: a count over its limit is remembered until its window ends, and no longer. Meanwhile
-// the store is not asked, and answers and metrics are as if it was.
+// the store is not called, and answers and metrics are as if it was.
 func TestOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, asked := remembering(t, twoAMinute, memstore.New(memstore.Options{}), 10)

@@ -1,22 +1,18 @@
 package envoy
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	ratelimit "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/seed83679106/weir/internal/nesting"
+	"github.com/seed83679106/weir/internal/configfile"
 )
 
 // maxDepth is how deep lists and mappings in one line may be nested. A descriptor in another one
@@ -40,62 +36,62 @@ func (r *reader) errorf(path, format string, args ...any) {
 
 // place returns the name of the file and the line of a YAML path.
 func (r *reader) place(path string) string {
+	if r.tree == nil {
+		return r.file.path + ": " + path
+	}
 	line := 1
 	if p, err := yaml.PathString(path); err == nil {
 		if n, err := p.FilterFile(r.tree); err == nil && n != nil {
-			line = lineOf(n)
+			line = configfile.First(n).Position.Line
 		}
 	}
 	return fmt.Sprintf("%s:%d", r.file.path, line)
 }
 
-// lineOf returns the line where a node begins. A mapping begins with its first key.
-func lineOf(n ast.Node) int {
-	switch m := n.(type) {
-	case *ast.MappingNode:
-		if len(m.Values) > 0 && !m.IsFlowStyle {
-			n = m.Values[0].Key
-		}
-	case *ast.MappingValueNode:
-		n = m.Key
-	}
-	return n.GetToken().Position.Line
+// faultIn adds an error for a line.
+func (r *reader) faultIn(line int, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.file.path, line, fmt.Sprintf(format, args...)))
 }
 
 func (r *reader) read() {
 	if len(r.file.data) > maxSize {
-		r.errs = append(r.errs, fmt.Errorf("%s:1: the file is larger than %d MiB", r.file.path, maxSize>>20))
+		r.faultIn(1, "the file is larger than %d MiB", maxSize>>20)
 		return
 	}
-	if !utf8.Valid(r.file.data) {
-		line := slices.IndexFunc(bytes.Split(r.file.data, []byte("\n")), func(line []byte) bool { return !utf8.Valid(line) })
-		r.errs = append(r.errs, fmt.Errorf("%s:%d: the line is not UTF-8 text", r.file.path, line+1))
+	tokens, fault := configfile.Tokens(r.file.data, maxDepth)
+	if fault != nil {
+		r.faultIn(fault.Line, "%s", fault.Text)
 		return
 	}
 	var y fileYAML
 	var err error
-	tokens := lexer.Tokenize(string(r.file.data))
-	if t := nesting.TooDeep(tokens, maxDepth); t != nil {
-		r.errs = append(r.errs, fmt.Errorf("%s:%d: nested too deeply", r.file.path, t.Position.Line))
-		return
-	}
 	if r.tree, err = parser.Parse(tokens, 0); err == nil {
 		if tooManyAliases(r.tree) {
-			r.errs = append(r.errs, fmt.Errorf("%s:1: the aliases of the file stand for more than %d values", r.file.path, maxAliased))
+			r.faultIn(1, "the aliases of the file stand for more than %d values", maxAliased)
 			return
 		}
 		err = yaml.UnmarshalWithOptions(r.file.data, &y, yaml.Strict())
 	}
 	if err != nil {
-		r.syntax(err)
+		f := configfile.FaultOf(err)
+		r.faultIn(f.Line, "%s", f.Text)
 		return
 	}
-	for _, doc := range r.tree.Docs {
+	for i, doc := range r.tree.Docs {
+		if i > 0 && doc.Body != nil {
+			r.faultIn(configfile.First(doc.Body).Position.Line, "a second document; want one in each file")
+			return
+		}
 		ast.Walk((*fields)(r), doc)
 	}
 	if len(r.errs) > 0 {
 		return
 	}
+	r.add(&y)
+}
+
+// add adds what the file says to the Config.
+func (r *reader) add(y *fileYAML) {
 	if y.Domain == "" {
 		r.errorf("$", "the file has no domain")
 		return
@@ -113,37 +109,32 @@ func (r *reader) read() {
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
 }
 
-// fields is an ast.Visitor that reports fields whose names are not texts, such as 0.25.
-// yaml.Unmarshal ignores such fields.
+// fields is an ast.Visitor that reports fields whose names are not texts, such as 0.25, which
+// yaml.Unmarshal ignores, and numbers that it would round.
 type fields reader
 
 func (f *fields) Visit(n ast.Node) ast.Visitor {
 	if v, ok := n.(*ast.MappingValueNode); ok {
+		line := configfile.First(v).Position.Line
+		if _, isFloat := v.Value.(*ast.FloatNode); isFloat && v.Key.GetToken().Value == "requests_per_unit" {
+			(*reader)(f).faultIn(line, "requests_per_unit is %s; want a whole number", v.Value.GetToken().Value)
+		}
 		switch v.Key.(type) {
 		case *ast.StringNode, *ast.MergeKeyNode:
 		default:
-			f.errs = append(f.errs, fmt.Errorf("%s:%d: unknown field %s", f.file.path, lineOf(v), v.Key.GetToken().Value))
+			(*reader)(f).faultIn(line, "unknown field %s", v.Key.GetToken().Value)
 		}
 	}
 	return f
 }
 
-// syntax adds an error of the YAML library, with the line of the error if that is known.
-func (r *reader) syntax(err error) {
-	line := 1
-	text := err.Error()
-	if e := yaml.Error(nil); errors.As(err, &e) {
-		text = e.GetMessage()
-		if t := e.GetToken(); t != nil {
-			line = t.Position.Line
-		}
-	}
-	r.errs = append(r.errs, fmt.Errorf("%s:%d: %s", r.file.path, line, text))
-}
-
 // descriptors adds the descriptors in list to the children of n. The argument at is the YAML
 // path of n in the file, and names lists the nodes from the domain to n.
 func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []string) {
+	if len(list) > 0 && len(names) > maxDepth {
+		r.errorf(at, "nested too deeply")
+		return
+	}
 	for i, d := range list {
 		at := fmt.Sprintf("%s.descriptors[%d]", at, i)
 		if d.Key == "" {
@@ -171,7 +162,8 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 			}
 		}
 		if d.DetailedMetric || d.ValueToMetric {
-			r.config.Warnings = append(r.config.Warnings, r.place(at)+": detailed_metric and value_to_metric are ignored, because clients would choose the labels of metrics")
+			r.config.Warnings = append(r.config.Warnings,
+				r.place(at)+": detailed_metric and value_to_metric are ignored, because clients would choose the labels of metrics")
 		}
 		if d.RateLimit != nil {
 			child.limit = r.limit(&d, at, names)
@@ -204,9 +196,19 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	case !y.Unlimited && !valid:
 		r.errorf(at, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
 	}
+	units := uint32(0)
+	if y.RequestsPerUnit != nil {
+		units = *y.RequestsPerUnit
+	} else if !y.Unlimited {
+		r.config.Warnings = append(r.config.Warnings,
+			r.place(at)+": a rate_limit without requests_per_unit refuses every call")
+	}
 	l := &limit{
-		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: y.RequestsPerUnit, Unit: unit},
+		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: units, Unit: unit},
 		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, metadata: metadata, stats: r.stats(names),
+	}
+	if l.own, err = ownLimit(d.Metadata, l.proto); err != nil {
+		r.errorf(at, "metadata.%s: %v", ownField, err)
 	}
 	for i, replaced := range y.Replaces {
 		switch at := fmt.Sprintf("%s.replaces[%d]", at, i); replaced.Name {
@@ -219,4 +221,101 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	}
 	r.config.limits = append(r.config.limits, l)
 	return l
+}
+
+// These types describe a file as Envoy's service reads it.
+type (
+	fileYAML struct {
+		Name        text // in files that Envoy Gateway writes; ignored
+		Domain      text
+		Descriptors []descriptorYAML
+	}
+	descriptorYAML struct {
+		Key            text
+		Value          text
+		RateLimit      *limitYAML `yaml:"rate_limit"`
+		Descriptors    []descriptorYAML
+		ShadowMode     bool `yaml:"shadow_mode"`
+		QuotaMode      bool `yaml:"quota_mode"`
+		ShareThreshold bool `yaml:"share_threshold"`
+		Metadata       map[string]any
+
+		// DetailedMetric and ValueToMetric would add values of requests to the labels of
+		// metrics. They only cause a warning: a client must not choose labels.
+		DetailedMetric bool `yaml:"detailed_metric"`
+		ValueToMetric  bool `yaml:"value_to_metric"`
+	}
+	limitYAML struct {
+		RequestsPerUnit *uint32 `yaml:"requests_per_unit"`
+		Unit            text
+		Unlimited       bool
+		Name            text
+		Replaces        []struct{ Name text }
+	}
+)
+
+// A text is a YAML scalar as it is written in the file: 0443 does not become a number, and true
+// does not become a boolean.
+type text string
+
+func (t *text) UnmarshalYAML(n ast.Node) error {
+	switch n := n.(type) {
+	case *ast.TagNode:
+		return t.UnmarshalYAML(n.Value)
+	case *ast.LiteralNode:
+		*t = text(n.Value.Value)
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		*t = text(n.GetToken().Value)
+	default:
+		return &yaml.SyntaxError{Message: "want a text or a number here", Token: n.GetToken()}
+	}
+	return nil
+}
+
+// maxAliased is how many nodes the aliases of a file may stand for. Aliases of aliases can make
+// a few lines stand for more nodes than any memory holds.
+const maxAliased = 100_000
+
+// A sizer counts the nodes for which the aliases of a file stand.
+type sizer struct {
+	anchors map[string]int // the sizes of the anchors so far
+	aliased int
+}
+
+// tooManyAliases reports whether the aliases of a file stand for more than maxAliased nodes, or
+// for themselves.
+func tooManyAliases(f *ast.File) bool {
+	s := sizer{anchors: map[string]int{}}
+	for _, doc := range f.Docs {
+		s.size(doc.Body)
+	}
+	return s.aliased > maxAliased
+}
+
+// size returns the number of nodes that n stands for, and adds those of aliases to s.aliased.
+func (s *sizer) size(n ast.Node) int {
+	size := 1
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			size += s.size(v)
+		}
+	case *ast.MappingValueNode:
+		size += s.size(n.Key) + s.size(n.Value)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			size += s.size(v)
+		}
+	case *ast.TagNode:
+		size += s.size(n.Value)
+	case *ast.AnchorNode:
+		name := n.Name.GetToken().Value
+		s.anchors[name] = maxAliased + 1 // an alias in its own anchor has no end
+		size += s.size(n.Value)
+		s.anchors[name] = size
+	case *ast.AliasNode:
+		size += s.anchors[n.Value.GetToken().Value]
+		s.aliased = min(s.aliased+size, maxAliased+1)
+	}
+	return min(size, maxAliased+1)
 }

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	"github.com/seed83679106/weir/internal/panics"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
@@ -29,12 +29,12 @@ type Options struct {
 	Merge         bool          // allow several files to have descriptors of the same domain
 	Shadow        bool          // count hits, but answer OK instead of OVER_LIMIT
 	Quota         bool          // treat all descriptors as if they had quota_mode
-	Headers       bool          // tell Envoy to add header fields about the limit to responses
+	Headers       bool          // make Envoy add header fields about the limit to responses
 	HeaderNames   [3]string     // the names of these fields; the zero value means HeaderNames
 	Metadata      bool          // answer with dynamic metadata: the descriptors, and the metadata of those within their limits
 	Near          float32       // fraction of a limit above which the metrics count hits as near it, at most 1; 0 means 0.8
-	Over          int           // largest number of counters over their limit that are remembered, each until its window ends; 0 means none
-	ConnectionAge time.Duration // age at which clients are asked to connect again; 0 means never
+	Over          int           // largest number of counters beyond their limit that are remembered, each until its window ends; 0 means none
+	ConnectionAge time.Duration // age at which clients must connect again; 0 means never
 	Logger        *slog.Logger  // nil means slog.Default()
 }
 
@@ -44,7 +44,8 @@ type Service struct {
 
 	Health *health.Server // the health service of the gRPC server; it reports SERVING until Health.Shutdown is called
 
-	path  string
+	path  string // "" with xds
+	xds   *XDS
 	store quota.Store
 	o     Options
 
@@ -66,16 +67,24 @@ type Service struct {
 // NewService returns a service that counts in store. path is a directory of files of limits, or
 // one file. NewService returns an error if the files cannot be loaded.
 func NewService(path string, store quota.Store, o Options) (*Service, error) {
+	s := newService(store, o)
+	s.path = path
+	return s, s.Reload()
+}
+
+// newService returns a service without limits.
+func newService(store quota.Store, o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	s := &Service{
-		Health: health.NewServer(), path: path, store: store, o: o, overrides: newStats([]string{"", "override"}), calls: newCallStats(),
-		over: newOverCache(o.Over), near: cmp.Or(o.Near, 0.8), names: cmp.Or(o.HeaderNames, HeaderNames),
+		Health: health.NewServer(), store: store, o: o, overrides: newStats([]string{"", "override"}),
+		calls: newCallStats(),
+		over:  newOverCache(o.Over), near: cmp.Or(o.Near, 0.8), names: cmp.Or(o.HeaderNames, HeaderNames),
 		undecided: sparse.Logger(o.Logger), noDomain: sparse.Logger(o.Logger),
 	}
 	s.config.Store(&Config{})
-	return s, s.Reload()
+	return s
 }
 
 // Reload loads the files if they have changed since the last call. After an error the limits
@@ -102,18 +111,27 @@ func (s *Service) Reload() error {
 		s.failures.Add(1)
 		return err
 	}
+	s.use(c, s.path, len(files))
+	return nil
+}
+
+// use replaces the limits in force by those of files, or of other resources.
+func (s *Service) use(c *Config, from string, files int) {
 	s.config.Store(c)
 	s.loads.Add(1)
 	for _, w := range c.Warnings {
 		s.o.Logger.Warn("envoy: setting not applied", "text", w)
 	}
-	s.o.Logger.Info("envoy: limits loaded", "file", s.path, "files", len(files), "loaded", len(c.limits))
-	return nil
+	s.o.Logger.Info("envoy: limits loaded", "file", from, "files", files, "loaded", len(c.limits))
 }
 
-// Watch reloads the files when they change, until ctx ends. It reads the files once a second,
+// Watch reloads the files when they change, or follows the control plane, until ctx ends. It reads the files once a second,
 // because this also works for network file systems and mounted ConfigMaps.
 func (s *Service) Watch(ctx context.Context) {
+	if s.xds != nil {
+		s.follow(ctx)
+		return
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	last := ""
@@ -134,39 +152,51 @@ func (s *Service) Watch(ctx context.Context) {
 }
 
 // ShouldRateLimit decides a call of Envoy. If the store is down, ShouldRateLimit returns an error,
-// and failure_mode_deny in Envoy's configuration decides whether the request passes. If the store
-// is busy, which clients can cause, or can never work as it is set up, the call is over its limit.
-func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse, error) {
-	asks, err := s.asks(r)
+// and failure_mode_deny in Envoy's configuration decides whether the request is allowed. If the store
+// is busy, which clients can cause, or can never work as it is set up, the call exceeds its limit.
+func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse,
+	error) {
+	ds, err := s.descriptors(r)
 	if err != nil {
 		s.callErrors.Add(1)
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	// A client that cancels its call is charged, too.
-	if err := s.count(context.WithoutCancel(ctx), asks); err != nil {
+	if err := s.count(context.WithoutCancel(ctx), ds); err != nil {
 		s.storeErrors.Add(1)
 		s.undecided.Warn("envoy: call not decided", "domain", storedkey.Of(r.Domain), "err", err, "cause", quota.Cause(err))
 		if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) {
-			return s.refusal(asks, errors.Is(err, quota.ErrBusy)), nil
+			return s.refusal(ds, errors.Is(err, quota.ErrBusy)), nil
 		}
 		return nil, status.Error(codes.Unavailable, "the store of the counts is unavailable")
 	}
-	return s.answer(r, asks), nil
+	return s.answer(r, ds), nil
 }
+
+// Who reaches the port can open many streams, and send large calls. Envoy sends calls of a few hundred
+// bytes, and opens another connection when one has maxStreams.
+const (
+	maxStreams  = 1000     // of a connection; each takes about 11 KB
+	maxCallSize = 64 << 10 // bytes
+)
 
 // Server returns a gRPC server for s and for the health service of gRPC. A panic ends only its
 // own call, with the code Internal.
 func (s *Service) Server() *grpc.Server {
-	age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.o.ConnectionAge, MaxConnectionAgeGrace: time.Minute})
-	server := grpc.NewServer(age, grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
-		defer s.calls.observe(info.FullMethod, time.Now())
-		panicked, err := panics.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
-		if panicked {
-			s.o.Logger.Error("envoy: call panicked", "method", info.FullMethod, "err", err)
-			err = status.Error(codes.Internal, "the service panicked")
-		}
-		return resp, err
-	}))
+	streams, size := grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxCallSize)
+	age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.o.ConnectionAge,
+		MaxConnectionAgeGrace: time.Minute})
+	server := grpc.NewServer(age, streams, size,
+		grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any,
+			err error) {
+			defer s.calls.observe(info.FullMethod, time.Now())
+			panicked, err := safe.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
+			if panicked {
+				s.o.Logger.Error("envoy: call panicked", "method", info.FullMethod, "err", err)
+				err = status.Error(codes.Internal, "the service panicked")
+			}
+			return resp, err
+		}))
 	ratelimit.RegisterRateLimitServiceServer(server, s)
 	healthpb.RegisterHealthServer(server, s.Health)
 	return server

@@ -1,0 +1,170 @@
+package envoy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/client/sotw/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	config "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/seed83679106/weir/quota"
+)
+
+// XDS says where a Service gets its limits instead of files: from a control plane such as Envoy Gateway,
+// by the aggregated discovery service, state of the world.
+type XDS struct {
+	Address     string // such as envoy-gateway:18001
+	Node        string // the id by which the control plane knows this service
+	Credentials credentials.TransportCredentials
+}
+
+// Bounds of the connection to the control plane.
+const (
+	maxUpdate   = 64 << 20 // bytes of a message
+	firstRetry  = 100 * time.Millisecond
+	slowRetry   = 10 * time.Second
+	probeServer = 6 * time.Minute // servers allow one probe of an idle connection in 5 minutes
+)
+
+// NewXDSService returns a service like NewService whose limits come from a control plane once Watch
+// runs. Until the first limits have come, Loaded is false, the health service reports NOT_SERVING, and
+// calls are allowed.
+func NewXDSService(x XDS, store quota.Store, o Options) *Service {
+	s := newService(store, o)
+	s.xds = &x
+	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	return s
+}
+
+// Loaded reports whether s has limits, perhaps an empty list of them.
+func (s *Service) Loaded() bool { return s.loads.Load() > 0 }
+
+// follow keeps a stream to the control plane open until ctx ends. If the stream breaks, the limits stay
+// in force, and follow opens another one.
+func (s *Service) follow(ctx context.Context) {
+	conn, err := grpc.NewClient(s.xds.Address, grpc.WithTransportCredentials(s.xds.Credentials),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxUpdate)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: probeServer}))
+	if err != nil {
+		s.o.Logger.Error("envoy: limits not reloaded", "err", err)
+		return
+	}
+	defer conn.Close()
+	last, retry := "", firstRetry
+	for ctx.Err() == nil {
+		before := s.loads.Load()
+		err := s.stream(ctx, conn)
+		if s.loads.Load() > before {
+			last, retry = "", firstRetry
+		}
+		if text := err.Error(); ctx.Err() == nil && text != last {
+			last = text
+			s.o.Logger.Warn("envoy: no connection to the control plane", "err", err, "effect", s.limitsInForce())
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, slowRetry)
+	}
+}
+
+func (s *Service) limitsInForce() string {
+	if s.Loaded() {
+		return "the last limits stay in force"
+	}
+	return "there are no limits yet"
+}
+
+// stream applies updates until the stream breaks. An update with an error is rejected as a whole (NACK).
+func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client := sotw.NewADSClient(ctx, &core.Node{Id: s.xds.Node, UserAgentName: "weir"}, resource.RateLimitConfigType)
+	if err := client.InitConnect(conn); err != nil {
+		return err
+	}
+	for rejected, pause := "", time.Duration(0); ; {
+		update, err := client.Fetch()
+		if err != nil {
+			return err
+		}
+		if err = s.apply(update.Resources); err == nil {
+			rejected, pause, err = "", 0, client.Ack()
+		} else {
+			if text := err.Error(); text != rejected {
+				rejected, pause = text, 0
+				s.failures.Add(1)
+				s.o.Logger.Error("envoy: limits not reloaded", "err", err)
+			}
+			// A server of the official library sends the update again, as soon as it is rejected.
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(pause):
+			}
+			pause, err = min(max(firstRetry, 2*pause), slowRetry), client.Nack(rejected)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// apply replaces all limits by those of an update. After an error, the old ones stay in force.
+func (s *Service) apply(resources []*anypb.Any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := &Config{domains: map[string]*node{}, stats: map[[3]string]*stats{}}
+	var errs []error
+	var messages []*config.RateLimitConfig
+	for _, r := range resources {
+		m := new(config.RateLimitConfig)
+		if err := r.UnmarshalTo(m); err != nil {
+			errs = append(errs, err)
+		}
+		messages = append(messages, m)
+	}
+	// They come in any order, and the same update has the same errors.
+	slices.SortFunc(messages, func(a, b *config.RateLimitConfig) int { return cmp.Compare(a.Name, b.Name) })
+	for _, m := range messages {
+		from := file{path: fmt.Sprintf("resource %q", m.Name)}
+		of := reader{config: c, old: s.config.Load().stats, file: from, merge: s.o.Merge}
+		of.add(&fileYAML{Domain: text(m.Domain), Descriptors: descriptorsOf(m.Descriptors)})
+		errs = append(errs, of.errs...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.use(c, s.xds.Address, len(resources))
+	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+	return nil
+}
+
+// descriptorsOf returns descriptors of a message as those of a file.
+func descriptorsOf(list []*config.RateLimitDescriptor) (descriptors []descriptorYAML) {
+	for _, m := range list {
+		d := descriptorYAML{Key: text(m.Key), Value: text(m.Value), Descriptors: descriptorsOf(m.Descriptors),
+			ShadowMode: m.ShadowMode, QuotaMode: m.QuotaMode, DetailedMetric: m.DetailedMetric, Metadata: m.Metadata.AsMap()}
+		if l := m.RateLimit; l != nil {
+			d.RateLimit = &limitYAML{RequestsPerUnit: &l.RequestsPerUnit, Unit: text(l.Unit.String()), Unlimited: l.Unlimited,
+				Name: text(l.Name)}
+			for _, r := range l.Replaces {
+				d.RateLimit.Replaces = append(d.RateLimit.Replaces, struct{ Name text }{text(r.Name)})
+			}
+		}
+		descriptors = append(descriptors, d)
+	}
+	return descriptors
+}

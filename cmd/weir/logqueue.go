@@ -1,0 +1,65 @@
+package main
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A logQueue is a Writer that never blocks: a log that nobody reads, such as a full pipe, must not
+// hold up requests. Lines wait in a queue for the Writer behind it. If the queue is full, a line is
+// dropped and counted.
+type logQueue struct {
+	lines   chan []byte
+	dropped atomic.Int64
+	done    chan struct{} // closed when all lines are written after close
+	closing sync.Once
+}
+
+// mostQueued is how many lines wait at most. A line has some hundred bytes.
+const mostQueued = 4096
+
+// newLogQueue returns a queue before w. The function unlogged is called for lines that were dropped; what it
+// logs must go to w.
+func newLogQueue(w io.Writer, unlogged func(n int64)) *logQueue {
+	q := &logQueue{lines: make(chan []byte, mostQueued), done: make(chan struct{})}
+	go func() {
+		defer close(q.done)
+		for line := range q.lines {
+			if line == nil { // of close
+				return
+			}
+			w.Write(line)
+			if n := q.dropped.Swap(0); n > 0 {
+				unlogged(n)
+			}
+		}
+	}()
+	return q
+}
+
+// Write queues a line. It never fails.
+func (q *logQueue) Write(line []byte) (int, error) {
+	select {
+	case q.lines <- append(make([]byte, 0, len(line)), line...):
+	default:
+		q.dropped.Add(1)
+	}
+	return len(line), nil
+}
+
+// close waits until the lines are written, for the time d at most.
+func (q *logQueue) close(d time.Duration) {
+	late := time.After(d)
+	q.closing.Do(func() {
+		select {
+		case q.lines <- nil:
+		case <-late:
+		}
+	})
+	select {
+	case <-q.done:
+	case <-late:
+	}
+}

@@ -1,0 +1,414 @@
+package main
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	problems "github.com/seed83679106/weir/internal/answer"
+	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/sparse"
+	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/quota"
+)
+
+// Bounds of reservations.
+const (
+	usualLife   = 10 * time.Minute
+	longestLife = 24 * time.Hour
+	mostParts   = 64
+	mostUnits   = 1 << 49 // of one part, see quota.ModeForce
+	mostClass   = 128     // bytes
+)
+
+// A reservation is what the id of a reservation says, encrypted with -key-secret, so that each
+// replica can settle it and nobody can invent one. The store has only the units, and that it was settled.
+type reservation struct {
+	Serial string   `json:"s"`
+	Rule   string   `json:"r"`
+	Key    string   `json:"k"` // as stored
+	Class  string   `json:"c,omitempty"`
+	Limits []string `json:"l"` // stored names of all limits under which a part was spent
+	Life   int64    `json:"t"` // in seconds
+	End    int64    `json:"e"` // Unix time
+	Parts  []part   `json:"p"` // what was reserved, and each draw
+}
+
+// A part has units that were spent together, at an instant of the store's clock under each of the Limits
+// of the reservation. It is 0 under limits that were not in force, because a reload or an override changes
+// the limits; limits beyond the end of At were not in force either.
+type part struct {
+	Units  int64   `json:"n"`
+	At     []int64 `json:"a"`
+	Memory bool    `json:"m,omitempty"` // this process spent them while Redis was down
+}
+
+// spent returns when the units of the part were spent under the ith limit, 0 if they were not.
+func (p *part) spent(i int) int64 {
+	if i < len(p.At) {
+		return p.At[i]
+	}
+	return 0
+}
+
+func (v *reservation) units() (n int64) {
+	for _, p := range v.Parts {
+		n += p.Units
+	}
+	return n
+}
+
+// mark returns the charge that is refused from the second settlement on.
+func (v *reservation) mark() quota.Charge {
+	return quota.Charge{Rule: "weir-settled", Key: v.Serial, Cost: 1,
+		Limit: algorithms.AnchoredWindow(1, time.Duration(v.Life)*time.Second)}
+}
+
+// reservations serve /reserve, /draw and /settle to programs that are not written in Go.
+type reservations struct {
+	g     *gateway
+	store weir.Store
+	count func(weir.Event)
+	aead  cipher.AEAD // nil without -key-secret
+
+	outside, secrets *slog.Logger // at most a line a second each
+}
+
+func newReservations(g *gateway, b *backend, count func(weir.Event)) (*reservations, error) {
+	v := &reservations{g: g, store: b.store, count: count, outside: sparse.Logger(b.logger), secrets: sparse.Logger(b.logger)}
+	if b.keySecret == nil {
+		return v, nil
+	}
+	key := sha256.Sum256(append([]byte("weir reservations\x00"), b.keySecret...))
+	block, err := aes.NewCipher(key[:])
+	if err == nil {
+		v.aead, err = cipher.NewGCMWithRandomNonce(block)
+	}
+	return v, err
+}
+
+// A reservationCall is the body of a request.
+type reservationCall struct {
+	ID      string `json:"id"`
+	Rule    string `json:"rule"`
+	Key     string `json:"key"`
+	Class   string `json:"class"`   // see weir.Rule.Class
+	Units   int64  `json:"units"`   // to reserve or to draw
+	Used    *int64 `json:"used"`    // to settle; required
+	Seconds int64  `json:"seconds"` // until the reservation ends
+}
+
+// A statusError is an error whose text the caller gets.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e statusError) Error() string { return e.text }
+
+func fault(status int, format string, args ...any) error {
+	return statusError{status, fmt.Sprintf(format, args...)}
+}
+
+// handler returns the handler of a call that f carries out.
+func (v *reservations) handler(
+	f func(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error),
+) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		result, err := v.call(w, r, f)
+		switch e := (statusError{}); {
+		case errors.As(err, &e):
+			http.Error(w, e.text, e.status)
+		case err != nil:
+			v.g.logger.Warn("weir: reservation not decided", "err", err, "cause", quota.Cause(err))
+			w.Header().Set("Retry-After", "1")
+			problems.ReducedCapacity.Write(w, r, false)
+		case result != nil:
+			w.Header().Set("Content-Type", "application/json")
+			json.NewEncoder(w).Encode(result) // an error means that the caller is gone
+		}
+	})
+}
+
+func (v *reservations) call(w http.ResponseWriter, r *http.Request,
+	f func(http.ResponseWriter, *http.Request, *reservationCall) (any, error)) (any, error) {
+	var c reservationCall
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+	in.DisallowUnknownFields()
+	switch {
+	case !v.g.trusts(r.RemoteAddr):
+		v.outside.Warn("weir: reservation of an address not in trusted-proxies refused", "addr", r.RemoteAddr)
+		return nil, fault(http.StatusBadRequest, "your address is not in trusted-proxies")
+	case len(r.Header["X-Forwarded-For"])+len(r.Header["Forwarded"]) > 0:
+		v.outside.Warn("weir: reservation forwarded by a proxy refused", "addr", r.RemoteAddr,
+			"likely", "the proxy forwards requests of clients to -auth-addr")
+		return nil, fault(http.StatusBadRequest, "the request has a field of a proxy; call -auth-addr directly")
+	case v.aead == nil:
+		return nil, fault(http.StatusNotImplemented, "reservations need -key-secret")
+	}
+	if err := in.Decode(&c); err != nil {
+		return nil, fault(http.StatusBadRequest, "the body is not the JSON of a reservation: %v", err)
+	}
+	return f(w, r, &c)
+}
+
+// A reserved is the answer to /reserve and /draw.
+type reserved struct {
+	ID    string    `json:"id"`
+	Units int64     `json:"units"` // of the reservation
+	Ends  time.Time `json:"ends"`
+}
+
+func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+	if c.Seconds == 0 {
+		c.Seconds = int64(usualLife / time.Second)
+	}
+	if most := int64(longestLife / time.Second); c.Seconds < 1 || c.Seconds > most {
+		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
+	}
+	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: storedkey.Of(c.Key), Class: c.Class,
+		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
+}
+
+func (v *reservations) draw(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+	res, err := v.open(c.ID)
+	if err != nil {
+		return nil, err
+	}
+	if len(res.Parts) >= mostParts {
+		return nil, fault(http.StatusConflict, "%d draws; draw more units at a time", mostParts-1)
+	}
+	t, err := quota.Peek(r.Context(), v.store, res.mark())
+	if err == nil && !t.Allowed() {
+		err = fault(http.StatusConflict, "the reservation is settled")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return v.take(w, r, c.Units, res)
+}
+
+// take spends units under the rule of a reservation, and answers with its id. If they are refused, take
+// writes the answer.
+func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64, res *reservation) (any, error) {
+	if units < 1 || units > mostUnits {
+		return nil, fault(http.StatusBadRequest, "units is %d; want 1 to %d", units, int64(mostUnits))
+	}
+	l, rule := v.find(res.Rule)
+	if l == nil {
+		return nil, fault(http.StatusNotFound, "the limits file has no rule %q", res.Rule)
+	}
+	if len(res.Class) > mostClass { // the id has it, and must fit into a call
+		return nil, fault(http.StatusBadRequest, "class has %d bytes; want at most %d", len(res.Class), mostClass)
+	}
+	if res.Class != "" && len(rule.Headroom) == 0 {
+		return nil, fault(http.StatusBadRequest, "rule %q has no classes", res.Rule)
+	}
+	limits, err := v.limits(r.Context(), w, l, res)
+	if err != nil {
+		return nil, err
+	}
+	ctx := context.WithoutCancel(r.Context()) // who hangs up has spent the units, too
+	t := quota.Transaction{}
+	for _, limit := range limits {
+		charge := quota.Charge{Rule: res.Rule, Key: res.Key, Limit: limit, Cost: units}
+		charge.Headroom = limit.Headroom(rule.Headroom[res.Class])
+		t.Charges = append(t.Charges, charge)
+	}
+	if len(limits) > 0 {
+		if err := v.store.Take(ctx, &t); err != nil {
+			return nil, err
+		}
+	}
+	e := weir.Event{Request: r, Transaction: &t, Shadow: rule.Enforce != weir.Percent(100)}
+	if !t.Allowed() {
+		e.Refusal, e.Key = weir.Refusal{Reason: weir.ReasonLimit, Rule: res.Rule, RetryAfter: t.RetryAfter()}, res.Key
+	}
+	v.count(e)
+	switch {
+	case t.Allowed():
+		p := part{Units: units, Memory: t.Replicas > 0, At: make([]int64, len(res.Limits), len(res.Limits)+len(t.Charges))}
+		for i := range t.Charges {
+			name := t.Charges[i].Limit.StoredName()
+			at := slices.Index(res.Limits, name)
+			if at < 0 {
+				at = len(res.Limits)
+				res.Limits, p.At = append(res.Limits, name), append(p.At, 0)
+			}
+			p.At[at] = t.Decisions[i].At
+		}
+		res.Parts = append(res.Parts, p)
+	case e.Shadow: // nothing was spent, so there is nothing to settle
+	default:
+		retryAfter(w, t.RetryAfter())
+		problem := problems.QuotaExceeded.WithStatus(rule.Status)
+		problem.Write(w, r, false)
+		return nil, nil
+	}
+	id, err := v.seal(res)
+	return reserved{id, res.units(), time.Unix(res.End, 0).UTC()}, err
+}
+
+// limits returns the limits of the key of a reservation, none if it is not limited, or an error if it is
+// denied or banned.
+func (v *reservations) limits(
+	ctx context.Context, w http.ResponseWriter, l *weir.Limiter, res *reservation,
+) ([]quota.Limit, error) {
+	p, err := l.PolicyOf(res.Rule, res.Key)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.Is(weir.Denied()):
+		return nil, fault(http.StatusForbidden, "the key is denied")
+	case p.Is(weir.Unlimited()), p.Is(weir.Allowed()):
+		return nil, nil
+	case len(p.Limits()) == 0:
+		return nil, fault(http.StatusConflict, "the limits of rule %q depend on the request", res.Rule)
+	}
+	left, err := l.Banned(ctx, res.Rule, res.Key)
+	if err == nil && left > 0 {
+		retryAfter(w, left)
+		err = fault(http.StatusTooManyRequests, "the key is banned")
+	}
+	return p.Limits(), err
+}
+
+// retryAfter sets the field Retry-After, unless waiting is useless.
+func retryAfter(w http.ResponseWriter, wait time.Duration) {
+	if wait != quota.Never {
+		w.Header().Set("Retry-After", strconv.FormatInt(period.Seconds(wait), 10))
+	}
+}
+
+// A settled is the answer to /settle.
+type settled struct {
+	Charged *int64 `json:"charged,omitempty"` // units; only of the first settlement
+	First   bool   `json:"first"`             // false if the reservation was settled before
+}
+
+// settle replaces the units of a reservation by those that were used. Only the first settlement counts:
+// it marks the reservation together with its first refund.
+func (v *reservations) settle(_ http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+	res, err := v.open(c.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Used == nil:
+		return nil, fault(http.StatusBadRequest, "used is missing; want 0 to %d", int64(mostUnits))
+	case *c.Used < 0 || *c.Used > mostUnits:
+		return nil, fault(http.StatusBadRequest, "used is %d; want 0 to %d", *c.Used, int64(mostUnits))
+	}
+	ctx := context.WithoutCancel(r.Context())
+	t, err := quota.Peek(ctx, v.store, res.mark())
+	if err != nil {
+		return nil, err
+	}
+	memory := t.Replicas > 0
+	if memory && slices.ContainsFunc(res.Parts, func(p part) bool { return !p.Memory }) {
+		// Memory does not know whether the reservation is settled, and has none of its units.
+		return nil, fault(http.StatusServiceUnavailable, "Redis is down; settle again later")
+	}
+	refunds, debts := v.settlement(res, *c.Used, memory)
+	first := quota.Transaction{Charges: append([]quota.Charge{res.mark()}, refunds[0]...)}
+	if err := v.store.Take(ctx, &first); err != nil || !first.Allowed() {
+		return settled{}, err
+	}
+	var errs []error
+	for _, charges := range refunds[1:] {
+		if len(charges) > 0 {
+			errs = append(errs, v.store.Take(ctx, &quota.Transaction{Charges: charges}))
+		}
+	}
+	if len(debts) > 0 {
+		errs = append(errs, v.store.Take(ctx, &quota.Transaction{Charges: debts, Mode: quota.ModeForce}))
+	}
+	return settled{Charged: c.Used, First: true}, errors.Join(errs...)
+}
+
+// settlement returns what a settlement refunds of each part, the newest first, and what it charges
+// beyond the reservation. Units in flight are all released. Units that another store has spent are not refunded.
+func (v *reservations) settlement(res *reservation, used int64, memory bool) (refunds [][]quota.Charge, debts []quota.Charge) {
+	refunds = make([][]quota.Charge, max(1, len(res.Parts)))
+	l, _ := v.find(res.Rule)
+	if l == nil {
+		return refunds, nil
+	}
+	p, _ := l.PolicyOf(res.Rule, res.Key)
+	rest := res.units() - used
+	for i, name := range res.Limits {
+		at := slices.IndexFunc(p.Limits(), func(l quota.Limit) bool { return l.StoredName() == name })
+		if at < 0 {
+			continue // the file has changed
+		}
+		charge := quota.Charge{Rule: res.Rule, Key: res.Key, Limit: p.Limits()[at]}
+		left := rest
+		if charge.Limit.InFlight() {
+			left = res.units()
+		}
+		for j := range res.Parts {
+			part := &res.Parts[len(res.Parts)-1-j]
+			if n := min(left, part.Units); n > 0 {
+				if charge.Cost, charge.Spent = -n, part.spent(i); charge.Spent > 0 && part.Memory == memory {
+					refunds[j] = append(refunds[j], charge)
+				}
+				left -= n
+			}
+		}
+		if left < 0 {
+			charge.Cost, charge.Spent = -left, 0
+			debts = append(debts, charge)
+		}
+	}
+	return refunds, debts
+}
+
+// find returns the rule of that name, and the limiter that has it, or nil.
+func (v *reservations) find(name string) (*weir.Limiter, weir.Rule) {
+	for _, rule := range v.g.rules.Rules() {
+		if rule.Name == name && len(v.g.rules.Limiters()) > 0 {
+			return v.g.rules.Limiters()[0], rule // which has all rules: see openRules
+		}
+	}
+	return nil, weir.Rule{}
+}
+
+func (v *reservations) seal(res *reservation) (id string, err error) {
+	text, err := json.Marshal(res)
+	return base64.RawURLEncoding.EncodeToString(v.aead.Seal(nil, nil, text, nil)), err
+}
+
+// open returns what an id says.
+func (v *reservations) open(id string) (*reservation, error) {
+	sealed, err := base64.RawURLEncoding.DecodeString(id)
+	if err != nil || len(sealed) < v.aead.Overhead() {
+		return nil, fault(http.StatusNotFound, "there is no such reservation")
+	}
+	text, err := v.aead.Open(nil, nil, sealed, nil)
+	if err != nil {
+		v.secrets.Warn("weir: id of a reservation not readable", "likely", "replicas have different values of -key-secret",
+			"fix", "give all processes that share Redis the same -key-secret")
+		return nil, fault(http.StatusNotFound, "there is no such reservation, or another -key-secret has made it")
+	}
+	var res reservation
+	if err := json.Unmarshal(text, &res); err != nil {
+		return nil, err
+	}
+	if time.Now().Unix() >= res.End {
+		return nil, fault(http.StatusGone, "the reservation has ended; its units stay charged")
+	}
+	return &res, nil
+}

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"github.com/seed83679106/weir/internal/test/redistest"
+)
+
+// TestReservationOutage: while Redis is down, memory does not know which reservations are settled, and
+// refunds none of their units.
+func TestReservationOutage(t *testing.T) {
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tokenLimits)
+	redis := redistest.Server(t)
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdef", "-redis-addrs", redis.Addr(),
+		"-redis-timeout", "5s", "-redis-down", "memory", "-replicas", "1")}
+	id := d.reserve("tokens", "acme", 60)
+	d.settle(id, 0, true)
+	redis.Kill()
+	inMemory := d.reserve("tokens", "acme", 90)
+	if status, _, text := d.call("/settle", fmt.Sprintf(`{"id": %q, "used": 0}`, id)); status != http.StatusServiceUnavailable {
+		t.Errorf("settled again: got %d %s, want 503", status, text)
+	}
+	d.left("tokens", "acme", 10)
+	d.settle(inMemory, 10, true)
+	d.left("tokens", "acme", 90)
+}

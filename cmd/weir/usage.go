@@ -1,0 +1,41 @@
+package main
+
+import (
+	"net/http"
+	"sync/atomic"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/contrib/llm"
+)
+
+// llmTokens is the cost that limits files can name, of requests to language models. A request whose
+// tokens have no bound costs more than any limit admits.
+const llmTokens = "llm-tokens"
+
+// costs are the costs that limits files can name besides those of package config. 4,096 is the output
+// of a request that does not limit its output.
+var costs = map[string]func(*http.Request) int64{llmTokens: llm.MaxTokens(1<<40, 4096)}
+
+// A usageReader is the transport of the reverse proxy. If a rule settles tokens, it reads from responses
+// how many there were.
+type usageReader struct {
+	reads atomic.Bool
+	llm   llm.Transport
+}
+
+// follow makes u read usage if one of the rules needs it.
+func (u *usageReader) follow(rules []weir.Rule) {
+	reads := false
+	for i := range rules {
+		reads = reads || rules[i].Settle != nil && rules[i].Unit == "tokens"
+	}
+	u.reads.Store(reads)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (u *usageReader) RoundTrip(r *http.Request) (*http.Response, error) {
+	if u.reads.Load() {
+		return u.llm.RoundTrip(r)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
