@@ -1,6 +1,6 @@
 // Basic limits each client of a small server to 5 requests per 10 seconds.
 //
-//	go run ./_examples/basic
+//	go run -C _examples ./basic
 package main
 
 import (

@@ -2,8 +2,8 @@
 // seconds, and prints which messages of a spammer and of ordinary users pass. It calls the
 // store without HTTP.
 //
-//	go run ./_examples/chat
-//	go run ./_examples/chat -speed 10
+//	go run -C _examples ./chat
+//	go run -C _examples ./chat -speed 10
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Chi has three kinds of limits: one for all requests together, one for each client and
 // route of a group, and one for each client of an expensive route.
 //
-//	go run ./_examples/chi
+//	go run -C _examples ./chi
 package main
 
 import (
@@ -16,9 +16,8 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/contrib/weirchi"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/weirchi"
 )
 
 func main() {
@@ -27,7 +26,7 @@ func main() {
 	// A client is the address that chi's middleware found. There is no proxy here, so chi
 	// takes the address of the connection. Importing chi's middleware publishes
 	// net/http/pprof on http.DefaultServeMux; this program does not serve that mux.
-	client := weir.FirstOf(weirchi.ClientIP(), weir.ByIP())
+	client := weir.FirstOf(weirchi.ClientIP(middleware.GetClientIPAddr), weir.ByIP())
 
 	// A report is expensive. A client gets 2 fresh reports in any minute; its further
 	// requests get the report of yesterday.
@@ -46,10 +45,10 @@ func main() {
 	// route, GET and POST are two routes. Both rules are in one Limiter, so a client that
 	// exceeds its limit spends nothing of the quota that all clients share.
 	api := weir.Rule{
-		Name: "api", Key: weir.Join(client, keys.ByMethod(), keys.ByRoute()),
+		Name: "api", Key: weir.Join(client, weir.ByMethod(), weir.ByRoute()),
 		Limits: []weir.Limit{algorithms.GCRA(3, 10*time.Second)},
 	}
-	all := weir.Rule{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}}
+	all := weir.Rule{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1000, time.Second)}, Private: true}
 	limit := func(rules ...weir.Rule) func(http.Handler) http.Handler {
 		l, err := weir.New(store, weir.Options{Rules: rules})
 		if err != nil {
@@ -62,7 +61,7 @@ func main() {
 	r.Use(middleware.ClientIPFromRemoteAddr)
 	r.With(limit(all)).Get("/", page("the front page"))
 	r.Route("/api", func(r chi.Router) {
-		r.Use(limit(api, all))
+		r.Use(weirchi.FindRoute, limit(api, all))
 		r.Get("/items/{id}", item)
 		r.Post("/items/{id}", page("stored"))
 		r.With(reports.Handler).Get("/report", page("a fresh report"))
@@ -86,7 +85,7 @@ func page(text string) http.HandlerFunc {
 // answer.
 func item(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "item %s", chi.URLParam(r, "id"))
-	if t := weir.FromContext(r.Context()); t != nil && t.Decisions[0].Remaining > 0 {
+	if weir.FromContext(r.Context()).Decision("api").Remaining != 0 {
 		fmt.Fprint(w, ", with all its details")
 	}
 	fmt.Fprintln(w)
@@ -96,5 +95,6 @@ func item(w http.ResponseWriter, r *http.Request) {
 // limiter has already set the header fields, Retry-After among them.
 func oldReport(w http.ResponseWriter, r *http.Request) {
 	next := weir.FromContext(r.Context()).RetryAfter()
+	w.WriteHeader(http.StatusOK) // without it, the status would be that of the refusal
 	fmt.Fprintf(w, "the report of yesterday; a fresh one in %v\n", next.Round(time.Second))
 }

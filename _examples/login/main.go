@@ -1,7 +1,7 @@
 // Login limits attempts by address and by user name. All limits are charged at once: an
 // attempt that one limit refuses spends nothing of the others.
 //
-//	go run ./_examples/login
+//	go run -C _examples ./login
 package main
 
 import (
@@ -14,7 +14,6 @@ import (
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -35,7 +34,7 @@ func main() {
 				// Anyone who knows a user name can use up its attempts, and the user is
 				// then refused too. A short period limits the harm: the attempts come back
 				// within 10 s.
-				Name: "user", Key: keys.Hashed(secret, byUser),
+				Name: "user", Key: weir.Hashed(secret, weir.Folded(byUser)),
 				Limits: []weir.Limit{algorithms.SlidingLog(3, 10*time.Second)},
 			},
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/seed83679106/weir/_examples/internal/demo"
+	"github.com/seed83679106/weir/internal/test/minilua"
 )
 
 // A demonstration sends requests to the replicas alternately.
@@ -51,6 +52,7 @@ func (d *demonstration) run(embedded *miniredis.Miniredis) error {
 	if err := embedded.Restart(); err != nil {
 		return err
 	}
+	embedded.Server().SetPreHook(minilua.Add)
 	select {
 	case <-time.After(time.Second): // BreakerOptions.Cooldown
 	case <-d.ctx.Done():

@@ -1,8 +1,8 @@
 // Redis runs two replicas of one server that share a limit through Redis, and shows how
 // they limit while Redis is away. Without -redis a small Redis runs inside this program.
 //
-//	go run ./_examples/redis
-//	go run ./_examples/redis -redis localhost:6379
+//	go run -C _examples ./redis
+//	go run -C _examples ./redis -redis localhost:6379
 package main
 
 import (
@@ -26,6 +26,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/minilua"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
@@ -100,6 +101,7 @@ func main() {
 			log.Fatal(err)
 		}
 		defer embedded.Close()
+		embedded.Server().SetPreHook(minilua.Add) // Redis has the libraries that this one lacks
 		*redisAddr = embedded.Addr()
 	}
 	prefix := "weir.example." + rand.Text() + ":" // each run counts anew; in production the prefix is the same in all processes

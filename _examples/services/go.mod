@@ -4,7 +4,7 @@ go 1.25.0
 
 replace (
 	github.com/seed83679106/weir => ../..
-	github.com/seed83679106/weir/weirgrpc => ../../weirgrpc
+	github.com/seed83679106/weir/contrib/weirgrpc => ../../contrib/weirgrpc
 )
 
 require (
@@ -13,13 +13,12 @@ require (
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/seed83679106/weir v0.1.0
-	github.com/seed83679106/weir/weirgrpc v0.1.0
+	github.com/seed83679106/weir/contrib/weirgrpc v0.1.0
 	google.golang.org/grpc v1.84.0
 )
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.11.0 // indirect

@@ -21,6 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/internal/test/minilua"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -40,6 +41,7 @@ func main() {
 			log.Fatal(err)
 		}
 		defer embedded.Close()
+		embedded.Server().SetPreHook(minilua.Add) // Redis has the libraries that this one lacks
 		*addr = embedded.Addr()
 	}
 	if err := demonstrate(ctx, *addr); err != nil && ctx.Err() == nil {

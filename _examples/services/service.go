@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/contrib/weirgrpc"
+	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/weirgrpc"
 )
 
 //go:embed rules.yaml

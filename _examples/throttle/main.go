@@ -4,8 +4,8 @@
 // is sent again. The clients share a Redis. Without -redis a small Redis runs inside this
 // program.
 //
-//	go run ./_examples/throttle
-//	go run ./_examples/throttle -redis localhost:6379
+//	go run -C _examples ./throttle
+//	go run -C _examples ./throttle -redis localhost:6379
 package main
 
 import (
@@ -27,6 +27,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/minilua"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -45,6 +46,7 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 		Rules: []weir.Rule{{
 			Name: "partner", Key: weir.ByHeader("Host"),
 			Limits: []weir.Limit{algorithms.SlidingLog(quota, time.Second)}, // at most quota requests in any second
+			Buffer: 100 * time.Millisecond,                                  // how much the travel time of requests may vary
 		}},
 		MaxWait: time.Minute,
 	})
@@ -53,8 +55,7 @@ func newClient(store weir.Store, base http.RoundTripper) (*http.Client, error) {
 	}
 	transport, err := limiter.Transport(weir.TransportOptions{
 		Base:    base,
-		Buffer:  100 * time.Millisecond, // how much the travel time of requests may vary
-		OnError: weir.FailClosed,        // without the store no request is sent
+		OnError: weir.FailClosed, // without the store no request is sent
 	})
 	return &http.Client{Transport: transport}, err
 }
@@ -72,6 +73,7 @@ func main() {
 			log.Fatal(err)
 		}
 		defer embedded.Close()
+		embedded.Server().SetPreHook(minilua.Add) // Redis has the libraries that this one lacks
 		*redisAddr = embedded.Addr()
 	}
 	line := &timeline{start: time.Now()}

@@ -1,7 +1,7 @@
 // Tiers gives each account the quota that it pays for, and limits strangers by their
 // address.
 //
-//	go run ./_examples/tiers
+//	go run -C _examples ./tiers
 package main
 
 import (
@@ -15,7 +15,6 @@ import (
 	"github.com/seed83679106/weir/_examples/internal/demo"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -36,10 +35,21 @@ type account struct {
 	tier tier
 }
 
-// accounts by API key. In production they are in a database.
+// accounts by API key. In production they are in a database, which queryTier queries.
 var accounts = map[string]account{
 	"key-of-anna": {1, "free"},
 	"key-of-ben":  {2, "pro"},
+}
+
+var cache = tierCache{query: queryTier}
+
+func queryTier(_ context.Context, id int) (tier, error) {
+	for _, a := range accounts {
+		if a.id == id {
+			return a.tier, nil
+		}
+	}
+	return "", nil
 }
 
 func main() {
@@ -47,7 +57,7 @@ func main() {
 		Headers: headers.GitHub,
 		Rules: []weir.Rule{{
 			Name:   "api",
-			Key:    weir.FirstOf(keys.ByContext(idKey{}), weir.ByIP()),
+			Key:    weir.FirstOf(weir.ByContext(idKey{}), weir.ByIP()),
 			Limits: strangers,
 			Policy: func(r *http.Request) weir.Policy { return tiers[tierOf(r)] },
 		}},
@@ -70,10 +80,7 @@ func main() {
 
 func apiKey(key string) map[string]string { return map[string]string{"X-API-Key": key} }
 
-type (
-	idKey   struct{}
-	tierKey struct{}
-)
+type idKey struct{}
 
 // authenticate puts the account of the API key into the request's context, if the key has an
 // account. It runs before the limiter, so that the limiter counts accounts and not made-up
@@ -81,16 +88,18 @@ type (
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a, ok := accounts[r.Header.Get("X-API-Key")]; ok {
-			ctx := context.WithValue(r.Context(), idKey{}, a.id)
-			r = r.WithContext(context.WithValue(ctx, tierKey{}, a.tier))
+			r = r.WithContext(context.WithValue(r.Context(), idKey{}, a.id))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
+// tierOf returns the tier of the request's account, or "" for a stranger.
 func tierOf(r *http.Request) tier {
-	t, _ := r.Context().Value(tierKey{}).(tier)
-	return t
+	if id, ok := r.Context().Value(idKey{}).(int); ok {
+		return cache.tierOf(r.Context(), id)
+	}
+	return ""
 }
 
 func serve(w http.ResponseWriter, r *http.Request) {

@@ -48,11 +48,12 @@ func TestAccessLog(t *testing.T) {
 	z.Close()
 	for where, base := range map[string]string{"static": serveStatic(t), "served": serve(t)} {
 		t.Run(where, func(t *testing.T) {
-			p := openStory(t, base)
+			p := openWhole(t, base)
 			said := func() string { return p.text("#log-form .said") }
 			p.click("#which .replays summary")
 			p.click("#log-form .replay")
 			p.wait(`document.querySelector("#log-form .said").textContent === "There are no lines yet."`)
+			p.wait("playground.which.log.ready") // the program that reads logs is loaded when the form opens
 			eval[any](p, "performance.clearResourceTimings()")
 			eval[any](p, fmt.Sprintf(`document.querySelector("#log-form textarea").value = %q`, log.String()))
 			p.click("#log-form .replay")

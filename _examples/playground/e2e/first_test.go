@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,16 +92,16 @@ func TestWithoutLibrary(t *testing.T) {
 	for _, test := range []struct {
 		what    string
 		handler http.Handler
-		blocked string // a path that the server does not have
+		blocked string // the end of paths that the server does not have
 		want    string
 	}{
 		{"a server that cannot compile", server.New(t.Context(), rdb, fails), "", "Its log has the reason."},
-		{"no weir.bin", whole, "/weir.bin", "Reload the page."},
+		{"no program", whole, ".bin", "Reload the page."},
 		{"no wasm_exec.js", whole, "/wasm_exec.js", "Reload the page."},
 		{"no script", whole, "/story/svg.js", "A script of the page did not arrive."},
 	} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == test.blocked {
+			if test.blocked != "" && strings.HasSuffix(r.URL.Path, test.blocked) {
 				http.NotFound(w, r)
 				return
 			}
@@ -133,6 +134,110 @@ func TestWithoutLibrary(t *testing.T) {
 					t.Errorf("%s: %s says %q", test.what, path, bad)
 				}
 			}
+		}
+	}
+}
+
+// TestMore opens the story where the library of the last scenes arrives late, or never. The page loads
+// it when the reader comes near to these scenes, and not before. Until then, they have their numbers
+// and offer nothing, and the other scenes work.
+func TestMore(t *testing.T) {
+	t.Parallel()
+	handler, err := static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if browser == nil {
+		open(t, "") // skips
+	}
+	tab, end := chromedp.NewContext(browser) // a tab of its own: the browser reports what it cannot load
+	t.Cleanup(end)
+	if err := chromedp.Do(tab); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(tab, patience)
+	t.Cleanup(stop)
+	p := &page{t, ctx}
+	const (
+		offered = `["replicas", "outage", "which"].map((id) => document.querySelectorAll("#" + id + " :is(button, input, select, textarea):enabled").length)`
+		said    = `[...document.querySelectorAll(".stays")].map((e) => e.textContent)`
+		first   = `document.querySelectorAll("#edge button:enabled").length`
+	)
+	for _, missing := range []bool{false, true} {
+		asked, arrive := make(chan struct{}, 10), make(chan struct{})
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/more.bin" {
+				asked <- struct{}{}
+				if <-arrive; missing {
+					http.NotFound(w, r)
+					return
+				}
+			}
+			handler.ServeHTTP(w, r)
+		}))
+		t.Cleanup(srv.Close)
+		let := sync.OnceFunc(func() { close(arrive) })
+		t.Cleanup(let)
+		p.do(chromedp.Navigate(srv.URL + "/?still"))
+		p.wait("globalThis.playground?.ready")
+		if n := len(asked); n > 0 {
+			t.Error("the page loads what the last scenes need, although the reader is not near to them")
+		}
+		eval[any](p, `document.getElementById("load").scrollIntoView()`)
+		select {
+		case <-asked:
+		case <-ctx.Done():
+			t.Fatal("the page loads nothing for the last scenes, although the reader is near to them")
+		}
+		if got := eval[[]int](p, offered); !slices.Equal(got, []int{0, 0, 0}) {
+			t.Errorf("before the library is there, the last scenes offer %v controls, want none", got)
+		}
+		if got := eval[[]string](p, said); len(got) != 3 || !strings.Contains(got[0], "needs another part of the library") {
+			t.Errorf("before the library is there, the last scenes say %q", got)
+		}
+		if got := eval[int](p, first); got == 0 {
+			t.Error("the first scene offers nothing")
+		}
+		let()
+		if missing {
+			p.wait(`document.querySelectorAll(".stays").length === 3 && [...document.querySelectorAll(".stays")].every((e) => e.textContent.includes("nothing here can be changed"))`)
+		} else {
+			p.wait(`document.querySelectorAll(".stays").length === 0 && playground.which`)
+		}
+		got := eval[[]int](p, offered)
+		if !missing && slices.Contains(got, 0) || missing && !slices.Equal(got, []int{0, 0, 0}) {
+			t.Errorf("missing %v: at last, the last scenes offer %v controls", missing, got)
+		}
+	}
+}
+
+// TestLegible opens the page on a phone while the library does not arrive: each text, also in a
+// picture, must be 11 px high or more while the recording plays.
+func TestLegible(t *testing.T) {
+	t.Parallel()
+	handler, err := static()
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/weir.bin" {
+			<-r.Context().Done()
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(srv.CloseClientConnections)
+	for _, width := range []int64{320, 390} {
+		p := open(t, "")
+		p.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate(srv.URL))
+		p.wait(`document.querySelector("#gate .why") && document.querySelectorAll("#gate svg.gate text").length > 3`)
+		small := eval[[]string](p, `[...document.querySelectorAll("svg text, p, button, a, li, h1, h2, label, td, th, pre")].filter((e) => e.checkVisibility() && e.textContent.trim()).map((e) => {
+			const m = e.getScreenCTM?.(), size = parseFloat(getComputedStyle(e).fontSize) * (m ? Math.hypot(m.a, m.b) : 1);
+			return { size, what: size.toFixed(1) + " px: " + e.textContent.trim().slice(0, 30) };
+		}).filter(({ size }) => size < 10.95).map(({ what }) => what)`)
+		if len(small) > 0 {
+			t.Errorf("at %d px, %d texts are too small: %q", width, len(small), small[:min(5, len(small))])
 		}
 	}
 }

@@ -10,7 +10,7 @@ require (
 replace (
 	github.com/seed83679106/weir => ../../..
 	github.com/seed83679106/weir/_examples => ../..
-	github.com/seed83679106/weir/weirprom => ../../../weirprom
+	github.com/seed83679106/weir/ops/weirprom => ../../../ops/weirprom
 )
 
 require (
@@ -20,9 +20,10 @@ require (
 )
 
 require (
+	github.com/andybalholm/brotli v1.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/go-chi/chi/v5 v5.5.0 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	github.com/goccy/go-yaml v1.19.2 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
 	golang.org/x/sys v0.35.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect

@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"mime"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -9,7 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
+
+	"github.com/seed83679106/weir/_examples/playground/server"
 )
 
 // TestMeasure measures the processor time and memory of pages that play for the duration in
@@ -33,7 +40,7 @@ func TestMeasure(t *testing.T) {
 			if name == "lab" {
 				p = open(t, base+"/try.html#pattern=steady")
 			} else {
-				p = openStory(t, base)
+				p = openWhole(t, base)
 			}
 			if name != "lab" && name != "all" {
 				p.do(chromedp.ScrollIntoView(chromedp.CSS("#" + name + " .stage")))
@@ -104,4 +111,72 @@ func since(before map[int]time.Duration) (sum time.Duration) {
 		sum += d - before[pid]
 	}
 	return sum
+}
+
+// precompressed serves a directory that server.Precompress has changed, as web servers do that send
+// its smaller copies.
+func precompressed(dir string) http.Handler {
+	files := http.FileServer(http.Dir(dir))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Path
+		if strings.HasSuffix(name, "/") {
+			name += "index.html"
+		}
+		for _, encoding := range []struct{ name, ext string }{{"br", ".br"}, {"gzip", ".gz"}} {
+			if _, err := os.Stat(filepath.Join(dir, name+encoding.ext)); err == nil && r.Header.Get("Unacceptable") != encoding.name {
+				w.Header().Set("Content-Type", mime.TypeByExtension(filepath.Ext(name)))
+				w.Header().Set("Content-Encoding", encoding.name)
+				r.URL.Path = name + encoding.ext
+				break
+			}
+		}
+		files.ServeHTTP(w, r)
+	})
+}
+
+// TestUsable measures how long a phone waits: a screen of 390 by 844, a line of 1.6 Mbit/s with 150 ms
+// there and back, and a quarter of this processor. It needs MEASURE, because it compresses for minutes.
+//
+//	MEASURE=1s go test -C _examples/playground/e2e -run TestUsable -v
+func TestUsable(t *testing.T) {
+	if os.Getenv("MEASURE") == "" {
+		t.Skip("MEASURE is not set")
+	}
+	dir := t.TempDir()
+	files, err := compile()
+	if err == nil {
+		err = server.WriteStatic(dir, "", files)
+	}
+	if err == nil {
+		err = server.Precompress(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(precompressed(dir))
+	t.Cleanup(srv.Close)
+	patience += time.Minute
+	p := open(t, "")
+	if _, err := chromedp.Call(p.ctx, emulation.SetCPUThrottlingRate, emulation.SetCPUThrottlingRateParams{Rate: 4}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		chromedp.Call(p.ctx, emulation.SetCPUThrottlingRate, emulation.SetCPUThrottlingRateParams{Rate: 1})
+	})
+	line := network.Conditions{Latency: 150, DownloadThroughput: 1.6e6 / 8, UploadThroughput: 0.75e6 / 8}
+	if _, err := chromedp.Call(p.ctx, network.EmulateNetworkConditionsByRule, network.EmulateNetworkConditionsByRuleParams{MatchedNetworkConditions: []*network.Conditions{&line}}); err != nil {
+		t.Fatal(err)
+	}
+	p.do(chromedp.EmulateViewport(390, 844))
+	for range 3 {
+		p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(srv.URL+"/?"+strconv.FormatInt(time.Now().UnixNano(), 10)))
+		p.wait("globalThis.playground?.ready")
+		got := eval[map[string]float64](p, `(() => {
+			const of = (name) => performance.getEntriesByType("resource").find((e) => e.name.endsWith(name));
+			return { first: playground.first, weir: of("weir.bin").responseEnd, begun: of("weir.bin").requestStart, usable: playground.usable, ready: playground.ready,
+				bytes: performance.getEntriesByType("resource").concat(performance.getEntriesByType("navigation")).reduce((n, e) => n + e.transferSize, 0) };
+		})()`)
+		t.Logf("ms: the first picture moves at %.0f, weir.bin begins at %.0f and is there at %.0f, the reader can send requests at %.0f, all scenes are there at %.0f; %.0f kB",
+			got["first"], got["begun"], got["weir"], got["usable"], got["ready"], got["bytes"]/1e3)
+	}
 }

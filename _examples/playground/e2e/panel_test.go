@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"image"
+	"image/png"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -20,12 +23,11 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/admin"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
-	"github.com/seed83679106/weir/watch"
+	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 // hostile are what clients could send to break the page: markup, a script, an attribute, text that
@@ -47,12 +49,18 @@ type site struct {
 // clients of a rule whose limit is too low.
 func newSite(t *testing.T) *site {
 	t.Helper()
+	return newSiteOf(t, slices.Concat([]string{"alice", "bob", "a-customer-with-a-rather-long-name@example.com"}, hostile))
+}
+
+// newSiteOf returns a site that has refused requests of these users, and many of one more.
+func newSiteOf(t *testing.T, users []string) *site {
+	t.Helper()
 	store, live := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
 	traffic, top, bans := watch.NewTraffic(10_000), watch.NewTop(1000), watch.NewBans(1000)
 	api := weir.Rule{
 		Name: "api", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute).WithBurst(20), algorithms.AnchoredWindow(2000, time.Hour)},
 		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(1000, time.Minute), Duration: time.Minute},
-		ForKey:  live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", keys.ClientAddr()), weir.Denied()),
+		ForKey:  live.Of("api", nil), Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied()),
 	}
 	address := weir.Rule{Name: "address", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.GCRA(1, time.Minute)}, Enforce: weir.Percent(0)}
 	limiter, err := weir.New(store, weir.Options{Rules: []weir.Rule{api, address}, Logger: slog.New(slog.DiscardHandler), Observe: func(e weir.Event) {
@@ -70,7 +78,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	s := &site{limit: limiter.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))}
-	for i, user := range slices.Concat([]string{"alice", "bob", "a-customer-with-a-rather-long-name@example.com"}, hostile) {
+	for i, user := range users {
 		s.ask(user, fmt.Sprintf("2001:db8:%x::1", i), 25)
 	}
 	s.ask("mallory", "203.0.113.9", 400)
@@ -130,14 +138,45 @@ var views = []struct{ name, query string }{
 	{"mistake", "?rule=unknown&key=mallory"},
 }
 
+// TestPanelPicture writes the picture of the page of operators for README.md:
+//
+//	PANEL=$PWD/docs/figures/panel.png go test -C _examples/playground/e2e -run TestPanelPicture
+func TestPanelPicture(t *testing.T) {
+	t.Parallel()
+	file := os.Getenv("PANEL")
+	if file == "" {
+		t.Skip("PANEL is not set: it names the file to write")
+	}
+	s := newSiteOf(t, []string{"alice", "bob", "acme-key", "carol"})
+	p := open(t, "")
+	p.do(chromedp.EmulateViewport(960, 800), chromedp.Navigate(s.url))
+	shot, err := chromedp.Run(p.ctx, chromedp.Screenshot(chromedp.CSS("body")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := png.Decode(bytes.NewReader(shot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var top bytes.Buffer
+	if err := png.Encode(&top, whole.(interface {
+		SubImage(image.Rectangle) image.Image
+	}).SubImage(image.Rect(0, 0, 960, 590))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, top.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fill makes changes, so that lists of the page have rows.
 func (s *site) fill(t *testing.T) {
 	t.Helper()
 	for path, body := range map[string]string{
-		"ban?rule=api&key=trudy":         `{"seconds": 3600}`,
-		"ban?rule=api&key=192.0.2.0/24":  `{"seconds": 3600, "note": "<b>scrapers</b>"}`,
-		"override?rule=api&key=customer": `{"limits": [{"name": "1m", "quota": 500}], "seconds": 86400, "note": "ticket 7"}`,
-		"reset?rule=api&key=alice":       ``,
+		"ban?rule=api&key=trudy":            `{"seconds": 3600}`,
+		"ban?rule=api&network=192.0.2.0/24": `{"seconds": 3600, "note": "<b>scrapers</b>"}`,
+		"override?rule=api&key=customer":    `{"limits": [{"name": "1m", "quota": 500}], "seconds": 86400, "note": "ticket 7"}`,
+		"reset?rule=api&key=alice":          ``,
 	} {
 		resp, err := http.Post(s.url+path, "application/json", strings.NewReader(body))
 		if err != nil {
@@ -268,7 +307,7 @@ func TestPanelWithoutScripts(t *testing.T) {
 		}
 	}
 	p.do(chromedp.Navigate(s.url))
-	want(`"mallory" has 86 % of the refusals`)
+	want("One key causes 86 % of the refusals")
 	follow(`#offenders .acts a.danger`)
 	want("Every request of this key is refused under this rule")
 	follow(`.confirm button.danger`)
@@ -366,8 +405,8 @@ func TestPanelBookmark(t *testing.T) {
 	s := newSite(t)
 	p := open(t, "")
 	p.do(chromedp.Navigate(strings.Replace(s.url, "://", "://anna:0123456789abcdef@", 1)))
-	first := eval[string](p, `document.querySelector("#strip time").textContent`)
-	p.wait(fmt.Sprintf(`!document.querySelector("#stale").hidden || document.querySelector("#strip time").textContent !== %q`, first))
+	first := eval[string](p, `document.querySelector("#status time").textContent`)
+	p.wait(fmt.Sprintf(`!document.querySelector("#stale").hidden || document.querySelector("#status time").textContent !== %q`, first))
 	if stale := eval[string](p, `document.querySelector("#stale").textContent`); stale != "" {
 		t.Errorf("got %q of a process that answers", stale)
 	}

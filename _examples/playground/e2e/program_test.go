@@ -17,8 +17,8 @@ import (
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "playground")
-	build := exec.Command("go", "build", "-o", program, "./_examples/playground")
-	build.Dir = "../../.."
+	build := exec.Command("go", "build", "-o", program, "./playground")
+	build.Dir = "../.." // the module of the examples
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

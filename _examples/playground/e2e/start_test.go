@@ -3,8 +3,15 @@ package e2e
 import (
 	"bytes"
 	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
 	"image/png"
+	"io"
+	"maps"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -82,7 +89,7 @@ func TestStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := openStory(t, serveStatic(t))
+	p := openWhole(t, serveStatic(t))
 	t.Run("recorded", func(t *testing.T) { checkRecorded(t, p) })
 	all, text := eval[map[string]string](p, starts), string(page)
 	for name, want := range all {
@@ -112,16 +119,50 @@ func TestStart(t *testing.T) {
 		if err := os.WriteFile(ogFile, view, 0o644); err != nil {
 			t.Fatal(err)
 		}
+		for _, id := range sections(text) {
+			eval[any](p, fmt.Sprintf(`(document.getElementById(%q).scrollIntoView({ behavior: "instant" }), new Promise((next) => setTimeout(next, 500)))`, id))
+			view, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+			if err == nil {
+				view, err = smaller(view)
+			}
+			if err == nil {
+				err = os.WriteFile("../server/page/og/"+id+".png", view, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 	} else if text != string(page) {
 		t.Error("index.html is not current: run go test -run TestStart -update, and look at the change")
 	}
-	og, err := os.ReadFile(ogFile)
+}
+
+// sections returns the ids of the scenes in index.html.
+func sections(index string) (ids []string) {
+	for _, m := range regexp.MustCompile(`<section id="([a-z]+)"`).FindAllStringSubmatch(index, -1) {
+		ids = append(ids, m[1])
+	}
+	return ids
+}
+
+// smaller returns a picture with its 256 most frequent colors.
+func smaller(data []byte) ([]byte, error) {
+	picture, err := png.Decode(bytes.NewReader(data))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	if size, err := png.DecodeConfig(bytes.NewReader(og)); err != nil || size.Width != 1200 || size.Height != 630 {
-		t.Errorf("og.png: %v by %v, %v; want 1200 by 630", size.Width, size.Height, err)
+	box, count := picture.Bounds(), map[color.Color]int{}
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			count[picture.At(x, y)]++
+		}
 	}
+	colors := slices.SortedFunc(maps.Keys(count), func(a, b color.Color) int { return count[b] - count[a] })
+	few := image.NewPaletted(box, colors[:min(256, len(colors))])
+	draw.Draw(few, box, picture, box.Min, draw.Src)
+	var packed bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&packed, few)
+	return packed.Bytes(), err
 }
 
 // checkRecorded compares recorded.js with what the library decides about the traffic of the first
@@ -223,15 +264,71 @@ func TestMinutes(t *testing.T) {
 	}
 }
 
-// TestURL writes the page for a URL. The picture for links to it must have an absolute URL.
-func TestURL(t *testing.T) {
+// TestScenePages reads the page of each scene, as sites do that show a preview of a link. Each has a
+// title of its own and a picture, which the directory of a static site has, too. There, the picture
+// has an absolute URL.
+func TestScenePages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := server.WriteStatic(dir, "https://example.com/limits/", nil); err != nil {
+	const url = "https://example.com/limits"
+	if err := server.WriteStatic(dir, url+"/", nil); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "index.html"))
-	if want := `<meta property="og:image" content="https://example.com/limits/og.png">`; err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("%v: there is no %s", err, want)
+	index, err := os.ReadFile(indexFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, titles := serve(t), map[string]string{}
+	meta := func(page, name string) string {
+		m := regexp.MustCompile(`<meta (?:property|name)="` + name + `" content="(.*?)">`).FindStringSubmatch(page)
+		if m == nil {
+			return ""
+		}
+		return m[1]
+	}
+	ids := sections(string(index))
+	if len(ids) < 16 {
+		t.Fatalf("there are %d scenes", len(ids))
+	}
+	for _, id := range append([]string{"index"}, ids...) {
+		name := id + ".html"
+		written, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		title, about, picture := meta(string(written), "og:title"), meta(string(written), "og:description"), meta(string(written), "og:image")
+		if title == "" || len(about) < 40 || strings.ContainsAny(title+about, "<>") || strings.Contains(about, "()") || titles[title] != "" {
+			t.Errorf("%s: the title is %q (also of %q), and the description %q", name, title, titles[title], about)
+		}
+		titles[title] = name
+		file, ok := strings.CutPrefix(picture, url+"/")
+		og, err := os.Open(filepath.Join(dir, filepath.FromSlash(file)))
+		if err != nil || !ok {
+			t.Errorf("%s: the picture is %s: %v", name, picture, err)
+			continue
+		}
+		size, err := png.DecodeConfig(og)
+		og.Close()
+		if err != nil || size.Width != 1200 || size.Height != 630 {
+			t.Errorf("%s: %v by %v, %v; want 1200 by 630", file, size.Width, size.Height, err)
+		}
+		if id == "index" {
+			continue
+		}
+		if !strings.Contains(string(index), `<h2 id="`+id+`-title">`) || !strings.Contains(string(written), `url=./#`+id+`"`) {
+			t.Errorf("%s does not lead to a scene", name)
+		}
+		for _, path := range []string{name, file} { // of the program, too
+			resp, err := http.Get(base + "/" + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != 200 || path == name && meta(string(body), "og:title") != title {
+				t.Errorf("GET /%s: status %d", path, resp.StatusCode)
+			}
+		}
 	}
 }

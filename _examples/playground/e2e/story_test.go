@@ -139,6 +139,14 @@ func decision(d quota.Decision) scene.Decision {
 	return scene.Decision{Allowed: d.Allowed, Remaining: d.Remaining, RetryAfter: retry, NextAfter: d.NextAfter.Microseconds(), ResetAfter: d.ResetAfter.Microseconds()}
 }
 
+// openWhole is openStory with the last scenes, which need more of the library.
+func openWhole(t *testing.T, base string) *page {
+	t.Helper()
+	p := openStory(t, base)
+	eval[any](p, "playground.rest()")
+	return p
+}
+
 // openStory opens the story with its scenes paused.
 func openStory(t *testing.T, base string) *page {
 	t.Helper()
@@ -432,7 +440,7 @@ func tap(p *page, x, y float64, to ...float64) {
 // then three times the limit passes.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
-	p := openStory(t, serveStatic(t))
+	p := openWhole(t, serveStatic(t))
 	for count, passed := range map[string]int{"hybrid": 10, "shared": 10, "apart": 30} {
 		r := eval[struct {
 			Sent, Passed, Asked, Lines int
@@ -460,7 +468,7 @@ func TestReplicas(t *testing.T) {
 // gain more than 20 elements.
 func TestStoryStays(t *testing.T) {
 	t.Parallel()
-	p := openStory(t, serveStatic(t))
+	p := openWhole(t, serveStatic(t))
 	grow := func() { // ten minutes of every scene
 		eval[any](p, `{ const { chat, replicas } = playground.scenes;
 			chat.until(chat.now + 600e6);
@@ -486,7 +494,7 @@ func TestStoryStays(t *testing.T) {
 // at least 24 px wide and high, and colours must have enough contrast, light and dark.
 func TestStoryFits(t *testing.T) {
 	t.Parallel()
-	p := openStory(t, serveStatic(t))
+	p := openWhole(t, serveStatic(t))
 	for _, width := range []int64{305, 320, 390, 640, 768, 1280, 1920} {
 		p.do(chromedp.EmulateViewport(width, 800))
 		p.wait("Object.values(playground.scenes).every((s) => !s.width || s.width === s.picture.clientWidth)")
@@ -591,7 +599,7 @@ func luminance(t *testing.T, color string) float64 {
 // TestStoryNames checks the names that a screen reader reads out.
 func TestStoryNames(t *testing.T) {
 	t.Parallel()
-	p := openStory(t, serveStatic(t))
+	p := openWhole(t, serveStatic(t))
 	names := p.names()
 	for _, name := range []string{
 		"heading Rate limiting, in pictures that you can change", "button Send", "textbox Your message", "checkbox limit on", "slider Time of the scene: a sliding log", "slider Limit: requests in a window",
@@ -610,7 +618,7 @@ func TestStoryNames(t *testing.T) {
 // and the focus must be visible.
 func TestStoryKeys(t *testing.T) {
 	t.Parallel()
-	p := openStory(t, serveStatic(t))
+	p := openWhole(t, serveStatic(t))
 	seen := map[string]bool{}
 	for range 320 {
 		p.do(chromedp.KeyEvent("\t"))

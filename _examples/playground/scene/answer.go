@@ -1,3 +1,5 @@
+//go:build !story
+
 package scene
 
 import (

@@ -2,7 +2,6 @@ package scene
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +77,7 @@ func (c code) site() string {
 	note := ""
 	switch {
 	case !c.byAddress():
-		key, handler = "keys.ByContext(clientKey{})", "authenticate("+handler+")"
+		key, handler = "weir.ByContext(clientKey{})", "authenticate("+handler+")"
 	case c.Proxy:
 		key = "weir.ByIP(proxies)"
 		note = "\tproxies := netip.MustParsePrefix(\"10.0.0.0/8\") // the network of your proxies, without any client\n"
@@ -194,7 +193,7 @@ func (c code) yaml() string {
 
 // packages are those that code may import, in the order of imports; an empty path is an empty line.
 var packages = []string{"context", "fmt", "log", "net/http", "net/http/httptest", "net/netip", "syscall", "testing", "testing/synctest", "time", "",
-	"github.com/redis/go-redis/v9", "", weirPath, weirPath + "/algorithms", weirPath + "/keys", weirPath + "/memstore", weirPath + "/quota", weirPath + "/redisstore", weirPath + "/stack"}
+	"github.com/redis/go-redis/v9", "", weirPath, weirPath + "/algorithms", weirPath + "/memstore", weirPath + "/quota", weirPath + "/redisstore", weirPath + "/redisstore/stack"}
 
 const weirPath = "github.com/seed83679106/weir"
 
@@ -206,10 +205,26 @@ func file(declarations string) string {
 		switch name = strings.TrimSuffix(name, "/v9"); {
 		case path == "":
 			gap = "\n"
-		case regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(declarations):
+		case uses(declarations, name):
 			imports += gap + "\t\"" + path + "\"\n"
 			gap = ""
 		}
 	}
 	return "package main\n\nimport (\n" + strings.TrimPrefix(imports, "\n") + ")\n\n" + declarations
 }
+
+// uses reports whether code names something of a package.
+func uses(code, pkg string) bool {
+	for rest, found := code, true; ; {
+		var before string
+		if before, rest, found = strings.Cut(rest, pkg+"."); !found {
+			return false
+		}
+		wordBefore := before != "" && (before[len(before)-1] == '_' || isLetter(before[len(before)-1]))
+		if !wordBefore && rest != "" && 'A' <= rest[0] && rest[0] <= 'Z' {
+			return true
+		}
+	}
+}
+
+func isLetter(c byte) bool { return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' }

@@ -13,7 +13,8 @@ import (
 	"testing"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/config"
+	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/ops/config"
 )
 
 // codes returns the code for every deployment under some algorithms, and for one deployment under all.
@@ -47,9 +48,7 @@ func codes(t *testing.T) (all []code) {
 // reads the file of rules. So that one call of the go command does this, the programs become packages
 // of one test.
 func TestCode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles 50 packages")
-	}
+	rounds.Slow(t, "compiles 50 packages")
 	dir, files := t.TempDir(), map[string]string{}
 	here, err := os.Getwd()
 	if err != nil {
@@ -106,7 +105,7 @@ func TestCode(t *testing.T) {
 // TestFlags: the flags in files of rules are flags of weir serve. Files that need more than weir serve,
 // a key of a program or a MaxWait, do not name it.
 func TestFlags(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/flags.md")
+	page, err := os.ReadFile("../../../cmd/weir/FLAGS.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
+	"strconv"
 
 	"github.com/seed83679106/weir/quota"
 )
@@ -53,8 +55,8 @@ func Compare(trial []byte) []byte {
 	if err := json.Unmarshal(trial, &t); err != nil {
 		return reply(Reply{Error: err.Error()})
 	}
-	link := fmt.Sprintf("quota=%d&period=%d&burst=%d", t.Quota, t.Period, t.Burst)
-	set, err := parseLink(link)
+	number := func(n int64) []string { return []string{strconv.FormatInt(n, 10)} }
+	set, err := parse(url.Values{"quota": number(t.Quota), "period": number(t.Period), "burst": number(t.Burst)})
 	if err == nil && len(t.Times) > maxTimes {
 		err = fmt.Errorf("%d requests are more than %d", len(t.Times), maxTimes)
 	}

@@ -14,11 +14,11 @@ import (
 // A Question is one transaction. The page keeps the states itself, so that it can go back
 // to earlier ones. Durations are in µs, and instants in µs since 1970.
 type Question struct {
-	Now     int64         `json:"now"`
-	Within  int64         `json:"within"`
-	Most    int64         `json:"most"` // if above 0, the charges are spent as often as they fit, up to Most times
-	Charges []Charge      `json:"charges"`
-	States  []quota.State `json:"states"` // one for each charge
+	Now     int64
+	Within  int64
+	Most    int64 // if above 0, the charges are spent as often as they fit, up to Most times
+	Charges []Charge
+	States  []quota.State // one for each charge, or none if the keys are new
 }
 
 // A Charge is a quota.Charge under one of the algorithms, or "in-flight". Period is in µs. The
@@ -71,12 +71,8 @@ func (c *Charge) charge() (quota.Charge, error) {
 	return charge, nil
 }
 
-// Decide answers a Question in JSON with a Reply in JSON.
-func Decide(question []byte) []byte {
-	var q Question
-	if err := json.Unmarshal(question, &q); err != nil {
-		return reply(Reply{Error: err.Error()})
-	}
+// Decide answers a Question.
+func Decide(q *Question) Reply {
 	t := quota.Transaction{Within: time.Duration(q.Within) * time.Microsecond, Most: q.Most}
 	if q.Most > 0 {
 		t.Mode = quota.ModeAtMost
@@ -84,19 +80,19 @@ func Decide(question []byte) []byte {
 	for i := range q.Charges {
 		c, err := q.Charges[i].charge()
 		if err != nil {
-			return reply(Reply{Error: err.Error()})
+			return Reply{Error: err.Error()}
 		}
 		t.Charges = append(t.Charges, c)
 	}
 	if err := t.Validate(); err != nil {
-		return reply(Reply{Error: err.Error()})
+		return Reply{Error: err.Error()}
 	}
-	q.States = append(q.States, make([]quota.State, len(t.Charges))...)[:len(t.Charges)]
-	t.Decide(q.Now, q.States)
+	states := append(q.States, make([]quota.State, len(t.Charges))...)[:len(t.Charges)]
+	t.Decide(q.Now, states)
 	if q.Most == 0 && t.Allowed() {
 		t.Granted = 1
 	}
-	return reply(Reply{Allowed: t.Allowed(), Granted: t.Granted, Wait: t.Wait.Microseconds(), Decisions: decisions(&t), States: q.States})
+	return Reply{Allowed: t.Allowed(), Granted: t.Granted, Wait: t.Wait.Microseconds(), Decisions: decisions(&t), States: states}
 }
 
 func decisions(t *quota.Transaction) (all []Decision) {

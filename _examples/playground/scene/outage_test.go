@@ -1,9 +1,15 @@
 package scene
 
 import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/memstore"
 )
 
 // TestOutage sends 30 requests to three replicas while the store works and while it is down.
@@ -35,6 +41,35 @@ func TestOutage(t *testing.T) {
 			o.Stop(false)
 			if got := passed(); got < 10 || got > 20 {
 				t.Errorf("%s: with the store again %d passed, want 10", policy, got)
+			}
+		})
+	}
+}
+
+// TestOutageAsLimiter: an Outage answers as Limiters in front of the same stores do, before, in and
+// after an outage.
+func TestOutageAsLimiter(t *testing.T) {
+	for policy, onError := range map[string]func(*http.Request, error) error{"open": nil, "closed": weir.FailClosed, "memory": nil} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 3
+			o, shared, limiters := NewOutage(n, policy), &stoppable{Store: memstore.New(memstore.Options{})}, []http.Handler(nil)
+			for range n {
+				l, err := weir.New(replica(shared, n, policy), weir.Options{OnError: onError, Logger: slog.New(slog.DiscardHandler),
+					Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{outageLimit}}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				limiters = append(limiters, l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+			}
+			for i := range 120 {
+				shared.down = 40 <= i && i < 80
+				o.Stop(shared.down)
+				before, w := shared.n, httptest.NewRecorder()
+				limiters[i%n].ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				if status, asked := o.Request(i % n); status != w.Code || asked != (shared.n > before) {
+					t.Errorf("%s, request %d: got %d, %v; a Limiter answers %d, %v", policy, i, status, asked, w.Code, shared.n > before)
+				}
+				time.Sleep(200 * time.Millisecond)
 			}
 		})
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/quota"
 )
 
 // settings are what a link to a scene contains.
@@ -40,8 +40,8 @@ const (
 // A kind describes an algorithm, and how Go code and files of rules name it.
 type kind struct {
 	name, title, about string
-	limit              func(quota int64, period time.Duration) weir.Limit // for algorithms without a burst
-	bucket             func(burst, quota int64, period time.Duration) weir.Limit
+	limit              func(n int64, period time.Duration) quota.Limit // for algorithms without a burst
+	bucket             func(burst, n int64, period time.Duration) quota.Limit
 	queue              bool // requests may wait even if the setting Wait is 0
 	extra              bool // shown only in scenes that name it
 }
@@ -57,8 +57,8 @@ var kinds = []kind{
 	{name: "calendar", title: "Calendar", about: "counts in days; a new one begins at midnight UTC", limit: calendar, extra: true},
 }
 
-func calendar(quota int64, _ time.Duration) weir.Limit {
-	return algorithms.Calendar(quota, algorithms.Day, nil)
+func calendar(n int64, _ time.Duration) quota.Limit {
+	return algorithms.Calendar(n, algorithms.Day, nil)
 }
 
 // within returns how long a request may wait.
@@ -69,9 +69,9 @@ func (k *kind) within(set *settings) time.Duration {
 	return time.Duration(set.Wait) * time.Second
 }
 
-func gcra(burst, quota int64, period time.Duration) weir.Limit {
-	l := algorithms.GCRA(quota, period)
-	if burst != quota {
+func gcra(burst, n int64, period time.Duration) quota.Limit {
+	l := algorithms.GCRA(n, period)
+	if burst != n {
 		l = l.WithBurst(burst)
 	}
 	return l
@@ -85,7 +85,7 @@ func kindOf(algorithm string) *kind {
 	return &kinds[i]
 }
 
-func (k *kind) limitOf(set *settings) weir.Limit {
+func (k *kind) limitOf(set *settings) quota.Limit {
 	period := time.Duration(set.Period) * time.Second
 	if k.bucket == nil {
 		return k.limit(set.Quota, period)

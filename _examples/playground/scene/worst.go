@@ -9,7 +9,7 @@ import (
 )
 
 // worst returns the most requests that a limit lets through within a period, wherever it begins and
-// whenever requests come. In a leaky bucket, requests wait. The reasons are in docs/algorithms.md.
+// whenever requests come. In a leaky bucket, requests wait. The reasons are in docs/guide.md.
 func (k *kind) worst(l quota.Limit) int64 {
 	p := l.Period.Microseconds()
 	switch {
@@ -32,7 +32,7 @@ func (k *kind) worst(l quota.Limit) int64 {
 	}
 }
 
-// bytes returns what the state of a client takes in a memstore at most, as docs/memory.md measures it.
+// bytes returns what the state of a client takes in a memstore at most, as docs/redis.md measures it.
 func (k *kind) bytes(l quota.Limit) int64 {
 	if k.name == "sliding-log" {
 		return 120 + 32*l.Quota

@@ -40,7 +40,16 @@ func New(ctx context.Context, rdb redis.UniversalClient, compile func() (map[str
 	s := &scenes{ctx: ctx, redis: rdb, open: map[string]*scene.Scene{}}
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(Page()))
+	pages, err := scenePages()
+	if err != nil {
+		panic(err) // index.html is embedded
+	}
+	for name, page := range pages {
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) { w.Write(page) })
+	}
 	mux.Handle("GET /weir.bin", compiled(compile))
+	mux.Handle("GET /more.bin", compiled(compile))
+	mux.Handle("GET /lab.bin", compiled(compile))
 	mux.Handle("GET /wasm_exec.js", compiled(compile))
 	mux.HandleFunc("GET /scenes", s.stream)
 	mux.HandleFunc("POST /scenes/{id}", s.command)

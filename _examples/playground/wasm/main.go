@@ -1,65 +1,25 @@
 //go:build js && wasm
 
 // Wasm runs the library in a browser. It gives the page a global object named weir, which
-// has the functions that main lists.
+// has the functions that this package lists. With the tag first it has only what most scenes of the
+// story need, and is the smallest, because a reader waits for it: neither encoding/json nor memstore
+// is in it. With the tag story it has all that the story needs, and without tags net/http, too.
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"net/url"
 	"syscall/js"
 
 	"github.com/seed83679106/weir/_examples/playground/scene"
+	"github.com/seed83679106/weir/quota"
 )
 
-var (
-	replicas *scene.Replicas
-	outage   *scene.Outage
-	open     *scene.Scene
-	replay   *scene.AccessLog
-)
+// functions are the functions of the object, by name.
+var functions = map[string]func(args []js.Value) any{
+	"decide": func(args []js.Value) any { return answer(scene.Decide(question(args[0]))) },
+	"key":    func(args []js.Value) any { return scene.Key(args[0].String(), args[1].String(), args[2].String()) },
+}
 
 func main() {
-	functions := map[string]func(args []js.Value) any{
-		"decide":  func(args []js.Value) any { return string(scene.Decide([]byte(args[0].String()))) },
-		"compare": func(args []js.Value) any { return string(scene.Compare([]byte(args[0].String()))) },
-		"key":     func(args []js.Value) any { return scene.Key(args[0].String(), args[1].String(), args[2].String()) },
-		"fail": func(args []js.Value) any {
-			outage = scene.NewOutage(args[0].Int(), args[1].String())
-			return nil
-		},
-		"stop": func(args []js.Value) any {
-			outage.Stop(args[0].Bool())
-			return nil
-		},
-		"request": func(args []js.Value) any {
-			status, asked := outage.Request(args[0].Int())
-			return []any{status, asked}
-		},
-		"share": func(args []js.Value) any {
-			replicas = scene.NewReplicas(args[0].Int(), args[1].String())
-			return nil
-		},
-		"take":   func(args []js.Value) any { return string(replicas.Take(args[0].Int(), []byte(args[1].String()))) },
-		"open":   func(args []js.Value) any { return mistake(openScene(args[0].String())) },
-		"do":     func(args []js.Value) any { return mistake(do(args[0].String())) },
-		"events": func([]js.Value) any { return text(open.Events()) },
-		"log": func(args []js.Value) any {
-			data := make([]byte, args[2].Length())
-			js.CopyBytesToGo(data, args[2])
-			replay = scene.NewAccessLog(args[0].String(), args[1].String(), data, args[3].Bool())
-			return nil
-		},
-		"logStep": func(args []js.Value) any {
-			lines, more := replay.Step(args[0].Int())
-			return []any{lines, more}
-		},
-		"logReport": func([]js.Value) any { return string(replay.Report()) },
-		"answers": func(args []js.Value) any {
-			return text(open.Answers(args[0].String()))
-		},
-	}
 	weir := js.Global().Get("Object").New()
 	for name, f := range functions {
 		weir.Set(name, js.FuncOf(func(_ js.Value, args []js.Value) any { return f(args) }))
@@ -68,38 +28,52 @@ func main() {
 	select {} // the program must not end while the page calls its functions
 }
 
-func openScene(query string) error {
-	link, err := url.ParseQuery(query)
-	if err != nil {
-		return err
+// question returns the Question in an object {now, within, most, charges, states} of the page.
+func question(v js.Value) *scene.Question {
+	q := &scene.Question{Now: number(v, "now"), Within: number(v, "within"), Most: number(v, "most")}
+	charges, states := v.Get("charges"), v.Get("states")
+	for i := range charges.Length() {
+		c := charges.Index(i)
+		q.Charges = append(q.Charges, scene.Charge{
+			Algorithm: c.Get("algorithm").String(), Quota: number(c, "quota"), Period: number(c, "period"), Burst: number(c, "burst"),
+			Zone: c.Get("zone").Float(), Key: c.Get("key").String(), Cost: number(c, "cost"),
+		})
 	}
-	s, err := scene.New(context.Background(), "page", link, nil)
-	if err == nil {
-		open = s
+	for i := range states.Length() {
+		q.States = append(q.States, state(states.Index(i)))
 	}
-	return err
+	return q
 }
 
-func do(form string) error {
-	values, err := url.ParseQuery(form)
-	if err != nil {
-		return err
+// number returns a field that is a whole number.
+func number(v js.Value, name string) int64 { return int64(v.Get(name).Float()) }
+
+// state returns the State in a list that numbers has made.
+func state(list js.Value) quota.State {
+	at := func(i int) int64 { return int64(list.Index(i).Float()) }
+	s := quota.State{At: at(0), A: at(1), B: at(2), C: at(3)}
+	for i := 4; i < list.Length(); i += 2 {
+		s.Log = append(s.Log, quota.LogEntry{At: at(i), Sum: at(i + 1)})
 	}
-	return open.Do(values)
+	return s
 }
 
-// mistake returns the text of err, or an empty string if err is nil.
-func mistake(err error) any {
-	if err == nil {
-		return ""
+// numbers returns a State as a list for the page, which keeps it and gives it to the next question.
+func numbers(s quota.State) any {
+	list := []any{s.At, s.A, s.B, s.C}
+	for _, e := range s.Log {
+		list = append(list, e.At, e.Sum)
 	}
-	return err.Error()
+	return list
 }
 
-func text(v any) string {
-	data, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // impossible: these are structs of numbers and strings
+func answer(r scene.Reply) any {
+	decisions, states := []any{}, []any{}
+	for _, d := range r.Decisions {
+		decisions = append(decisions, map[string]any{"allowed": d.Allowed, "remaining": d.Remaining, "retryAfter": d.RetryAfter, "nextAfter": d.NextAfter, "resetAfter": d.ResetAfter})
 	}
-	return string(data)
+	for _, s := range r.States {
+		states = append(states, numbers(s))
+	}
+	return map[string]any{"error": r.Error, "allowed": r.Allowed, "wait": r.Wait, "granted": r.Granted, "decisions": decisions, "states": states}
 }

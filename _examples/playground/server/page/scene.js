@@ -2,7 +2,7 @@
 // scene that uses Redis runs in the server, which sends its events in a stream.
 
 import { problem } from "./dom.js";
-import { library, served } from "./library.js";
+import { lab, served } from "./library.js";
 
 export const scene = {
   now: undefined,    // the latest announcement of the settings
@@ -19,7 +19,7 @@ let link;             // the link with which the scene was opened
 // listen sets the handlers of events, and opens the scene of a link.
 export async function listen(query, handlers) {
   on = handlers;
-  await library();
+  await lab();
   dispatchEvent(new Event("library")); // start.js hears it
   connect(query);
 }
@@ -30,7 +30,7 @@ export function connect(query) {
   link = query;
   const wanted = new URLSearchParams(query);
   if (wanted.get("store") === "redis" && !served) {
-    problem("This page has no server, and so no Redis. The counts are in memory. With go run ./_examples/playground there is a Redis.");
+    problem("This page has no server, and so no Redis. The counts are in memory. With go run -C _examples ./playground there is a Redis.");
     wanted.delete("store");
   }
   (wanted.get("store") === "redis" ? stream : local)(wanted);
@@ -51,13 +51,13 @@ export function command(what, params) {
 // answers returns the HTTP responses that an algorithm gives to the latest request, one in each
 // dialect.
 export async function answers(algorithm) {
-  if (!scene.now.settings.redis) return JSON.parse((await library()).answers(algorithm));
+  if (!scene.now.settings.redis) return JSON.parse((await lab()).answers(algorithm));
   const response = await fetch(`scenes/${scene.now.id}/answers/${algorithm}`);
   return response.ok ? response.json() : [];
 }
 
 async function local(query) {
-  const weir = await library();
+  const weir = await lab();
   const mistake = weir.open(query.toString());
   if (mistake) {
     refused(`This link is not a scene. ${mistake}.`);

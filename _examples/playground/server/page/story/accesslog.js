@@ -2,12 +2,14 @@
 
 import { make } from "../dom.js";
 import { write, say } from "./prose.js";
-import { weir } from "./world.js";
+import { lab } from "../library.js";
 
 const most = 32 << 20; // bytes
 const pause = () => new Promise((next) => setTimeout(next)); // meanwhile the browser paints
 
 export class AccessLog {
+  ready = false; // for tests: the program that reads logs is there
+
   // limit is a function that returns the algorithm, its title and the limit as a query, or nothing if
   // the fields of the ending are wrong.
   constructor(limit) {
@@ -16,6 +18,7 @@ export class AccessLog {
     this.runs = 0;
     const area = this.root.querySelector("textarea"), file = this.root.querySelector("[type=file]");
     this.root.addEventListener("submit", (e) => e.preventDefault());
+    this.root.closest("details").addEventListener("toggle", () => lab().then(() => { this.ready = true; }, () => {})); // replay says why
     this.root.querySelector(".replay").onclick = () => this.replay(new Blob([area.value]));
     file.onchange = () => file.files[0] && this.replay(file.files[0]);
   }
@@ -37,6 +40,14 @@ export class AccessLog {
     }
     if (run !== this.runs) return;
     if (cut && !(data[0] === 0x1f && data[1] === 0x8b)) data = data.subarray(0, data.lastIndexOf(10) + 1); // without the part of a line
+    this.say("The part of the library that reads logs is being loaded.");
+    let weir;
+    try {
+      weir = await lab();
+    } catch (e) {
+      return this.say(`The part of the library that reads logs could not be loaded. ${e.message}`);
+    }
+    if (run !== this.runs) return;
     weir.log(limit.algorithm, limit.query, data, cut);
     for (let more = true, lines; more;) {
       [lines, more] = weir.logStep(1000);

@@ -1,8 +1,10 @@
 // The form of the ending: what it asks the library, and as a link.
 
+import { shared } from "./link.js";
+
 const presets = {
   github: { quota: 5000, periods: 1, unit: "h", back: "hourly", whose: "key" },
-  stripe: { quota: 100, periods: 1, unit: "s", burst: 200, whose: "key" },
+  stripe: { quota: 100, periods: 1, unit: "s", whose: "key" },
   openai: { quota: 10000, periods: 1, unit: "d", back: "daily", whose: "key" },
   login: { quota: 5, periods: 15, unit: "min", exact: "yes", whose: "ip" },
 };
@@ -30,12 +32,8 @@ export function asked(form, traffic) {
   return { trial: { ...a, traffic: a.traffic, quota, period, burst: Number(a.burst), exact: a.exact === "yes", proxy: a.proxy === "yes", several: a.servers === "several", times, each: Math.max(1, Math.round(quota / 10)), name: `${a.periods} ${a.unit}` } };
 }
 
-// link returns a link to the ending with the answers of its form, and shows it in the address of the
-// page.
-export function link(form) {
-  history.replaceState(null, "", `#which?${new URLSearchParams(/** @type {any} */ (new FormData(form)))}`);
-  return location.href;
-}
+// link returns a link to the ending with the answers of its form.
+export const link = (form) => shared("which", new URLSearchParams(/** @type {any} */ (new FormData(form))));
 
 // restore takes answers from the address of the page. Answers that the form does not allow are left
 // out.

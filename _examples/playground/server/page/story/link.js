@@ -1,8 +1,15 @@
-// Links to a scene as the reader has set it, such as #edge?quota=6&at=13&requests=8.8,8.9.
+// Links to a scene as the reader has set it, such as edge.html?quota=6&at=13&requests=8.8,8.9, a page that
+// has the title and a picture of the scene and goes on to #edge?quota=6&at=13&requests=8.8,8.9.
 
 const round = (t, tape) => +(t / tape.unit).toFixed(2);
 
-// link returns a link to a tape, and shows it in the address of the page.
+// shared returns a link to a scene, and shows where it leads to in the address of the page.
+export function shared(id, query) {
+  history.replaceState(null, "", `#${id}?${query}`);
+  return new URL(`${id}.html?${query}`, location.href).href;
+}
+
+// link returns a link to a tape.
 export function link(tape) {
   const query = new URLSearchParams();
   for (const input of tape.root.querySelectorAll("[data-number]")) query.set(input.dataset.number, tape.value(input.dataset.number));
@@ -10,8 +17,7 @@ export function link(tape) {
   if (choice && tape.choice !== choice.options[0].value) query.set(choice.dataset.choice, tape.choice);
   query.set("at", String(round(tape.now, tape)));
   if (tape.requests.some((r) => r.mine) || tape.trying) query.set("requests", tape.requests.filter((r) => r.cost > 0).map((r) => round(r.t, tape)).join(","));
-  history.replaceState(null, "", `#${tape.scene.id}?${query.toString().replaceAll("%2C", ",")}`);
-  return location.href;
+  return shared(tape.scene.id, query.toString().replaceAll("%2C", ","));
 }
 
 // linked returns what the address of the page says about a scene, or undefined. Numbers that the

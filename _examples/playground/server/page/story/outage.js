@@ -4,11 +4,10 @@
 import { say, write } from "./prose.js";
 import { names, period, Site } from "./site.js";
 import { plural } from "./svg.js";
-import { weir } from "./world.js";
 
 export class Outage extends Site {
-  constructor() {
-    super("outage", "Three replicas, and a Redis that can be stopped", "Redis");
+  constructor(weir) {
+    super("outage", "Three replicas, and a Redis that can be stopped", "Redis", weir);
     this.on(this.find("button.down"), "click", () => this.set(!this.down));
   }
 
@@ -19,7 +18,7 @@ export class Outage extends Site {
   }
 
   reset() {
-    weir.fail(names.length, this.choice);
+    this.weir.fail(names.length, this.choice);
     this.set(false, -period);
     this.begin(15);
   }
@@ -28,7 +27,7 @@ export class Outage extends Site {
   set(down, since = performance.now()) {
     Object.assign(this, { down, since });
     for (const call of this.calls ?? []) call.old = true;
-    weir.stop(down);
+    this.weir.stop(down);
     if (down) (this.tried ??= new Set()).add(this.choice);
     this.write(this.find("button.down"), down ? "Start Redis" : "Stop Redis");
     this.find("button.down").setAttribute("aria-pressed", down);
@@ -36,7 +35,7 @@ export class Outage extends Site {
     this.draw();
   }
 
-  ask(i) { return weir.request(i); }
+  ask(i) { return this.weir.request(i); }
 
   answer(i, calls) {
     const got = Object.entries(Object.groupBy(calls, (c) => String(c.status)));

@@ -3,24 +3,23 @@
 
 import { names, Site } from "./site.js";
 import { plural, span } from "./svg.js";
-import { weir } from "./world.js";
 
 const charge = JSON.stringify({ algorithm: "sliding-log", quota: 10, period: 10e6, burst: 10, key: "visitor", cost: 1 });
 
 export class Replicas extends Site {
-  constructor() {
-    super("replicas", "Three replicas and the store that they share", "Redis");
+  constructor(weir) {
+    super("replicas", "Three replicas and the store that they share", "Redis", weir);
   }
 
   get apart() { return this.choice === "apart"; }
 
   reset() {
-    weir.share(names.length, this.choice);
+    this.weir.share(names.length, this.choice);
     this.begin(18);
   }
 
   ask(i) {
-    const { allowed, asked, retryAfter } = JSON.parse(weir.take(i, charge));
+    const { allowed, asked, retryAfter } = JSON.parse(this.weir.take(i, charge));
     return [allowed ? 200 : 429, asked, retryAfter];
   }
 

@@ -11,13 +11,15 @@ export const period = 10e3; // of the limit, in ms
 
 // A call is a request: {i, at, status, asked, retryAfter, allowed}.
 export class Site extends Player {
-  picture; store; calls; sent; asked; turn; down; since; tried; // what the methods share
+  picture; store; weir; calls; sent; asked; turn; down; since; tried; // what the methods share
 
-  constructor(id, name, store) {
+  constructor(id, name, store, weir) {
     super(id, tasks[id]);
-    this.store = store;
+    Object.assign(this, { store, weir });
     this.picture = svg("svg", { class: "replicas", role: "img", "aria-label": name });
-    this.find(".stage .frame").replaceChildren(this.picture);
+    const frame = this.find(".stage .frame");
+    frame.classList.remove("still");
+    frame.replaceChildren(this.picture);
     for (const b of this.root.querySelectorAll("[data-replica]")) this.on(b, "click", () => {
       this.reply.textContent = this.send(Number(b.dataset.replica), 10);
       this.draw();

@@ -61,5 +61,5 @@
   offer(false);
   if (location.protocol === "file:") fail("Opened from a file, a browser does not run it. Serve the directory, for example with python3 -m http.server.");
   else if (!("noModule" in HTMLScriptElement.prototype)) fail("This browser is too old for it.");
-  else if (said.id === "loading") say("The library, 2 MB, is being loaded. Until it is there, the first picture shows what it decided when this page was made, and the others stand still.");
+  else if (said.id === "loading") say("The library, about 1 MB, is being loaded. Until it is there, the first picture shows what it decided when this page was made, and the others stand still.");
 })();

@@ -8,6 +8,7 @@ import { first } from "./first.js";
 import { gcra } from "./gcra.js";
 import { load } from "./load.js";
 import { log } from "./log.js";
+import { later } from "./later.js";
 import { Outage } from "./outage.js";
 import { light } from "./prose.js";
 import { Replicas } from "./replicas.js";
@@ -20,7 +21,7 @@ import { weighted } from "./weighted.js";
 import { attacked, Which } from "./which.js";
 import { whose } from "./whose.js";
 import { windows } from "./windows.js";
-import { epoch, ready } from "./world.js";
+import { epoch } from "./world.js";
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const scenes = {};
@@ -55,13 +56,12 @@ const loaded = (why) => dispatchEvent(new CustomEvent("library", { detail: why }
 const pause = () => new Promise((next) => setTimeout(next)); // meanwhile the browser paints
 
 async function tell() {
-  const { gate, at } = await first;
+  const { gate, at, live } = await first;
   gate.begun = gate.playing;
   show("gate", gate);
-  await ready();
+  const usable = await live;
   loaded();
   document.getElementById("loading").remove();
-  gate.live();
   for (const scene of [edge, log, weighted, bucket, gcra, waiting, windows, whose, several, flights, retry, load]) {
     await pause();
     show(scene.id, new Tape(scene));
@@ -69,22 +69,25 @@ async function tell() {
   scenes.edge.won = (tape) => scenes.log.repeat(tape);
   await pause();
   show("chat", new Room());
-  show("replicas", new Replicas());
-  show("outage", new Outage());
-  await pause();
-  const which = new Which({ attack: attacked, yours: () => scenes.edge.requests.map((r) => r.t), clicks: () => scenes.gate.sent.map((t) => t - scenes.gate.sent[0]) });
   light(document.body);
+  const rest = later(["replicas", "outage", "which"], (weir) => {
+    show("replicas", new Replicas(weir));
+    show("outage", new Outage(weir));
+    playground.which = new Which(weir, { attack: attacked, yours: () => scenes.edge.requests.map((r) => r.t), clicks: () => scenes.gate.sent.map((t) => t - scenes.gate.sent[0]) });
+    follow();
+  });
   const follow = () => { // a link to a scene as its sender saw it
-    const [id, query] = location.hash.slice(1).split("?"), scene = /** @type {any} */ ({ ...scenes, which })[id];
+    const [id, query] = location.hash.slice(1).split("?"), { which } = playground, scene = /** @type {any} */ ({ ...scenes, which })[id];
+    if (id === "which" && query && !which) rest();
     if (!query || !scene?.restore) return;
     scene.reset?.();
     scene.away = false;
     scene.restore();
     scene.root.scrollIntoView();
   };
+  globalThis.playground = { first: at, usable, ready: performance.now(), scenes, epoch, rest }; // for tests
   addEventListener("hashchange", follow);
   follow();
-  globalThis.playground = { first: at, ready: performance.now(), scenes, epoch, which }; // for tests
 }
 
 tell().catch((e) => {

@@ -6,17 +6,17 @@ import { AccessLog } from "./accesslog.js";
 import { attack } from "./traffic.js";
 import { asked, link, preset, restore } from "./answers.js";
 import { asText, draw } from "./verdicts.js";
-import { second, weir } from "./world.js";
+import { second } from "./world.js";
 
 const sent = { attack: ["bursts around an edge, as in scene 1"], yours: ["those of scene 1, as you have left it"], clicks: ["your clicks at the top"] };
 
 export const attacked = () => attack.map((t) => t * second);
 
 export class Which {
-  trial; outcome; chosen;
+  weir; traffic; trial; outcome; chosen;
 
-  constructor(traffic) {
-    this.traffic = traffic; // name → function that returns times in µs, of a story whose period is 10 s
+  constructor(weir, traffic) {
+    Object.assign(this, { weir, traffic }); // traffic: name → function that returns times in µs, of a story whose period is 10 s
     this.root = document.getElementById("which");
     this.form = this.find("form");
     this.form.addEventListener("input", () => this.compare());
@@ -43,7 +43,7 @@ export class Which {
   }
 
   compare() {
-    const { trial, error } = asked(this.form, this.traffic), reply = error ? { error } : JSON.parse(weir.compare(JSON.stringify(trial)));
+    const { trial, error } = asked(this.form, this.traffic), reply = error ? { error } : JSON.parse(this.weir.compare(JSON.stringify(trial)));
     this.find(".error").textContent = reply.error ?? "";
     this.chosen = undefined;
     for (const e of this.root.querySelectorAll(".text, [data-copy]")) e.disabled = Boolean(reply.error); // what is shown answers other numbers

@@ -34,8 +34,8 @@ export class Ledger {
 export const look = (limits, states, now, key = "") => limits.map((l, i) => ask([l], states && [states[i]], 0, now, key, 0).decisions[0]);
 
 function ask(limits, states, within, now, key, cost, most = 0) {
-  const charges = limits.map((l) => ({ ...l, burst: l.burst ?? l.quota, key, cost }));
-  const reply = JSON.parse(weir.decide(JSON.stringify({ now: epoch + now, within, most, charges, states })));
+  const charges = limits.map((l) => ({ zone: 0, ...l, burst: l.burst ?? l.quota, key, cost }));
+  const reply = weir.decide({ now: epoch + now, within, most, charges, states: states ?? [] });
   if (reply.error) throw new Error(reply.error);
   return reply;
 }
