@@ -46,7 +46,7 @@ func TestWrongDecision(t *testing.T) {
 // TestOptions: the table of options in the page has the rows of this package, and a reason in
 // each row that takes more than atMost or allocates more than the plain Limiter.
 func TestOptions(t *testing.T) {
-	page, err := os.ReadFile("../docs/performance.md")
+	page, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestOptions(t *testing.T) {
 	table, _, _ = strings.Cut(table, "<!-- end -->")
 	rows := regexp.MustCompile(`(?m)^\| (.*) \| \d+ \| ([\d.]+) \(([\d.]+)\) \| (\d+) \| \d+ \| (.*) \|$`).FindAllStringSubmatch(table, -1)
 	if len(rows) != len(variants) {
-		t.Fatalf("the page has %d rows, want %d: run go run -C _bench . -run options -page ../docs/performance.md", len(rows), len(variants))
+		t.Fatalf("the page has %d rows, want %d: run go run -C _bench . -run options -page README.md", len(rows), len(variants))
 	}
 	number := func(s string) float64 {
 		n, err := strconv.ParseFloat(s, 64)

@@ -2,10 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	tollbooth "github.com/didip/tollbooth/v7"
@@ -18,6 +21,7 @@ import (
 	"github.com/ulule/limiter/v3"
 	ululehttp "github.com/ulule/limiter/v3/drivers/middleware/stdlib"
 	ululemem "github.com/ulule/limiter/v3/drivers/store/memory"
+	"golang.org/x/time/rate"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
@@ -60,6 +64,7 @@ var middlewares = []struct {
 		s := must(memorystore.New(&memorystore.Config{Tokens: uint64(quota), Interval: period}))
 		return must(httplimit.NewMiddleware(s, httplimit.IPKeyFunc())).Handle
 	}},
+	{"x/time/rate in a map, by hand", byHand},
 	{"throttled", func(quota int64, period time.Duration) func(http.Handler) http.Handler {
 		l := must(throttled.NewGCRARateLimiterCtx(must(throttledmem.NewCtx(1<<16)), throttled.RateQuota{MaxRate: throttled.PerDuration(int(quota), period), MaxBurst: int(quota) - 1}))
 		h := throttled.HTTPRateLimiterCtx{RateLimiter: l, VaryBy: &throttled.VaryBy{RemoteAddr: true}}
@@ -72,6 +77,31 @@ var middlewares = []struct {
 		l := tollbooth.NewLimiter(float64(quota)/period.Seconds(), &tblimiter.ExpirableOptions{DefaultExpirationTTL: time.Hour}).SetBurst(int(quota))
 		return func(next http.Handler) http.Handler { return tollbooth.LimitHandler(l, next) }
 	}},
+}
+
+// byHand is what many programs have in place of a library: a rate.Limiter for each client address.
+func byHand(quota int64, period time.Duration) func(http.Handler) http.Handler {
+	var limiters sync.Map
+	every := rate.Limit(float64(quota) / period.Seconds())
+	limit := strconv.FormatInt(quota, 10)
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			host, _, _ := net.SplitHostPort(r.RemoteAddr)
+			l, ok := limiters.Load(host)
+			if !ok {
+				l, _ = limiters.LoadOrStore(host, rate.NewLimiter(every, int(quota)))
+			}
+			allowed := l.(*rate.Limiter).Allow()
+			w.Header().Set("X-RateLimit-Limit", limit)
+			w.Header().Set("X-RateLimit-Remaining", strconv.Itoa(max(0, int(l.(*rate.Limiter).Tokens()))))
+			if !allowed {
+				w.Header().Set("Retry-After", strconv.Itoa(int(1/float64(every))+1))
+				http.Error(w, "Too Many Requests", http.StatusTooManyRequests)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
 }
 
 // weirWith returns Weir's middleware with the options and a limit for each client address.
@@ -117,7 +147,7 @@ func (c *costs) measure(h http.Handler, r *http.Request, change func(*http.Reque
 // middleware measures a whole request through the middleware of each contender.
 func middleware(o options) ([]*table, error) {
 	t := &table{title: "Whole middleware with fields", note: fmt.Sprintf("ns, bytes and allocations per request; ns are the least of %d rounds (and the median). Weir puts the decision into the context of the request, for handlers, and copies the request for this; NoFromContext turns this off.", o.short()),
-		header: []string{"", "allowed", "B", "allocations", "denied", "B", "allocations"}}
+		header: []string{"", "allowed", "B", "allocations", "Remaining falls", "B", "allocations", "denied", "B", "allocations"}}
 	cells := make([][]any, len(middlewares))
 	for i, m := range middlewares {
 		cells[i] = []any{m.name}
@@ -130,7 +160,7 @@ func middleware(o options) ([]*table, error) {
 		status int
 		target float64
 		allocs int
-	}{{"allowed", plenty, time.Second, http.StatusOK, 0.55, 2}, {"denied", 1, time.Hour, http.StatusTooManyRequests, 0.3, 0}} {
+	}{{"allowed", plenty, time.Second, http.StatusOK, 0.55, 2}, {"falls", 1_000_000, 24 * time.Hour, http.StatusOK, 0.85, 2}, {"denied", 1, time.Hour, http.StatusTooManyRequests, 0.3, 0}} {
 		handlers := make([]http.Handler, len(middlewares))
 		for i, m := range middlewares {
 			handlers[i] = m.open(s.quota, s.period)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusOK) }))
@@ -157,12 +187,63 @@ func middleware(o options) ([]*table, error) {
 			}
 			ch.Bars = append(ch.Bars, bar{middlewares[i].name, res.least()})
 		}
-		t.charts = append(t.charts, ch)
+		if s.name != "falls" {
+			t.charts = append(t.charts, ch)
+		}
 		verdicts = append(verdicts, against(results[0].least(), peers, s.target), "", fmt.Sprintf("at most %d", s.allocs))
 	}
 	for _, c := range cells {
 		t.add(c...)
 	}
 	t.add(verdicts...)
-	return []*table{t}, nil
+	crowded, err := oneClient(o)
+	return []*table{t, crowded}, err
+}
+
+// oneClient measures the requests of one client on several goroutines.
+func oneClient(o options) (*table, error) {
+	rounds := o.pick(15, 1)
+	t := &table{title: "The middleware, one client on several goroutines", note: fmt.Sprintf("ns per allowed request: the median of %d rounds (and the least).", rounds), header: []string{""}}
+	cells := make([][]any, len(middlewares))
+	for i, m := range middlewares {
+		cells[i] = []any{m.name}
+	}
+	verdicts := []any{"**target**"}
+	for _, goroutines := range []int{1, 2, 8} {
+		t.header = append(t.header, fmt.Sprint(goroutines))
+		handlers := make([]http.Handler, len(middlewares))
+		for i, m := range middlewares {
+			handlers[i] = m.open(plenty, time.Second)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusOK) }))
+		}
+		results, err := interleave(len(handlers), rounds, func(i int) (float64, error) {
+			return nsPerCheck(func() check { return requestsOf(handlers[i]) }, keysOf(1), goroutines, o.pick(20_000, 800), true)
+		})
+		if err != nil {
+			return nil, err
+		}
+		var peers []float64
+		for i, r := range results {
+			cells[i] = append(cells[i], fmt.Sprintf("%.0f (%.0f)", r.median(), r.least()))
+			if !strings.HasPrefix(middlewares[i].name, weirName) {
+				peers = append(peers, r.median())
+			}
+		}
+		verdicts = append(verdicts, against(results[0].median(), peers, 0.75))
+	}
+	for _, c := range cells {
+		t.add(c...)
+	}
+	t.add(verdicts...)
+	return t, nil
+}
+
+// requestsOf returns a check that sends a request of the client of its key to a handler.
+func requestsOf(h http.Handler) check {
+	w, r := &response{header: http.Header{}}, httptest.NewRequest("GET", "/", nil)
+	return func(key string) (bool, error) {
+		clear(w.header)
+		r.RemoteAddr = key + ":4711"
+		h.ServeHTTP(w, r)
+		return w.status == http.StatusOK, nil
+	}
 }

@@ -4,7 +4,8 @@
 //	go run -C _bench .                  all tables, in some minutes
 //	go run -C _bench . -run redis       the tables of one suite
 //	go run -C _bench . -quick           a few checks of each limiter, to test its decisions
-//	go run -C _bench . -run options -page ../docs/performance.md
+//	go run -C _bench . -layouts 10      a hot key in ten builds with random layouts
+//	go run -C _bench . -run options -page README.md
 //	                                    one table, also written into the page
 //
 // It also writes figures to the directory of -figures. If a measured check makes a wrong
@@ -47,24 +48,28 @@ type suite struct {
 
 var suites = []suite{
 	{"memory", memory},
+	{"contention", contention},
 	{"limits", limits},
 	{"floors", floors},
 	{"footprints", footprints},
 	{"flood", flood},
 	{"decorators", decorators},
 	{"middleware", middleware},
+	{"binary", binary},
 	{"options", optionsTable},
 	{"redis", redisTables},
+	{"callers", callersTables},
 	{"growth", growth},
 	{"million", million},
 	{"production", production},
 }
 
 func main() {
-	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, limits, floors, footprints, flood, decorators, middleware, options, redis, growth, million, production")
+	run := flag.String("run", "", "run the tables whose name matches this `regexp`: memory, contention, limits, floors, footprints, flood, decorators, middleware, binary, options, redis, callers, growth, million, production")
 	quick := flag.Bool("quick", false, "make few checks and write no figures and no page: this tests the decisions, and its times mean little")
 	figures := flag.String("figures", "figures", "write figures to this `directory`; empty writes none")
-	page := flag.String("page", "", "write tables into the places that this `file` has for them, such as ../docs/performance.md; empty writes none")
+	page := flag.String("page", "", "write tables into the places that this `file` has for them, such as README.md; empty writes none")
+	random := flag.Int("layouts", 0, "only measure a hot key in this many builds, each with its functions in another random `order`")
 	flag.Parse()
 	only, err := regexp.Compile(*run)
 	if err != nil {
@@ -77,6 +82,18 @@ func main() {
 	}
 	about := machine()
 	fmt.Printf("# Weir beside its peers\n\n%s\n", about)
+	if *random > 0 {
+		t, err := layouts(*random)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench: layouts:", err)
+			os.Exit(1)
+		}
+		t.write(os.Stdout)
+		return
+	}
+	if *run == "^layout$" {
+		suites = append(suites, suite{"layout", layout})
+	}
 	var charts []chart
 	for _, s := range suites {
 		if !only.MatchString(s.name) {
@@ -125,7 +142,7 @@ func machine() string {
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
-			for _, peer := range []string{"go-redis/v9", "go-limiter", "httprate", "throttled/v2", "limiter/v3", "tollbooth/v7", "redis_rate/v10", "x/time"} {
+			for _, peer := range []string{"go-redis/v9", "go-limiter", "httprate", "throttled/v2", "limiter/v3", "tollbooth/v7", "redis_rate/v10", "x/time", "valkey-go"} {
 				if strings.HasSuffix(d.Path, "/"+peer) {
 					versions = append(versions, peer+" "+d.Version)
 				}

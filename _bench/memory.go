@@ -78,6 +78,40 @@ func memory(o options) ([]*table, error) {
 	return []*table{t}, nil
 }
 
+// contention measures one hot key on more and more goroutines.
+func contention(o options) ([]*table, error) {
+	procs := []int{1, 2, 4, 8, 16, 64}
+	var tables []*table
+	for _, s := range []scene{{name: "allowed", quota: plenty, period: time.Second, target: 0.6}, {name: "denied", quota: 1, period: time.Hour, target: 0.33}} {
+		t := &table{title: "One hot key on several goroutines: " + s.name, note: fmt.Sprintf("ns per check: the median of %d rounds (and the least), because the least comes from rounds in which the goroutines hardly met.", o.pick(9, 1)), header: []string{""}}
+		cells := make([][]any, len(contenders))
+		verdicts := []any{"**target**"}
+		for i, c := range contenders {
+			cells[i] = []any{c.name}
+		}
+		for _, n := range procs {
+			t.header = append(t.header, fmt.Sprint(n))
+			s.keys, s.goroutines, s.ops = keysOf(1), n, o.pick(60_000, 4_000)
+			results, err := s.measure(contenders, o.pick(9, 1))
+			if err != nil {
+				return nil, fmt.Errorf("%s on %d goroutines: %w", s.name, n, err)
+			}
+			var medians []float64
+			for i, r := range results {
+				cells[i] = append(cells[i], fmt.Sprintf("%.0f (%.0f)", r.median(), r.least()))
+				medians = append(medians, r.median())
+			}
+			verdicts = append(verdicts, against(medians[0], medians[1:], s.target))
+		}
+		for _, c := range cells {
+			t.add(c...)
+		}
+		t.add(verdicts...)
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
 // footprints measures how much memory a million keys take. Weir's store has room for just these
 // keys, by its MaxKeys, so footprints also counts how many of them it loses.
 func footprints(o options) ([]*table, error) {

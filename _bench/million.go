@@ -9,12 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/lease"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
 
-// million measures what docs/million.md calculates with: how much CPU a check costs Redis, with
+// million measures what docs/performance.md calculates with: how much CPU a check costs Redis, with
 // its sockets, and the process that asks. Other programs on the machine change these times less
 // than they change checks a second.
 func million(o options) ([]*table, error) {
@@ -50,7 +50,7 @@ func million(o options) ([]*table, error) {
 		for range o.pick(3, 1) {
 			rdb.FlushAll(ctx)
 			before, own := serverCPU(rdb), ownCPU()
-			l, err := c.load(rdb, c.keys, 128, time.Duration(o.pick(1000, 50))*time.Millisecond)
+			l, err := c.load(c.open(rdb, 1<<24), c.keys, 128, time.Duration(o.pick(1000, 50))*time.Millisecond)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}

@@ -13,9 +13,8 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // A variant is a plain Limiter with one option. The plain Limiter has one GCRA limit for each
@@ -165,8 +164,8 @@ var variants = []variant{
 	{name: "`Observe`", change: func(o *weir.Options, _ weir.Limit) { o.Observe = func(weir.Event) {} }},
 	{name: "`Observe`, refused", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.Observe = func(weir.Event) {} }},
 	{name: "`MaxWait`, nobody waits", why: "the general path; a place in the queue is taken and released", change: func(o *weir.Options, _ weir.Limit) { o.MaxWait = time.Second }},
-	{name: "`FreePreflight`, another request", change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].Cost = weir.FreePreflight(nil) }},
-	{name: "`FreePreflight`, a preflight", why: "reads nine fields of the request", request: preflight, change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].Cost = weir.FreePreflight(nil) }},
+	{name: "`FreePreflights`, another request", change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].FreePreflights = true }},
+	{name: "`FreePreflights`, a preflight", why: "reads nine fields of the request", request: preflight, change: func(o *weir.Options, _ weir.Limit) { o.Rules[0].FreePreflights = true }},
 	{name: "`headers.Exposed`", change: func(o *weir.Options, _ weir.Limit) { o.Headers = headers.Exposed }},
 	{name: "`OnLimited`, refused", why: "the handler gets the decision in a copy of the request, as for an allowed request", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.OnLimited = http.HandlerFunc(weir.Refuse) }},
 
@@ -185,11 +184,11 @@ var variants = []variant{
 	{name: "`ForKey`, another key", why: "the general path; the table is read for each request", change: overridden("198.51.100.7")},
 	{name: "`ForKey`, the key", why: "the same, and the prepared limits of the key are looked up", change: overridden(client)},
 	{name: "lists of `Allowed` and `Denied`, another key", why: "the general path; each list parses the address in the key, once", change: rule(func(r *weir.Rule, _ weir.Limit) {
-		r.ForKey = weir.When(must(keys.NewList("198.51.100.7")).Has, weir.Allowed(), weir.When(must(keys.NewList("198.51.100.8")).Has, weir.Denied()))
+		r.ForKey = weir.When(must(weir.KeyList("198.51.100.7")), weir.Allowed(), weir.When(must(weir.KeyList("198.51.100.8")), weir.Denied()))
 	})},
-	{name: "`Denied`, the key", why: "allocates data that few requests need, such as the reason for a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(keys.NewList(client)).Has, weir.Denied()) })},
+	{name: "`Denied`, the key", why: "allocates data that few requests need, such as the reason for a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(weir.KeyList(client)), weir.Denied()) })},
 	{name: "`Denied` networks, another address", why: "the general path; the request is copied, and the client's address is found and parsed again", change: rule(func(r *weir.Rule, _ weir.Limit) {
-		r.Policy = weir.When(must(keys.NewAddrList("198.51.100.0/24")).Match(keys.ClientAddr()), weir.Denied())
+		r.Policy = weir.When(must(weir.AddrList(weir.ClientAddr(), "198.51.100.0/24")), weir.Denied())
 	})},
 	{name: "`Cost`", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Cost = func(*http.Request) int64 { return 2 } })},
 	{name: "`Settle`, the cost stays", why: "the ResponseWriter is wrapped, and the decision is kept until the handler returns, so its memory is not reused", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Settle = weir.RefundErrors })},
@@ -213,9 +212,9 @@ var variants = []variant{
 	{name: "key behind two trusted proxies", why: "parses three addresses, and compares each with the trusted prefixes", change: byKey(weir.ByIP(netip.MustParsePrefix(client+"/32"), netip.MustParsePrefix("10.0.0.0/8"))),
 		request: field("X-Forwarded-For", "203.0.113.9, 198.51.100.7, 10.0.0.2")},
 	{name: "key of 129 bytes, hashed", why: "SHA-256 of three blocks, and a new string", change: byKey(weir.ByHeader("X-Key")), request: field("X-Key", strings.Repeat("k", 129))},
-	{name: "`keys.Hashed`", why: "HMAC-SHA256 of four blocks, and a new string", change: byKey(keys.Hashed([]byte("secret"), weir.ByHeader("X-Key"))), request: field("X-Key", "k-1234567890")},
-	{name: "`keys.ByJSON`, 70 bytes", why: "reads the body, checks that it is JSON, and keeps it for the handler", change: byKey(keys.ByJSON("email", 4096)), request: login()},
-	{name: "`Join` of two keys", why: "a new string", change: byKey(weir.Join(weir.ByIP(), keys.ByMethod()))},
+	{name: "`weir.Hashed`", why: "HMAC-SHA256 of four blocks, and a new string", change: byKey(weir.Hashed([]byte("16 random bytes."), weir.ByHeader("X-Key"))), request: field("X-Key", "k-1234567890")},
+	{name: "`weir.ByJSON`, 70 bytes", why: "reads the body, checks that it is JSON, and keeps it for the handler", change: byKey(weir.ByJSON("email", 4096)), request: login()},
+	{name: "`Join` of two keys", why: "a new string", change: byKey(weir.Join(weir.ByIP(), weir.ByMethod()))},
 	{name: "`FirstOf`, the second key", why: "a new string", change: byKey(weir.FirstOf(weir.ByHeader("X-Key"), weir.ByIP()))},
 }
 

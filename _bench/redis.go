@@ -17,8 +17,8 @@ import (
 	throttledredis "github.com/throttled/throttled/v2/store/goredisstore.v9"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/lease"
 	"github.com/seed83679106/weir/internal/test/redistest"
-	"github.com/seed83679106/weir/lease"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
 )
@@ -267,7 +267,7 @@ func throughput(o options, rdb *redis.Client) (*table, error) {
 		failed, asked := 0, 0
 		for _, s := range scenes {
 			before := serverCPU(rdb)
-			l, err := c.load(rdb, s.keys, s.n, time.Duration(o.pick(1000, 50))*time.Millisecond)
+			l, err := c.load(c.open(rdb, 1<<24), s.keys, s.n, time.Duration(o.pick(1000, 50))*time.Millisecond)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", c.name, s.name, err)
 			}
@@ -310,8 +310,7 @@ type load struct {
 
 // load makes checks on n goroutines for the duration d. It returns an error if a check is
 // refused, or if a check returns an error and c.errs is not set.
-func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) (l load, err error) {
-	newCheck := c.open(rdb, 1<<24)
+func (c *shared) load(newCheck func() check, keys []string, n int, d time.Duration) (l load, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -332,12 +331,11 @@ func (c *shared) load(rdb *redis.Client, keys []string, n int, d time.Duration) 
 	return l, err
 }
 
-// askFor makes checks until the given time. It returns how many µs each check took, and how
+// askFor makes checks until the given time, at least one. It returns how many µs each check took, and how
 // many checks failed.
 func (c *shared) askFor(ask check, keys []string, at uint32, end time.Time) (took series, failed int, err error) {
-	for time.Now().Before(end) {
+	for begin := time.Now(); took == nil || begin.Before(end); begin = time.Now() {
 		at += 2654435761
-		begin := time.Now()
 		allowed, askErr := ask(keys[int(at>>4)%len(keys)])
 		took = append(took, float64(time.Since(begin))/1e3)
 		switch {

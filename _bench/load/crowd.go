@@ -34,7 +34,7 @@ import (
 // ends, and therefore with its parent.
 const roleVar = "WEIR_LOAD_ROLE"
 
-var roles = map[string]func(args []string){"serve": serve, "drive": drive, "delay": delay}
+var roles = map[string]func(args []string){"serve": serve, "drive": drive, "delay": delay, "spin": spin, "ping": ping}
 
 // A child is a process of this program.
 type child struct {
@@ -89,6 +89,35 @@ func delay(args []string) {
 		p.delay.Store(int64(d))
 	}
 }
+
+// ping is the role of a process that only asks whether Redis answers: it sends a PING every 10 ms, on a
+// connection of its own, until its input ends. Then it prints how many took longer than the Timeout, and
+// how many it has sent.
+func ping(args []string) {
+	var ended atomic.Bool
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); ended.Store(true) }()
+	conn, err := net.Dial("tcp", args[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	late, n, answer := 0, 0, make([]byte, len("+PONG\r\n"))
+	for ; !ended.Load(); n++ {
+		sent := time.Now()
+		if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+			log.Fatal("load: ping: ", err)
+		}
+		if _, err := io.ReadFull(conn, answer); err != nil {
+			log.Fatal("load: ping: ", err)
+		}
+		if time.Since(sent) > timeout {
+			late++
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	fmt.Println(late, "of", n)
+}
+
+const timeout = 50 * time.Millisecond // the default of redisstore
 
 const undecided = 203 // the status of a request that was let through without a decision
 
@@ -165,6 +194,7 @@ type driven struct {
 type answers struct {
 	Decided, Refused, Undecided, Other int
 	P50, P99, Longest                  time.Duration // of the decided
+	RefusedAt                          []int64       // when requests were refused, in ns since 1970
 	Last                               int64         // when the last request was not decided by Redis, in ns since 1970
 }
 
@@ -198,6 +228,7 @@ func drive(args []string) {
 	for _, v := range visitors {
 		sum.Decided += v.Decided
 		sum.Refused += v.Refused
+		sum.RefusedAt = append(sum.RefusedAt, v.RefusedAt...)
 		sum.Undecided += v.Undecided
 		sum.Other += v.Other
 		sum.Last = max(sum.Last, v.Last)
@@ -252,6 +283,7 @@ func (v *visitor) visit(begin time.Time) {
 			continue
 		case 503:
 			v.Refused++
+			v.RefusedAt = append(v.RefusedAt, now.UnixNano())
 		case undecided:
 			v.Undecided++
 		default:
@@ -292,18 +324,18 @@ func (v *visitor) get(key int) (status int, err error) {
 
 // A front is a server with a proxy before its Redis.
 type front struct {
-	addr          string
+	addr, redis   string
 	server, proxy *child
 }
 
 func newFront(redis, kind string, rtt time.Duration) *front {
-	f := &front{}
+	f := &front{redis: redis}
 	if rtt > 0 {
 		f.proxy = start("delay", redis)
-		redis = f.proxy.line()
+		f.redis = f.proxy.line()
 		fmt.Fprintln(f.proxy.in, rtt)
 	}
-	f.server = start("serve", redis, kind)
+	f.server = start("serve", f.redis, kind)
 	f.addr = f.server.line()
 	return f
 }
@@ -341,8 +373,8 @@ func crowd(plain, _ string) {
 	if *quick {
 		rtts, keys, d = rtts[:2], keys[1:2], time.Second
 	}
-	fmt.Println("A server of net/http with Middleware, its clients and Redis on the same processors. Each connection sends the next request when it has the answer; × is a multiple of the rate of 64 connections that 4,000 connections send at most. Decided by the store: a second, and as a part of what 64 connections get.")
-	fmt.Println("| round trip | store | keys | connections | decided | part | refused | by the fallback | let through | p50 | p99 | longest |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+	fmt.Println("A server of net/http with Middleware, its clients and Redis on the same processors. Each connection sends the next request when it has the answer; × is a multiple of the rate of 64 connections that 4,000 connections send at most. Decided by the store: a second, and as a part of what 64 connections get. Late PINGs: how many PINGs of another process took longer than the Timeout, by the same way.")
+	fmt.Println("| round trip | store | keys | connections | decided | part | refused | by the fallback | let through | late PINGs | p50 | p99 | longest |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, rtt := range rtts {
 		for _, kind := range kinds {
 			for _, n := range keys {
@@ -357,13 +389,17 @@ func crowd(plain, _ string) {
 				f.drive(64, n, 0, d/4) // connects, and loads the scripts
 				plateau := 0.0
 				row := func(label string, connections int, rate float64) {
+					pings := start("ping", f.redis)
 					a, fallback := f.drive(connections, n, rate, d)
+					pings.in.Close()
+					late := pings.line()
+					_ = pings.cmd.Wait()
 					got := float64(a.Decided-fallback) / d.Seconds()
 					if plateau == 0 {
 						plateau = got
 					}
-					fmt.Printf("| %s | %s | %d | %s | %.0f | %.2f | %.0f | %.0f | %.0f | %v | %v | %v |\n", name, kind, n, label, got, got/plateau,
-						float64(a.Refused)/d.Seconds(), float64(fallback)/d.Seconds(), float64(a.Undecided+a.Other)/d.Seconds(), short(a.P50), short(a.P99), short(a.Longest))
+					fmt.Printf("| %s | %s | %d | %s | %.0f | %.2f | %.0f | %.0f | %.0f | %s | %v | %v | %v |\n", name, kind, n, label, got, got/plateau,
+						float64(a.Refused)/d.Seconds(), float64(fallback)/d.Seconds(), float64(a.Undecided+a.Other)/d.Seconds(), late, short(a.P50), short(a.P99), short(a.Longest))
 				}
 				for _, connections := range []int{64, 1000, 4000} {
 					row(fmt.Sprint(connections), connections, 0)

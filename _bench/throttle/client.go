@@ -145,7 +145,7 @@ func (j *job) limits() []weir.Limit {
 // throttled returns a client that keeps to the limits.
 func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 	limiter, err := weir.New(store, weir.Options{
-		Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: j.limits()}},
+		Rules:   []weir.Rule{{Name: "partner", Key: weir.ByHeader("Host"), Limits: j.limits(), Buffer: j.Buffer}},
 		MaxWait: 2*j.Row.shortest() + time.Minute,
 		Observe: func(e weir.Event) {
 			if e.Err != nil {
@@ -160,8 +160,7 @@ func (j *job) throttled(store weir.Store, t *tally) (*http.Client, error) {
 		return nil, err
 	}
 	transport, err := limiter.Transport(weir.TransportOptions{
-		Base:   &http.Transport{MaxIdleConnsPerHost: j.Row.Concurrency},
-		Buffer: j.Buffer,
+		Base: &http.Transport{MaxIdleConnsPerHost: j.Row.Concurrency},
 	})
 	return &http.Client{Transport: transport}, err
 }

@@ -65,7 +65,7 @@ func main() {
 	var own row
 	number := flag.Int("row", 0, "run only this `row` of the table; the first is 1, and 0 runs all rows")
 	quick := flag.Bool("quick", false, "send only enough requests for three windows of each row")
-	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.TransportOptions.Buffer")
+	buffer := flag.Duration("buffer", 25*time.Millisecond, "weir.Rule.Buffer")
 	ramp := flag.Duration("ramp", time.Second, "start the workers of a process one after the other within this time")
 	flag.IntVar(&own.Limit, "limit", 0, "run one row of your own, with this `limit`")
 	flag.DurationVar(&own.Period, "period", time.Second, "with -limit: the period of the limit")
