@@ -16,16 +16,17 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/credit"
+	"github.com/seed83679106/weir/contrib/credit"
+	"github.com/seed83679106/weir/contrib/lease"
+	"github.com/seed83679106/weir/contrib/regions"
 	"github.com/seed83679106/weir/internal/test/redistest"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/lease"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/storetest"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/regions"
-	"github.com/seed83679106/weir/stack"
-	"github.com/seed83679106/weir/storetest"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 // acl returns the access rules in docs/security.md: the rules of Weir's user in Redis, and
@@ -73,7 +74,7 @@ func refusals(t *testing.T, server *redistest.Proc) any {
 }
 
 // TestACL: with the rights of docs/security.md Weir can do everything that it does in Redis:
-// the conformance suite of stores, all algorithms, leases, regions, credit, the features of a
+// the conformance suite of stores, all algorithms, tracking, leases, regions, credit, the features of a
 // Limiter, overrides and the check of package stack. Redis refuses no command. Keys of other
 // programs are out of reach.
 func TestACL(t *testing.T) {
@@ -101,6 +102,17 @@ func TestACL(t *testing.T) {
 		}
 		useLimiter(t, store)
 		useLimiter(t, quota.Coalesce(store.Redis()))
+	})
+	t.Run("tracking", func(t *testing.T) {
+		hybrid := quota.Hybrid(open(t), quota.HybridOptions{})
+		for begin := time.Now(); hybrid.Stats().Watched == 0; time.Sleep(time.Millisecond) {
+			if _, err := quota.Allow(t.Context(), hybrid, quota.Charge{Rule: "r", Key: "k", Limit: algorithms.GCRA(1, time.Hour), Cost: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if time.Since(begin) > time.Minute {
+				t.Fatal("no refusal is watched")
+			}
+		}
 	})
 	t.Run("lease", func(t *testing.T) {
 		leases := lease.New(quota.Coalesce(open(t)), lease.Options{})
@@ -196,7 +208,7 @@ func useOverrides(t *testing.T, keeper overrides.Keeper) {
 			t.Error(err)
 		}
 	}
-	if found, err := live.Remove(t.Context(), "api", "mallory"); !found || err != nil {
+	if found, err := live.Remove(t.Context(), "api", overrides.Entry{Key: "mallory"}); !found || err != nil {
 		t.Errorf("Remove: %v, %v", found, err)
 	}
 	other := overrides.NewLive(overrides.LiveOptions{Keeper: keeper})
@@ -241,9 +253,7 @@ func TestACLCommands(t *testing.T) {
 // keys on all nodes, one key alone and several together, and do the rest of TestACL. No node
 // refuses a command.
 func TestACLCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a cluster takes seconds to begin")
-	}
+	rounds.Slow(t, "a cluster takes seconds to begin")
 	user, cluster := acl(t)
 	nodes := redistest.Cluster(t, 3, 0).Nodes
 	rdb := as(t, append(user, cluster...), nodes...)

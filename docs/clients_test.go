@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 )
 
@@ -59,14 +60,89 @@ func server(t *testing.T, dialect headers.Dialect) (url string, answers func() [
 	}
 }
 
-// command returns a command that runs the block b of docs/clients.md against the server at
-// url. It skips the test if the block is no program, or if its interpreter is not
-// installed.
+// mains call the functions of the clients of docs/waiting.md five times, and print each status. The
+// text of a client stands for %s.
+var mains = []struct{ function, program string }{
+	{"func newClient(", `package main
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/memstore"
+)
+
+%s
+func main() {
+	client, err := newClient(memstore.New(memstore.Options{}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 5 {
+		res, err := client.Get(os.Args[1])
+		if err != nil {
+			log.Fatal(err)
+		}
+		res.Body.Close()
+		fmt.Println(res.Status)
+	}
+}
+`},
+	{"func get(", `package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/seed83679106/weir/headers"
+)
+
+%s
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for range 5 {
+		res, err := get(ctx, os.Args[1])
+		if err != nil {
+			log.Fatal(err)
+		}
+		res.Body.Close()
+		fmt.Println(res.Status)
+	}
+}
+`},
+	{"def get(", "import sys\n%s\nfor _ in range(5):\n    print(get(sys.argv[1]).status)\n"},
+	{"async function get(", "%s\nfor (let i = 0; i < 5; i++) console.log((await get(process.argv[2])).status);\n"},
+	{"curl ", "%[1]s\n%[1]s\n%[1]s\n%[1]s\n%[1]s\n"},
+}
+
+// program returns the client in b as a program, or "" if b is no client.
+func program(b block) string {
+	for _, m := range mains {
+		if strings.Contains(b.text, m.function) {
+			return fmt.Sprintf(m.program, b.text)
+		}
+	}
+	return ""
+}
+
+// command returns a command that runs the client b of docs/waiting.md against the server at
+// url. It skips the test if the client's interpreter is not installed.
 func command(t *testing.T, b block, url string) *exec.Cmd {
 	t.Helper()
 	file := func(name string) string {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(b.text), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(program(b)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -84,9 +160,7 @@ func command(t *testing.T, b block, url string) *exec.Cmd {
 		if !strings.Contains(b.text, example) {
 			t.Fatalf("%v: the program does not call %s", b, example)
 		}
-		// the page shows one request; the test needs five
-		once := strings.ReplaceAll(b.text, example, url)
-		cmd = exec.Command("sh", "-e", "-c", strings.Repeat(once+"\n", 5))
+		cmd = exec.Command("sh", "-e", "-c", strings.ReplaceAll(program(b), example, url))
 	case b.info == "python" && has("python3"):
 		cmd = exec.Command("python3", file("client.py"), url)
 	case b.info == "js" && has("node"):
@@ -98,17 +172,15 @@ func command(t *testing.T, b block, url string) *exec.Cmd {
 	return cmd
 }
 
-// TestClients runs each client of docs/clients.md against a server that allows 2 requests a
+// TestClients runs each client of docs/waiting.md against a server that allows 2 requests a
 // second. Each client makes five requests. All of them must be served in the end, and no
 // request may come before the Retry-After of an earlier answer has passed.
 func TestClients(t *testing.T) {
-	if testing.Short() {
-		t.Skip("clients wait whole seconds")
-	}
-	blocks, _ := split(t, "docs/clients.md")
+	rounds.Slow(t, "clients wait whole seconds")
+	blocks, _ := split(t, "docs/waiting.md")
 	ran := 0
 	for _, b := range blocks {
-		if b.info == "" {
+		if program(b) == "" {
 			continue
 		}
 		ran++
@@ -119,8 +191,8 @@ func TestClients(t *testing.T) {
 			})
 		}
 	}
-	if ran < 5 {
-		t.Errorf("ran %d clients, want more", ran)
+	if ran != len(mains) {
+		t.Errorf("ran %d clients, want %d", ran, len(mains))
 	}
 }
 
@@ -148,15 +220,13 @@ func runClient(t *testing.T, b block, dialect headers.Dialect) {
 	if served != 5 {
 		t.Errorf("%v: served %d times, want 5", b, served)
 	}
-	// If the server sends the field RateLimit, clients that read it are never
-	// refused. Other clients are refused at least once, unless they have a
-	// limit of their own or start slowly.
-	transport := strings.Contains(b.text, "Transport(")
-	reads := transport || strings.Contains(b.text, `"RateLimit"`)
+	// If the server sends the field RateLimit, a client that reads it is never
+	// refused. Other clients are refused at least once, unless they start slowly.
+	reads := strings.Contains(b.text, "Transport(") && dialect == headers.IETF
 	switch {
-	case reads && dialect == headers.IETF && refused > 0:
+	case reads && refused > 0:
 		t.Errorf("%v: refused %d times, although RateLimit said that nothing remained", b, refused)
-	case !(reads && dialect == headers.IETF) && !transport && b.info != "sh" && refused == 0:
+	case !reads && b.info != "sh" && refused == 0:
 		t.Errorf("%v: never refused, so the test shows nothing", b)
 	}
 }

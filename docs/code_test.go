@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/doc/comment"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -16,14 +17,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/config"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
+	"github.com/seed83679106/weir/ops/config"
 )
 
 // imported are the packages that code in pages may use without an import declaration. A
@@ -31,11 +33,51 @@ import (
 var imported = []string{
 	"context", "errors", "fmt", "io", "log", "log/slog", "math/rand/v2", "net/http", "net/http/httptest", "net/http/httputil", "net/netip", "net/url", "os",
 	"strconv", "strings", "sync", "testing", "testing/synctest", "time",
-	"github.com/go-chi/chi/v5", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9", "github.com/redis/go-redis/extra/redisotel/v9",
-	"github.com/seed83679106/weir/weirotel", "go.opentelemetry.io/otel",
-	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/config", "github.com/seed83679106/weir/credit", "github.com/seed83679106/weir/headers", "github.com/seed83679106/weir/keys", "github.com/seed83679106/weir/lease", "github.com/seed83679106/weir/llm", "github.com/seed83679106/weir/overrides", "github.com/seed83679106/weir/regions",
-	"github.com/seed83679106/weir/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/stack", "github.com/seed83679106/weir/storetest", "github.com/seed83679106/weir/watch", "github.com/seed83679106/weir/admin", "github.com/seed83679106/weir/weirchi",
-	"github.com/seed83679106/weir/weirgrpc", "google.golang.org/grpc", "google.golang.org/grpc/credentials", "google.golang.org/protobuf/proto",
+	"github.com/go-chi/chi/v5", "github.com/go-chi/chi/v5/middleware", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9", "github.com/redis/go-redis/extra/redisotel/v9",
+	"github.com/seed83679106/weir/ops/weirotel", "go.opentelemetry.io/otel",
+	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/ops/config", "github.com/seed83679106/weir/contrib/credit", "github.com/seed83679106/weir/headers", "github.com/seed83679106/weir/contrib/lease", "github.com/seed83679106/weir/contrib/llm", "github.com/seed83679106/weir/ops/overrides", "github.com/seed83679106/weir/contrib/regions",
+	"github.com/seed83679106/weir/ops/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/redisstore/stack", "github.com/seed83679106/weir/quota/storetest", "github.com/seed83679106/weir/ops/watch", "github.com/seed83679106/weir/ops", "github.com/seed83679106/weir/ops/admin", "github.com/seed83679106/weir/contrib/weirchi",
+	"github.com/seed83679106/weir/contrib/weirgrpc", "google.golang.org/grpc", "google.golang.org/grpc/credentials", "google.golang.org/protobuf/proto",
+}
+
+// ofOtherModules finds imported packages that the root module does not require. They need
+// 200 MB of modules, so the code that uses them is checked only if WEIR_LONG is set.
+var ofOtherModules = regexp.MustCompile(`go-redis/extra|otel|prom|grpc|protobuf`)
+
+// A source compiles the code of pages, which may import packages.
+type source struct {
+	*builder
+	packages []string
+	lacks    *regexp.Regexp // finds code that uses other packages; nil if there are none
+}
+
+// newSource returns a source with those of the packages that this run may download.
+func newSource(t *testing.T, packages []string) source {
+	t.Helper()
+	if rounds.Long() {
+		return source{newBuilder(t, "../internal/xtest", packages...), packages, nil} // its go.mod requires them all
+	}
+	var own, other []string
+	for _, path := range packages {
+		if ofOtherModules.MatchString(path) {
+			other = append(other, strings.TrimSuffix(path, "/v9"))
+		} else {
+			own = append(own, path)
+		}
+	}
+	for i, path := range other {
+		other[i] = path[strings.LastIndex(path, "/")+1:]
+	}
+	return source{newBuilder(t, root, own...), own, regexp.MustCompile(`\b(` + strings.Join(other, "|") + `)\.`)}
+}
+
+// page checks those blocks of a page that the source can compile.
+func (s source) page(t *testing.T, blocks []block, given ...*ast.File) {
+	t.Helper()
+	if s.lacks != nil {
+		blocks = slices.DeleteFunc(slices.Clone(blocks), func(b block) bool { return s.lacks.MatchString(b.text) })
+	}
+	s.builder.page(t, blocks, s.packages, given...)
 }
 
 // A builder type-checks code against the compiled packages that a module requires.
@@ -54,11 +96,8 @@ func newBuilder(t *testing.T, dir string, packages ...string) *builder {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		if dir != root && os.Getenv("CI") == "" {
+		if os.Getenv("CI") == "" {
 			t.Skipf("the module %s: %v: %s", dir, err, stderr.String()) // a machine without network may lack its dependencies
-		}
-		if strings.Contains(stderr.String(), "/weirprom") {
-			t.Fatalf("pages show weirprom, which is a module of its own: run this test in the workspace of go.work, without GOWORK=off: %s", stderr.String())
 		}
 		t.Fatalf("go list in %s: %v: %s", dir, err, stderr.String())
 	}
@@ -156,24 +195,33 @@ func (b *builder) given(t *testing.T, path string) *ast.File {
 // TestGo: the Go code in every page compiles. docs/migration.md shows code of other
 // libraries, so its code is checked in the module docs/_peers, which requires them.
 func TestGo(t *testing.T) {
-	const migration, frameworks = "docs/migration.md", "docs/frameworks.md" // the latter has the code of docs/_frameworks, as TestPage there says
+	const migration, frameworks = "docs/migration.md", "docs/frameworks.md"
 	byPage := map[string][]block{}
+	_, prose := split(t, frameworks)
+	grpc := slices.Index(prose, "## gRPC") + 1 // what stands before it is the code of docs/_frameworks, as TestPage there says
+	gateway := read(t, "docs/_llm/gateway.go")
 	for _, code := range blocksOf(t, "go") {
-		byPage[code.page] = append(byPage[code.page], code)
+		if !(code.page == frameworks && code.line < grpc) && !strings.Contains(gateway, code.text) {
+			byPage[code.page] = append(byPage[code.page], code)
+		}
 	}
-	b := newBuilder(t, root, imported...)
+	if grpc == 0 || len(byPage[frameworks]) < 2 {
+		t.Errorf("found %d blocks of Go about gRPC in %s, want more", len(byPage[frameworks]), frameworks)
+	}
+	b := newSource(t, imported)
 	given := b.given(t, "testdata/given.go")
 	for page, blocks := range byPage {
-		if page != migration && page != frameworks {
-			t.Run(page, func(t *testing.T) { b.page(t, blocks, imported, given) })
+		if page != migration {
+			t.Run(page, func(t *testing.T) { b.page(t, blocks, given) })
 		}
 	}
 	t.Run(migration, func(t *testing.T) {
+		rounds.Slow(t, "downloads other libraries")
 		// own is the list imported without the packages that docs/_peers does not
 		// require, and with packages of the other libraries
-		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7"}
+		own := []string{"github.com/go-chi/httprate", "github.com/didip/tollbooth/v7", "github.com/go-redis/redis_rate/v10"}
 		for _, path := range imported {
-			if !strings.Contains(path, "redis") && !strings.HasSuffix(path, "/config") && !strings.Contains(path, "prom") && !strings.Contains(path, "otel") && !strings.Contains(path, "grpc") && !strings.HasSuffix(path, "/storetest") {
+			if !strings.Contains(path, "/extra/") && !strings.HasSuffix(path, "/stack") && !strings.Contains(path+"/", "/ops/") && !strings.Contains(path, "prom") && !strings.Contains(path, "otel") && !strings.Contains(path, "grpc") && !strings.Contains(path, "protobuf") && !strings.HasSuffix(path, "/storetest") {
 				own = append(own, path)
 			}
 		}
@@ -182,10 +230,44 @@ func TestGo(t *testing.T) {
 	})
 	// Broken code must not pass.
 	for _, text := range []string{"x := weir.NoSuchThing", "func f() int { return headers.IETF }", "if {", "store.Take(ctx)", "y := undefined"} {
-		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, imported)
+		f, _, err := b.parse(block{page: "broken", line: 1, text: text + "\n"}, b.packages)
 		if err == nil && len(b.check(false, given, f)) == 0 {
 			t.Errorf("%q passed, want an error", text)
 		}
+	}
+}
+
+// TestReadme: the first program of README.md builds, and the test in it passes, in a module that
+// downloads nothing.
+func TestReadme(t *testing.T) {
+	blocks, _ := split(t, "README.md")
+	test := slices.IndexFunc(blocks, func(b block) bool { return strings.HasPrefix(b.text, "func Test") })
+	if test < 0 || !strings.HasPrefix(blocks[0].text, "package main\n") {
+		t.Fatal("README.md has no program and test")
+	}
+	dir := t.TempDir()
+	base, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := "package main\n\nimport (\n"
+	for _, path := range []string{"net/http", "net/http/httptest", "testing", "testing/synctest", "time", module, module + "/algorithms", module + "/memstore"} {
+		imports += fmt.Sprintf("\t%q\n", path)
+	}
+	for name, text := range map[string]string{
+		"go.mod":       fmt.Sprintf("module example.com/user\n\ngo 1.25\n\nrequire %s v0.1.0\n\nreplace %[1]s => %q\n", module, base),
+		"main.go":      blocks[0].text,
+		"main_test.go": imports + ")\n\nfunc search(http.ResponseWriter, *http.Request) {}\n\n" + blocks[test].text,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("go", "test", "-v", ".")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOTOOLCHAIN=local", "GOPROXY=off", "GOMODCACHE="+t.TempDir())
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestSearchLimit") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
@@ -194,7 +276,7 @@ func TestYAML(t *testing.T) {
 	for _, b := range blocksOf(t, "yaml") {
 		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
 			FS:    fstest.MapFS{"rules.yaml": {Data: []byte(b.text)}},
-			Keys:  map[string]weir.KeyFunc{"account": keys.ByContext("account")},
+			Keys:  map[string]weir.KeyFunc{"account": weir.ByContext("account")},
 			Costs: map[string]func(*http.Request) int64{"tokens": func(*http.Request) int64 { return 1 }},
 		})
 		if err != nil {
@@ -229,7 +311,7 @@ func TestGuideInAFile(t *testing.T) {
 		found++
 		_, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{
 			FS:   fstest.MapFS{"rules.yaml": {Data: fmt.Appendf(nil, column, m[1])}},
-			Keys: map[string]weir.KeyFunc{"account": keys.ByContext("account")},
+			Keys: map[string]weir.KeyFunc{"account": weir.ByContext("account")},
 		})
 		if err != nil {
 			t.Errorf("docs/guide.md:%d: %s: %v", n+1, m[1], err)
@@ -257,7 +339,7 @@ func TestShell(t *testing.T) {
 			}
 		}
 	}
-	for _, line := range []string{"go run ./_examples/none", "go run ./_examples/basic -addres x", "go run ./_examples/chat -once", "go run ./cmd/weir serve -limits cmd/limits.yaml", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
+	for _, line := range []string{"go run -C _examples ./none", "go run ./_examples/basic", "go run -C _examples ./basic -addres x", "go run -C _examples ./chat -once", "go run -C cmd/weir . serve -limits cmd/limits.yaml", "go test -run TestNone ./docs", "curl --retri 3 x", "frob x", "go tst ./..."} {
 		if strings.HasPrefix(line, "curl") && curlFlags() == "" {
 			t.Log("no curl: its flags are not checked")
 			continue
@@ -288,7 +370,7 @@ func shellFaults(line string, known map[string]bool) (faults []string) {
 	}
 	c := shellLine{known: known, words: words, dir: root}
 	switch program := words[0]; {
-	case program == "go" && !strings.Contains(" run test get vet tool ", " "+words[1]+" "):
+	case program == "go" && !strings.Contains(" run test get vet tool list ", " "+words[1]+" "):
 		c.fault("no such command")
 	case program != "go" && program != "curl" && program != "redis-cli":
 		c.fault("this test does not know the program")
@@ -332,6 +414,9 @@ func (c *shellLine) check(i int) {
 	case strings.HasPrefix(w, "./"):
 		path := filepath.Join(c.dir, strings.TrimSuffix(w, "..."))
 		c.mustExist(path)
+		if module := moduleOf(path); module != filepath.Clean(c.dir) {
+			c.fault("%s is in the module of %s, so the command needs -C", w, module)
+		}
 		if c.words[1] == "run" {
 			c.flags = flagsOf(path)
 		}
@@ -348,6 +433,17 @@ func (c *shellLine) check(i int) {
 		if flags := curlFlags(); flags != "" && !strings.Contains(flags, " "+w+" ") {
 			c.fault("curl has no flag %s", w)
 		}
+	}
+}
+
+// moduleOf returns the directory of the module that has the directory dir.
+func moduleOf(dir string) string {
+	dir = filepath.Clean(dir)
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil || dir == root {
+			return dir
+		}
+		dir = filepath.Dir(dir)
 	}
 }
 
@@ -391,4 +487,95 @@ func curlFlags() string {
 		return ""
 	}
 	return " " + strings.Join(strings.Fields(string(out)), " ") + " "
+}
+
+// notGo are the beginnings of the code blocks of package comments that are no Go.
+var notGo = []string{
+	"Fallback ─▶",                    // stack: which store is around which
+	"GET  /rules", `{"key": "192.0.`, // admin: paths, and JSON
+	"limits:\n", "trusted-proxies: ", // config: files
+	"an Algorithm ", "a Store ", // optional: tables
+}
+
+// TestPackageComments: the comment of every public package begins with a sentence, and then a
+// whole program, or a whole call if other packages take what the package returns. A vocabulary
+// is the last section. The Go code compiles.
+func TestPackageComments(t *testing.T) {
+	packages := slices.Concat(imported, []string{"net", "github.com/prometheus/client_golang/prometheus/promhttp", "github.com/seed83679106/weir/contrib/jsonrpc"})
+	b := newSource(t, packages)
+	given := b.given(t, "testdata/given.go")
+	for _, dir := range public {
+		if dir == "quota/optional" {
+			continue // it has interfaces only, and begins with a table of who uses them
+		}
+		t.Run(dir, func(t *testing.T) {
+			content, blocks := packageComment(t, dir)
+			if len(content) < 2 {
+				t.Fatal("want a sentence and then code")
+			}
+			if first, ok := content[1].(*comment.Code); !ok || len(blocks) == 0 || first.Text != blocks[0].text {
+				t.Error("no Go code follows the first sentence")
+			} else if program, ok := strings.CutPrefix(first.Text, "package main\n"); ok && !strings.Contains(program, "\nfunc main() {\n") {
+				t.Errorf("%v: the program has no main", blocks[0])
+			}
+			b.page(t, blocks, given)
+			var headings []string
+			for _, c := range content {
+				if h, ok := c.(*comment.Heading); ok {
+					headings = append(headings, string(h.Text[0].(comment.Plain)))
+				}
+			}
+			if i := slices.Index(headings, "Vocabulary"); i >= 0 && i < len(headings)-1 {
+				t.Errorf("%q follows the vocabulary", headings[i+1])
+			}
+		})
+	}
+	// A program that does not compile must not pass, even if it only imports too much.
+	for _, text := range []string{"package main\n\nfunc main() { weir.New() }\n", "package main\n\nimport \"os\"\n\nfunc main() {}\n"} {
+		f, program, err := b.parse(block{page: "broken", line: 1, text: text}, b.packages)
+		if err != nil || len(b.check(program, f)) == 0 {
+			t.Errorf("%q passed, want an error", text)
+		}
+	}
+}
+
+// packageComment returns the comment of the package in dir, and its Go code.
+func packageComment(t *testing.T, dir string) (content []comment.Block, blocks []block) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, path, nil, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Doc == nil || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		if content != nil {
+			t.Errorf("%s: the package has another comment", path)
+		}
+		content = new(comment.Parser).Parse(f.Doc.Text()).Content
+		page := strings.TrimPrefix(filepath.ToSlash(path), root+"/")
+		for _, c := range content {
+			if c, ok := c.(*comment.Code); ok && !slices.ContainsFunc(notGo, func(s string) bool { return strings.HasPrefix(c.Text, s) }) {
+				blocks = append(blocks, block{page: page, line: lineOf(fset, f, c.Text), text: c.Text})
+			}
+		}
+	}
+	return content, blocks
+}
+
+// lineOf returns the line of a file at which the code in its package comment begins.
+func lineOf(fset *token.FileSet, f *ast.File, code string) int {
+	first, _, _ := strings.Cut(code, "\n")
+	for _, c := range f.Doc.List {
+		if c.Text == "//\t"+first {
+			return fset.Position(c.Pos()).Line
+		}
+	}
+	return 1
 }

@@ -12,29 +12,38 @@ import (
 )
 
 // public are the packages that users import.
-var public = []string{".", "admin", "algorithms", "config", "credit", "headers", "jsonrpc", "keys", "lease", "llm", "memstore", "overrides", "quota", "redisstore", "regions", "stack", "storetest", "watch", "weirchi", "weirgrpc", "weirotel", "weirprom"}
+var public = []string{
+	".", "algorithms", "headers", "memstore", "quota", "quota/optional", "quota/storetest", "redisstore", "redisstore/stack",
+	"contrib/credit", "contrib/jsonrpc", "contrib/lease", "contrib/llm", "contrib/regions", "contrib/weirchi", "contrib/weirgrpc",
+	"ops", "ops/admin", "ops/config", "ops/overrides", "ops/watch", "ops/weirotel", "ops/weirprom",
+}
 
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.
 var withoutExample = map[string]string{
-	"weir.RefusedError.Unwrap":       "errors.As calls it",
-	"quota.ErrLimit":                 "a Limiter uses it",
-	"quota.Limit.Redundant":          "a Limiter calls it",
-	"credit.Paid":                    "stores set it",
-	"quota.Limit.Fault":              "a Limiter calls it",
-	"quota.Limit.Divide":             "package regions calls it",
-	"quota.ShareFunc":                "package regions calls it",
-	"quota.Transaction.Release":      "a Limiter calls it",
-	"memstore.Store.Instant":         "a Limiter calls it",
-	"memstore.Store.TakeEach":        "Coalesce calls it",
-	"redisstore.Store.TakeEach":      "Coalesce calls it",
-	"redisstore.Store.LoadOverrides": "overrides.Live calls it",
-	"redisstore.Store.SaveOverride":  "overrides.Live calls it",
-	"stack.Store.Undivided":          "cmd/weir calls it",
-	"stack.Store.Stores":             "weirprom.New calls it",
-	"llm.Transport.RoundTrip":        "http.Client calls it",
-	"weirprom.Collector.Collect":     "Prometheus calls it",
-	"weirprom.Collector.Describe":    "Prometheus calls it",
+	"weir.RefusedError.Unwrap":           "errors.As calls it",
+	"quota.ErrLimit":                     "a Limiter uses it",
+	"quota.Limit.Redundant":              "a Limiter calls it",
+	"credit.Paid":                        "stores set it",
+	"quota.Limit.Fault":                  "a Limiter calls it",
+	"quota.Limit.Divide":                 "package regions calls it",
+	"memstore.Store.Instant":             "a Limiter calls it",
+	"memstore.Store.TakeEach":            "Coalesce calls it",
+	"redisstore.Store.TakeEach":          "Coalesce calls it",
+	"redisstore.Store.Track":             "Hybrid calls it",
+	"redisstore.Store.LoadOverrides":     "overrides.Live calls it",
+	"redisstore.Store.SaveOverride":      "overrides.Live calls it",
+	"redisstore.Store.CountProcesses":    "package stack calls it",
+	"redisstore.Store.CompareLimits":     "package stack calls it",
+	"stack.Store.Announce":               "weir.New calls it",
+	"stack.Store.Conflicts":              "watch.Diagnose calls it",
+	"stack.Store.Undivided":              "cmd/weir calls it",
+	"stack.Store.Stores":                 "weirprom.New calls it",
+	"llm.Transport.RoundTrip":            "http.Client calls it",
+	"llm.Transport.CloseIdleConnections": "http.Client calls it",
+	"weir.ReportAtLeast":                 "llm.Transport calls it",
+	"weirprom.Collector.Collect":         "Prometheus calls it",
+	"weirprom.Collector.Describe":        "Prometheus calls it",
 }
 
 // TestExamples: every exported function, method and variable of the public packages is
@@ -161,4 +170,40 @@ func funcName(d *ast.FuncDecl) string {
 		return d.Name.Name
 	}
 	return strings.TrimPrefix(types.ExprString(d.Recv.List[0].Type), "*") + "." + d.Name.Name
+}
+
+// TestAbilities: docs/extending.md names every ability of an algorithm and of a store, with its
+// methods.
+func TestAbilities(t *testing.T) {
+	page, found := read(t, "docs/extending.md"), 0
+	for _, file := range []string{"quota/optional/optional.go", "redisstore/scripted.go", "contrib/lease/lease.go", "contrib/credit/algorithm.go"} {
+		f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			ability, ok := spec.Type.(*ast.InterfaceType)
+			if !ok || !spec.Name.IsExported() {
+				return false
+			}
+			found++
+			_, row, _ := strings.Cut(page, "| `"+f.Name.Name+"."+spec.Name.Name+"` |")
+			row, _, _ = strings.Cut(row, "\n")
+			for _, m := range ability.Methods.List {
+				for _, name := range m.Names {
+					if !strings.Contains(row, "`"+name.Name+"`") {
+						t.Errorf("docs/extending.md: no table has %s.%s with the method %s, which %s declares", f.Name.Name, spec.Name.Name, name.Name, file)
+					}
+				}
+			}
+			return false
+		})
+	}
+	if found < 16 {
+		t.Errorf("got %d abilities, want those of four packages", found)
+	}
 }

@@ -21,6 +21,7 @@ import (
 var attributes = map[string]string{
 	"addr":         "the address of a peer",
 	"addresses":    "the addresses that the service listens on",
+	"advice":       "what to do about an outage, unlike fix, which is for a misconfiguration",
 	"after":        duration + "how long a state lasted that has ended",
 	"asked":        duration + "what a server has asked for",
 	"behind":       duration + "by how much the store's clock is behind that of the process",
@@ -35,8 +36,10 @@ var attributes = map[string]string{
 	"effect":       "what the event means for requests",
 	"err":          "an error",
 	"field":        "the name of a header field",
+	"fields":       "the names of the header fields in a request that can have the client's address",
 	"file":         "the path of a file",
 	"files":        "how many files were loaded",
+	"evicted":      "how many keys Redis has evicted",
 	"fix":          "what to do",
 	"from":         "the text of a part of a rule before a reload",
 	"function":     "the name of a key function",
@@ -48,9 +51,10 @@ var attributes = map[string]string{
 	"lost":         "true if a reload lost counts",
 	"max_bytes":    "the largest size",
 	"max_pause":    duration + "TransportOptions.MaxPause",
+	"max_wait":     duration + "Options.MaxWait",
 	"method":       "a gRPC method",
 	"network":      "private or public: where a peer is",
-	"other_limits": "the text of the limits of another rule",
+	"other_limits": "the text of the limits of another rule or process",
 	"other_rule":   "the name of a second rule",
 	"overrides":    "how many overrides there are",
 	"part":         "a part of a rule or of an answer, such as cost",
@@ -64,13 +68,15 @@ var attributes = map[string]string{
 	"rule":         "the name of a rule",
 	"rules":        "the names of rules",
 	"shadow":       "true if only rules in shadow are concerned",
+	"status":       "the status code of a response",
 	"store":        "where the counts are: memory, or the addresses of Redis",
 	"text":         "a text of another library or a warning about a setting",
+	"timeout":      duration + "http.Server.WriteTimeout",
 	"to":           "the text of a part of a rule after a reload",
 	"unit":         "the unit of a rule",
 	"unlogged":     "how many such lines were left out before this one",
 	"version":      "the version of the rules or of the program",
-	"warnings":     "the warnings of a store",
+	"warnings":     "the warnings or conflicts of a store",
 	"who":          "the operator who made a change",
 }
 
@@ -106,7 +112,7 @@ func TestLogLines(t *testing.T) {
 		switch name := d.Name(); {
 		case err != nil:
 			return err
-		case d.IsDir() && (name == "xtest" || name == "docs" || name == "tools" || name == "testdata" || name[0] == '.' && name != ".." || name[0] == '_'):
+		case d.IsDir() && (name == "xtest" || name == "docs" || name == "testdata" || name[0] == '.' && name != ".." || name[0] == '_'):
 			return filepath.SkipDir
 		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
 			return nil
@@ -350,4 +356,71 @@ func (c *logCollector) keys(where string, fn *ast.FuncDecl, call *ast.CallExpr, 
 		return true
 	})
 	return keys
+}
+
+var (
+	errorEnd  = regexp.MustCompile(`[.!:;,\n]$`)
+	errorWant = regexp.MustCompile(`[^;] want `)
+)
+
+// TestErrorTexts: the texts of errors and panics have the form of CONTRIBUTING.md, as far as their
+// constants show it: a panic begins with its package, no text ends with
+// punctuation, and a semicolon stands before "want".
+func TestErrorTexts(t *testing.T) {
+	found := 0
+	set := token.NewFileSet()
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch name := d.Name(); {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "xtest" || name == "docs" || name == "testdata" || name == "storetest" || name[0] == '.' && name != ".." || name[0] == '_'):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			name := nameOf(call.Fun)
+			if name != "panic" && name != "New" && name != "Errorf" && name != "errorf" && name != "invalid" {
+				return true
+			}
+			var parts []string // the constants of the text, from left to right
+			ast.Inspect(call, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					part, _ := strconv.Unquote(lit.Value)
+					parts = append(parts, part)
+				}
+				return true
+			})
+			if len(parts) == 0 {
+				return true
+			}
+			found++
+			text := strings.Join(parts, "…")
+			own := cmp.Or(programs[f.Name.Name], f.Name.Name) + ": "
+			switch where := set.Position(call.Pos()); {
+			case name == "panic" && !strings.HasPrefix(text, own) && !strings.HasPrefix(text, "%s: "):
+				t.Errorf("%s: the panic %q does not begin with %q", where, text, own)
+			case errorWant.MatchString(text):
+				t.Errorf("%s: %q has no semicolon before want", where, text)
+			case errorEnd.MatchString(parts[0]):
+				t.Errorf("%s: %q ends with punctuation", where, text)
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found < 250 {
+		t.Errorf("found only %d texts", found)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -19,12 +20,11 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/weirtest"
-	"github.com/seed83679106/weir/keys"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore"
-	"github.com/seed83679106/weir/stack"
+	"github.com/seed83679106/weir/redisstore/stack"
 )
 
 // A wired is a program as a user would write it from a page, with one mistake. It returns the
@@ -105,9 +105,9 @@ func TestWiredWrong(t *testing.T) {
 		wired               wired
 		told                string // part of the error or the log
 	}{
-		{"quick start", "the limiter is in front of authentication", limited(weir.Rule{Name: "api", Key: keys.ByContext("account"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+		{"quick start", "the limiter is in front of authentication", limited(weir.Rule{Name: "api", Key: weir.ByContext("account"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
 			`key missing in each of the first 200 requests" rule=api effect="none of them was limited" likely="authentication runs after the limiter`},
-		{"quick start", "the path value is read outside of the mux", limited(weir.Rule{Name: "item", Key: keys.ByPathValue("id"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+		{"quick start", "the path value is read outside of the mux", limited(weir.Rule{Name: "item", Key: weir.ByPathValue("id"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
 			`the path value is read outside of the mux`},
 		{"quick start", "a key function that returns the empty key", limited(weir.Rule{Name: "api", Key: func(r *http.Request) (string, bool) { return r.Header.Get("X-User"), true }, Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
 			`key empty" rule=api effect="all requests with an empty key share one quota"`},
@@ -116,7 +116,7 @@ func TestWiredWrong(t *testing.T) {
 				l, _ := weir.New(memstore.New(memstore.Options{}), weir.Options{Logger: log, Rules: []weir.Rule{perMinute("each")}})
 				l.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
 			}), nil
-		}, `limiters of one rule made again and again by a handler`},
+		}, `ten limiters of one rule made within a minute`},
 		{"quick start", "two rules of one name", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			store, other := memstore.New(memstore.Options{}), perMinute("same")
 			other.Limits = []weir.Limit{algorithms.GCRA(7, time.Minute)}
@@ -152,10 +152,10 @@ func TestWiredWrong(t *testing.T) {
 		{"quick start", "a period without a unit", limited(weir.Rule{Name: "api", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(5, 60_000)}}),
 			`period of a limit below a millisecond`},
 
-		{"Redis", "the number of replicas is missing", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
-			_, err := stack.New(redis.NewUniversalClient(at("localhost:1")), stack.Options{Logger: log})
+		{"Redis", "the number of replicas is negative", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			_, err := stack.New(redis.NewUniversalClient(at("localhost:1")), stack.Options{Replicas: -1, Logger: log})
 			return http.NotFoundHandler(), err
-		}, `Replicas is 0`},
+		}, `Replicas is -1`},
 		{"Redis", "a wrong password", shared(func(t *testing.T) *redis.UniversalOptions {
 			server := redistest.Server(t)
 			server.Do("CONFIG", "SET", "requirepass", "secret")
@@ -179,7 +179,7 @@ func TestWiredWrong(t *testing.T) {
 				}
 				return "-ERR unknown command '" + args[0] + "', with args beginning with: \r\n"
 			}))
-		}), `check of Redis failed until its setup is changed`},
+		}), `setup of Redis unusable until it is changed`},
 		{"Redis", "nobody listens at the address", shared(func(*testing.T) *redis.UniversalOptions { return at(unused(t)) }),
 			`connection refused`},
 
@@ -204,6 +204,43 @@ func TestWiredWrong(t *testing.T) {
 			quota.Fallback(store, store, quota.FallbackOptions{})
 			return nil, nil
 		}, `secondary is primary; want another store`},
+		{"Redis", "memory is the primary of a Fallback", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			memory, redis := memstore.New(memstore.Options{}), weirtest.StoreFunc(memstore.New(memstore.Options{}).Take)
+			quota.Fallback(memory, redis, quota.FallbackOptions{Logger: log})
+			return http.NotFoundHandler(), nil
+		}, `Fallback has a primary in memory`},
+		{"Redis", "Breaker is around Fallback", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			memory, redis := memstore.New(memstore.Options{}), weirtest.StoreFunc(memstore.New(memstore.Options{}).Take)
+			quota.Breaker(quota.Fallback(redis, memory, quota.FallbackOptions{Logger: log}), quota.BreakerOptions{Logger: log})
+			return http.NotFoundHandler(), nil
+		}, `Breaker is around Fallback, so it opens only if both stores fail`},
+		{"Redis", "a time budget without a unit", func(*testing.T, *slog.Logger) (http.Handler, error) {
+			_, err := redisstore.New(redis.NewUniversalClient(at("127.0.0.1:1")), redisstore.Options{Timeout: 50})
+			return http.NotFoundHandler(), err
+		}, `redisstore: Timeout is 50ns; want at least 1ms, such as 50*time.Millisecond`},
+
+		{"waiting", "a leaky bucket in which no request waits", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			r := perMinute("jobs")
+			r.Limits[0] = algorithms.LeakyBucket(20, 5, time.Second)
+			return limited(r)(nil, log)
+		}, `weir: leaky bucket without MaxWait" rule=jobs`},
+
+		{"waiting", "two limits of one period without a name", limited(weir.Rule{Name: "partner", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(200, time.Second), algorithms.GCRA(200, time.Second).WithBurst(20)}}),
+			`two limits are named "1s"; name one of them, in Go with .Named`},
+		{"quick start", "a developer tries the limiter in front of authentication", limited(weir.Rule{Name: "api", Key: weir.ByContext("account"), Limits: []weir.Limit{algorithms.GCRA(5, time.Minute)}}),
+			`key missing in each of the first 5 requests" rule=api`},
+		{"quick start", "a trusted proxy sets another field", func(t *testing.T, log *slog.Logger) (http.Handler, error) {
+			old := slog.Default() // ByIP logs there
+			slog.SetDefault(log)
+			t.Cleanup(func() { slog.SetDefault(old) })
+			r := perMinute("api")
+			r.Key = weir.ByIP(netip.MustParsePrefix("127.0.0.0/8"))
+			h, err := limited(r)(t, log)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				r.Header.Set("X-Real-IP", "192.0.2.1")
+				h.ServeHTTP(w, r)
+			}), err
+		}, `fields=X-Real-Ip effect="if there are several clients, they share one quota" likely="the proxy does not set X-Forwarded-For`},
 
 		{"override", "Run is not called", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
 			live := overrides.NewLive(overrides.LiveOptions{Keeper: kept{}, Interval: 1, Logger: log})
@@ -235,6 +272,7 @@ func TestWiredWrong(t *testing.T) {
 		{"outbound", "the store is down", outgoing(weirtest.ErrDown, weir.TransportOptions{}), `request not decided" rule=partner err="dial tcp 127.0.0.1:6379: connection refused" cause=error passed=true`},
 		{"outbound", "the store is busy", outgoing(quota.ErrBusy, weir.TransportOptions{}), `cause=busy passed=false`},
 		{"outbound", "the store can never work", outgoing(quota.ErrUnusable, weir.TransportOptions{}), `level=ERROR msg="weir: request not decided" rule=partner`},
+		{"outbound", "a pause without a unit", outgoing(nil, weir.TransportOptions{MaxPause: 30}), `weir: MaxPause is 30ns; want at least 1ms`},
 		{"outbound", "a negative pause", outgoing(nil, weir.TransportOptions{MaxPause: -1}), `MaxPause`},
 	} {
 		t.Run(c.deployment+": "+c.mistake, func(t *testing.T) {
@@ -260,6 +298,50 @@ func TestWiredWrong(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The log enforces the quota in every second, and GCRA spreads out bursts. A limit is named after its
+// period, so one of two limits of the same period needs a name.
+var partner = weir.Rule{
+	Name: "partner",
+	Key:  weir.ByHeader("Host"),
+	Limits: []weir.Limit{
+		algorithms.SlidingLog(50, time.Second),
+		algorithms.GCRA(50, time.Second).WithBurst(5).Named("pace"), // 5 at once, then one every 20.4 ms
+	},
+	Buffer: 20 * time.Millisecond, // by how much the delay to the partner varies
+}
+
+// TestPairOfLimits: the two limits of one period that docs/waiting.md recommends work as written:
+// a burst of 5 is sent at once, and no second has more than 50.
+func TestPairOfLimits(t *testing.T) {
+	_, rule, _ := strings.Cut(read(t, "docs/waiting.md"), "\nvar partner = ")
+	if rule, _, _ = strings.Cut(rule, "\n}\n"); rule == "" || !strings.Contains(read(t, "docs/wired_test.go"), "\nvar partner = "+rule+"\n}\n") {
+		t.Errorf("docs/waiting.md has another rule than this test:\n%s", rule)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l, err := weir.New(memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{partner}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, r := l.Handler(http.NotFoundHandler()), httptest.NewRequest("GET", "/", nil)
+		var admitted []int
+		sum := 0
+		for range 1000 { // milliseconds
+			n := 0
+			for range 50 {
+				w := httptest.NewRecorder()
+				if h.ServeHTTP(w, r); w.Code == http.StatusNotFound {
+					n++
+				}
+			}
+			admitted, sum = append(admitted, n), sum+n
+			time.Sleep(time.Millisecond)
+		}
+		if admitted[0] != 5 || admitted[20] != 0 || admitted[21] != 1 || sum != 50 {
+			t.Errorf("got %d at once, %d after 20 ms, %d after 21 ms and %d in a second, want 5, 0, 1 and 50", admitted[0], admitted[20], admitted[21], sum)
+		}
+	})
 }
 
 // kept is a Keeper without overrides.

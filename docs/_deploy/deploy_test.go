@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/cli"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
@@ -166,7 +166,7 @@ func TestSystemd(t *testing.T) {
 }
 
 func TestCompose(t *testing.T) {
-	options, err := cli.NewProjectOptions([]string{filepath.Join(dir, "compose.yaml")})
+	options, err := cli.NewProjectOptions([]string{filepath.Join(dir, "compose.yaml")}, cli.WithEnv([]string{"REDIS_PASSWORD=verysecret"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,21 +175,29 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	weir, redis := project.Services["weir"], project.Services["redis"]
-	if replicas := strconv.Itoa(*weir.Deploy.Replicas); *weir.Environment["WEIR_REPLICAS"] != replicas {
-		t.Errorf("WEIR_REPLICAS is %s, want %s, the number of replicas", *weir.Environment["WEIR_REPLICAS"], replicas)
+	if value := weir.Environment["WEIR_REPLICAS"]; value != nil {
+		t.Errorf("WEIR_REPLICAS is %s, want none: replicas count each other, however many there are", *value)
 	}
 	if _, err := os.Stat(filepath.Join(weir.Build.Context, weir.Build.Dockerfile)); err != nil {
 		t.Error(err)
 	}
 	d := deployment{args: []string{"serve"}, env: imageEnv(t), redis: "redis:6379", paths: map[string]string{}}
 	for name, value := range weir.Environment {
-		d.env = append(d.env, name+"="+*value)
+		if name != "WEIR_REDIS_PASSWORD" { // the Redis of the test has none
+			d.env = append(d.env, name+"="+*value)
+		} else if *value != "verysecret" {
+			t.Errorf("weir has the password %q", *value)
+		}
 	}
 	for _, v := range weir.Volumes {
 		d.paths[v.Target] = v.Source
 	}
 	check(t, d.start(t)+"/readyz")
-	redistest.Server(t, redis.Command[1:]...) // fails if redis-server does not know an argument
+	n := len(redis.Command) - 2
+	if last := redis.Command[n:]; last[0] != "--requirepass" || last[1] != "verysecret" {
+		t.Errorf("Redis has no password: %q", last)
+	}
+	redistest.Server(t, redis.Command[1:n]...) // fails if redis-server does not know an argument
 }
 
 func TestKubernetes(t *testing.T) {
@@ -202,36 +210,36 @@ func TestKubernetes(t *testing.T) {
 		secret  corev1.Secret
 		weir    appsv1.Deployment
 		service corev1.Service
+		policy  networkingv1.NetworkPolicy
 		budget  policyv1.PodDisruptionBudget
 	)
 	objects := strings.Split(string(text), "\n---\n")
-	for i, into := range []any{&limits, &secret, &weir, &service, &budget} {
+	for i, into := range []any{&limits, &secret, &weir, &service, &policy, &budget} {
 		if err := yaml.UnmarshalStrict([]byte(objects[i]), into); err != nil {
 			t.Fatalf("object %d: %v", i, err)
 		}
 	}
 	labels := weir.Spec.Template.Labels["app"]
-	for _, selected := range []string{weir.Spec.Selector.MatchLabels["app"], service.Spec.Selector["app"], budget.Spec.Selector.MatchLabels["app"]} {
+	for _, selected := range []string{weir.Spec.Selector.MatchLabels["app"], service.Spec.Selector["app"], budget.Spec.Selector.MatchLabels["app"], policy.Spec.PodSelector.MatchLabels["app"]} {
 		if selected != labels {
 			t.Errorf("a selector wants app %q, and the pods have %q", selected, labels)
 		}
 	}
+	if in := policy.Spec.Ingress; len(in) != 1 || len(in[0].From) == 0 || in[0].Ports[0].Port.StrVal != weir.Spec.Template.Spec.Containers[0].Ports[0].Name {
+		t.Errorf("the policy lets in %+v, want named pods, and only to the port of /auth", in)
+	}
 	pod := weir.Spec.Template.Spec
 	c := pod.Containers[0]
 	d := deployment{args: []string{"serve"}, env: imageEnv(t), redis: "redis:6379", paths: map[string]string{}}
-	replicas := ""
 	for _, v := range c.Env {
 		if v.Name == "WEIR_REPLICAS" {
-			replicas = v.Value
+			t.Errorf("WEIR_REPLICAS is %s, want none: replicas count each other, however many there are", v.Value)
 		}
 		if v.Name != "WEIR_REDIS_PASSWORD_FILE" { // the Redis of the test has none
 			d.env = append(d.env, v.Name+"="+v.Value)
 		} else if v.Value != mount(t, c, "secret")+"/redis-password" || secret.StringData["redis-password"] == "" {
 			t.Errorf("the password is in %s, where no secret is", v.Value)
 		}
-	}
-	if want := strconv.Itoa(int(*weir.Spec.Replicas)); replicas != want {
-		t.Errorf("WEIR_REPLICAS is %s, want %s, the number of replicas", replicas, want)
 	}
 	mounted := t.TempDir()
 	for name, text := range limits.Data {

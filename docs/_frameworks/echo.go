@@ -12,11 +12,11 @@ import (
 // Echo returns a middleware for echo. admit is Limiter.Admit, or the result of config.File.Admit.
 func Echo(admit func(*http.Request) (*weir.Admission, error)) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c *echo.Context) (err error) {
+		return func(c *echo.Context) error {
 			r := c.Request()
-			r.Pattern = c.Path() // for keys.ByRoute
+			r.Pattern = c.Path() // for weir.ByRoute
 			for _, p := range c.PathValues() {
-				r.SetPathValue(p.Name, p.Value) // for keys.ByPathValue
+				r.SetPathValue(p.Name, p.Value) // for weir.ByPathValue
 			}
 			a, err := admit(r)
 			var refused *weir.RefusedError
@@ -28,18 +28,22 @@ func Echo(admit func(*http.Request) (*weir.Admission, error)) echo.MiddlewareFun
 			if err != nil { // the client has hung up while it waited
 				return echo.ErrServiceUnavailable
 			}
+			o := weir.Outcome{Panicked: true, Header: c.Response().Header()}
+			defer func() {
+				r.MultipartForm = c.Request().MultipartForm // so that net/http removes its files
+				a.Done(o)
+			}()
 			a.WriteHeaders(c.Response().Header())
 			c.SetRequest(r.WithContext(a.Context()))
-			o := weir.Outcome{Panicked: true, Header: c.Response().Header()}
-			defer func() { a.Done(o) }()
-			err = next(c)
+			if err := next(c); err != nil {
+				c.Echo().HTTPErrorHandler(c, err) // decides the status
+			}
 			var res *echo.Response
-			res, o.Status = echo.ResolveResponseStatus(c.Response(), err) // the status that echo will send, even for an error
-			if res != nil {
+			if res, o.Status = echo.ResolveResponseStatus(c.Response(), nil); res != nil {
 				o.Bytes = res.Size
 			}
 			o.Panicked = false
-			return err
+			return nil
 		}
 	}
 }

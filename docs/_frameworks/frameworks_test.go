@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coder "github.com/coder/websocket"
@@ -22,19 +23,19 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/jsonrpc"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/contrib/jsonrpc"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
 
-// TestPage: the page shows the code of this package, which the other tests run.
+// TestPage: the page shows code of this package, which the other tests run. Its code about gRPC
+// is of no file; TestGo of package docs compiles it.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../frameworks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, code := []string{"gin.go", "echo.go", "gorilla.go", "coder.go", "mcp.go"}, ""
+	files, code := []string{"gin.go", "echo.go", "gorilla.go", "coder.go", "mcp.go", "graphql.go"}, ""
 	for _, name := range files {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -42,9 +43,10 @@ func TestPage(t *testing.T) {
 		}
 		code += string(b)
 	}
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) < len(files) {
-		t.Errorf("the page has %d blocks of code, want %d", len(blocks), len(files))
+	before, _, found := strings.Cut(string(page), "\n## gRPC\n")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(before, -1)
+	if !found || len(blocks) < 2 {
+		t.Errorf("the page has %d blocks of code, want those of WebSockets and MCP", len(blocks))
 	}
 	for _, b := range blocks {
 		if !strings.Contains(code, b[1]) {
@@ -71,6 +73,7 @@ var frameworks = []framework{
 			weir.ReportUsage(c.Request.Context(), "tokens", 3)
 			c.String(status, "served")
 		})
+		e.POST("/upload", func(c *gin.Context) { c.Status(upload(c.Request)) })
 		e.GET("/fails", func(c *gin.Context) { c.AbortWithError(502, errors.New("x")) })
 		return e
 	}},
@@ -82,6 +85,7 @@ var frameworks = []framework{
 			weir.ReportUsage(c.Request().Context(), "tokens", 3)
 			return c.String(status, "served")
 		})
+		e.POST("/upload", func(c *echo.Context) error { return c.NoContent(upload(c.Request())) })
 		e.GET("/fails", func(c *echo.Context) error { return echo.NewHTTPError(502, "x") })
 		return e
 	}},
@@ -126,12 +130,12 @@ func TestRoutes(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			var routes []string
 			byRoute := func(r *http.Request) (string, bool) {
-				key, ok := keys.ByRoute()(r)
+				key, ok := weir.ByRoute()(r)
 				routes = append(routes, key)
 				return key, ok
 			}
 			h := f.make(newLimiter(t, memory(),
-				weir.Rule{Name: "user", Key: keys.ByPathValue("id"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}},
+				weir.Rule{Name: "user", Key: weir.ByPathValue("id"), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}},
 				weir.Rule{Name: "route", Key: byRoute, Limits: []weir.Limit{algorithms.FixedWindow(5, 1000*time.Hour)}}).Admit)
 			var got []int
 			for _, target := range []string{"/users/ann", "/users/ann", "/users/ann", "/users/ben", "/users/eve", "/users/bob", "/users/dan", "/nowhere/1", "/nowhere/2"} {
@@ -188,6 +192,107 @@ func TestStatus(t *testing.T) {
 				t.Errorf("%s %s, %s: %d left, %v, want %d", f.name, c.target, c.want, d.Decisions[0].Remaining, err, 100-2*c.used)
 			}
 		}
+	}
+}
+
+// TestUploads: net/http removes the files of an upload.
+func TestUploads(t *testing.T) {
+	for _, f := range frameworks {
+		dir := t.TempDir()
+		t.Setenv("TMPDIR", dir)
+		server := httptest.NewServer(f.make(newLimiter(t, memory(), weir.Rule{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}).Admit))
+		body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n" + strings.Repeat("x", 3<<20) + "\r\n--b--\r\n"
+		res, err := http.Post(server.URL+"/upload", "multipart/form-data; boundary=b", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		server.Close() // waits for the handler
+		if files, _ := os.ReadDir(dir); res.StatusCode != 200 || len(files) > 0 {
+			t.Errorf("%s: %d, %v", f.name, res.StatusCode, files)
+		}
+	}
+}
+
+// upload parses a form, and returns the status.
+func upload(r *http.Request) int {
+	if err := r.ParseMultipartForm(1 << 20); err != nil {
+		return 500
+	}
+	return 200
+}
+
+// TestErrors: of 250 wrong passwords as many get an answer of the handler as ChargeOnly(401) allows,
+// wherever the error becomes a 401: in echo's error handler, or in a middleware of gin on either side.
+func TestErrors(t *testing.T) {
+	wrong := errors.New("wrong password")
+	ginErrors := func(c *gin.Context) {
+		if c.Next(); len(c.Errors) > 0 {
+			c.String(401, "wrong")
+		}
+	}
+	for name, build := range map[string]func(admit func(*http.Request) (*weir.Admission, error)) http.Handler{
+		"echo": func(admit func(*http.Request) (*weir.Admission, error)) http.Handler {
+			e := echo.New()
+			e.HTTPErrorHandler = func(c *echo.Context, err error) {
+				if errors.Is(err, wrong) {
+					c.String(401, "wrong")
+				}
+			}
+			e.Use(Echo(admit))
+			e.GET("/login", func(c *echo.Context) error { return wrong })
+			return e
+		},
+		"gin, errors inside": func(admit func(*http.Request) (*weir.Admission, error)) http.Handler {
+			e := gin.New()
+			e.Use(Gin(admit), ginErrors)
+			e.GET("/login", func(c *gin.Context) { c.Error(wrong) })
+			return e
+		},
+		"gin, errors outside": func(admit func(*http.Request) (*weir.Admission, error)) http.Handler {
+			e := gin.New()
+			e.Use(ginErrors, Gin(admit))
+			e.GET("/login", func(c *gin.Context) { c.Error(wrong) })
+			return e
+		},
+	} {
+		h := build(newLimiter(t, memory(), weir.Rule{Name: "login", Key: weir.Global(), Limits: []weir.Limit{algorithms.FixedWindow(2, 1000*time.Hour)}, Settle: weir.ChargeOnly(401)}).Admit)
+		answered := 0
+		for range 250 {
+			if w := get(h, "/login"); w.Code == 401 && w.Body.String() == "wrong" {
+				answered++
+			} else if w.Code != 429 {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+		}
+		if answered != 2 {
+			t.Errorf("%s: %d of 250 wrong passwords were tried, want 2", name, answered)
+		}
+	}
+}
+
+// TestTimeoutHandler: if it is around the limiter, a handler holds its unit until it returns. Inside,
+// the unit is released at the timeout.
+func TestTimeoutHandler(t *testing.T) {
+	for name, want := range map[string]string{"around": "[503 503 429 429 429 429 429 429] 2", "inside": "[503 503 503 503 503 503 503 503] 8"} {
+		synctest.Test(t, func(t *testing.T) {
+			limit := newLimiter(t, memory(), weir.Rule{Name: "busy", Key: weir.Global(), Limits: []weir.Limit{algorithms.InFlight(2, time.Hour)}}).Handler
+			begun, end := make(chan bool, 8), make(chan bool)
+			defer close(end)
+			var h http.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { begun <- true; <-end })
+			if name == "around" {
+				h = http.TimeoutHandler(limit(h), time.Second, "")
+			} else {
+				h = limit(http.TimeoutHandler(h, time.Second, ""))
+			}
+			var got []int
+			for range 8 {
+				got = append(got, get(h, "/").Code)
+			}
+			if got := fmt.Sprint(got, len(begun)); got != want {
+				t.Errorf("%s: got %s running, want %s", name, got, want)
+			}
+		})
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 func Gin(admit func(*http.Request) (*weir.Admission, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		r := c.Request
-		r.Pattern = c.FullPath() // for keys.ByRoute
+		r.Pattern = c.FullPath() // for weir.ByRoute
 		for _, p := range c.Params {
-			r.SetPathValue(p.Key, p.Value) // for keys.ByPathValue
+			r.SetPathValue(p.Key, p.Value) // for weir.ByPathValue
 		}
 		a, err := admit(r)
 		var refused *weir.RefusedError
@@ -29,11 +29,15 @@ func Gin(admit func(*http.Request) (*weir.Admission, error)) gin.HandlerFunc {
 			c.AbortWithStatus(http.StatusServiceUnavailable)
 			return
 		}
+		o := weir.Outcome{Panicked: true, Header: c.Writer.Header()}
+		defer func() {
+			r.MultipartForm = c.Request.MultipartForm // so that net/http removes its files
+			a.Done(o)
+		}()
 		a.WriteHeaders(c.Writer.Header())
 		c.Request = r.WithContext(a.Context())
-		o := weir.Outcome{Panicked: true, Header: c.Writer.Header()}
-		defer func() { a.Done(o) }()
 		c.Next()
 		o.Panicked, o.Status, o.Bytes = false, c.Writer.Status(), int64(max(0, c.Writer.Size()))
+		o.HungUp = len(c.Errors) > 0 && !c.Writer.Written() // a middleware around this one will send the status
 	}
 }

@@ -9,8 +9,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/jsonrpc"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/contrib/jsonrpc"
 )
 
 // MCP returns an MCP server with a tool that each user may call twice an hour. A second quota
@@ -18,9 +17,9 @@ import (
 func MCP(store weir.Store, user weir.KeyFunc) (http.Handler, error) {
 	const max = 64 << 10 // the most bytes of a body that are read
 	limiter, err := weir.New(store, weir.Options{
-		OnLimited: jsonrpc.OnLimited(max),
+		OnLimited: jsonrpc.OnLimited(max, jsonrpc.CodeLimited),
 		Rules: []weir.Rule{
-			{Name: "tool", Key: weir.Join(user, keys.ByJSON("params.name", max)), Limits: []weir.Limit{algorithms.SlidingLog(2, time.Hour)}},
+			{Name: "tool", Key: weir.Join(user, weir.ByJSON("params.name", max)), Limits: []weir.Limit{algorithms.SlidingLog(2, time.Hour)}},
 			{Name: "mcp", Key: user, Cost: jsonrpc.Cost(max), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}},
 		},
 	})

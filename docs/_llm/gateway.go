@@ -4,7 +4,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -12,9 +12,8 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/contrib/llm"
 	"github.com/seed83679106/weir/headers"
-	"github.com/seed83679106/weir/keys"
-	"github.com/seed83679106/weir/llm"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -26,26 +25,36 @@ type Tenant struct {
 	MicroDollars int64 // per day
 }
 
-// NewLimiter limits each tenant. Your authentication sets the header field X-Tenant.
-func NewLimiter(store weir.Store, t Tenant) (*weir.Limiter, error) {
+// NewLimiters limits each tenant. Your authentication sets the header field X-Tenant. The limiter
+// requests, which reads no body, belongs around the limiter tokens.
+func NewLimiters(store weir.Store, t Tenant) (requests, tokens *weir.Limiter, err error) {
 	tenant := weir.ByHeader("X-Tenant")
-	most := llm.MaxTokens(min(t.Tokens, t.ModelTokens, 4096)) // the most that an answer may use
-	return weir.New(store, weir.Options{
+	o := weir.Options{
 		Headers:   headers.OpenAI | headers.Anthropic,
 		OnLimited: http.HandlerFunc(refuse),
 		OnError:   weir.FailClosed,
-		Rules: []weir.Rule{
-			{Name: "requests", Key: tenant, NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(t.Requests, time.Minute)}},
-			{Name: "tokens", Key: tenant, Unit: "tokens", Limits: []weir.Limit{algorithms.TokenBucket(t.Tokens, t.Tokens, time.Minute)},
-				Cost: most, Settle: weir.ChargeUsed},
-			{Name: "model", Key: weir.Join(tenant, keys.ByJSON("model", 1<<20)), Unit: "tokens",
-				Limits: []weir.Limit{algorithms.TokenBucket(t.ModelTokens, t.ModelTokens, time.Minute)}, Cost: most, Settle: weir.ChargeUsed},
-			{Name: "money", Key: tenant, Unit: "micro-dollars", Limits: []weir.Limit{algorithms.Calendar(t.MicroDollars, algorithms.Day, time.UTC)},
-				Cost:   func(r *http.Request) int64 { return min(t.MicroDollars, most(r)*priceOf("").output) },
-				Settle: weir.ChargeUsed},
-		},
-	})
+		Rules:     []weir.Rule{{Name: "requests", Key: tenant, NoKey: weir.NoKeyRefuse, Limits: []weir.Limit{algorithms.GCRA(t.Requests, time.Minute)}}},
+	}
+	requests, err1 := weir.New(store, o)
+	// A request reserves at most all tokens of a minute, and 4,096 of output if it does not limit its output.
+	most := llm.MaxTokens(min(t.Tokens, t.ModelTokens), 4096)
+	o.Rules = []weir.Rule{
+		{Name: "tokens", Key: tenant, Unit: "tokens", Limits: []weir.Limit{algorithms.TokenBucket(t.Tokens, t.Tokens, time.Minute)},
+			Cost: most, Settle: weir.ChargeUsed},
+		{Name: "model", Key: weir.Join(tenant, weir.ByJSON("model", maxBody)), Unit: "tokens",
+			Limits: []weir.Limit{algorithms.TokenBucket(t.ModelTokens, t.ModelTokens, time.Minute)}, Cost: most, Settle: weir.ChargeUsed},
+		{Name: "money", Key: tenant, Unit: "micro-dollars", Limits: []weir.Limit{algorithms.Calendar(t.MicroDollars, algorithms.Day, time.UTC)},
+			Cost:   func(r *http.Request) int64 { return min(t.MicroDollars, most(r)*priceOf("").output) },
+			Settle: weir.ChargeUsed},
+	}
+	tokens, err2 := weir.New(store, o)
+	return requests, tokens, errors.Join(err1, err2)
 }
+
+// maxBody is the longest body of a request, in bytes. A client that hangs up before the provider
+// has stated the usage pays what was reserved, even if the provider bills more input. A token has at
+// least a byte, so maxBody bounds the difference.
+const maxBody = 64 << 10
 
 // A price is in micro-dollars per token, which equals dollars per million tokens.
 type price struct{ input, output int64 }
@@ -57,56 +66,44 @@ func priceOf(model string) price {
 	return price{3, 15} // assume the highest price for an unknown model
 }
 
-// NewGateway forwards requests to a provider's API, and charges the usage in its answers.
-func NewGateway(l *weir.Limiter, provider *url.URL) http.Handler {
-	return l.Handler(&httputil.ReverseProxy{
+// NewGateway forwards requests to a provider's API, and charges the usage in its answers. It forwards
+// only paths whose usage llm.Transport can read.
+func NewGateway(requests, tokens *weir.Limiter, provider *url.URL) http.Handler {
+	gateway := requests.Handler(tokens.Handler(weir.KeepHeaders(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(provider) },
-		Transport: &llm.Transport{Report: func(ctx context.Context, u llm.Usage) {
+		Transport: &llm.Transport{Report: func(ctx context.Context, u llm.Usage, report func(context.Context, string, int64)) {
 			p := priceOf(u.Model)
-			weir.ReportUsage(ctx, "tokens", u.Total())
-			weir.ReportUsage(ctx, "micro-dollars", (u.Input+u.CacheRead+u.CacheWrite)*p.input+u.Output*p.output)
+			report(ctx, "tokens", u.Total())
+			report(ctx, "micro-dollars", (u.Input+u.CacheRead+u.CacheWrite)*p.input+u.Output*p.output)
 		}},
-	})
-}
+	})))
 
-// NewModel streams the answers of your own model, and stops when the tokens are used up.
-func NewModel(l *weir.Limiter, generate func(r *http.Request) []string) http.Handler {
-	return l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		send := func(text string, finish any) {
-			chunk, _ := json.Marshal(map[string]any{"object": "chat.completion.chunk", "choices": []any{
-				map[string]any{"index": 0, "delta": map[string]string{"content": text}, "finish_reason": finish},
-			}})
-			fmt.Fprintf(w, "data: %s\n\n", chunk)
-			_ = http.NewResponseController(w).Flush()
-		}
-		sent, finish := int64(0), "stop"
-		defer func() { weir.ReportUsage(r.Context(), "micro-dollars", sent*priceOf("").output) }() // also after a panic
-		for _, token := range generate(r) {
-			if n, _ := weir.Draw(r.Context(), "tokens", 1); n == 0 {
-				finish = "length"
-				break
+	mux := http.NewServeMux()
+	for _, path := range []string{"/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"} {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength < 0 || r.ContentLength > maxBody {
+				http.Error(w, "the body is too long", http.StatusRequestEntityTooLarge)
+				return
 			}
-			sent++
-			send(token, nil)
-		}
-		send("", finish)
-		fmt.Fprint(w, "data: [DONE]\n\n")
-	}))
+			gateway.ServeHTTP(w, r)
+		})
+	}
+	return mux
 }
 
 // refuse answers in the format that the OpenAI and Anthropic SDKs read.
 func refuse(w http.ResponseWriter, r *http.Request) {
-	status, kind := http.StatusTooManyRequests, "rate_limit_error"
-	switch a := weir.FromContext(r.Context()); {
+	a, kind := weir.FromContext(r.Context()), "rate_limit_error"
+	status := a.Refusal.Status
+	switch {
 	case a.Refusal.Reason == weir.ReasonNoKey:
 		status, kind = http.StatusUnauthorized, "authentication_error"
 	case a.Refusal.Reason == weir.ReasonError:
-		status, kind = http.StatusServiceUnavailable, "overloaded_error"
+		kind = "overloaded_error"
 	case a.RetryAfter() == quota.Never || a.RetryAfter() > time.Minute:
 		w.Header().Set("X-Should-Retry", "false") // or the SDKs would retry within seconds
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header()["Content-Type"], w.Header()["Cache-Control"] = []string{"application/json"}, []string{"no-store"}
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind, "code": kind, "message": "The quota of the tenant is used up."}})
 }

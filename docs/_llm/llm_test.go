@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -26,12 +27,16 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// provider is a server with both APIs. Each answer has used 10 tokens of input and 20 of output.
+// provider is a server with both APIs. Each answer has used 10 tokens of input and 20 of output, which
+// a stream of Chat Completions states only if the request says so.
 func provider(t *testing.T) *url.URL {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body struct {
-			Model  string
-			Stream bool
+			Model   string
+			Stream  bool
+			Options struct {
+				Include bool `json:"include_usage"`
+			} `json:"stream_options"`
 		}
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			t.Error(err)
@@ -44,12 +49,16 @@ func provider(t *testing.T) *url.URL {
 		if body.Stream {
 			w.Header().Set("Content-Type", "text/event-stream")
 		}
+		usage := ""
+		if body.Options.Include {
+			usage = "data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":20}}\n\n"
+		}
 		fmt.Fprintf(w, map[string]string{
 			"/v1/chat/completions": `{"object":"chat.completion","model":%q,"choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],` +
 				`"usage":{"prompt_tokens":10,"completion_tokens":20,"total_tokens":30}}`,
 			"/v1/messages": `{"id":"m","type":"message","role":"assistant","model":%q,"content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":10,"output_tokens":20}}`,
 			"/v1/chat/completions stream": "data: {\"object\":\"chat.completion.chunk\",\"model\":%q,\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello\"}}]}\n\n" +
-				"data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":20}}\n\ndata: [DONE]\n\n",
+				usage + "data: [DONE]\n\n",
 			"/v1/messages stream": "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"type\":\"message\",\"model\":%q,\"usage\":{\"input_tokens\":10,\"output_tokens\":1}}}\n\n" +
 				"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n" +
 				"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"hello\"}}\n\n" +
@@ -69,28 +78,37 @@ func provider(t *testing.T) *url.URL {
 type gateway struct {
 	url   string
 	store weir.Store
-	l     *weir.Limiter
+	rules []weir.Rule
 
 	mu   sync.Mutex
 	sent []http.Header
+	size []int64 // of the requests, in bytes
 }
 
-func serve(t *testing.T, tenant Tenant, handler func(*weir.Limiter) http.Handler) *gateway {
+func serve(t *testing.T, tenant Tenant, handler func(requests, tokens *weir.Limiter) http.Handler) *gateway {
 	g := &gateway{store: memstore.New(memstore.Options{})}
-	var err error
-	if g.l, err = NewLimiter(g.store, tenant); err != nil {
+	requests, tokens, err := NewLimiters(g.store, tenant)
+	if err != nil {
 		t.Fatal(err)
 	}
-	next := handler(g.l)
+	g.rules = append(requests.Rules(), tokens.Rules()...)
+	next := handler(requests, tokens)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { // even if a ReverseProxy panics, because the provider or the client has hung up
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.sent, g.size = append(g.sent, w.Header().Clone()), append(g.size, r.ContentLength)
+		}()
 		next.ServeHTTP(w, r)
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.sent = append(g.sent, w.Header().Clone())
 	}))
 	t.Cleanup(server.Close)
 	g.url = server.URL
 	return g
+}
+
+// forward returns a handler that forwards requests to a provider.
+func forward(t *testing.T) func(requests, tokens *weir.Limiter) http.Handler {
+	return func(requests, tokens *weir.Limiter) http.Handler { return NewGateway(requests, tokens, provider(t)) }
 }
 
 // attempts returns how many requests have come, of which all are over.
@@ -103,7 +121,7 @@ func (g *gateway) attempts() int {
 // remaining returns what the tenant acme has left of a rule.
 func (g *gateway) remaining(t *testing.T, rule string) int64 {
 	t.Helper()
-	for _, r := range g.l.Rules() {
+	for _, r := range g.rules {
 		if r.Name == rule {
 			tx, err := quota.Peek(t.Context(), g.store, quota.Charge{Rule: rule, Key: "acme", Limit: r.Limits[0]})
 			if err != nil {
@@ -120,10 +138,8 @@ type call func(ctx context.Context, g *gateway, tenant string, stream bool) (tex
 
 func openAI(ctx context.Context, g *gateway, tenant string, stream bool) (text string, res *http.Response, err error) {
 	client := openai.NewClient(openaioption.WithBaseURL(g.url+"/v1"), openaioption.WithAPIKey("k"), openaioption.WithHeader("X-Tenant", tenant))
-	params := openai.ChatCompletionNewParams{Model: "gpt-5-mini", MaxTokens: openai.Int(200), Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")},
-		StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(stream)}}
+	params := openai.ChatCompletionNewParams{Model: "gpt-5-mini", MaxTokens: openai.Int(200), Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("hi")}}
 	if !stream {
-		params.StreamOptions = openai.ChatCompletionStreamOptionsParam{}
 		c, err := client.Chat.Completions.New(ctx, params, openaioption.WithResponseInto(&res))
 		if err != nil {
 			return "", res, err
@@ -185,18 +201,18 @@ func status(err error) (int, string) {
 func TestCharged(t *testing.T) {
 	for name, call := range sdks {
 		for _, stream := range []bool{false, true} {
-			g := serve(t, Tenant{Requests: 60, Tokens: 10_000, ModelTokens: 5000, MicroDollars: 1_000_000}, func(l *weir.Limiter) http.Handler { return NewGateway(l, provider(t)) })
+			g := serve(t, Tenant{Requests: 60, Tokens: 10_000, ModelTokens: 5000, MicroDollars: 1_000_000}, forward(t))
 			text, res, err := call(t.Context(), g, "acme", stream)
 			if err != nil || text != "hello" {
 				t.Errorf("%s, stream %v: got %q, %v", name, stream, text, err)
 				continue
 			}
-			field := map[string]string{"openai": "x-ratelimit-remaining-tokens", "anthropic": "anthropic-ratelimit-tokens-remaining"}[name]
-			if got := res.Header.Get(field); got != "4800" { // 200 are reserved, of the model
-				t.Errorf("%s, stream %v: %s is %q, want 4800", name, stream, field, got)
-			}
 			for i := 0; g.attempts() == 0 && i < 1000; i++ { // the handler returns after the client has read the answer
 				time.Sleep(time.Millisecond)
+			}
+			field := map[string]string{"openai": "x-ratelimit-remaining-tokens", "anthropic": "anthropic-ratelimit-tokens-remaining"}[name]
+			if got, want := res.Header.Get(field), 5000-200-g.size[0]; got != fmt.Sprint(want) { // what is reserved, of the model
+				t.Errorf("%s, stream %v: %s is %q, want %d", name, stream, field, got, want)
 			}
 			money := map[string]int64{"openai": 10*1 + 20*2, "anthropic": 10*1 + 20*5}[name]
 			if tokens, dollars := g.remaining(t, "tokens"), g.remaining(t, "money"); tokens < 9970 || tokens > 9980 || dollars != 1_000_000-money {
@@ -210,8 +226,8 @@ func TestCharged(t *testing.T) {
 // their answer. If the wait is long, or if no wait helps, they do not try again.
 func TestRetries(t *testing.T) {
 	for name, call := range sdks {
-		g := serve(t, Tenant{Requests: 120, Tokens: 10_000, ModelTokens: 5000, MicroDollars: 1e9}, func(l *weir.Limiter) http.Handler { return NewGateway(l, provider(t)) })
-		charge := quota.Charge{Rule: "requests", Key: "acme", Limit: g.l.Rules()[0].Limits[0], Cost: 120}
+		g := serve(t, Tenant{Requests: 120, Tokens: 10_000, ModelTokens: 5000, MicroDollars: 1e9}, forward(t))
+		charge := quota.Charge{Rule: "requests", Key: "acme", Limit: g.rules[0].Limits[0], Cost: 120}
 		if d, err := quota.Allow(t.Context(), g.store, charge); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
@@ -232,7 +248,7 @@ func TestRetries(t *testing.T) {
 			"money of the day":       {Requests: 60, Tokens: 10_000, ModelTokens: 5000, MicroDollars: 3000}, // one answer of 200 tokens
 			"more than ever is free": {Requests: 60, Tokens: 10_000, ModelTokens: 5000, MicroDollars: 1e9},
 		} {
-			g := serve(t, tenant, func(l *weir.Limiter) http.Handler { return NewGateway(l, provider(t)) })
+			g := serve(t, tenant, forward(t))
 			if limit == "money of the day" {
 				if _, _, err := call(t.Context(), g, "acme", false); err != nil {
 					t.Errorf("%s: %s: %v", name, limit, err)
@@ -256,7 +272,7 @@ func TestRetries(t *testing.T) {
 
 // spendAll spends what a day of the tenant holds.
 func spendAll(t *testing.T, g *gateway) error {
-	for _, r := range g.l.Rules() {
+	for _, r := range g.rules {
 		if r.Name == "money" {
 			d, err := quota.Allow(t.Context(), g.store, quota.Charge{Rule: "money", Key: "acme", Limit: r.Limits[0], Cost: r.Limits[0].Quota})
 			if !d.Allowed {
@@ -267,17 +283,71 @@ func spendAll(t *testing.T, g *gateway) error {
 	return nil
 }
 
+// TestHostile: whatever a client sends, it pays what the provider has stated, and at least what it may
+// use, and what is not counted is not forwarded.
+func TestHostile(t *testing.T) {
+	const start = `data: {"type":"message_start","message":{"usage":{"input_tokens":15000,"output_tokens":1}}}` + "\n\n"
+	for _, c := range []struct {
+		path, body, answer string
+		hangUp             bool
+		status             int
+		charged            int64
+	}{
+		{"/v1/messages", `{"max_tokens":1,"stream":true}`, start, true, 200, 15_001},
+		{"/v1/chat/completions", `{"max_tokens":50,"n":100,"stream":true}`, "data: {}\n\n", true, 200, 5000 + 39},
+		{"/v1/chat/completions", `{"messages":"` + strings.Repeat("x", 9000) + `","stream":true}`, "data: {}\n\n", true, 200, 4096 + 9030},
+		{"/v1/responses", `{"previous_response_id":"r","max_output_tokens":1,"stream":true}`, "data: {}\n\n", true, 200, 20_000},
+		{"/v1/responses", `{"background":true,"max_output_tokens":1}`, "", false, 429, 0},
+		{"/v1/messages/batches", `{"requests":[]}`, "", false, 404, 0},
+		{"/v1/messages", strings.Repeat("x", 64<<10+1), "", false, 413, 0},
+	} {
+		forwarded := false
+		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			forwarded = true
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("x-ratelimit-remaining-tokens", "777") // of the gateway's own key
+			fmt.Fprint(w, c.answer)
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+		u, _ := url.Parse(upstream.URL)
+		g := serve(t, Tenant{Requests: 60, Tokens: 20_000, ModelTokens: 20_000, MicroDollars: 1e9}, func(requests, tokens *weir.Limiter) http.Handler { return NewGateway(requests, tokens, u) })
+		ctx, hangUp := context.WithCancel(t.Context())
+		r, _ := http.NewRequestWithContext(ctx, "POST", g.url+c.path, strings.NewReader(c.body))
+		r.Header.Set("X-Tenant", "acme")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.hangUp {
+			io.ReadFull(res.Body, make([]byte, len(c.answer)))
+		}
+		hangUp()
+		for i := 0; g.attempts() == 0 && i < 10_000; i++ {
+			time.Sleep(time.Millisecond)
+		}
+		charged := 20_000 - g.remaining(t, "tokens")
+		if res.StatusCode != c.status || charged > c.charged || charged < c.charged*9/10 || forwarded != (c.status == 200) { // some refill while the test runs
+			t.Errorf("%s %.60s: %d, charged %d, forwarded %v, want %d and %d", c.path, c.body, res.StatusCode, charged, forwarded, c.status, c.charged)
+		}
+		if left := res.Header["X-Ratelimit-Remaining-Tokens"]; len(left) > 1 || len(left) == 1 && left[0] == "777" {
+			t.Errorf("%s: %q tokens left, want the tenant's", c.path, left)
+		}
+		upstream.Close()
+	}
+}
+
 // TestStreamsStop: five answers that are streamed to the SDK at once send as many tokens as the
 // tenant has, and end in the way that the SDK knows.
 func TestStreamsStop(t *testing.T) {
 	var generated atomic.Int64
 	var all sync.WaitGroup
 	all.Add(5)
-	g := serve(t, Tenant{Requests: 60, Tokens: 500, ModelTokens: 500, MicroDollars: 1e9}, func(l *weir.Limiter) http.Handler {
-		return NewModel(l, func(*http.Request) []string {
+	g := serve(t, Tenant{Requests: 60, Tokens: 2000, ModelTokens: 2000, MicroDollars: 1e9}, func(requests, tokens *weir.Limiter) http.Handler {
+		return NewModel(requests, tokens, func(*http.Request) []string {
 			all.Done()
-			all.Wait() // each of them has reserved 100
-			return strings.Fields(strings.Repeat("token ", 1000))
+			all.Wait() // each of them has reserved 100 and its bytes
+			return strings.Fields(strings.Repeat("token ", 5000))
 		})
 	})
 	var clients sync.WaitGroup
@@ -291,12 +361,12 @@ func TestStreamsStop(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	if n := generated.Load(); n < 500 || n > 520 { // some refill while the test runs
-		t.Errorf("five answers had %d tokens, want 500", n)
+	if n := generated.Load(); n < 2000 || n > 2200 { // some refill while the test runs
+		t.Errorf("five answers had %d tokens, want 2000", n)
 	}
 }
 
-// longAnswer asks for 100 tokens, which are reserved, of a model that writes more.
+// longAnswer requests 100 tokens, which are reserved, from a model that writes more.
 func longAnswer(ctx context.Context, g *gateway) (text string, err error) {
 	client := openai.NewClient(openaioption.WithBaseURL(g.url+"/v1"), openaioption.WithAPIKey("k"), openaioption.WithHeader("X-Tenant", "acme"))
 	s := client.Chat.Completions.NewStreaming(ctx, openai.ChatCompletionNewParams{Model: "gpt-5-mini", MaxTokens: openai.Int(100),
@@ -313,7 +383,7 @@ func longAnswer(ctx context.Context, g *gateway) (text string, err error) {
 	return text, s.Err()
 }
 
-// TestPage: the page shows this code.
+// TestPage: the page shows a function of gateway.go.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../llm.md")
 	if err != nil {
@@ -323,8 +393,9 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, shown, _ := strings.Cut(string(page), "```go\n")
-	if shown, _, _ = strings.Cut(shown, "```\n"); shown != string(code) {
-		t.Error("the first block of docs/llm.md is not gateway.go")
+	_, text, _ := strings.Cut(string(code), "\n// NewLimiters ")
+	text, _, _ = strings.Cut(text, "\n}\n")
+	if !strings.Contains(string(page), "```go\n// NewLimiters "+text+"\n}\n```\n") {
+		t.Error("docs/llm.md does not show NewLimiters as it is")
 	}
 }

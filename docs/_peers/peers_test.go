@@ -15,6 +15,7 @@ import (
 	"github.com/didip/tollbooth/v7"
 	tollbooth8 "github.com/didip/tollbooth/v8"
 	toll8limiter "github.com/didip/tollbooth/v8/limiter"
+	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/httprate"
 	"github.com/throttled/throttled/v2"
 	throttledstore "github.com/throttled/throttled/v2/store/memstore"
@@ -24,7 +25,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
-	"github.com/seed83679106/weir/keys"
+	"github.com/seed83679106/weir/contrib/weirchi"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
@@ -194,9 +195,21 @@ func TestPaths(t *testing.T) {
 	if got := admitted(toll(1), 20, made); got != 20 {
 		t.Errorf("tollbooth: got %d of 20 paths admitted, want 20", got)
 	}
-	byRoute := weir.Middleware(memstore.New(memstore.Options{}), "api", weir.Join(weir.ByIP(), keys.ByRoute()), algorithms.GCRA(3, time.Minute))
+	byRoute := func(next http.Handler) http.Handler {
+		r := chi.NewRouter()
+		r.Use(weirchi.FindRoute, weir.Middleware(memstore.New(memstore.Options{}), "api", weir.Join(weir.ByIP(), weir.ByRoute()), algorithms.GCRA(3, time.Minute)))
+		r.Handle("/{item}", next)
+		r.Handle("/other/{item}", next)
+		return r
+	}
 	if got := admitted(byRoute, 20, made); got != 3 {
-		t.Errorf("weir: got %d of 20 paths admitted, want 3", got)
+		t.Errorf("weir: got %d of 20 paths of one route admitted, want 3", got)
+	}
+	two := func(i int) client {
+		return client{[]string{"", "/other"}[i%2] + "/" + strconv.Itoa(i), "192.0.2.1:1234", ""}
+	}
+	if got := admitted(byRoute, 20, two); got != 6 {
+		t.Errorf("weir: got %d of 20 paths of two routes admitted, want 6", got)
 	}
 }
 

@@ -18,7 +18,7 @@ type recording map[string][]struct {
 	Points [][2]float64 // a second of the run, and the value
 }
 
-// A chart is a panel of weirprom/dashboard.json.
+// A chart is a panel of ops/weirprom/dashboard.json.
 type chart struct {
 	Title, Type string
 	FieldConfig struct {
@@ -45,8 +45,8 @@ var label = regexp.MustCompile(`\{\{(\w+)\}\}`)
 // traces returns what the queries of p returned, with the names of the legend.
 func (p *chart) traces(t *testing.T, r recording) (list []trace) {
 	for _, q := range p.Targets {
-		if len(r[q.Expr]) == 0 {
-			t.Fatalf("%s: %s is not in dashboard.json: run go test ./internal/xtest/alerts -run TestDashboardRun -update", p.Title, q.Expr)
+		if _, recorded := r[q.Expr]; !recorded {
+			t.Fatalf("%s: %s is not in dashboard.json: run go test -C internal/xtest ./alerts -run TestDashboardRun -update", p.Title, q.Expr)
 		}
 		for _, s := range r[q.Expr] {
 			name := label.ReplaceAllStringFunc(q.LegendFormat, func(l string) string { return s.Labels[label.FindStringSubmatch(l)[1]] })
@@ -192,12 +192,12 @@ func stack(list []trace, stacked bool) (bottoms [][]float64, most float64) {
 	return bottoms, most
 }
 
-// TestDashboard draws the panels of weirprom/dashboard.json, with the values that
+// TestDashboard draws the panels of ops/weirprom/dashboard.json, with the values that
 // dashboard.json in this directory has for them.
 func TestDashboard(t *testing.T) {
 	var r recording
 	var dashboard struct{ Panels []chart }
-	for name, v := range map[string]any{"dashboard.json": &r, "../../weirprom/dashboard.json": &dashboard} {
+	for name, v := range map[string]any{"dashboard.json": &r, "../../ops/weirprom/dashboard.json": &dashboard} {
 		data, err := os.ReadFile(name)
 		if err == nil {
 			err = json.Unmarshal(data, v)

@@ -1,7 +1,7 @@
 // Package figures_test draws the figures of the documentation from the real
 // algorithms and stores:
 //
-//	go test ./docs/figures -update
+//	go test -C docs/figures . -update
 //
 // Tests draw the figures, because drawing needs the clock of testing/synctest. Without
 // -update the tests check that the files are current.
@@ -26,6 +26,6 @@ func current(t *testing.T, name, text string) {
 	}
 	got, err := os.ReadFile(name)
 	if err != nil || string(got) != text {
-		t.Errorf("%s is not current (%v): run go test ./docs/figures -update, and look at the change", name, err)
+		t.Errorf("%s is not current (%v): run go test -C docs/figures . -update, and look at the change", name, err)
 	}
 }

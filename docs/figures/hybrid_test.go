@@ -56,9 +56,9 @@ func TestHybrid(t *testing.T) {
 	}
 
 	d := draw(244, "Calls of the shared store in a minute",
-		fmt.Sprintf("A client asks 100 times a second for a minute, against 10 per 10 seconds. Without Hybrid the shared store is called %d times, "+
+		fmt.Sprintf("A client sends 100 requests a second for a minute, against 10 per 10 seconds. Without Hybrid the shared store is called %d times, "+
 			"with Hybrid %d times under GCRA and %d times under a sliding log.", without.calls, evenly.calls, with.calls))
-	d.text(16, 52, "soft", "One client asks 100 times a second, against 10 per 10 s.")
+	d.text(16, 52, "soft", "One client sends 100 requests a second, against 10 per 10 s.")
 	for i, bar := range []struct {
 		name, class string
 		run         run

@@ -34,7 +34,7 @@ func TestWorst(t *testing.T) {
 		{"Sliding window", "10 at the end of a window, then each as it fits", algorithms.SlidingWindow(units, time.Minute), nil, 19, clock},
 		{"GCRA and buckets", "a burst, and each unit as it comes back", algorithms.GCRA(units, time.Minute), meter, 19, nil},
 		{"GCRA, burst 1", "each unit as it comes back", algorithms.GCRA(units, time.Minute).WithBurst(1), meter, 10, nil},
-		{"Sliding log", "whatever is asked", algorithms.SlidingLog(units, time.Minute), edge, 10, nil},
+		{"Sliding log", "whatever is sent", algorithms.SlidingLog(units, time.Minute), edge, 10, nil},
 	}
 	// slide is the schedule of the sliding window: all units at the end of a window, and
 	// then each unit at the first instant at which it fits

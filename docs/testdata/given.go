@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/overrides"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/redisstore"
 )
 
@@ -39,10 +39,10 @@ var (
 
 type accountKey struct{}
 
-func api(http.ResponseWriter, *http.Request)                        {}
-func createToken(http.ResponseWriter, *http.Request)                {}
-func search(http.ResponseWriter, *http.Request)                     {}
-func items(http.ResponseWriter, *http.Request)                      {}
-func isPro(*http.Request) bool                                      { return false }
-func queryTier(ctx context.Context, account string) (string, error) { return "", nil }
-func requireOperator(next http.Handler) http.Handler                { return next }
+func api(http.ResponseWriter, *http.Request)         {}
+func createToken(http.ResponseWriter, *http.Request) {}
+func search(http.ResponseWriter, *http.Request)      {}
+func items(http.ResponseWriter, *http.Request)       {}
+func isPro(*http.Request) bool                       { return false }
+func requireOperator(next http.Handler) http.Handler { return next }
+func authenticate(next http.Handler) http.Handler    { return next }

@@ -3,9 +3,11 @@
 package given
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/quota"
 )
@@ -15,4 +17,6 @@ var (
 	mux   *http.ServeMux
 	r     chi.Router
 	api   http.Handler
+	rdb   redis.UniversalClient
+	ctx   context.Context
 )
