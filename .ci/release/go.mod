@@ -1,4 +1,4 @@
-module github.com/seed83679106/weir/tools/release
+module github.com/seed83679106/weir/.ci/release
 
 go 1.26.0
 

@@ -49,8 +49,13 @@ func (r *release) image(platform string) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	licences, err := os.ReadFile(filepath.Join(r.out, licencesFile))
+	if err != nil {
+		return nil, err
+	}
 	files, err := archive([]file{
 		{"etc/ssl/certs/ca-certificates.crt", 0o644, authorities()},
+		{licencesFile, 0o644, licences},
 		{"weir", 0o755, program},
 	})
 	if err != nil {

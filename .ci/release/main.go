@@ -1,10 +1,10 @@
 // Release makes a release of every module of this repository that users install.
 //
-//	go run -C tools/release . -version v0.1.0 [-dry-run] [-out DIR] [-platforms linux/amd64,…]
+//	go run -C .ci/release . -version v0.1.0 [-dry-run] [-out DIR] [-platforms linux/amd64,…]
 //
 // It works in a clone of HEAD. In the clone it runs .ci/run, writes the requirements of each
 // module without replace lines, commits and tags them in the order in which they need each
-// other, and builds binaries, an image and their checksums into DIR. Then it fetches the tags
+// other, and builds binaries, their bills of materials and licences, an image and checksums into DIR. Then it fetches the tags
 // into this repository and prints what to push. With -dry-run it does not run .ci/run, reports
 // what would stop a release instead of stopping, and leaves this repository as it is.
 package main
@@ -83,7 +83,7 @@ func (r *release) make() (err error) {
 			return fmt.Errorf(".ci/run: %w", err)
 		}
 	}
-	for _, step := range []func() error{r.tagModules, r.writeProxy, r.buildBinaries, r.writeBills, r.writeImage, r.writeSums} {
+	for _, step := range []func() error{r.tagModules, r.writeProxy, r.buildBinaries, r.writeBills, r.writeLicences, r.writeImage, r.writeSums} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -97,8 +97,15 @@ func (r *release) make() (err error) {
 			return err
 		}
 	}
-	fmt.Printf("made in %s; publish it with\n\n\tgit push origin %s\n\nand attach the files of %s to the release\n", r.out, strings.Join(r.tags, " "), r.out)
+	fmt.Printf("made in %s; publish it with\n\n%s\nand publish the draft that GitHub then makes, with the same files and their attestations\n", r.out, pushes(r.tags))
 	return nil
+}
+
+// pushes returns the commands that push tags, the first of which is that of the root module. It is pushed
+// by itself, because release.yml runs when it is pushed, and GitHub runs no workflow for a push of more
+// than three tags: https://docs.github.com/en/actions/reference/workflows-and-actions/events-that-trigger-workflows#push.
+func pushes(tags []string) string {
+	return fmt.Sprintf("\tgit push origin %s\n\tgit push origin %s\n", tags[0], strings.Join(tags[1:], " "))
 }
 
 // command runs a program, whose output goes to standard error.

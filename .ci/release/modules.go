@@ -13,7 +13,7 @@ import (
 
 // stages are the modules that users install, by their directories. A module requires modules of
 // earlier stages only.
-var stages = [][]string{{"."}, {"weirgrpc", "weirprom", "weirotel"}, {"cmd/weir"}}
+var stages = [][]string{{"."}, {"contrib/weirchi", "contrib/weirgrpc", "ops/weirprom", "ops/weirotel"}, {"cmd/weir"}}
 
 func modules() []string { return slices.Concat(stages...) }
 

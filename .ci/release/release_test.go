@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,9 +24,6 @@ const version = "v0.1.0"
 // TestStranger makes a dry run, and then does what a first user does, with an empty module cache
 // and with a GOPROXY that has the release: go get, go run and go install.
 func TestStranger(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the service")
-	}
 	out := t.TempDir()
 	r := release{version: version, dry: true, platforms: "linux/" + runtime.GOARCH, out: out}
 	if err := r.make(); err != nil {
@@ -33,6 +31,7 @@ func TestStranger(t *testing.T) {
 	}
 	t.Run("program", func(t *testing.T) { testProgram(t, out) })
 	t.Run("install", func(t *testing.T) { testInstall(t, out) })
+	t.Run("licences", func(t *testing.T) { testLicences(t, out) })
 	t.Run("image", func(t *testing.T) { testImage(t, out) })
 	t.Run("sums", func(t *testing.T) { testSums(t, out) })
 }
@@ -61,7 +60,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
-	"github.com/seed83679106/weir/weirprom"
+	"github.com/seed83679106/weir/ops/weirprom"
 )
 
 func main() {
@@ -91,7 +90,7 @@ func testProgram(t *testing.T, out string) {
 	}
 	for _, args := range [][]string{
 		{"mod", "init", "example.com/stranger"},
-		{"get", "github.com/seed83679106/weir@" + version, "github.com/seed83679106/weir/weirprom@" + version},
+		{"get", "github.com/seed83679106/weir@" + version, "github.com/seed83679106/weir/ops/weirprom@" + version},
 	} {
 		if _, err := output(dir, env, "go", args...); err != nil {
 			t.Fatal(err)
@@ -145,6 +144,32 @@ func testInstall(t *testing.T, out string) {
 	}
 }
 
+// testLicences: the texts of Weir, Go and each module of the bill of materials are there.
+func testLicences(t *testing.T, out string) {
+	text, err := os.ReadFile(filepath.Join(out, licencesFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bill, err := os.ReadFile(filepath.Join(out, "weir-linux-"+runtime.GOARCH+".cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := []string{"github.com/seed83679106/weir:", "Go:"}
+	for _, m := range regexp.MustCompile(`"purl": "pkg:golang/([^?"]+@v[^?"]+)`).FindAllSubmatch(bill, -1) {
+		if module := string(m[1]); !strings.Contains(module, "/weir") {
+			modules = append(modules, module+":")
+		}
+	}
+	if len(modules) < 20 {
+		t.Errorf("the bill of materials has only %q", modules)
+	}
+	for _, m := range modules {
+		if _, after, ok := strings.Cut(string(text), "==== "+m); !ok || !strings.Contains(after[:min(len(after), 12_000)], "opyright") {
+			t.Errorf("%s has no licence text", m)
+		}
+	}
+}
+
 func testImage(t *testing.T, out string) {
 	index, err := layout.ImageIndexFromPath(filepath.Join(out, "image"))
 	if err == nil {
@@ -182,6 +207,9 @@ func runImage(t *testing.T, image v1.Image) {
 	if n := bytes.Count(certificates, []byte("BEGIN CERTIFICATE")); err != nil || n < 50 {
 		t.Errorf("the image has the certificates of %d authorities (%v), want more", n, err)
 	}
+	if licences, err := os.ReadFile(filepath.Join(root, licencesFile)); err != nil || len(licences) == 0 {
+		t.Errorf("the image has %d bytes of licences (%v), want some", len(licences), err)
+	}
 	got, err := output(".", []string{"ZONEINFO="}, filepath.Join(root, "weir"), "version")
 	if err != nil || !strings.HasPrefix(got, "weir "+version+" ") {
 		t.Errorf("the service of the image printed %q (%v), want its version %s", got, err, version)
@@ -203,8 +231,32 @@ func testSums(t *testing.T, out string) {
 	if err != nil || string(sums) != string(other) {
 		t.Errorf("two runs made\n%s\nand\n%s (%v), want the same bytes", sums, other, err)
 	}
-	if n := strings.Count(string(sums), "\n"); n != 2 {
-		t.Errorf("SHA256SUMS has %d files, want a binary and its bill of materials\n%s", n, sums)
+	if n := strings.Count(string(sums), "\n"); n != 3 {
+		t.Errorf("SHA256SUMS has %d files, want a binary, its bill of materials and the licences\n%s", n, sums)
+	}
+}
+
+// TestPushes runs the commands that a release prints. The tag of the root module, for which the workflow
+// runs, must be pushed with at most two others.
+func TestPushes(t *testing.T) {
+	r := release{version: version}
+	var tags []string
+	for _, module := range modules() {
+		tags = append(tags, r.tag(module))
+	}
+	repo, origin := t.TempDir(), t.TempDir()
+	script := "git init -q --bare " + origin + "\ngit init -q\ngit remote add origin " + origin +
+		"\ngit -c user.name=test -c user.email=test@localhost commit -q --allow-empty -m first\nfor tag in " + strings.Join(tags, " ") + "; do git tag $tag; done\n"
+	if _, err := output(repo, nil, "sh", "-ec", script+pushes(tags)); err != nil {
+		t.Fatal(err)
+	}
+	if pushed, err := output(origin, nil, "git", "tag"); err != nil || len(strings.Fields(pushed)) != len(tags) {
+		t.Errorf("pushed are %q (%v), want %q", pushed, err, tags)
+	}
+	for line := range strings.Lines(pushes(tags)) {
+		if names := strings.Fields(line)[3:]; slices.Contains(names, version) && len(names) > 3 {
+			t.Errorf("GitHub would run nothing for %s", line)
+		}
 	}
 }
 
@@ -296,7 +348,7 @@ func TestModules(t *testing.T) {
 	}
 	for _, name := range strings.Fields(list) {
 		dir := filepath.ToSlash(filepath.Dir(name))
-		internal := strings.HasPrefix(dir, "_") || strings.HasPrefix(dir, "docs/") || strings.HasPrefix(dir, "internal/") || strings.HasPrefix(dir, "tools")
+		internal := strings.HasPrefix(dir, "_") || strings.HasPrefix(dir, "docs/") || strings.HasPrefix(dir, "internal/") || strings.HasPrefix(dir, ".ci/")
 		if released[dir] == internal {
 			t.Errorf("%s is released: %t, and for this repository only: %t", dir, released[dir], internal)
 		}

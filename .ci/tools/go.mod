@@ -1,4 +1,4 @@
-module github.com/seed83679106/weir/tools
+module github.com/seed83679106/weir/.ci/tools
 
 go 1.26.0
 

@@ -1,9 +1,9 @@
 // Proof runs the tests behind docs/guarantees.md and says of each claim whether it held.
 //
-//	go run -C tools ./proof                  # the usual rounds
-//	WEIR_LONG=1 go run -C tools ./proof      # as many as CI
-//	go run -C tools ./proof -claims Hybrid   # claims that contain a text
-//	go run -C tools ./proof -list            # the claims and their tests, without running them
+//	go run -C .ci/tools ./proof                  # the usual rounds
+//	WEIR_LONG=1 go run -C .ci/tools ./proof      # as many as CI
+//	go run -C .ci/tools ./proof -claims Hybrid   # claims that contain a text
+//	go run -C .ci/tools ./proof -list            # the claims and their tests, without running them
 //
 // It prints a line for each claim: held, failed or not run, the number of cases, the seconds of its
 // tests, and the claim. A case is a test, or a subtest if there are any; many cases search through
@@ -138,7 +138,7 @@ func run(all []claim) (map[string]*result, error) {
 		return nil, err
 	}
 	for _, p := range packages {
-		cmd := exec.Command("go", "test", "-count=1", "-json", "-timeout", "30m", "-run", "^("+strings.Join(p.tests, "|")+")$", "./"+p.dir)
+		cmd := exec.Command("go", "test", "-C", p.dir, "-count=1", "-json", "-timeout", "30m", "-run", "^("+strings.Join(p.tests, "|")+")$", ".")
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output() // a test that fails is an event
 		if len(out) == 0 && err != nil {
