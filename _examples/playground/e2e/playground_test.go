@@ -145,8 +145,9 @@ func newTab(t *testing.T) *tab {
 	return tab
 }
 
-// patience is how long a test may use a tab.
-var patience = 3 * time.Minute
+// patience is how long a test may use a tab, and one wait may take a fifth of it. Both are long, because
+// a busy machine may draw one picture a second, and only a failure waits so long.
+var patience = 10 * time.Minute
 
 // open opens a tab. If url is not empty, it loads url and waits for the first frame. The
 // test fails if the page writes to the console.
@@ -228,7 +229,7 @@ func (p *page) do(steps ...chromedp.Action[chromedp.Void]) {
 func (p *page) wait(expression string) {
 	p.Helper()
 	for {
-		_, err := chromedp.Run(p.ctx, chromedp.Poll[any]("Boolean("+expression+")", chromedp.WithPollingTimeout(30*time.Second), chromedp.WithPollingInterval(20*time.Millisecond)))
+		_, err := chromedp.Run(p.ctx, chromedp.Poll[any]("Boolean("+expression+")", chromedp.WithPollingTimeout(patience/5), chromedp.WithPollingInterval(20*time.Millisecond)))
 		if err == nil {
 			return
 		}
