@@ -15,8 +15,8 @@ import (
 )
 
 // ClientOptions returns client settings that are suitable for a Store. Pass them to
-// redis.NewUniversalClient, or copy the fields into your client's options. The timeout argument
-// should be the Store's Options.Timeout; 0 means 50 ms. With these settings, the client reports a
+// redis.NewUniversalClient, or copy the fields into your client's options. The timeout is also that
+// of the Store, unless its Options.Timeout is set; 0 means 50 ms. With these settings, the client reports a
 // refused connection immediately and keeps two idle connections ready. It allows up to a second for
 // connecting, even if the timeout is shorter.
 //
@@ -103,6 +103,10 @@ func (s *Store) Warnings() (w []string) {
 		w = append(w, "ContextTimeoutEnabled is off: commands go through a copy of the client "+
 			"that has the store's timeouts and none of the client's hooks")
 	}
+	if d := timeoutOf(o); d != 0 && d != s.timeout {
+		const what = "ClientOptions got a timeout of %v, and Options.Timeout is %v: use one value for both"
+		w = append(w, fmt.Sprintf(what, d, s.timeout))
+	}
 	if o.DialerRetries > 1 {
 		const what = "DialerRetries is %d: a refused connection is tried again before it is reported"
 		w = append(w, fmt.Sprintf(what, o.DialerRetries))
@@ -133,6 +137,15 @@ func addressesOf(rdb redis.UniversalClient) []string {
 	return nil
 }
 
+// timeoutOf returns the timeout with which ClientOptions created the options of a client, or 0 if
+// the client has other options.
+func timeoutOf(o *redis.Options) time.Duration {
+	if o == nil || o.ReadTimeout != o.PoolTimeout+queue.Lateness {
+		return 0
+	}
+	return o.PoolTimeout
+}
+
 // optionsOf returns the options that all kinds of clients have, or nil for an unknown kind.
 func optionsOf(rdb redis.UniversalClient) *redis.Options {
 	o := &redis.Options{}
@@ -143,10 +156,12 @@ func optionsOf(rdb redis.UniversalClient) *redis.Options {
 		c := rdb.Options()
 		o.Username, o.ContextTimeoutEnabled = c.Username, c.ContextTimeoutEnabled
 		o.DialerRetries, o.DialTimeout = c.DialerRetries, c.DialTimeout
+		o.ReadTimeout, o.PoolTimeout = c.ReadTimeout, c.PoolTimeout
 	case *redis.Ring:
 		c := rdb.Options()
 		o.Username, o.ContextTimeoutEnabled = c.Username, c.ContextTimeoutEnabled
 		o.DialerRetries, o.DialTimeout = c.DialerRetries, c.DialTimeout
+		o.ReadTimeout, o.PoolTimeout = c.ReadTimeout, c.PoolTimeout
 	default:
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -26,6 +27,35 @@ func TestAddrs(t *testing.T) {
 			t.Errorf("%T: got %s, want %s", rdb, got, want)
 		}
 		rdb.Close()
+	}
+}
+
+// TestOneTimeout: the timeout of ClientOptions is that of the store, for each kind of client, and a
+// warning names both if they differ.
+func TestOneTimeout(t *testing.T) {
+	for name, o := range map[string]*redis.UniversalOptions{
+		"a server":  {Addrs: []string{"10.0.0.1:6379"}},
+		"Sentinels": {Addrs: []string{"10.0.0.1:26379"}, MasterName: "m"},
+		"a cluster": {Addrs: []string{"10.0.0.1:6379"}, IsClusterMode: true},
+		"a default": nil,
+	} {
+		want := "[ClientOptions got a timeout of 400ms, and Options.Timeout is 100ms: use one value for both]"
+		made := redisstore.ClientOptions(400 * time.Millisecond)
+		if o == nil {
+			o, made = &redis.UniversalOptions{Addrs: []string{"10.0.0.1:6379"}}, redisstore.ClientOptions(0)
+			want = "[ClientOptions got a timeout of 50ms, and Options.Timeout is 100ms: use one value for both]"
+		}
+		made.Addrs, made.MasterName, made.IsClusterMode, made.MinIdleConns = o.Addrs, o.MasterName, o.IsClusterMode, 0
+		rdb := client(t, redis.NewUniversalClient(made))
+		for timeout, want := range map[time.Duration]string{0: "[]", 100 * time.Millisecond: want} {
+			store, err := redisstore.New(rdb, redisstore.Options{Timeout: timeout})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(store.Warnings()); got != want {
+				t.Errorf("%s, Options.Timeout %v: got %s, want %s", name, timeout, got, want)
+			}
+		}
 	}
 }
 

@@ -76,8 +76,8 @@ type Options struct {
 	Prefix string
 
 	// Timeout is how long one Take waits for Redis and the network, regardless of the client's
-	// own settings; 0 means 50 ms. Time during which the process itself is suspended or
-	// overloaded does not count.
+	// own settings; 0 means the timeout that ClientOptions got, or 50 ms if the client has other
+	// options. Time during which the process itself is suspended or overloaded does not count.
 	Timeout time.Duration
 
 	// LockKeys is for Upstash, which by default locks the whole database while a script runs.
@@ -179,7 +179,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	if err := checkAddresses(rdb); err != nil {
 		return nil, err
 	}
-	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, defaultTimeout), noTracking: o.NoTracking}
+	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, timeoutOf(optionsOf(rdb)), defaultTimeout), noTracking: o.NoTracking}
 	s.scripts.time = calledTime
 	if o.LockKeys {
 		s.scripts.first = "#!lua flags=allow-key-locking\n"

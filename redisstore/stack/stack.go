@@ -100,7 +100,7 @@ type Options struct {
 	// start the Logger also gets each unsuitable client setting. If Redis is misconfigured or not
 	// supported, it gets everything that is wrong or missing, again every minute. nil means
 	// slog.Default(). The lines that go-redis writes about failed connections are not part of
-	// this; logging.Disable of its package logging turns them off.
+	// this; redis.SetLogger redirects them.
 	Logger *slog.Logger
 }
 
