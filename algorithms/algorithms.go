@@ -42,10 +42,9 @@ type view struct {
 	reset     int64
 }
 
-// decide fills in d, the decision about a charge. The arguments now ≤ at are two
-// instants: the charge comes at the first, and no charge fits before the second. v is the
-// view of the second instant. retry is how many µs after the second instant the charge
-// fits, or never.
+// decide fills in d, the decision about a charge. The charge comes at the instant now, and no
+// charge fits before the instant at, which is now or later. v is the view at the instant at. retry
+// is how many µs after that instant the charge fits, or never.
 func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {

@@ -2,8 +2,8 @@ package algorithms
 
 import "github.com/seed83679106/weir/quota"
 
-// A bucket is the algorithm of GCRA, TokenBucket and LeakyBucket, which differ in the name
-// under which stores keep their states. Its arithmetic is that of a meter. The bucket is its
+// A bucket is the algorithm of GCRA, TokenBucket and LeakyBucket, which differ in the name under
+// which stores keep their states. Its arithmetic is that of a meter. The value of a bucket is its
 // stored name.
 type bucket string
 

@@ -178,7 +178,7 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	return t.UnixMicro()
 }
 
-// dateline is more than the difference between UTC and the clock of any place.
+// dateline is longer than the difference between UTC and the local time of any place.
 const dateline = 36 * time.Hour
 
 // zoneEnd returns when the offset of t ends, or the zero Time if the offset lasts until

@@ -30,8 +30,9 @@ func isMeter(l *quota.Limit) bool {
 	return false
 }
 
-// Nearest implements optional.Uncountable. It returns the limit that a Limiter counts instead if a
-// Policy has the uncountable limit: it lowers the quota and the burst as little as it can.
+// Nearest implements optional.Uncountable. It returns the limit that a Limiter enforces in place of
+// an uncountable limit of a Policy: the same limit, with its quota and burst lowered as little as
+// possible.
 func (e *uncountable) Nearest() quota.Limit {
 	l := e.limit
 	l.Quota = min(l.Quota, quota.MaxTicks)

@@ -10,16 +10,15 @@ import (
 // The units of a window may be used until the window ends, because it does not matter when
 // within a window a unit is spent. Unused units may be refunded at any time.
 //
-// Under a meter, spent units are a debt that drains: see meter.go. A lease may use at
-// most as many units as are left of the debt. The proof counts everything in parts of a unit. Let
-// the lease be taken at the instant T, let D be the debt after that, and let the lease
-// use at most D − (s−T)·rate from a later instant s on. Other callers get only what fits
-// in addition to the debt, so from T to any instant u after s they spend at most
-// full + (u−T)·rate − D. From s to u, the lease and the other callers together therefore
-// spend at most full + (u−s)·rate, which a meter admits. If there are several leases, the
-// proof for the first is enough, because it counts the later leases among the other callers.
-// The lease of a meter refunds no units, because it does not know how many of its own
-// units have drained.
+// Under a meter, spent units are a debt that drains: see meter.go. A lease may use at most as many
+// units as remain of the debt. The proof counts everything in parts of a unit. Let the lease be
+// taken at the instant T, let D be the debt after that, and let the lease use at most D −
+// (s−T)·rate from a later instant s on. Other callers get only what fits in addition to the debt,
+// so from T to any instant u after s they spend at most full + (u−T)·rate − D. From s to u, the
+// lease and the other callers together therefore spend at most full + (u−s)·rate, which a meter
+// admits. If there are several leases, the proof for the first is enough, because it counts the
+// later leases among the other callers. The lease of a meter refunds no units, because it does not
+// know how many of its own units have drained.
 //
 // SlidingLog is no lease.Leaser, because a log records the instant of each unit.
 
@@ -58,12 +57,12 @@ func heldInWindow(d quota.Decision, at, now, n int64) int64 {
 	return n
 }
 
-// held returns how many of n leased units may still be used. When the debt of a unit has
-// drained, the meter admits another unit in its place, so the lease must not use it. held
-// therefore returns at most the units that are left of the debt after the decision d. That
-// debt drains in the ResetAfter of d, which is rounded up to a whole µs.
+// held returns how many of n leased units may still be used. Once the debt of a leased unit has
+// drained, the meter admits another unit in its place, so the lease must no longer use that unit.
+// held therefore returns at most as many units as have not yet drained of the debt that the
+// decision d left. That debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d quota.Decision, at, now, n int64) int64 {
-	// The debt takes at least so many µs to drain.
+	// What remains of the debt takes at least this many µs to drain.
 	lasts := min(int64(d.ResetAfter)/microsecond-1, m.floor(m.full())) - (now - at)
 	return min(n, m.drained(max(0, lasts)).units)
 }

@@ -8,10 +8,10 @@ import (
 )
 
 // A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows with each
-// charge and drains at a constant rate. A debt is a number of whole units and a rest, which counts
-// in parts of a unit: a unit has as many parts as the period has µs. In each µs, as many parts
-// drain as the quota has units. A debt is therefore exact, and it means the same under every limit
-// of the same period, whatever its quota and burst.
+// charge and drains at a constant rate. A debt is a number of whole units and a remainder, the
+// rest, which is counted in parts of a unit: a unit has as many parts as the period has µs. In each
+// µs, as many parts drain as the quota has units. A debt is therefore exact, and it means the same
+// under every limit of the same period, whatever its quota and burst.
 //
 // A state holds the debt at the instant At: its units (A) and its rest (B). C is above 0 if units
 // were forced: see counted.
@@ -25,24 +25,26 @@ func meterOf(l *quota.Limit) meter {
 	return meter{int64(l.Period) / microsecond, l.Quota, cmp.Or(l.Burst, l.Quota)}
 }
 
-// A debt is units and parts of a unit. The rest is below the period.
+// A debt consists of whole units and a rest in parts of a unit. The rest is below the period.
 type debt struct{ units, rest int64 }
 
 func (d debt) above(other debt) bool {
 	return d.units > other.units || d.units == other.units && d.rest > other.rest
 }
 
-// maxReset is the most µs for which a state is kept, however slowly its debt drains. The size of a
-// valid limit drains in MaxTicks, and what a charge may exceed it by in another µs: see full.
+// maxReset is the longest time, in µs, for which a state is kept, however slowly its debt drains.
+// The size of a valid limit drains within MaxTicks µs, and what a debt may have in addition to the
+// size drains within one more µs: see full.
 const maxReset = quota.MaxTicks + 1
 
-// full returns the largest debt after a charge. A unit that becomes free within a µs counts as free
-// during the whole µs. The debt may therefore exceed size units, but by less than what drains in a
-// µs, and by less than a unit. The excess stays in the state and delays the units that follow. A meter
-// with room for a single unit therefore keeps its rate exactly.
+// full returns the largest debt that a charge may leave. A unit that becomes free within a µs
+// counts as free during the whole µs. The debt may therefore exceed size units, but by less than
+// what drains in a µs, and by less than a unit. The excess stays in the state and delays the units
+// that follow. A meter with room for a single unit therefore keeps its rate exactly.
 func (m meter) full() debt { return debt{m.size, min(m.period, m.quota) - 1} }
 
-// drained returns how much drains in so many µs, or 2^53 units if that is more than any debt.
+// drained returns how much drains in the given number of µs. Its units are at most 2^53, which is
+// more than any debt has.
 func (m meter) drained(micros int64) debt {
 	hi, lo := bits.Mul64(uint64(micros), uint64(m.quota))
 	if hi >= uint64(m.period) {
@@ -52,7 +54,8 @@ func (m meter) drained(micros int64) debt {
 	return debt{int64(min(units, 1<<53)), int64(rest)}
 }
 
-// minus returns d without another debt. The result may be below zero: then its units are.
+// minus returns d without another debt. If the result is negative, its units are negative, but its
+// rest is not.
 func (m meter) minus(d, other debt) debt {
 	d.units, d.rest = d.units-other.units, d.rest-other.rest
 	if d.rest < 0 {
@@ -61,7 +64,7 @@ func (m meter) minus(d, other debt) debt {
 	return d
 }
 
-// left returns what is left of d after so many µs.
+// left returns what is left of d after the given number of µs.
 func (m meter) left(d debt, micros int64) debt {
 	if d = m.minus(d, m.drained(micros)); d.units < 0 {
 		return debt{}
@@ -69,8 +72,8 @@ func (m meter) left(d debt, micros int64) debt {
 	return d
 }
 
-// wait returns how many µs a debt takes to drain, rounded up, and at most maxReset. The rest may
-// also be below zero.
+// wait returns how many µs a debt takes to drain, rounded up, and at most maxReset. The argument
+// rest may be negative.
 func (m meter) wait(units, rest int64) int64 {
 	hi, lo := bits.Mul64(uint64(units), uint64(m.period))
 	if hi == 0 && lo < 1<<62 {
@@ -101,15 +104,16 @@ func (m meter) debtAt(s *quota.State) debt {
 	return debt{s.A, s.B}
 }
 
-// counted returns the part of the debt that the limit counts at an instant that is not before s.At,
-// and the whole debt. A debt is overdue if it is more than the limit holds. A larger limit of the
-// same name has written it: the limit of another tier, or the same limit before a change.
+// counted returns the part of the debt that the limit counts at the instant at, which is not before
+// s.At, and the whole debt. A debt is overdue if it is more than the limit can hold. Such a debt
+// was stored by a larger limit of the same name: the limit of another tier, or the same limit
+// before a change.
 //
-// The limit counts only as much of the debt as it can hold. This part drains as if the limit had just
-// become full at the instant At. A charge stores the whole debt, minus what has drained, plus
-// the cost of the charge. While the whole debt is more than the limit holds, the limit therefore
-// has no room right after a charge. In that time it admits its rate, and what has drained since the
-// last charge may be spent at once.
+// The limit counts only as much of the debt as it can hold. This part drains as if the limit had
+// just become full at the instant At. A charge stores the whole debt, minus what has drained, plus
+// the cost of the charge. While a debt is overdue, the limit therefore has no room right after a
+// charge. Until then it admits units at its own rate, and what has drained since the last charge
+// may be spent at once.
 //
 // No unit is forgotten in this way, and the bound of the larger limit holds. For the proof, let a
 // meter M have the largest burst and the largest rate of all limits that charge a key, and let M
@@ -119,17 +123,17 @@ func (m meter) debtAt(s *quota.State) debt {
 // to the debt of M, and no limit drains the former faster than M drains its own debt.
 //
 // Second, the stored debt never exceeds the burst of M. A charge on top of an overdue debt costs no
-// more than what has drained since At, rounded up to a whole µs. So the debt does not grow by a unit.
-// Any other charge fits into the burst of its own limit, which is at most that of M. Only units that
-// are forced come on top.
+// more than what has drained since At, rounded up to a whole µs. So the debt does not grow by a
+// unit. Any other charge fits into the burst of its own limit, which is at most that of M. Only
+// forced units can raise the debt further.
 //
 // So the debt of M never exceeds its burst, and M would admit each of these charges. All limits together
 // therefore admit at most Burst + Quota − 1 units of M in any window of M's period.
 //
 // Units that are forced must count under a smaller limit too. A state therefore says how much of
 // the debt exceeded the size when units were forced: C − 1 units and the rest B, or nothing if C is
-// 0. This part drains first, and refunds reduce it first, so its rest is always that of the debt. A
-// limit counts this part on top of its size.
+// 0. This part drains first, and refunds reduce it first, so its rest is always equal to the rest
+// of the debt. A limit counts at most its size plus this part.
 func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 	whole = m.debtAt(s)
 	counts = whole
@@ -149,7 +153,7 @@ func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 	return m.left(counts, at-s.At), m.left(whole, at-s.At)
 }
 
-// forced returns the C of s after its debt has fallen.
+// forced returns the C of s after its debt has fallen by the given amount.
 func (m meter) forced(s *quota.State, by debt) int64 {
 	if s.C <= 0 {
 		return 0
@@ -157,7 +161,8 @@ func (m meter) forced(s *quota.State, by debt) int64 {
 	return max(0, m.minus(debt{s.C - 1, m.debtAt(s).rest}, by).units+1)
 }
 
-// view returns the view of a debt of which the limit counts a part.
+// view returns the view of a debt. Its remaining and next follow from the part that the limit
+// counts, and its reset from the whole debt.
 func (m meter) view(counts, whole debt) (v view) {
 	if whole == (debt{}) {
 		return view{remaining: m.size}
@@ -218,9 +223,9 @@ func (m meter) refunded(s quota.State, now, n int64) quota.State {
 }
 
 // queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the queue when
-// its slot comes, but not before a second instant, the parameter at. queue returns the next state
-// and the µs until the slot. If there is no room, ok is false, next is s, and wait is the µs until
-// there is room, or never.
+// its slot comes, but not before the instant at. queue returns the next state and the µs until the
+// slot. If there is no room, ok is false, next is s, and wait is the µs until there is room, or
+// never.
 func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -248,10 +253,11 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 // floor returns how many µs a debt takes to drain, rounded down, and at most maxReset.
 func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
 
-// cancel refunds n units that were to be spent at one instant, the parameter at. If no charge came
-// after them, the debt falls by all n units. Otherwise some of these units may have drained before
-// the last charge, and then the debt falls only by the rest. Of an overdue debt, other limits may
-// have drained the units faster than this limit. It then falls only by what was forced.
+// cancel refunds n units that were to be spent at the instant at. If no charge came after them, the
+// debt falls by all n units. Otherwise some of these units may have drained before the last charge,
+// and the debt falls only by what has not. If the debt is overdue and a charge came after them,
+// other limits may have drained the units faster than this limit would. The debt then falls at most
+// by what was forced.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
@@ -296,7 +302,7 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 
 // force spends units at the instant at, which is not before s.At, even if they do not fit. The debt
 // then exceeds the size. It drains at the rate of the limit, and nothing fits until there is room
-// again. Units beyond most are not spent.
+// again. Units that would raise the debt above most are not spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
 	n := min(cost, m.most()-whole.units)
@@ -335,5 +341,5 @@ func (m meter) counts() bool {
 	return m.quota <= quota.MaxTicks && m.size <= m.most() && (hi > 0 || uint64(m.quota) <= parts)
 }
 
-// most returns the most units of a debt: what drains in MaxTicks, and at most 2^50.
+// most returns the largest debt, in units: what drains in MaxTicks µs, but at most 2^50.
 func (m meter) most() int64 { return min(m.drained(quota.MaxTicks).units, quota.MaxTicks) }

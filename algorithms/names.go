@@ -2,7 +2,7 @@ package algorithms
 
 import "github.com/seed83679106/weir/quota"
 
-// all has every algorithm that needs no more than its name.
+// all contains every algorithm that needs no parameters besides those of a quota.Limit.
 var all = [...]quota.Algorithm{
 	gcra, tokenBucket, leakyBucket{"leaky-bucket"}, fixedWindow{}, anchoredWindow{}, slidingWindow{}, slidingLog{}, inFlight{},
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // These methods implement optional.Comparer. They find plain cases only. A leaky bucket is never
-// redundant, because it spaces requests that wait, and neither are requests in flight.
+// redundant, because it spaces requests that wait. A concurrency limit is never redundant either.
 
 func (leakyBucket) Redundant(_, _ *quota.Limit) bool { return false }
 func (inFlight) Redundant(_, _ *quota.Limit) bool    { return false }
@@ -51,10 +51,9 @@ func smaller(l, other *quota.Limit) bool {
 // rate returns how many units the limit admits per nanosecond in the long run.
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
-// most returns an upper bound of the units that the limit admits in any interval of length w:
-// the worst case in docs/guide.md, for w rounded up to whole periods. The parameter
-// aligned says that the interval consists of whole windows of the limit, or lies within one
-// window.
+// most returns an upper bound on the units that the limit admits in any interval of length w: the
+// worst case in docs/guide.md, for w rounded up to whole periods. The parameter aligned says that
+// the interval consists of whole windows of the limit, or lies within one window.
 func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	if periods > math.MaxInt64/4/l.Quota {
@@ -71,11 +70,11 @@ func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 		}
 		return (periods + 1) * l.Quota // the interval may begin and end within a window
 	}
-	return math.MaxInt64 // calendar windows differ in length, requests in flight last any time
+	return math.MaxInt64 // calendar windows differ in length, and a request in flight may last any time
 }
 
-// longest returns the length of the longest window of a calendar. A zone's clock may be set
-// back by up to 26 hours: clocks are from 12 hours behind UTC to 14 ahead of it.
+// longest returns the length of the longest window of a calendar. A zone's clock may be set back by
+// up to 26 hours, because local times range from 12 hours behind UTC to 14 hours ahead of it.
 func (c calendar) longest(l *quota.Limit) time.Duration {
 	w := l.Period
 	if c.unit == Month {

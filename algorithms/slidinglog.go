@@ -70,10 +70,9 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	g.view().decide(d, now, at, 0, true)
 }
 
-// Reserve decides like Take, for units that will be spent at a later instant, the parameter
-// at. For a charge that waits, weir calls Reserve instead of Take. Some units may leave the
-// window before at. Reserve keeps them in the state, because they still count if the
-// reservation is cancelled.
+// Reserve decides like Take, but for units that will be spent at the later instant at. For a charge
+// that waits, package quota calls Reserve instead of Take. Some units may leave the window before
+// at. Reserve keeps them in the state, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	next, d = g.Take(s, l, at, cost)
 	var old spentLog
@@ -120,7 +119,7 @@ type spentLog struct {
 	base          int64 // units before the first mark
 }
 
-// read makes g the log of s under the limit l, as of the instant at.
+// read fills g with the log of s under the limit l, as of the instant at.
 func (g *spentLog) read(s *quota.State, l *quota.Limit, at int64) {
 	g.quota, g.period, g.at = l.Quota, int64(l.Period)/microsecond, at
 	g.marks, g.base = s.Log, s.A

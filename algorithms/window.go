@@ -68,10 +68,10 @@ func unspent(now, at int64) quota.State {
 	return quota.State{At: at}
 }
 
-// cancelInWindow refunds n units that were to be spent at one instant, the parameter at, if
-// that instant lies in the window of s, which begins at start. If this leaves no unit in a window
-// that has not begun yet, the next state is a state of the previous window, and cancelInWindow
-// assumes that the previous window is full. The parameter before is the B of that state.
+// cancelInWindow refunds n units that were to be spent at the instant at, if that instant lies in
+// the window of s, which begins at start. If this leaves no unit in a window that has not begun
+// yet, the next state is a state of the previous window, and cancelInWindow assumes that the
+// previous window is full. The parameter before is the B of that state.
 func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.State {
 	if at < start || at > s.At {
 		return s

@@ -75,7 +75,7 @@ func (d Dialect) Validate() error {
 	return nil
 }
 
-// fields lists the names of the fields that d may send about limits of some units.
+// fields lists the names of the fields that d may send for limits that count the given units.
 func (d Dialect) fields(units []string) []string {
 	names := []string{RetryAfter}
 	for _, t := range triples {
@@ -146,8 +146,8 @@ type triple struct {
 	format                  format
 }
 
-// A format is how the reset time is written. Parse tells the format from the value, because
-// some servers write another format than their dialect has.
+// A format is how the reset time is written. Parse recognizes the format by the value, because some
+// servers do not use the format of their dialect.
 type format int
 
 const (
@@ -169,7 +169,7 @@ var triples = [...]triple{
 // perUnit reports whether each unit has separate fields.
 func (t *triple) perUnit() bool { return strings.Contains(t.limit, "%s") }
 
-// named returns the triple for a unit: it replaces %s in the names by the unit.
+// named returns the triple for a unit, with the unit in place of %s in the names.
 func (t triple) named(unit string) triple {
 	if t.perUnit() {
 		name := func(s string) string { return http.CanonicalHeaderKey(strings.Replace(s, "%s", unit, 1)) }
@@ -178,7 +178,8 @@ func (t triple) named(unit string) triple {
 	return t
 }
 
-// prefixes are those of the names of all fields that Dialects have, except for Retry-After.
+// prefixes has the prefixes of the names of all rate-limit fields. Neither Retry-After nor
+// retry-after-ms has one of them.
 var prefixes = [...]string{"Ratelimit", "X-Ratelimit-", "X-Rate-Limit-", "Anthropic-Ratelimit-"}
 
 // Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names,

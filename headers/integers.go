@@ -11,9 +11,9 @@ type integer struct {
 	value [1]string
 }
 
-// integers remembers the integers that header fields had last. Most responses show integers
-// that earlier responses have shown: how much of a small quota is left, and the Unix second
-// of a reset.
+// integers remembers the integers that were most recently written to header fields. Most responses
+// show integers that earlier responses have shown: how much of a small quota is left, and the Unix
+// second of a reset.
 type integers [1 << 10]atomic.Pointer[integer]
 
 // value returns n as the value of a field.

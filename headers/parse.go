@@ -220,8 +220,8 @@ func (r *reader) members(name string, dictionary bool) (members []member, ok boo
 }
 
 // Urgency returns the urgency in the Priority field of a request (RFC 9218), from 0 for the most
-// urgent to 7. It returns the default, 3, if the field is missing or invalid, has more than 16 KiB,
-// or has no such urgency.
+// urgent to 7. It returns the default, 3, if the field is missing, invalid or longer than 16 KiB,
+// or if it specifies no urgency from 0 to 7.
 func Urgency(h http.Header) int {
 	urgency := 3
 	if len(h["Priority"]) == 0 {

@@ -51,8 +51,8 @@ type byteSequence string
 // or Display String. Such a value must be well-formed, but what it says is ignored.
 type other struct{}
 
-// parseMembers parses a Dictionary or a List of Items without Inner Lists, as RFC 9651, 4.2
-// says. If the field has any error, ok is false and the field must be ignored. The time of
+// parseMembers parses a Dictionary or a List of Items without Inner Lists, as RFC 9651, 4.2 says.
+// If the field has any error, ok is false and the field must be ignored. The running time of
 // parseMembers is linear in the length of the field.
 func parseMembers(field string, dictionary bool) (members []member, ok bool) {
 	p := parser{strings.Trim(field, " ")}

@@ -42,8 +42,8 @@ func (r *reader) wait(s string) time.Duration {
 	return bounded(t.Sub(r.base))
 }
 
-// after returns the wait that a number means: by its magnitude it is seconds from now,
-// Unix seconds or Unix milliseconds.
+// after returns the wait that a number stands for. Depending on its magnitude, the number is in
+// seconds from now, Unix seconds or Unix milliseconds.
 func (r *reader) after(n int64, fraction time.Duration) time.Duration {
 	var t time.Time
 	switch {
@@ -74,8 +74,8 @@ func delta(n int64, fraction, unit time.Duration) time.Duration {
 
 const digits = "0123456789"
 
-// number reads digits with or without decimals. The fraction is in billionths, rounded
-// up. A number too large for an int64 is the largest int64.
+// number reads digits with or without decimals. The fraction is in billionths, rounded up. A number
+// too large for an int64 is read as the largest int64.
 func number(s string) (n int64, fraction time.Duration, ok bool) {
 	whole, decimals, point := strings.Cut(strings.TrimSpace(s), ".")
 	if whole == "" || strings.Trim(whole, digits) != "" || point && (decimals == "" || strings.Trim(decimals, digits) != "") {

@@ -17,15 +17,16 @@ type Item struct {
 	*Prepared
 	*quota.Decision
 
-	// Replicas is that of the quota.Result that has the Decision. If the limit was divided among
-	// several replicas, the fields show the share of one, as the Decision does.
+	// Replicas is the field Replicas of the quota.Result that has the Decision. If the limit was
+	// divided among several replicas, the header fields show the share of one replica, as the
+	// Decision does.
 	Replicas int
 
 	// PartitionKey is the pk parameter of the IETF fields; "" omits it.
 	PartitionKey string
 }
 
-// divide replaces the policy of an item by that of one of its replicas.
+// divide replaces the policy of an item with the share that one of its replicas enforces.
 func (it *Item) divide() {
 	share := it.share.Load()
 	if share == nil || share.replicas != it.Replicas {
@@ -92,12 +93,12 @@ type Response struct {
 
 // Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
 // the same order as in the argument items. This order should be the same for every response. If the
-// request was refused, but by none of the items, Write removes the dialect's fields instead: clients
-// would read from them that units are left.
+// request was refused, but by none of the items, Write removes the dialect's fields instead,
+// because clients would conclude from them that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		if exposed := r.Header[exposeField]; exposed == nil {
-			r.Header[exposeField] = w.expose // has no room, so whoever appends to it copies it
+			r.Header[exposeField] = w.expose // its capacity is its length, so an append copies it
 		} else {
 			r.Header[exposeField] = append(exposed, w.expose...)
 		}
@@ -134,8 +135,8 @@ func refuses(items []Item) bool {
 	return false
 }
 
-// writing is a header whose fields are being set. What is in it escapes to the heap, so
-// neither the Response nor its items are.
+// writing is a header whose fields are being set. Whatever it refers to escapes to the heap, so it
+// refers neither to the Response nor to its items.
 type writing struct {
 	header http.Header
 	recent *integers
@@ -222,8 +223,8 @@ func (x *writing) writeRest(d Dialect, it *Item) {
 	}
 }
 
-// writePolicies writes every policy to RateLimit-Policy of the dialect IETF. The value is
-// mostly one that an earlier response had.
+// writePolicies writes every policy to the field RateLimit-Policy of the dialect IETF. An earlier
+// response usually had the same value, which is then shared.
 func (x *writing) writePolicies(items []Item) {
 	first, partitions := items[0].Prepared, false
 	for i := range items {
@@ -246,7 +247,7 @@ func (x *writing) writePolicies(items []Item) {
 	}
 }
 
-// are reports whether t is the value for the policies of items.
+// are reports whether t was made for the policies of items.
 func (t *together) are(items []Item) bool {
 	if len(t.policies) != len(items) {
 		return false
@@ -269,8 +270,8 @@ func appendPolicies(buf []byte, items []Item) []byte {
 	return buf
 }
 
-// writeLimits writes to RateLimit of the dialect IETF the limits whose Remaining is known,
-// and after a refusal only those that refuse.
+// writeLimits writes the limits whose Remaining is known to the field RateLimit of the dialect
+// IETF. After a refusal, it writes only those that refuse.
 func (x *writing) writeLimits(items []Item, refused bool) {
 	var few [80]byte
 	buf := few[:0]

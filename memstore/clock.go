@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A clock shows the time of the wall clock, and is read in half the time of time.Now. It keeps
-// one reading of the wall clock and of the monotonic clock. For a second after that reading it
-// reads only the monotonic clock, and adds the time that has passed. Then it reads both clocks
-// again, so it notices within a second that the wall clock was set or that the machine slept.
+// A clock returns the time of the wall clock, in half the time that time.Now takes. It keeps one
+// reading of the wall clock and of the monotonic clock. For a second after that reading it reads
+// only the monotonic clock, and adds the time that has passed. Then it reads both clocks again, so
+// it notices within a second that the wall clock was set or that the machine slept.
 type clock struct {
 	both atomic.Pointer[reading]
 }
@@ -32,9 +32,9 @@ func (c *clock) now() int64 {
 // time has no monotonic part.
 func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
 
-// read reads both clocks, the wall clock first. If the thread is paused between the two clocks,
-// c is late by the length of the pause until the next reading. So read makes three readings and
-// keeps the one with the shortest pause.
+// read reads both clocks, the wall clock first. If the thread is paused after it has read the first
+// clock, c is late by the length of the pause until the next reading. So read makes three readings
+// and keeps the one with the shortest pause.
 func (c *clock) read() int64 {
 	r := &reading{time: time.Now()}
 	r.wall = r.time.UnixNano()

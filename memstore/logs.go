@@ -2,13 +2,13 @@ package memstore
 
 import "github.com/seed83679106/weir/quota"
 
-// logs has the logs of a shard. A slot holds the index of its log.
+// logs contains the logs of a shard. A slot holds the index of its log.
 type logs struct {
 	all  []log
 	free []int64 // the indices of the logs that no slot has
 }
 
-// A log has the entries of one state, if any, and the numbers for which the slot has no room.
+// A log contains the entries of one state, if any, and the numbers for which the slot has no room.
 type log struct {
 	memory []quota.LogEntry // the entries, behind older ones that have left the log
 	left   int              // how many entries of memory have left the log
@@ -36,11 +36,11 @@ func (l *log) load(s *quota.State) {
 	s.Log, s.B, s.C = l.memory[l.left:], l.b, l.c
 }
 
-// save writes the log and the numbers of s. An algorithm appends entries at the end of
-// the memory, and the oldest entries leave at the beginning. When the memory is full and
-// entries have left, save moves the log to the start of the memory. A log that keeps its
-// length therefore needs no new memory. If the log then fills less than half of the memory or
-// more than two thirds, save moves it to new memory, of which it fills two thirds.
+// save writes the log and the numbers of s. An algorithm appends entries at the end of the memory,
+// and removes the oldest entries from the beginning of the log. When the memory is full and some of
+// it is no longer used, save moves the log to the start of the memory. A log that keeps its length
+// therefore needs no new memory. If the log then fills less than half of the memory or more than
+// two thirds, save moves it to new memory, of which it fills two thirds.
 func (l *log) save(s *quota.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
 	l.b, l.c = s.B, s.C

@@ -66,11 +66,10 @@ type Store struct {
 const (
 	maxShards = 256
 
-	// minShardKeys is the least number of states that a shard is made for, if there are
-	// several shards. All limits of a key are in one shard, so shards with few keys differ
-	// more in size. If each key has 24 limits, minShardKeys states belong to 680 keys. Even
-	// then, the probability that a given shard gets a quarter more states than the average
-	// shard is below 10^-9.
+	// minShardKeys is the smallest share of MaxKeys that a shard gets, if there are several shards.
+	// All limits of a key are in one shard, so shards with few keys differ more in size. If each
+	// key has 24 limits, minShardKeys states belong to 680 keys. Even then, the probability that a
+	// given shard gets a quarter more states than the average shard is below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -106,7 +105,7 @@ func (s *Store) Stats() (stats quota.MemoryStats) {
 	return stats
 }
 
-// full bounds the lines about full stores.
+// full limits how often warnFull runs.
 var full = sparse.Gate{Every: time.Minute}
 
 // warnFull runs in a goroutine, because the caller holds the lock of a shard.
@@ -115,7 +114,7 @@ func warnFull() {
 		"likely", "an attack from many addresses, or MaxKeys is too small", "fix", "raise MaxKeys, or limit larger networks")
 }
 
-// made is of the process, because each of the stores that it counts is new.
+// made belongs to the process, not to a store, because each store that it counts is new.
 var made sparse.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
@@ -328,10 +327,10 @@ func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 // are in one shard.
 func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
 
-// fingerprint returns the fingerprint of a state. It is made of two hashes: of the key of the
-// state, and of its names. Under the same names, keys with different hashes have different
-// fingerprints, because multiplying by an odd number modulo 2^64 can be undone. A
-// fingerprint of 0 becomes 1, because 0 marks an empty slot.
+// fingerprint returns the fingerprint of a state. It combines two hashes: one of the state's key,
+// and one of its names. Under the same names, keys with different hashes have different
+// fingerprints, because multiplying by an odd number modulo 2^64 can be undone. A fingerprint of 0
+// becomes 1, because 0 marks an empty slot.
 func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
 // index maps a hash to a number from 0 to n-1.

@@ -8,14 +8,15 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Most transactions have only charges of meters, such as GCRA, and do not wait. This file
-// decides such transactions as the algorithms do, but faster, because it needs no quota.State.
-// It knows what A and B of an optional.Metered mean, and TestMetersAlike proves it right.
+// Most transactions have only charges of meters, such as GCRA, and do not wait. This file makes the
+// same decisions about such transactions as the algorithms, but faster, because it needs no
+// quota.State. It relies on what A and B mean in the states of an optional.Metered, and
+// TestMetersAlike compares both.
 
 // A meter has the numbers of a limit: a unit has as many parts as the period has µs, and as many
 // parts drain in a µs as the quota has units. The size is the most units that can be spent at once;
-// it is 0 for limits that this file does not decide. A charge may exceed the size by parts of a unit,
-// fewer than the quota: see package algorithms.
+// it is 0 for limits that this file does not decide. A debt may exceed the size by a fraction of a
+// unit, with fewer parts than the quota: see package algorithms.
 type meter struct{ period, quota, size int64 }
 
 // atOnce reports whether t spends its charges now or not at all.
@@ -25,12 +26,12 @@ func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && t.W
 func (m *meter) decides(cost int64) bool { return 0 <= cost && cost <= m.size && m.size > 0 }
 
 // readable reports whether the meter can use the state in a slot as it is. It can if the slot is
-// nil. It also can if the slot has all of the state, and the debt is at most what the meter holds.
+// nil, or if the slot contains the whole state and the debt is at most what the meter can hold.
 func (m *meter) readable(s *slot) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a < m.size || s.a == m.size && s.b < m.quota)
 }
 
-// A debt has the units of a meter that are spent and have not drained, as seen from one
+// A debt is the units of a meter that have been spent and have not drained, as seen from one
 // instant.
 type debt struct {
 	units int64
@@ -75,7 +76,7 @@ func (m *meter) fits(d *debt, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && !m.lacks(d, cost)
 }
 
-// wait returns how many µs a debt takes to drain, rounded up. The parts may be below 0.
+// wait returns how many µs a debt takes to drain, rounded up. The parts may be negative.
 func (m *meter) wait(units, parts int64) int64 { return ceil(units*m.period+parts, m.quota) }
 
 // spend adds a charge to the debt.
@@ -136,8 +137,8 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter decides one charge. The caller has locked sh, for which it may have waited, and takeMeter
-// unlocks sh.
+// takeMeter decides one charge. The caller has locked sh, and takeMeter unlocks it. waited says
+// whether the caller had to wait for the lock.
 func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, now, cost int64, waited bool) error {
 	d := m.debtOf(sl, now)
 	allowed := m.fits(&d, cost)

@@ -22,9 +22,9 @@ type table []bucket
 // reading the first.
 type bucket [ways]slot
 
-// A slot holds the fingerprint of a state, the state, and its reset: the instant from which
-// the state decides as the zero State does. From then on the state has ended and the slot
-// is free. No sweep is needed.
+// A slot holds the fingerprint of a state, the state, and its reset: the instant from which the
+// state decides as the zero State does. From then on the state has expired and the slot is free. No
+// sweep is needed.
 type slot struct {
 	id       uint64 // 0 if the slot is empty
 	at, a, b int64  // of the state; if it has a log or a C, b is the index of its log in shard.logs
@@ -60,8 +60,8 @@ func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 	}
 }
 
-// bucketsFor returns how many buckets hold n states and two fifteenths more, because a shard may by
-// chance get more states than the average shard.
+// bucketsFor returns how many buckets a shard for n states gets. They have room for 2/15 more
+// states, because a shard may by chance get more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 
 // first and second return the homes of a fingerprint, the two buckets where its state may
@@ -76,8 +76,8 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the other home of a fingerprint that has b as one home. If the table has only
-// one bucket, it returns b.
+// other returns the home of a fingerprint that is not b, which is its other home. If the table has
+// only one bucket, it returns b.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first
@@ -107,8 +107,8 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// free reports whether a new state may use the slot: the slot is empty, or its state has
-// ended and its fingerprint is not in keep.
+// free reports whether a new state may use the slot: the slot is empty, or its state has expired
+// and its fingerprint is not in keep.
 func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
@@ -144,8 +144,8 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 // one rank by reset.
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
-// weaker compares the slot s, which may be nil, with those slots of b whose fingerprints are
-// not in keep. It returns the slot with the least worth.
+// weaker compares the slot s, which may be nil, with those slots of b whose fingerprints are not in
+// keep. It returns the slot with the lowest worth.
 func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	for i := range b {
 		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
@@ -162,7 +162,7 @@ type shard struct {
 	mu       sync.Mutex
 	last     int64 // the instant of the last decision under the lock, in µs since 1970
 	table    table
-	most     int32 // how many buckets the table may have at most
+	most     int32 // the most buckets that the table may have
 	rest     int16 // see rests
 	times    int16 // how many decisions of repeated count for its promotion
 	hot      atomic.Pointer[hot]
@@ -183,11 +183,11 @@ func (sh *shard) lock(now int64) int64 {
 	return sh.instant(now)
 }
 
-// instant returns the instant of a decision. The caller has read the time now from the clock
-// before it took the lock. Another caller may have read a later time and got the lock
-// first. The result is therefore never before the instant of the last decision under the lock,
-// with one exception: if that decision is a second or more ahead of now, the clock has been
-// set back, and instant returns now.
+// instant returns the instant of a decision. The caller must have read the argument now from the
+// clock before it took the lock. Another caller may have read a later time and taken the lock
+// first. The result is therefore never before the instant of the last decision under the lock, with
+// one exception: if that decision is a second or more ahead of now, the clock has been set back,
+// and instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -196,8 +196,8 @@ func (sh *shard) instant(now int64) int64 {
 	return now
 }
 
-// add returns a slot for the fingerprint id, or nil if there is no room. The slot has the
-// rank someLeft and a state that ends now. add takes no slot whose fingerprint is in keep.
+// add returns a slot for the fingerprint id, or nil if there is no room. The slot has the rank
+// someLeft and a state that expires now. add never reuses a slot whose fingerprint is in keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	sh.recall(now) // it may move states, or put a new one in place of another
 	if sh.table == nil {
@@ -224,14 +224,14 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	return sl
 }
 
-// mostUnlogged is how many evictions do not look whether they may be logged, because that takes as
-// long as the eviction.
+// One eviction in mostUnlogged checks whether it may be logged, because the check takes as long as
+// the eviction.
 const mostUnlogged = 1024
 
-// replace returns the slot of the least worth in the homes of id. If all states there have
-// the rank refusing, replace moves one of these states to its other home, where it takes the
-// place of a state of lower rank, and returns the slot that this frees. If the other homes
-// have no state of lower rank, replace returns nil.
+// replace returns the slot with the lowest worth in the homes of id. If all states there have the
+// rank refusing, replace moves one of these states to its other home, where it takes the place of a
+// state of lower rank, and returns the slot that this frees. If the other homes have no state of
+// lower rank, replace returns nil.
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
@@ -383,7 +383,7 @@ func (sh *shard) room(n int) []quota.State {
 	return sh.states
 }
 
-// load reads the state in a slot into s, which is zero. The slot may be nil.
+// load reads the state in a slot into s, which must be the zero State. The slot may be nil.
 func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 	if sl == nil || sl.reset() <= now {
 		return
@@ -394,10 +394,10 @@ func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 	}
 }
 
-// unchanged reports whether a charge of the given cost has left the state in the slot, which is
-// now s, as it was. A charge of a negative cost does so if there are no units to refund. The
-// end of the state must then not change either: the limit of the charge may have a longer period,
-// and thus a later ResetAfter.
+// unchanged reports whether a charge of the given cost has left the state in the slot as it was.
+// The argument s is the state after the charge. A charge with a negative cost changes nothing if
+// there are no units to refund. The state then keeps its expiry time, although the limit of the
+// charge may have a longer period, and thus a later ResetAfter.
 func (sl *slot) unchanged(cost int64, s *quota.State) bool {
 	return cost == 0 || cost < 0 && sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
 }
