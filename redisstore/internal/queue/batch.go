@@ -26,6 +26,10 @@ func (Cmd) NoRetry() bool { return true }
 // start makes a goroutine of the queue send waiting commands, if connections and the window allow it.
 // One at a time gathers what it sends: see run.
 func (q *Queue) start(now time.Time) {
+	if b := q.gathering; b != nil && (b.yields && q.queued >= maxBatch || time.Since(b.sent) > beat) {
+		q.gathered(b) // its goroutine gets no processor: another one does what it should
+		q.runners--
+	}
 	if q.mayCall() && q.runners < q.calls(now) {
 		if q.runners == 0 {
 			q.answered, q.lostThen = now, q.lost
@@ -33,7 +37,7 @@ func (q *Queue) start(now time.Time) {
 		q.runners++
 		go q.run(q.gather(now))
 	}
-	if q.queued > 0 && !q.gathering {
+	if q.queued > 0 && q.gathering == nil {
 		q.connect(now)
 	}
 }
@@ -48,15 +52,25 @@ type batch struct {
 	yields   bool      // other goroutines run before it is sent: see run
 }
 
-func (q *Queue) mayCall() bool { return q.queued > 0 && !q.gathering && float64(q.inFlight) < q.window }
+func (q *Queue) mayCall() bool {
+	return q.queued > 0 && q.gathering == nil && float64(q.inFlight) < q.window
+}
 
 // gather returns an empty batch, which counts as sent: if its goroutine gets no processor, the process
 // is late.
 func (q *Queue) gather(now time.Time) *batch {
 	b := &batch{sent: time.Now(), began: now}
-	b.yields = q.idle <= lone && b.sent.After(q.crowded)
-	q.gathering, q.sent = true, append(q.sent, b)
+	b.yields = q.idle <= lone && q.queued < maxBatch && b.sent.After(q.crowded)
+	q.gathering, q.sent = b, append(q.sent, b)
 	return b
+}
+
+// gathered notes that b, which is still empty, is no longer being gathered.
+func (q *Queue) gathered(b *batch) {
+	if time.Since(b.sent) > beat {
+		q.crowded = time.Now().Add(crowdedFor)
+	}
+	q.gathering, q.sent = nil, q.sent[:len(q.sent)-1]
 }
 
 // fill moves waiting commands into a batch. It refuses requests whose answers would be late. It
@@ -64,11 +78,11 @@ func (q *Queue) gather(now time.Time) *batch {
 func (q *Queue) fill(b *batch) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if b.yields && time.Since(b.sent) > beat {
-		q.crowded = time.Now().Add(crowdedFor)
+	if q.gathering != b { // see start
+		return false
 	}
+	q.gathered(b)
 	now := q.now()
-	q.gathering, q.sent = false, q.sent[:len(q.sent)-1] // b
 	if q.mayCall() && q.runners <= q.calls(now) {
 		q.take(b, now)
 	}

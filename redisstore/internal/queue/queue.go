@@ -94,7 +94,7 @@ type backlog struct {
 	runners  int      // calls under way
 	inFlight int      // commands under way
 
-	gathering bool      // one of the calls has no commands yet: see run
+	gathering *batch    // of the call that has no commands yet, or nil: see run
 	crowded   time.Time // until then, calls do not wait for other goroutines
 }
 
@@ -297,6 +297,9 @@ func (q *Queue) tick() {
 	})
 	if len(q.requests) > 0 {
 		q.budgetClock.start(q.tick)
+		if q.gathering != nil {
+			q.start(now)
+		}
 	}
 }
 

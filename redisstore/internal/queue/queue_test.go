@@ -256,6 +256,39 @@ func TestGather(t *testing.T) {
 	})
 }
 
+// TestGatherLate: if the goroutine of a call that has no commands yet gets no processor, other goroutines
+// send what waits: a full batch at once, less after a beat.
+func TestGatherLate(t *testing.T) {
+	for _, c := range []struct {
+		callers int
+		most    time.Duration
+	}{{maxBatch, 0}, {3, 2 * beat}} {
+		bubble(t, func(t *testing.T) {
+			f := &far{}
+			q := f.queue(50 * time.Millisecond)
+			load(q, 1000, 10*time.Millisecond)
+			q.mu.Lock()
+			q.runners++
+			stuck := q.gather(q.now())
+			q.mu.Unlock()
+			begin := time.Now()
+			var wg sync.WaitGroup
+			for range c.callers {
+				wg.Go(func() {
+					if err := q.request(); err != nil || time.Since(begin) > c.most {
+						t.Errorf("%d callers: got %v after %v, want a decision after %v at most", c.callers, err, time.Since(begin), c.most)
+					}
+				})
+			}
+			wg.Wait()
+			synctest.Wait()
+			if q.fill(stuck) || q.runners != 0 || len(q.sent) != 0 {
+				t.Errorf("%d callers: got %d calls under way at the end, or one more", c.callers, q.runners)
+			}
+		})
+	}
+}
+
 // TestYields: a call does not wait for other goroutines if its caller is alone, nor for a second after
 // it has waited for long.
 func TestYields(t *testing.T) {
@@ -282,7 +315,7 @@ func TestYields(t *testing.T) {
 		call(false, "the call of a lone caller")
 		q.idle = 0
 		call(true, "a later call")
-		if q.runners != 0 || len(q.sent) != 0 || q.gathering {
+		if q.runners != 0 || len(q.sent) != 0 || q.gathering != nil {
 			t.Errorf("got %d calls under way after empty ones", q.runners)
 		}
 	})
