@@ -209,6 +209,39 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 	}
 }
 
+// TestStandstills: if Redis stands still again and again, for less than the timeout, as without a
+// processor, nearly all requests are decided as long as it can decide so many.
+func TestStandstills(t *testing.T) {
+	skipIfShort(t)
+	for _, c := range []struct{ rtt, still, runs time.Duration }{
+		{0, 40 * time.Millisecond, 20 * time.Millisecond},
+		{5 * time.Millisecond, 30 * time.Millisecond, 15 * time.Millisecond},
+		{5 * time.Millisecond, 35 * time.Millisecond, 60 * time.Millisecond},
+	} {
+		bubble(t, func(t *testing.T) {
+			f := &far{rtt: c.rtt, each: 15 * time.Microsecond}
+			q := f.queue(50 * time.Millisecond)
+			load(q, 15_000, time.Second/5)
+			ended, end := context.WithCancel(t.Context())
+			go func() {
+				for ; ended.Err() == nil; time.Sleep(c.still + c.runs) {
+					f.mu.Lock()
+					f.still = time.Now().Add(c.still)
+					if f.free.Before(time.Now()) {
+						f.free = time.Now()
+					}
+					f.free = f.free.Add(c.still)
+					f.mu.Unlock()
+				}
+			}()
+			if s := load(q, 15_000, time.Second); s.decided.Load() < s.all()*95/100 {
+				t.Errorf("%+v: got %v, want 95 %% decided at least", c, s)
+			}
+			end()
+		})
+	}
+}
+
 // TestNear: if Redis is near, few calls are under way, so that Redis reads several commands
 // at once. If Redis is far, more calls are under way.
 func TestNear(t *testing.T) {

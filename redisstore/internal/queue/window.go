@@ -10,8 +10,9 @@ type pace struct {
 	answered time.Time     // when the last answer came, or the first call under way was sent
 	lostThen time.Duration // what the clock had lost at answered
 	inTime   time.Time     // when the last answer came within the timeout
-	service  time.Duration // how long a call takes, a moving average
+	service  time.Duration // how long a call takes, a moving average: see learn
 	trip     time.Duration // about the round trip: the time of the fastest call, or see learn
+	quickAt  time.Time     // when a call was last over that was not slow: see learn
 	own      time.Duration // how long the last call took, without the time for which the process was late
 
 	since   time.Time     // when the present interval began: see learn
@@ -22,7 +23,10 @@ type pace struct {
 // learn adapts the window after a call that took so long. If even without the time for which
 // the process was late the call took longer than the round trip plus a third of the rest of
 // the timeout, too many commands were under way, perhaps commands of other processes. A single
-// such call shows nothing: perhaps only its goroutine was late.
+// such call shows nothing: perhaps only its goroutine was late. While some calls are quick, slow ones
+// show nothing either: Redis has stood still for a moment, perhaps without a processor, and that does not
+// become shorter if fewer commands wait for it. For the same reason, a call counts in service as twice as
+// slow as the others at most.
 //
 // If even the fastest call of an interval takes that long, although the window shrinks, the
 // round trip has probably become longer: learn raises trip to the time of that call, but to at
@@ -41,7 +45,7 @@ func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 			q.inTime = now
 		}
 		q.judge(len(b.cmds), took, took > own, now)
-		q.service += (own - q.service) / 8
+		q.service += (min(own, 2*q.service+time.Millisecond) - q.service) / 8
 		q.fastest = min(q.fastest, took)
 		if now.Sub(q.since) > interval {
 			if q.fastest > q.good() {
@@ -52,6 +56,9 @@ func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 		q.trip = min(q.trip, took)
 	}
 	good := q.good()
+	if own < good && err == nil {
+		q.quickAt = now
+	}
 	both := min(own, q.own)
 	q.own = own
 	switch {
@@ -59,7 +66,7 @@ func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 	case own < good && float64(b.underWay) < q.window/2: // the window did not limit the commands
 	case own < good:
 		q.window = min(q.window+float64(len(b.cmds))/2*float64(good-own)/float64(good-q.trip), MaxCalls*maxBatch)
-	case both >= good && b.began.After(q.cut):
+	case both >= good && now.Sub(q.quickAt) >= q.timeout && b.began.After(q.cut):
 		q.window = max(minWindow, min(q.window, float64(b.underWay)*float64(good)/float64(both)))
 		q.cut = now
 	}
