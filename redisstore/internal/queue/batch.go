@@ -124,8 +124,9 @@ func (q *Queue) ended(b *batch, err error) fault {
 		q.fault = unknown
 		return unknown
 	}
-	f := q.conns.fault(1, b.sent, q.least(), q.others)
-	if f == notHeard || f == neither {
+	// A timer is late by a little, so this is less than the timeout.
+	f := q.conns.fault(1, b.sent, q.timeout-q.timeout/4, q.others)
+	if f == notHeard || f == neither || f == tooSoon {
 		q.open = min(q.open, q.conns.drop(b.sent)) // the network may have forgotten all that are as old
 	}
 	return f
@@ -135,7 +136,7 @@ func (q *Queue) ended(b *batch, err error) fault {
 func (b *batch) finish(f fault) {
 	for _, a := range b.requests {
 		err := failure(a.cmds)
-		if err != nil && (f == isLate || f == neither) {
+		if err != nil && f != unknown && f != notHeard {
 			err = ErrLate
 		}
 		a.finish(err)

@@ -73,6 +73,7 @@ type fault int
 const (
 	unknown  fault = iota // the kernel cannot be asked, or a connection is being made
 	neither               // it is too early to say, or Redis answers others
+	tooSoon               // Redis has been silent for most of the time that it has to answer
 	isLate                // the process: it has not written the command, or not read the answer
 	notHeard              // Redis: the command was written, and nothing has come
 )
@@ -97,18 +98,25 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	first, now := c.since(sent), c.since(time.Now())
-	silent := c.quiet.Load() || c.unheard >= first && c.gaveUp-c.unheard >= int64(least)
-	waiting, unread, overdue := c.look(first, now, least)
-	silent = silent || overdue
+	gaveUp := c.quiet.Load() || c.unheard >= first && c.gaveUp-c.unheard >= int64(least)
+	l := c.look(first, now)
+	silence := time.Duration(now - c.read.Load())
+	if l.answered {
+		silence = 0
+	} else if !gaveUp {
+		silence = min(silence, l.longest)
+	}
 	switch {
-	case unread: // for a beat: an answer has just come to many connections
+	case l.unread: // for a beat: an answer has just come to many connections
 		return isLate, -1
-	case silent && now-c.read.Load() >= int64(least):
+	case silence >= least:
 		c.quiet.Store(true)
 		return notHeard, -1
 	case n == 0:
 		return unknown, -1
-	case silent || waiting >= n:
+	case silence >= least-least/4:
+		return tooSoon, -1
+	case gaveUp || l.longest >= least || l.waiting >= n:
 		return neither, -1
 	case c.dials > 0 || c.dialed >= first:
 		return unknown, -1
@@ -116,10 +124,16 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	return isLate, len(c.all)
 }
 
-// look returns how many connections wait for the answer to a command that was written at first or
-// later, whether the answer of one of them lay unread in its socket the last time, too, and whether one
-// has waited for least.
-func (c *Conns) look(first, now int64, least time.Duration) (waiting int, unread, overdue bool) {
+// A looked is what connections are seen to do that wait for the answer to a command.
+type looked struct {
+	waiting  int           // so many wait
+	longest  time.Duration // how long one of them has waited for which the kernel has nothing
+	answered bool          // the kernel has an answer for one of them
+	unread   bool          // it had that answer the last time, too
+}
+
+// look looks at the connections that wait for the answer to a command that was written at first or later.
+func (c *Conns) look(first, now int64) (l looked) {
 	for p, before := range c.all {
 		wrote := p.wrote.Load()
 		if wrote == 0 && p.reading.Load() { // the rest of an answer
@@ -128,15 +142,15 @@ func (c *Conns) look(first, now int64, least time.Duration) (waiting int, unread
 		if wrote < first {
 			continue
 		}
-		waiting++
+		l.waiting++
 		if p.unread() {
-			unread = unread || before == wrote
+			l.answered, l.unread = true, l.unread || before == wrote
 			c.all[p] = wrote
-		} else if now-wrote >= int64(least) {
-			overdue = true
+		} else {
+			l.longest = max(l.longest, time.Duration(now-wrote))
 		}
 	}
-	return waiting, unread, overdue
+	return l
 }
 
 // gaveUpOn notes that the deadline of a command that was written is over without an answer.

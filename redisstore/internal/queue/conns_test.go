@@ -107,16 +107,16 @@ func TestFault(t *testing.T) {
 					t.Errorf("%s: got the fault %d, want %d", when, got, want)
 				}
 			}
-			check("not written", isLate, 0, false)
-			check("not written, because others use all connections", unknown, 0, true)
+			check("not written", isLate, 1, false)
+			check("not written, because others use all connections", unknown, 1, true)
 			p.write(t, p.here)
 			check("written just now", neither, time.Hour, false)
-			check("written, and nothing has come", notHeard, 0, false)
+			check("written, and nothing has come", notHeard, 1, false)
 			p.read(t, p.there)
 			p.write(t, p.there)
-			p.until(t, isLate, sent, 0) // nobody reads the answer
+			p.until(t, isLate, sent, 1) // nobody reads the answer
 			p.read(t, p.here)
-			check("read, and the call is not over", isLate, 0, false)
+			check("read, and the call is not over", isLate, 1, false)
 
 			sent = time.Now()
 			p.write(t, p.here)
@@ -125,17 +125,70 @@ func TestFault(t *testing.T) {
 				t.Error("got an answer, want a timeout")
 			}
 			p.here.Close()
-			check("closed after its deadline", notHeard, 0, false)
+			check("closed after its deadline", notHeard, 1, false)
 			sent = time.Now()
-			check("a later call, before the next answer", notHeard, 0, false)
+			check("a later call, before the next answer", notHeard, 1, false)
 		})
+	}
+}
+
+// TestFaultOfOthers: while the kernel has an answer for any connection, Redis is not silent.
+func TestFaultOfOthers(t *testing.T) {
+	p, other := newPair(t, "tcp", "127.0.0.1:0", nil), newPair(t, "tcp", "127.0.0.1:0", nil)
+	sent := time.Now()
+	p.write(t, p.here)
+	p.write(t, p.add(other.here))
+	check := func(want fault) {
+		t.Helper()
+		if got := p.fault(2, sent, 1, func(int) bool { return false }); got != want {
+			t.Errorf("got the fault %d, want %d", got, want)
+		}
+	}
+	check(notHeard)
+	p.write(t, other.there)
+	for there := false; !there; time.Sleep(time.Millisecond) {
+		for c := range p.all {
+			there = there || c.unread()
+		}
+	}
+	check(neither) // at the first look
+	check(isLate)
+}
+
+// TestFaultOfSilence: a request whose time is over ends once Redis has been silent for the whole
+// timeout, and not before.
+func TestFaultOfSilence(t *testing.T) {
+	p := newPair(t, "tcp", "127.0.0.1:0", nil)
+	p.write(t, p.here)
+	q := p.over(func() {})
+	q.timeout, q.timer = time.Hour, time.AfterFunc(time.Hour, func() {}) // no tick but those below
+	for _, c := range []struct {
+		silent time.Duration
+		fault  fault
+		err    error
+	}{
+		{40 * time.Minute, neither, ErrLate},
+		{50 * time.Minute, tooSoon, nil},
+		{70 * time.Minute, notHeard, ErrTimeout},
+	} {
+		for conn := range p.all {
+			conn.wrote.Store(p.since(time.Now().Add(-c.silent)))
+		}
+		p.Conns.read.Store(p.since(time.Now().Add(-c.silent)))
+		q.sent = []*batch{{sent: time.Now().Add(-2 * time.Hour)}}
+		a := &request{end: time.Now().Add(-time.Minute), done: make(chan struct{})}
+		q.requests, q.due = []*request{a}, time.Now()
+		q.tick()
+		if q.fault != c.fault || a.over.Load() != (c.err != nil) || a.err != c.err {
+			t.Errorf("silent for %v: got the fault %d and %v, want %d and %v", c.silent, q.fault, a.err, c.fault, c.err)
+		}
 	}
 }
 
 // TestFaultOfClose: a pool closes connections under the lock that it needs to say how many it has.
 func TestFaultOfClose(t *testing.T) {
 	p := newPair(t, "tcp", "127.0.0.1:0", nil)
-	if got := p.fault(1, time.Now(), 0, func(int) bool { p.here.Close(); return false }); got != isLate {
+	if got := p.fault(1, time.Now(), 1, func(int) bool { p.here.Close(); return false }); got != isLate {
 		t.Errorf("got the fault %d, want %d", got, isLate)
 	}
 }
@@ -146,7 +199,7 @@ func TestFaultOfDial(t *testing.T) {
 	var none *Conns
 	check := func(c *Conns) {
 		t.Helper()
-		if got := c.fault(1, time.Now(), 0, func(int) bool { return false }); got != unknown {
+		if got := c.fault(1, time.Now(), 1, func(int) bool { return false }); got != unknown {
 			t.Errorf("got the fault %d, want %d", got, unknown)
 		}
 	}

@@ -51,7 +51,7 @@ func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error 
 	switch {
 	case err == nil:
 		return nil
-	case f == isLate || f == neither, f == unknown && took > left+beat: // the deadline has passed long ago
+	case f != unknown && f != notHeard, f == unknown && took > left+beat: // the deadline has passed long ago
 		return ErrLate
 	case took >= left:
 		return ErrTimeout

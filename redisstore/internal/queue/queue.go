@@ -288,7 +288,7 @@ func (q *Queue) tick() {
 	now := q.now()
 	q.requests = slices.DeleteFunc(q.requests, func(a *request) bool {
 		stopped := q.fault == notHeard && !time.Now().Before(a.end.Add(a.lost))
-		if stopped || q.held-a.held > mostHeld || !now.Before(a.end) {
+		if stopped || q.held-a.held > mostHeld || !now.Before(a.end) && q.fault != tooSoon {
 			if !a.over.Load() { // else it has been answered since the last beat
 				a.finish(q.tooLate(a))
 			}
@@ -325,9 +325,5 @@ func (q *Queue) whoseFault() fault {
 		sent = q.sent[0].sent
 		n++
 	}
-	return q.conns.fault(n, sent, q.least(), q.others)
+	return q.conns.fault(n, sent, q.timeout, q.others)
 }
-
-// least is how long Redis must be silent at least before it has stopped. A timer is late by a
-// little, so this is less than the timeout.
-func (q *Queue) least() time.Duration { return q.timeout - q.timeout/4 }
