@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// These are the optional interfaces of package optional, where the comments are, as far as this
-// package uses them. TestOptional compares the two.
+// These are the interfaces of package optional that this package uses; the comments are there.
+// TestOptional compares the two.
 type (
 	validator interface{ Validate(l *Limit) error }
 	stepper   interface {

@@ -10,10 +10,10 @@ import (
 const (
 	blockWays = 8 // slots of a bucket
 
-	// spareBlocks is for how many blocks a table has one slot more.
+	// spareBlocks is the number of blocks for which a table has one extra slot.
 	spareBlocks = 12
 
-	// blockPart is the fewest blocks of a shard if there are several shards. Chance would
+	// blockPart is the least number of blocks of a shard, if there are several shards. Chance would
 	// fill smaller shards unevenly.
 	blockPart = 1024
 
@@ -116,7 +116,8 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// try marks a block as one whose state the store was called to watch. Only the first caller gets true.
+// try notes in a block that the store is called to watch its state. Only the first caller gets
+// true.
 func (s *blocks) try(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +140,8 @@ func (s *blocks) retry(id uint64) {
 	}
 }
 
-// keep remembers a block, unless drop was called since the call of the store.
+// keep remembers a block, unless drop was called after drops was read, which was before the call to
+// the store.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,9 +156,9 @@ func (s *blocks) keep(b block, drops uint64) {
 	s.unpublish(b.id)
 }
 
-// room returns a slot for a block: a free slot of the emptier bucket or, if there is none
-// and the table cannot grow, the slot of the block that expires soonest. If that block is
-// forgotten, the next charge of its key calls the store next.
+// room returns a slot for a block: a free slot of the emptier bucket or, if there is none and the
+// table cannot grow, the slot of the block that expires soonest. A charge of a key whose block is
+// forgotten goes to the wrapped store.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, min(s.most, firstBuckets))
@@ -225,7 +227,7 @@ const (
 	noneLeft = 1 << iota // Remaining is 0 until the instant next, minus the lag
 	waited               // the refused caller was willing to wait
 	watched              // the store reports when the state changes
-	tried                // the store was called for that
+	tried                // the store was called to watch the state
 )
 
 const (
@@ -239,7 +241,8 @@ const (
 	// the store does not report changes.
 	recheck = 10 * time.Second
 
-	// watchedFor is the same if it does. Redis does not report SWAPDB.
+	// watchedFor is the same if the store does report changes. It is bounded, because Redis does
+	// not report SWAPDB.
 	watchedFor = 5 * time.Minute
 )
 
@@ -260,10 +263,10 @@ func (b *block) ahead() int64 {
 	return int64(b.fits&0xffff|b.next&0xffff<<16|b.reset&0xffff<<32) + longAgo
 }
 
-// newBlock returns the block of a refusal of the charge with that hash. The next store was called when
-// the clock showed sent, and had answered when it showed done. It is ahead of the process's clock by
-// that many µs. ok is false if the answer took too long, or if a number of the refusal is beyond what a
-// block can hold.
+// newBlock returns a block for d, the refusal of a charge with the given hash. The wrapped store
+// was called when the clock showed sent, and had answered when it showed done. The store's clock is
+// ahead of the process's clock by the given number of µs. ok is false if the answer took too long,
+// or if a number of the refusal is beyond what a block can hold.
 func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint16, flags uint64) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	longest := max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds()
@@ -285,14 +288,16 @@ func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint1
 	return b, true
 }
 
-// spread returns a part of d that depends on the id, so that blocks of the same instant do not all
-// expire in the same instant.
+// spread returns a part of d that depends on the id, so that blocks that begin at the same instant
+// do not all expire at the same instant.
 func (b *block) spread(d time.Duration) int64 {
 	return int64(b.id>>32) * (d.Microseconds() >> 8) >> 24
 }
 
-// until returns the instant at which the block expires: when RetryAfter is over or, if that is sooner,
-// after recheck (less up to a quarter of it) or watchedFor. All times count from when next was called.
+// until returns the instant at which the block expires. That is the end of RetryAfter, if
+// RetryAfter is at most recheck. A longer one is cut to watchedFor if the block is watched, and
+// otherwise to recheck less up to a quarter of it. All times are measured from the call to the
+// wrapped store.
 func (b *block) until() int64 {
 	fits, longest := int64(b.fits>>others), int64(b.answered>>others)+recheck.Microseconds()
 	switch {

@@ -28,10 +28,10 @@ type BreakerOptions struct {
 	Cooldown time.Duration
 
 	// OnChange is called after the breaker has opened, with the error that opened it, and after it
-	// has closed, with a nil error. Of a store with several servers, these are the first that opens
-	// and the last that closes. It may be nil. It is not called after a failed probe. OnChange
-	// runs without a lock in the goroutine of the request that caused the change. Calls that take
-	// longer than Cooldown may overlap.
+	// has closed, with a nil error. If the store has several servers, it is called after the first
+	// of their breakers has opened and after the last has closed. It may be nil. It is not called
+	// after a failed probe. OnChange runs without a lock in the goroutine of the request that
+	// caused the change. Calls that take longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
 
 	// Logger gets a line when the breaker opens, with the error that opened it, and another when
@@ -54,8 +54,8 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // sets no deadline, so if a probe never gets an answer, the breaker stays open.
 //
 // If the wrapped store has several servers (see optional.Server), such as the masters of a Redis
-// Cluster, each has its own breaker, so keys on healthy servers are not affected. That of a server for
-// which no call has come for a minute closes with the next call that another server answers.
+// Cluster, each has its own breaker, so keys on healthy servers are not affected. If an open
+// breaker has had no call for a minute, it closes when another server next answers a call.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
@@ -96,7 +96,7 @@ type BreakerStore struct {
 	next    Store
 	servers server // next, or nil
 	o       BreakerOptions
-	whole   circuit  // of a transaction whose server is not known
+	whole   circuit  // of transactions whose server is not known
 	parts   sync.Map // server → *circuit
 	open    atomic.Int64
 	refused atomic.Int64
@@ -128,8 +128,8 @@ func (b *BreakerStore) circuit(t *Transaction) *circuit {
 
 const mostCircuits = 1000 // of servers; addresses come and go
 
-// add returns the circuit of a server that has none yet. If there are too many, it first forgets those
-// that are closed. If all are open, servers without one share that of unknown servers.
+// add adds a circuit for a server. If there are too many circuits, it first forgets those that are
+// closed. If all are open, servers without a circuit share that of unknown servers.
 func (b *BreakerStore) add(name string) *circuit {
 	if b.circuits.Load() >= mostCircuits {
 		b.parts.Range(func(name, c any) bool {
@@ -254,7 +254,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p 
 	return err
 }
 
-// closes closes a circuit whose probe is the caller.
+// closes closes a circuit. Its caller is the probe.
 func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	c.phase.Store(next)
 	b.logger(c).InfoContext(ctx, "quota: breaker closed",
@@ -264,7 +264,7 @@ func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	}
 }
 
-// unused is how long no call has to be for a server, after its Cooldown, until its open circuit closes.
+// unused is how long after its Cooldown an open circuit closes, if no call is for its server.
 const unused = time.Minute
 
 // closeUnused closes the open circuits that no call has used for a while, because another server has
@@ -289,7 +289,7 @@ func (b *BreakerStore) newOpenPhase(cause error) *phase {
 	return &phase{err: fmt.Errorf("%w: %w", ErrOpen, cause), until: time.Now().Add(b.o.Cooldown)}
 }
 
-// isFailure reports whether err means that the store fails.
+// isFailure reports whether err is a failure of the store.
 func isFailure(ctx context.Context, t *Transaction, err error) bool {
 	for _, ignored := range [...]error{ErrDuplicate, ErrBusy, errors.ErrUnsupported} {
 		if errors.Is(err, ignored) {

@@ -13,8 +13,8 @@ type Budget struct{ used atomic.Int64 } // ns
 
 type budgetKey struct{}
 
-// WithBudget returns a copy of ctx with a new Budget, for the calls of one request. A weir.Limiter does
-// this for a request that may need several calls.
+// WithBudget returns a copy of ctx with a new Budget, for the calls of one request. A weir.Limiter
+// does this for a request that may need several calls.
 func WithBudget(ctx context.Context) context.Context {
 	return context.WithValue(ctx, budgetKey{}, new(Budget))
 }
@@ -34,7 +34,7 @@ func (b *Budget) Left(timeout time.Duration) time.Duration {
 	return timeout - time.Duration(b.used.Load())
 }
 
-// Spend notes that a call has taken the time d. It does nothing if b is nil.
+// Spend records that a call has taken the time d. It does nothing if b is nil.
 func (b *Budget) Spend(d time.Duration) {
 	if b != nil {
 		b.used.Add(int64(d))

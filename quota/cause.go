@@ -60,7 +60,7 @@ func causeOf(err error) int {
 	return causeError
 }
 
-// isTimeout allocates, unlike the other cases: they are the ones of a flood.
+// isTimeout allocates. The checks before it, which find the errors that come in a flood, do not.
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

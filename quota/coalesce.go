@@ -18,26 +18,28 @@ import (
 
 // Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to the
 // wrapped store. While fewer than four calls for the key are in progress, a call is passed on
-// immediately, because a store answers so few of them sooner one by one. Further calls wait until one
-// of these returns, and are then sent together immediately. Coalesce never delays a call just to
-// collect more of them. Each caller gets the same decision as if the calls had been made one by one.
-// A caller gets an error only if its own transaction fails, or if the shared call fails as a whole.
+// immediately, because a store answers so few calls sooner if they are not combined. Further calls
+// wait until one of these returns, and are then sent together immediately. Coalesce never delays a
+// call just to collect more of them. Each caller gets the same decision as if the calls had been
+// made one by one. A caller gets an error only if its own transaction fails, or if the shared call
+// fails as a whole.
 //
 // Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
-// waiting ahead of it. If the wrapped store is silent until its timeout, the calls that wait for that
-// call fail with it. If a caller's context is done while the caller waits, Take returns
-// immediately. A transaction that has not been sent yet is then dropped; otherwise, its units may
-// be spent. A shared call runs with a background context. If weirotel.Trace is tracing any of the
-// callers, the background context carries the context values of the first such caller. If the
-// wrapped store panics in a shared call, every caller of that call gets an error.
+// waiting ahead of it. If the wrapped store has a single server, and that does not answer a call
+// before the timeout, the calls that wait for that call fail with the same error. If a caller's
+// context is done while the caller waits, Take returns immediately. A transaction that has not been
+// sent yet is then dropped; otherwise, its units may be spent. A shared call runs with a background
+// context. If weirotel.Trace is tracing any of the callers, the background context carries the
+// context values of the first such caller. If the wrapped store panics in a shared call, every
+// caller of that call gets an error.
 //
 // Keys are distributed over 16 shards by hash. Within a shard, calls for different keys also wait
 // for each other and are combined. A transaction with several keys belongs to the shard of its
 // first key.
 //
 // If the wrapped store is not an optional.Batcher, Coalesce logs a warning, and each call is passed
-// to it immediately. The stores in packages memstore and redisstore are. Wrap such a store in
-// Coalesce first, and then in Breaker and Fallback. Coalesce panics if next is nil.
+// to it immediately. The stores of packages memstore and redisstore are Batchers. Wrap such a store
+// in Coalesce first, and then in Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
 		panic("quota: Coalesce: the store is nil")
@@ -163,8 +165,8 @@ func (c *CoalescedStore) leave(ctx context.Context, sh *callShard, t *Transactio
 	sh.mu.Unlock()
 }
 
-// start has a goroutine decide the calls that wait, unless one does, or as many calls as may are under
-// way. The caller holds sh.mu.
+// start starts a goroutine that decides the calls that wait, unless there is one already, or too
+// many calls are under way. The caller holds sh.mu.
 func (c *CoalescedStore) start(sh *callShard) {
 	if len(sh.waiting) > 0 && !sh.running && sh.alone < c.most {
 		sh.running = true
@@ -172,8 +174,8 @@ func (c *CoalescedStore) start(sh *callShard) {
 	}
 }
 
-// failWaiting ends the calls that have waited for the call of t, if the wrapped store has not answered
-// it: another attempt would double their time.
+// failWaiting ends the calls that have waited for the call of t, if the wrapped store has not
+// answered that call, because another attempt would double the time that they take.
 func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	if !isTimeout(err) || errors.Is(err, ErrBusy) || c.Server(t) != "" { // another server may answer
 		return
@@ -273,8 +275,8 @@ func (c *CoalescedStore) run(sh *callShard) {
 	}
 }
 
-// decide has next decide a batch, and wakes the callers. It reuses the memory of the slice
-// ts, and returns the slice.
+// decide sends a batch to the wrapped store, and wakes the callers. It reuses the memory of the
+// slice ts, and returns the slice.
 func (c *CoalescedStore) decide(sh *callShard, batch []*call, ts []*Transaction) []*Transaction {
 	ts = ts[:0]
 	here := batch[:0]

@@ -46,7 +46,8 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
-// takeEach takes each charge. fits is false if a queue has no room, and wait is the longest RetryAfter.
+// takeEach takes each charge. fits is false if a queue has no room, and wait is the longest
+// RetryAfter.
 func (t *Transaction) takeEach(now int64, within time.Duration, states []State) (fits bool, wait time.Duration) {
 	fits = true
 	for i := range t.Charges {
@@ -64,9 +65,9 @@ func (t *Transaction) takeEach(now int64, within time.Duration, states []State) 
 	return fits, wait
 }
 
-// decideAtMost searches, by halving, how many times all charges fit, up to Most, and
-// spends them that often. If they do not fit once, it refuses them. general.lua of package
-// redisstore makes the same search.
+// decideAtMost searches, by halving, how many times all charges fit, up to Most, and spends them
+// that often. If they do not fit even once, it refuses them. general.lua of package redisstore
+// makes the same search.
 func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	whole := t.Charges
 	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
@@ -132,7 +133,7 @@ func (t *Transaction) force(now int64, states []State) {
 	}
 }
 
-// forget replaces every state by the zero State.
+// forget replaces every state with the zero State.
 func (t *Transaction) forget(now int64, states []State) {
 	for i := range states {
 		l := &t.Charges[i].Limit
@@ -191,8 +192,8 @@ func (t *Transaction) step(i int, now, cost int64, s *State) {
 	t.Decisions[i].At = now
 }
 
-// joins asks the algorithm of the i-th charge, if it is a Queuer, when the turn of the
-// charge would come. It returns false if the queue has no room.
+// joins asks the algorithm of the i-th charge, if it is a Queuer, when the slot of the charge would
+// begin. It returns false if the queue has no room.
 func (t *Transaction) joins(i int, now int64, s *State) bool {
 	c, d := &t.Charges[i], &t.Decisions[i]
 	q, ok := c.Limit.Algorithm.(queuer)
@@ -267,8 +268,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt decides a charge for an instant (at) that may be later than the instant at which
-// the charge was asked for (now).
+// takeAt decides a charge that is made at the instant now, and whose units are spent at the instant
+// at, which may be later.
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)

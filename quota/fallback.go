@@ -79,9 +79,9 @@ type FallbackStore struct {
 	began   atomic.Int64 // when the last outage began, in ns since 1970, negative once it is over; 0 before the first
 	last    atomic.Int64 // when secondary was last called; stored after began
 	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
-	loud    sparse.Gate  // of the lines of an ErrUnusable
+	loud    sparse.Gate  // limits how often an ErrUnusable is logged
 	decided [storeCauses]atomic.Int64
-	before  atomic.Int64 // how much secondary had decided when the last outage was over
+	before  atomic.Int64 // how many transactions secondary had decided when the last outage was over
 }
 
 // FallbackStats contains the statistics of a FallbackStore.
@@ -108,7 +108,7 @@ type FallbackStats struct {
 // Stats returns the statistics since f was created.
 func (f *FallbackStore) Stats() FallbackStats {
 	last, cause := f.last.Load(), f.cause.Load()
-	began := f.began.Load() // after last, which is not of a later outage then
+	began := f.began.Load() // read after last, so that last does not belong to a later outage
 	s := FallbackStats{Active: began > 0, Decided: make(map[string]int64, storeCauses)}
 	if since := max(began, -began); since != 0 {
 		s.Since, s.Last = time.Unix(0, since), time.Unix(0, max(since, last))
@@ -130,7 +130,7 @@ func (f *FallbackStore) total() (n int64) {
 	return n
 }
 
-// settled is how long primary must decide without an error before an outage is over.
+// settled is how long primary must work without an error before an outage is over.
 const settled = time.Second
 
 // degraded notes that secondary is called because of err.
@@ -156,8 +156,8 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	}
 }
 
-// recovered notes that primary has decided. If the outage is over, it logs a line, unless
-// only one call failed: one late decision is one line.
+// recovered notes that primary has decided. If the outage is over, it logs a line, unless only one
+// call failed, about which one line is enough.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now, last := time.Now().UnixNano(), max(began, f.last.Load())
 	if now-last < int64(settled) || !f.began.CompareAndSwap(began, -began) {
@@ -195,10 +195,10 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 		return errors.Join(err, second)
 	}
 	f.decided[cause].Add(1)
-	// Units spent before the outage began are in primary. Keep then tries again, until primary has
-	// released them. The times of primary are those of another clock, so some releases of the last or
-	// the next moment may be wrong: then secondary has released them, or Keep calls primary a few times
-	// more.
+	// Units spent before the outage began are in primary. After an error, Keep tries again until
+	// primary has released them. The times at which they were spent come from another clock, so
+	// units that were spent about when the outage began may be taken for those of the other store.
+	// Then only secondary releases them, or Keep calls primary a few times more.
 	if t.Releases(time.Unix(0, f.began.Load())) {
 		return err
 	}

@@ -26,7 +26,7 @@ import (
 // has returned does not release the units.
 //
 // The first call to release returns the units to the store, and later calls do nothing. If the
-// store fails, the units are released later, until the store answers or their lease expires. If
+// store fails, the release is retried until the store answers or the lease of the units expires. If
 // units cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a
 // second. If the store is down for longer than half the lease duration, the units may expire while
 // they are still in use. It is an error if a charge has a Cost of 0 or less. Errors from the store
@@ -90,7 +90,8 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	return h.release
 }
 
-// held has units in flight that somebody holds.
+// held is what Keep keeps of one transaction: its units in flight, and how to renew and release
+// them.
 type held struct {
 	ctx    context.Context
 	store  Store
@@ -123,7 +124,7 @@ func (h *held) release() {
 	h.wake(charges)
 }
 
-// wake lets those who wait for released units call the store.
+// wake lets callers that wait for the released units call the store.
 func (h *held) wake(charges []Charge) {
 	if anyoneWaits() && !h.silently() {
 		for i := range charges {
@@ -132,16 +133,18 @@ func (h *held) wake(charges []Charge) {
 	}
 }
 
-// The waits before units are released again, if the store fails: 100 ms, 200 ms, and so on, up to 5
-// s. A quarter of the wait is random, so that the units of many requests are not released at once.
+// The delays between attempts to release units while the store fails: 100 ms, 200 ms, and so on,
+// doubled up to 5 s. A quarter of each delay is random, so that the units of many requests are not
+// released at once.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
 
-// retry releases units whose release has failed, unless their lease expires first. The store may have
-// released them despite the error. If another request of this process has spent its units in the same
-// µs, retry waits until that request has ended. Otherwise, it could release the units of that request.
+// retry releases units whose release has failed, unless their lease expires first. The store may
+// have released them despite the error. If another request of this process has spent its units in
+// the same µs, retry waits until that request has ended. Otherwise, it could release the units of
+// that request.
 func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	if time.Until(ends) <= wait {
 		return
@@ -158,13 +161,14 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	})
 }
 
-// keepsFor is how long units are passed on, on average, to those who wait in the same process,
-// before they are left to whichever process calls the store first. It is 25 times the interval in
-// which processes call it, so a unit is unused for 4% of the time at most.
+// keepsFor is the average time for which units are passed on to waiting callers of the same
+// process, before they are left to whichever process calls the store first. It is 25 times the
+// interval at which processes call the store, so a unit is unused for at most 4 % of the time.
 const keepsFor = 250 * time.Millisecond
 
-// silently reports whether nobody is woken by the release. The longer a process has held units, the
-// more often it leaves them to all, so processes with more units leave more.
+// silently reports whether the release wakes no caller. The longer units have been held, the more
+// likely it is that they are left to all processes, so a process with more units leaves more of
+// them.
 func (h *held) silently() bool {
 	if isInstant(h.store) {
 		return false
@@ -172,9 +176,9 @@ func (h *held) silently() bool {
 	return rand.N(keepsFor) < time.Since(h.began)
 }
 
-// renew spends the units again, even if they do not fit, and then releases the old units.
-// In between the units count twice, so another request may be refused although it fits, but
-// no request is admitted that does not fit.
+// renew spends the units again, even if they do not fit, and then releases the old units. In
+// between, the units count twice, so another request may be refused although it fits, but no
+// request that does not fit is admitted.
 func (h *held) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,8 +218,8 @@ func (h *held) takeSafely(t *Transaction) error {
 }
 
 // live counts the units that this process holds, by the instant at which they were spent. It is a
-// global for the same reason as waiting is. Stores in memory do not fail, so it does without
-// theirs.
+// global for the same reason as the variable waiting. It leaves out units of stores in memory,
+// because these stores do not fail.
 var live liveUnits
 
 type liveUnits struct {
@@ -264,7 +268,7 @@ func isInstant(store Store) bool {
 	return ok && safe.Equal(i.Instant(), store)
 }
 
-// heldLog bounds the lines of warnHeld, for Hold has no options.
+// heldLog limits how often warnHeld logs. It is a global, because Hold has no options.
 var heldLog sparse.Gate
 
 func warnHeld(ctx context.Context, what, rule string, err error) {

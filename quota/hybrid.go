@@ -19,9 +19,8 @@ type HybridOptions struct {
 	// MaxKeys is the maximum number of refusals in the cache; 0 means 65,536, which use 4 MB.
 	MaxKeys int
 
-	// Logger gets a line if the wrapped store is meant to report changes, but the server does not, and
-	// if the decorators are in the wrong order.
-	// nil means slog.Default().
+	// Logger gets a line if the wrapped store can report changes but its server does not, and
+	// another if the decorators are in the wrong order; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -30,18 +29,19 @@ type HybridOptions struct {
 // next is nil or MaxKeys is negative.
 //
 // A charge is refused from the cache only if the wrapped store has refused the same cost, with the
-// same headroom, for the same key and limit. A cached refusal expires when its RetryAfter has passed,
-// counted from the start of the call to the wrapped store. A HybridStore therefore never refuses a charge for longer
-// than the wrapped store would. The durations in a Decision from the cache may be too long by up to
-// one round trip. The Decision's Remaining is 0 while no unit is available. Otherwise, it is −1,
-// because another process may have spent what was left. For the other limits of the transaction,
-// Remaining is also −1.
+// same headroom, for the same key and limit. A cached refusal expires when its RetryAfter has
+// passed, counted from the start of the call to the wrapped store. A HybridStore therefore never
+// refuses a charge for longer than the wrapped store would. The durations in a Decision from the
+// cache may be too long by up to one round trip. The Decision's Remaining is 0 while no unit is
+// available. Otherwise, it is −1, because another process may have spent what was left. For the
+// other limits of the transaction, Remaining is also −1.
 //
 // A refund that is made through this store takes effect immediately. A refund by another process
-// usually takes effect within a few milliseconds, if the wrapped store is a redisstore.Store (or
-// another optional.Tracker), in Coalesce or Breaker or not: while a key is refused from the cache, the
-// HybridStore has Redis report when the key changes. If Redis cannot, or the connection is lost, a
-// refusal is cached for at most 10 s.
+// usually takes effect within a few milliseconds, if the wrapped store is a redisstore.Store or
+// another optional.Tracker, directly or inside Coalesce or Breaker. The HybridStore then asks for
+// reports about keys that it refuses from the cache, and Redis reports when such a key changes. If
+// Redis does not report changes, or if the connection is lost, a refusal is cached for at most 10
+// s.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
@@ -194,8 +194,8 @@ func (h *HybridStore) serve(t *Transaction) bool {
 	return served
 }
 
-// unknown fills Decisions with placeholders, as of the instant at: allowed, Remaining
-// unknown (-1).
+// unknown fills Decisions with placeholders for the instant at. Each is Allowed, and its Remaining
+// is unknown (-1).
 func (t *Transaction) unknown(at int64) {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
@@ -222,10 +222,10 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }
 
-// hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge, because a block
-// refuses only charges for which they are the same. It begins with a secret hash of the limit, so nobody
-// can choose a cost that has the hash of another. Two costs under one limit have different hashes.
-// queue says that the algorithm is a Queuer and the caller is willing to wait.
+// hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge, because a
+// block refuses only charges for which they are the same. It begins with a secret hash of the
+// limit, so nobody can choose a cost that has the hash of another. Two costs under one limit have
+// different hashes. queue says that the algorithm is a Queuer and the caller is willing to wait.
 func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if c.Headroom > 0 {

@@ -58,7 +58,8 @@ func (l Limit) WithBurst(n int64) Limit {
 }
 
 // Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
-// rounded down, but are never below 1, and further if the limit could otherwise not be counted.
+// rounded down, but are never below 1. They are lowered further if the limit could not be counted
+// otherwise.
 func (l *Limit) Divide(n int) {
 	l.Quota = max(1, l.Quota/int64(n))
 	if l.Burst > 0 {
@@ -75,8 +76,8 @@ func (l *Limit) Capacity() int64 {
 	return full.Remaining
 }
 
-// Headroom returns a percentage of the Capacity, rounded up to whole units: the Headroom of a Charge that
-// leaves so much to others. The limit must be valid.
+// Headroom returns a percentage of the Capacity, rounded up to whole units, for the Headroom of a
+// Charge that must leave so many units to other charges. The limit must be valid.
 func (l *Limit) Headroom(percent int) int64 {
 	if percent == 0 {
 		return 0

@@ -69,7 +69,7 @@ type waiter struct {
 	queues   bool // t has a charge of a Queuer
 	at       int  // the charge in whose line the caller waits
 
-	waited time.Duration // without the calls of the store
+	waited time.Duration // without the calls to the store
 }
 
 func (w *waiter) prepare() {
@@ -80,7 +80,8 @@ func (w *waiter) prepare() {
 	}
 }
 
-// take takes the transaction, now or never, unless it has no concurrency limit.
+// take calls the store. A transaction with a concurrency limit must fit now; any other may wait in
+// the store until giveUp.
 func (w *waiter) take() error {
 	switch t := w.t; {
 	case !w.inFlight:
@@ -94,7 +95,7 @@ func (w *waiter) take() error {
 }
 
 // blocked finds the charge that refuses the transaction for the longest time. It returns how long
-// to wait before the next call of the store, 0 if nobody knows, or Never if waiting cannot help.
+// to wait before the next call to the store, 0 if that is unknown, or Never if waiting cannot help.
 func (w *waiter) blocked() (after time.Duration) {
 	longest, left := time.Duration(0), time.Until(w.giveUp)
 	for i := range w.t.Charges {
@@ -116,7 +117,7 @@ func (w *waiter) blocked() (after time.Duration) {
 	return after
 }
 
-// behind reports whether others wait in the line of one of the charges, and came earlier.
+// behind reports whether a caller that came earlier waits in the line of one of the charges.
 func (w *waiter) behind() bool {
 	if !anyoneWaits() {
 		return false
@@ -177,8 +178,8 @@ func (w *waiter) wait(ctx context.Context, called bool, after time.Duration) (bo
 	}
 }
 
-// refuse refuses a transaction that has not called the store, because other callers are ahead of it in
-// the line. The decisions describe the current states of the keys.
+// refuse refuses a transaction that has not called the store, because other callers are ahead of it
+// in the line. The decisions describe the current states of the keys.
 func (w *waiter) refuse() error {
 	w.t.Mode, w.t.Within = ModePeek, 0
 	defer func() { w.t.Mode = ModeSpend }()

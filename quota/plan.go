@@ -12,13 +12,13 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Plan returns precomputed numbers for the i-th charge, which depend only on the rule and the limit:
-// a hash of the names that distinguish the states of a key, which are the Rule, the StoredName and
-// the name of the algorithm; and, if the algorithm is a Metered (see package optional) whose
-// Capacity is below 2^62 parts and the charge has no Headroom, the Period in µs and the Capacity,
-// otherwise 0. The hash depends on
-// no secret, so combine it with a hash of the key that does. Call Plan only if Validate has returned
-// nil and the rules and limits of the charges have not changed since.
+// Plan returns precomputed numbers for the i-th charge. The first is a hash of the names that
+// distinguish the states of a key: the Rule, the StoredName and the name of the algorithm. The hash
+// depends on no secret, so combine it with a hash of the key that does. The others are the Period
+// in µs and the Capacity, if the algorithm is a Metered (see package optional), the Capacity is
+// below 2^62 parts, and the charge has no Headroom; otherwise they are 0. Call Plan only if
+// Validate has returned nil and the rules, limits and headrooms of the charges have not changed
+// since.
 func (t *Transaction) Plan(i int) (names uint64, period, capacity int64) {
 	p := t.plan(i)
 	return p.names, p.period, p.capacity

@@ -44,8 +44,8 @@
 // [Hybrid] caches refusals in memory. [Breaker] is a circuit breaker: it returns an error
 // immediately while a store is down. [Fallback] calls a second store if the first one fails.
 // [Share] divides limits among replicas. [Coalesce] combines concurrent calls for the same key.
-// Package stack combines these stores in the right order. Package optional has interfaces that an
-// Algorithm or a Store may implement in addition.
+// Package stack combines these stores in the right order. Package optional contains further
+// interfaces that an Algorithm or a Store may implement.
 //
 // # Vocabulary
 //
@@ -269,9 +269,9 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// Releases reports whether t does nothing but release units of concurrency limits (see Limit.InFlight)
-// that were spent before an instant. A store that counts instead of another, such as the secondary of
-// Fallback, does not have units that were spent before it was first called.
+// Releases reports whether t does nothing but release units of concurrency limits (see
+// Limit.InFlight) that were spent before an instant. A store that takes over from another, such as
+// the secondary of Fallback, has no units that were spent before it was first called.
 func (t *Transaction) Releases(before time.Time) bool {
 	return len(t.Charges) > 0 && !slices.ContainsFunc(t.Charges, func(c Charge) bool {
 		return c.Cost >= 0 || !c.Limit.InFlight() || c.Spent <= 0 || c.Spent >= before.UnixMicro()
@@ -340,7 +340,7 @@ func (t *Transaction) validate() error {
 	return nil
 }
 
-// validateMode returns an error if the Mode is unknown or does not go with the other fields.
+// validateMode returns an error if the Mode is unknown or conflicts with the other fields.
 func (t *Transaction) validateMode() error {
 	switch {
 	case t.Mode > ModeForget:
@@ -378,9 +378,9 @@ func (t *Transaction) checkHeadroom(c *Charge) error {
 	return nil
 }
 
-// checkNames returns an error if two charges are for the same limit of the same key. It
-// notes in distinct if no two charges are for the same limit, because then keys need not be
-// compared, neither now nor in the next transaction.
+// checkNames returns an error if two charges are for the same limit of the same key. If no two
+// charges are for the same limit, it sets distinct to their number, so that the next transaction
+// with the same rules and limits need not be checked.
 func (t *Transaction) checkNames() error {
 	distinct := len(t.Charges)
 	for i := range t.Charges {

@@ -14,11 +14,11 @@ import (
 //
 // The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota is smaller
 // than the number of replicas, all replicas together can therefore exceed the limit; the same is
-// true of a Burst, unless it is 0. A Headroom is rounded up, but never to the whole share, so that a
-// class that the whole limit admits is not refused forever. For GCRA and the buckets, avoid this by expressing a small Quota
-// over a longer Period with the same Burst, such as 60 per minute instead of 1 per second. Costs
-// are not divided, so a charge whose Cost exceeds the share is always refused. Share panics if next
-// is nil or replicas is below 1.
+// true of a Burst, unless it is 0. A Headroom is rounded up, but never to the whole share, so that
+// a class that the whole limit admits is not refused forever. For GCRA and the buckets, avoid this
+// by expressing a small Quota over a longer Period with the same Burst, such as 60 per minute
+// instead of 1 per second. Costs are not divided, so a charge whose Cost exceeds the share is
+// always refused. Share panics if next is nil or replicas is below 1.
 func Share(next Store, replicas int) Store {
 	switch {
 	case next == nil:
@@ -51,7 +51,8 @@ func (s *shared) Take(ctx context.Context, t *Transaction) error {
 		whole := c.Headroom > 0 && c.Headroom < c.Limit.Capacity()
 		c.Limit.Divide(s.replicas)
 		if c.Headroom = (c.Headroom + int64(s.replicas) - 1) / int64(s.replicas); whole {
-			// Rounded up, it may be all of a small share, which would refuse the class whatever it waits.
+			// Rounded up, it may be all of a small share, which would refuse the class whatever it
+			// waits.
 			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
 		}
 	}

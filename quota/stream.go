@@ -123,12 +123,12 @@ func (s *Stream) Close(ctx context.Context) error {
 // mostSpent is how many leases a Stream remembers exactly, for Refund.
 const mostSpent = 64
 
-// Refund refunds units that were drawn, for example because the work has failed. The i-th of the
-// numbers is for the i-th charge of the Stream, and at most what was drawn under it. The units that
-// were drawn last are refunded first. Units that have expired are not refunded. If the Stream has
-// called the store more than 64 times, some of the oldest units are not refunded either. Refund calls
-// the store once for each call that has spent some of the units. It may be called after Close, and
-// runs even if ctx is done.
+// Refund refunds units that were drawn, for example because the work has failed. The i-th number is
+// how many units are refunded under the i-th charge of the Stream, but no more are refunded than
+// were drawn under it. The units that were drawn last are refunded first. Units that have expired
+// are not refunded. If the Stream has called the store more than 64 times, some of the oldest units
+// are not refunded either. Refund calls the store once for each call that has spent some of the
+// units. It may be called after Close, and runs even if ctx is done.
 func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +168,9 @@ func (s *Stream) hand(n int64) {
 	}
 }
 
-// remember makes room for the units of a lease. If there are too many leases, those of the second
-// are treated as spent when those of the first were, so that less is refunded, never more.
+// remember makes room for the units of a lease. If there are too many leases, the units of the
+// second count as spent at the same time as those of the first, so that less is refunded, never
+// more.
 func (s *Stream) remember() {
 	if len(s.spent) == mostSpent {
 		for i := range s.spent[0] {
@@ -199,7 +200,7 @@ func (s *Stream) usable(n int64) int64 {
 	return n
 }
 
-// A leaser is a lease.Leaser, where the comments are.
+// A leaser has the same method as lease.Leaser, where the comments are.
 type leaser interface {
 	Usable(l *Limit, d Decision, at, now, n int64) int64
 }
@@ -236,8 +237,8 @@ func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 	return n, nil
 }
 
-// remaining returns how many more units the store had after the newest lease, at most; 0 if
-// unknown.
+// remaining returns an upper bound on the units that the store had left after the newest lease, or
+// 0 if no lease was taken.
 func (s *Stream) remaining() int64 {
 	if len(s.lease.Decisions) == 0 {
 		return 0

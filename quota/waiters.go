@@ -13,8 +13,8 @@ import (
 )
 
 // This file keeps the callers of a process in the order in which they came, while they wait for the
-// same limit of the same key. It decides nothing: only the first of them may call the store, and it
-// learns here when.
+// same limit of the same key. It makes no decisions. Only the first of these callers may call the
+// store, and this file says when.
 
 // A waitKey says what callers wait for.
 type waitKey struct {
@@ -22,8 +22,8 @@ type waitKey struct {
 	rule, key, limit, algorithm string
 }
 
-// waitKeyOf returns what a caller that c refuses waits for. Stores that cannot be compared share
-// the waiters of their type.
+// waitKeyOf returns what a caller waits for after c has been refused. Stores of one type share
+// their lines if they cannot be compared.
 func waitKeyOf(store Store, c *Charge) waitKey {
 	k := waitKey{store, c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 	if !safe.Comparable(store) {
@@ -41,23 +41,23 @@ var waiting struct {
 	arrivals atomic.Uint64
 }
 
-// A line has the callers that wait for the same units.
+// A line contains the callers that wait for the same units.
 type line struct {
 	places list.List // of *place, by arrival
-	freed  int       // for how many releases the first has not yet called the store
-	next   time.Time // when the first calls the store even if nothing is released
-	exact  bool      // next is when its units are available, which says nothing about those of others
+	freed  int       // how many releases have not yet led to a call to the store
+	next   time.Time // when the first caller calls the store even if nothing is released
+	exact  bool      // next is when the first caller's units are available, which says nothing about other callers
 }
 
-// The first of a line calls the store again after 5 to 15 ms, because another process may have
-// released units. If a process has more than 10 lines, they all together call it once in a
-// millisecond.
+// The first caller in a line calls the store again after 5 to 15 ms, because another process may
+// have released units. If a process has more than 10 lines, all of them together call the store
+// once per millisecond on average.
 const (
 	recall        = 10 * time.Millisecond
 	recallPerLine = time.Millisecond
 )
 
-// A place is the place of one caller in a line.
+// A place is the position of one caller in a line.
 type place struct {
 	arrival uint64
 	wake    chan struct{} // receives a value when due has changed
@@ -72,7 +72,8 @@ func arrive() uint64 { return waiting.arrivals.Add(1) }
 // anyoneWaits reports whether anyone waits in any line.
 func anyoneWaits() bool { return waiting.places.Load() > 0 }
 
-// earlierWaits reports whether the first in the line of k came before the caller with this arrival.
+// earlierWaits reports whether the first caller in the line of k came before the caller with the
+// given arrival.
 func earlierWaits(k waitKey, arrival uint64) bool {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -93,8 +94,8 @@ func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 }
 
 // wait keeps p in the line of k after a refusal, or moves it there. If p is the first, its caller
-// calls the store again after that time, or, if it is 0, when units are or could have been
-// released.
+// calls the store again after the given time. If that is 0, it calls the store when units are
+// released in this process, or may have been released in another.
 func (p *place) wait(k waitKey, after time.Duration) {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -105,7 +106,8 @@ func (p *place) wait(k waitKey, after time.Duration) {
 	p.callAgain(after)
 }
 
-// leave makes the next place the first. A second call does nothing.
+// leave removes p from its line, and wakes the caller that is then the first. A second call does
+// nothing.
 func (p *place) leave() {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -119,8 +121,8 @@ func (p *place) leave() {
 	waiting.places.Add(-1)
 }
 
-// due returns how long the caller waits before it calls the store: 0 if it calls it now, and
-// math.MaxInt64 if others are first. A value from wake says that due has changed.
+// due returns how long the caller must wait before it calls the store: 0 if it must call now, and
+// math.MaxInt64 if another caller is the first. A value from wake says that due has changed.
 func (p *place) due() time.Duration {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -135,7 +137,7 @@ func (p *place) due() time.Duration {
 	return max(0, time.Until(l.next))
 }
 
-// releaseIn makes the first in the line of k call the store.
+// releaseIn makes the first caller in the line of k call the store.
 func releaseIn(k waitKey) {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// A watch knows which of the decisions that a store has shown it may be out of date, because
-// another process has changed a state: see the interface tracker.
+// A watch finds out which remembered decisions of a store may be out of date, because another
+// process has changed a state: see the interface tracker.
 //
 // A decision is remembered with the version of its key, which was read before the store was called.
-// If the store reports a change of the key, the version is another. The order in which answers and
+// If the store reports a change of the key, its version changes. The order in which answers and
 // reports arrive therefore does not matter.
 type watch struct {
 	log      *slog.Logger
@@ -36,8 +36,8 @@ type watch struct {
 }
 
 const (
-	// watchAfter is the age of a decision, and watchLeast the time for which it must still hold, for
-	// which it is worth a call that the store reports its changes.
+	// A decision is worth a call that makes the store report changes, if the decision is at least
+	// watchAfter old and holds for at least another watchLeast.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 
@@ -49,27 +49,29 @@ const (
 	mostPending = 4_096 // that wait for one
 )
 
-// A slot has the version of the keys of a hash in its low 16 bits, above them in 4 bits how many
-// changes came shortly after the one before, and above them when the last one came, in ms.
+// A slot has three parts. The low 16 bits are the version of the keys whose hashes lead to the
+// slot. The next 4 bits are how many changes, up to 5, came shortly after the one before. The other
+// bits are the time of the last change, in ms.
 type slot uint64
 
 func (s slot) version() uint16 { return uint16(s) }
 func (s slot) level() uint64   { return uint64(s) >> 16 & 15 }
 func (s slot) last() int64     { return int64(s >> 20) }
 
-// rest returns until when, in ms, a key that others keep changing is not watched again: for 100 ms
-// after a change, and for up to 3.2 s if more of them follow.
+// rest returns the time, in ms, until which a key that other processes keep changing is not watched
+// again: 100 ms after a change, and up to 3.2 s after the last of several changes.
 func (s slot) rest() int64 { return s.last() + watchAfter.Milliseconds()<<s.level() }
 
-// A lease says for how long decisions count that the store has made while it tracked changes.
+// A lease says for how long the decisions that a store has made while it tracked changes may be
+// used.
 type lease struct {
 	proven int64 // all changes before this instant have been reported
-	lost   int64 // when the store last lost track: later changes of what it showed before are not reported
+	lost   int64 // when the store last lost track: it does not report later changes of states that it evaluated before
 
 	provenThen, lostBefore int64 // the same at the time of that loss
 }
 
-// A peek is a charge that the store is to evaluate, and whose changes it is to report.
+// A peek is a charge that the store is to evaluate, and whose state it is to watch.
 type peek struct {
 	t       Transaction
 	key     uint64 // the hash of the key
@@ -120,7 +122,7 @@ func (w *watch) version(key uint64) uint16 {
 	return w.slot(key).version()
 }
 
-// changed is called by the store: a key may have changed, or all keys.
+// The store calls changed when a key, or any key if all is set, may have changed.
 func (w *watch) changed(key string, all bool) {
 	defer w.changes.Add(1)
 	w.mu.Lock()
@@ -141,8 +143,8 @@ func (w *watch) changed(key string, all bool) {
 	}
 }
 
-// current is called by the store: it has reported all changes before at. The zero Time says that it
-// has lost track.
+// The store calls current when it has reported all changes before the instant at. The zero Time
+// means that it has lost track.
 func (w *watch) current(at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,8 +157,10 @@ func (w *watch) current(at time.Time) {
 	w.lease.Store(&l)
 }
 
-// counts reports whether a watched decision still counts, as far as the store has reported changes:
-// for 10 s (recheck) after the last proof that it has reported all of them, less spread.
+// counts reports whether a watched decision may still be used, if the store was called for it at
+// the instant sent. It may be used for 3 s (unproven). After that, it may be used until 10 s
+// (recheck), less the argument spread, have passed since the last proof that the store has reported
+// all changes. If the store has lost track since the call, the last proof before that counts.
 func (l *lease) counts(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():
@@ -167,8 +171,8 @@ func (l *lease) counts(sent, now, spread int64) bool {
 	return sent > l.lostBefore && now < l.provenThen+recheck.Microseconds()-spread
 }
 
-// counts reports whether the block b of a charge may refuse it, if its version is that of the key. It
-// has the store watch the state if that is worth a call.
+// counts reports whether the block b may refuse the charge c. The caller has checked that b has the
+// version of the key. If it is worth a call, counts makes the store watch the state.
 func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
 	w, sent := h.watch, b.sent()
 	from := sent + watchAfter.Microseconds()
@@ -183,7 +187,7 @@ func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key
 		if sent > l.lost {
 			return true
 		}
-		// Not all of them at once, and first those that expire first.
+		// Watch not all of these states again at once, and first those whose blocks expire first.
 		from = l.lost + recheck.Microseconds()/4 - b.spread(recheck/4)
 	}
 	if b.is(tried) || now < from || b.until() < now+watchLeast.Microseconds() {
@@ -201,7 +205,8 @@ func (w *watch) ready(key uint64, now int64) bool {
 	return now >= w.quiet.Load() && (w.slot(key).version() == 0 || now/1000 >= w.slot(key).rest())
 }
 
-// add has the store evaluate p and watch its state. If there is no room, nothing happens.
+// add makes the store evaluate p and watch its state. If too many peeks are pending, it does
+// nothing.
 func (w *watch) add(p *peek) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,7 +221,7 @@ func (w *watch) add(p *peek) {
 	}
 }
 
-// run calls the store for what is pending, until nothing is.
+// run calls the store for the pending peeks, until there are none.
 func (w *watch) run() {
 	for {
 		w.mu.Lock()
@@ -271,7 +276,7 @@ func (w *watch) call(batch []*peek) {
 	}
 }
 
-// confirm replaces a block by the decision that the store has just made.
+// confirm replaces a block with the decision that the store has just made.
 func (h *HybridStore) confirm(p *peek, now int64) {
 	d, c := &p.t.Decisions[0], &p.t.Charges[0]
 	if d.Allowed {

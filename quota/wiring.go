@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// warnOrder logs that a decorator wraps a store in which it does harm, or nothing. The decorators
-// see only the store that they wrap themselves.
+// warnOrder logs that a decorator wraps a store around which it does harm or has no effect. A
+// decorator sees only the store that it wraps directly.
 func warnOrder(l *slog.Logger, effect string) {
 	loggerOr(l).Warn("quota: decorators in the wrong order", "effect", effect,
 		"fix", "Fallback(Hybrid(Breaker(Coalesce(store))), Share(memory)), as in package stack")

@@ -1,6 +1,6 @@
 // Package optional has the interfaces that a [quota.Algorithm] or a [quota.Store] may implement in
-// addition to its own. It is for those who write algorithms and stores; those who use them need
-// package quota only. An algorithm or a store has an ability if it has the methods. Nothing is
+// addition to its own. It is for authors of algorithms and stores; their users need only package
+// quota. An algorithm or a store has an ability if it has the methods of the interface. Nothing is
 // registered, and an implementation need not import this package.
 //
 //	an Algorithm     used by                     without it
@@ -96,9 +96,9 @@ type Forcer interface {
 }
 
 // Metered is a quota.Algorithm whose debt drains at a constant rate, such as GCRA or a bucket. A
-// store can do its arithmetic itself. A unit has as many parts as the Period has µs. A State holds the
-// debt at the time At: A is the number of whole units, and B is the number of further parts. In each
-// µs, as many parts drain as the Quota has units.
+// store can do its arithmetic itself. A unit has as many parts as the Period has µs. A State holds
+// the debt at the time At: A is the number of whole units, and B is the number of further parts. In
+// each µs, as many parts drain as the Quota has units.
 type Metered interface{ Metered() }
 
 // Concurrent is a quota.Algorithm whose units are released when the request ends. The Period of its
@@ -167,8 +167,8 @@ type Instant interface{ Instant() quota.Store }
 // weir.Limiter calls the underlying store for strikes, bans and rules in shadow mode.
 type Payer interface{ Unpaid() quota.Store }
 
-// An Announcer is a quota.Store that compares the limits of its users, such as a stack.Store. Announce is
-// called with the limits of a rule; they replace those of an earlier call for the rule.
+// An Announcer is a quota.Store that compares the limits of its users, such as a stack.Store.
+// Announce is called with the limits of a rule; they replace those of an earlier call for the rule.
 type Announcer interface {
 	Announce(rule string, limits []quota.Limit)
 }

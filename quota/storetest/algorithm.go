@@ -12,12 +12,14 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// Algorithm tests whether the algorithms of the limits follow the rules of quota.Algorithm. It makes
-// random charges, at random instants and at those that decisions name, and checks each decision by
-// calling Take again. Algorithm needs no store. To compare Take with its Lua code, use Limits. No test
-// can know how many units a limit should admit in a period, so test that separately.
+// Algorithm tests whether the algorithms of the limits follow the rules of quota.Algorithm. It
+// makes random charges, at random instants and at instants that decisions name, such as the end of
+// a RetryAfter, and checks each decision by calling Take again. Algorithm needs no store. To
+// compare Take with its Lua code, use Limits. No test can know how many units a limit should admit
+// in a period, so test that separately.
 //
-// Pass limits with small and with large numbers, such as a quota of 1 in a µs and of a million in a day.
+// Pass limits with small and with large numbers, such as a quota of 1 in a µs and of a million in a
+// day.
 func Algorithm(t testing.TB, limits ...quota.Limit) {
 	t.Helper()
 	r := seeded(t)
@@ -174,7 +176,8 @@ func (w *walk) decision(s quota.State, cost int64) {
 	}
 }
 
-// spends checks that an admitted charge takes units, and that a refund returns no more than was spent.
+// spends checks that an admitted charge takes units, and that a refund returns no more than was
+// spent.
 func (w *walk) spends(before, after quota.State, cost int64) {
 	w.Helper()
 	left, now := w.take(before, w.now, 0).Remaining, w.take(after, w.now, 0).Remaining

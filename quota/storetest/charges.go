@@ -131,8 +131,8 @@ func peek(t testing.TB, store quota.Store) {
 	}
 }
 
-// atMost: in ModeAtMost with Most n a transaction spends its charges as often as all of them fit, but at
-// most n times.
+// atMost: in ModeAtMost, a transaction with Most n spends its charges as many times as all of them
+// fit, but at most n times.
 func atMost(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	take := func(most, granted int64, remaining []int64, charges ...quota.Charge) {
@@ -159,8 +159,9 @@ func atMost(t testing.TB, store quota.Store) {
 	take(5, 1, []int64{0, 0}, p.charge("several", three, 1), p.charge("several", two, 0))
 }
 
-// headroom: a charge with Headroom is spent only if as many units are left afterwards. Other charges
-// of the key may spend them, and a cached refusal of one class refuses no charge of another.
+// headroom: a charge with a Headroom of n is spent only if at least n units are left afterwards.
+// Other charges of the key may spend them, and a cached refusal of one class refuses no charge of
+// another.
 func headroom(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	class := func(key string, l quota.Limit, cost, headroom int64) quota.Charge {
@@ -200,8 +201,8 @@ func headroom(t testing.TB, store quota.Store) {
 	}
 }
 
-// badModes: Take returns an error and spends nothing if it does not know the Mode, or if the
-// Mode does not go with the other fields.
+// badModes: Take returns an error and spends nothing if the Mode is unknown or conflicts with the
+// other fields.
 func badModes(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, bad := range []quota.Transaction{
@@ -272,7 +273,7 @@ func force(t testing.TB, store quota.Store) {
 	p.all(9*time.Hour, p.charge("slot", three, 1))
 }
 
-// refund: a negative cost refunds units, at most up to the quota.
+// refund: a negative cost refunds units, but never leaves more than the quota.
 func refund(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {

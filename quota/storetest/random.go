@@ -79,9 +79,9 @@ func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	compare(t, store, limits, units)
 }
 
-// lastUnit reserves units of each limit for a later instant, refunds them and spends them:
-// one unit, and all that a new key has. Each key begins with a charge of cost -1, which makes
-// the unit in an algorithm whose new keys have none.
+// lastUnit reserves units of each limit for a later instant, refunds them and spends them: one
+// unit, and all that a new key has. Each key begins with a charge of cost -1, which creates the
+// first unit under an algorithm whose new keys have none.
 func lastUnit(t testing.TB, store quota.Store, limits []quota.Limit) {
 	t.Helper()
 	p := newReplay(t, store)
@@ -177,8 +177,8 @@ func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []
 	return charges
 }
 
-// everyAlgorithm: each algorithm decides a sequence of charges of a new key that spends the
-// quota, refunds units, and spends again.
+// everyAlgorithm: each algorithm decides a sequence of charges that spends the quota of a new key,
+// refunds units, and spends again.
 func everyAlgorithm(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {

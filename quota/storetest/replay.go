@@ -38,7 +38,7 @@ func idOf(c *quota.Charge) id {
 	return id{c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 }
 
-// charge returns a charge of a key of this run.
+// charge returns a charge whose key no other run uses.
 func (r *replay) charge(key string, l quota.Limit, cost int64) quota.Charge {
 	return quota.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
 }
@@ -74,8 +74,8 @@ func question(t *quota.Transaction) quota.Transaction {
 	return q
 }
 
-// decided lets the replay decide want, which is the question of t: see question. It fails
-// the test unless the results are those of the store in t.
+// decided lets the replay decide want, a copy of t that question made before the store decided t.
+// It fails the test unless t has the same results.
 func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	r.Helper()
 	charges := want.Charges
