@@ -20,17 +20,17 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// A claim is what one rule wants of one request: units of a key, under each limit of a policy.
+// A claim is what one rule charges for one request: units of a key, under each limit of a policy.
 type claim struct {
 	*policy // of the rule, of the request or of the key
 	key     string
 	cost    int64
-	first   int32 // the index of its first charge and decision; it has one for each limit
+	first   int32 // the index of its first charge and decision; each limit has one of both
 	ban     int16 // the index of the look-up of its ban, if the rule has a Penalty
-	leaves  int8  // percent of each limit, to other classes
+	leaves  int8  // percent of each limit that stay for other classes
 }
 
-// of returns the part of decisions that concerns the claim.
+// of returns those of the decisions that concern the claim.
 func (c *claim) of(decisions []quota.Decision) []quota.Decision {
 	return decisions[c.first:][:len(c.limits)]
 }
@@ -47,8 +47,8 @@ func (d *decision) leaves() bool {
 	return slices.ContainsFunc(d.claims, func(c claim) bool { return c.leaves > 0 })
 }
 
-// A decision is all that a Limiter knows of one request, from its claims to its answer. Decisions
-// are recycled, so nothing outside of the Limiter may keep one: see snapshot.
+// A decision is everything that a Limiter knows about one request, from its claims to its answer.
+// Decisions are recycled, so nothing outside the Limiter may keep one: see snapshot.
 type decision struct {
 	snapshot
 	request  *http.Request
@@ -79,8 +79,9 @@ type refusal struct {
 
 var noRefusal refusal
 
-// refuse refuses the request, in place of an earlier refusal. name is that of the rule that refuses,
-// which is by, unless that is nil.
+// refuse refuses the request, and replaces an earlier refusal. name is the name of the rule that
+// refuses. by is that rule, or nil if the store failed or found a pause, or if a Policy was
+// invalid.
 func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *rule, key string) {
 	why := &d.refusal // field by field, because a copy of the whole takes 8 ns
 	why.Reason, why.Rule, why.RetryAfter, why.Limit, why.Status = reason, name, wait, "", by.statusOf(reason)
@@ -138,8 +139,8 @@ func (l *Limiter) releaseUnless(done *bool, d *decision) {
 	}
 }
 
-// collect collects what each rule claims, unless one of them refuses the request without a call to
-// the store: because it denies the key, the key is missing, or a ban of it is known.
+// collect collects the claims of all rules. There are none if a rule refuses the request without a
+// call to the store, for example because the key is denied, missing, or known to be banned.
 func (l *Limiter) collect(d *decision) {
 	if l.policies { // whose lookups must not end when the client hangs up
 		d.request = d.request.WithContext(context.WithoutCancel(d.Context))
@@ -164,8 +165,8 @@ func (l *Limiter) collect(d *decision) {
 	}
 }
 
-// carryBack writes to r, the request, what functions of rules have written into the copy that collect
-// has made for them.
+// carryBack copies to the request r what functions of rules have written into the copy of r that
+// collect made for them.
 func (d *decision) carryBack(r *http.Request) {
 	if d.request != r {
 		recorder.CarryBack(r, d.request, nil, r.Body)
@@ -216,8 +217,8 @@ func (l *Limiter) addShadow(d *decision, c *claim) {
 	}
 }
 
-// add adds a claim and its charges. Recycled memory mostly has the same claims of an earlier request,
-// and then only keys and costs are new.
+// add adds a claim and its charges. Recycled memory usually still has the same claims from an
+// earlier request, so that only their keys and costs change.
 func (d *decision) add(c *claim) {
 	to := extend(&d.claims)
 	known := to.policy == c.policy && c.rule.Class == nil // and so are all claims before it
@@ -236,8 +237,8 @@ func (d *decision) add(c *claim) {
 	}
 }
 
-// extend appends an element to a slice and returns it. The element may have the fields of an earlier
-// use.
+// extend appends an element to a slice and returns it. The element may still have the field values
+// of an earlier use.
 func extend[T any](s *[]T) *T {
 	n := len(*s)
 	if n == cap(*s) {
@@ -248,9 +249,10 @@ func extend[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// take has the store evaluate all charges and look-ups in one call. Then limits, pauses and bans say,
-// in this order, whether they refuse the request. If the request's context ends while the request
-// waits until units in flight are released, ended is the context's error.
+// take has the store evaluate all charges and look-ups in one call. Then take checks the limits,
+// pauses and bans, in this order, and refuses the request if one of them does. If the request's
+// context ends while the request waits until units in flight are released, ended is the context's
+// error.
 func (l *Limiter) take(d *decision) (ended error) {
 	t, n := &d.tx, len(d.tx.Charges)
 	if n == 0 {
@@ -271,8 +273,8 @@ func (l *Limiter) take(d *decision) (ended error) {
 			l.applyBans(d)
 		}
 	}
-	if len(t.Charges) > n { // look-ups are no part of the transaction that others see
-		clear(t.Charges[n:]) // so that add does not take them for charges of an earlier claim
+	if len(t.Charges) > n { // others do not see the look-ups in the transaction
+		clear(t.Charges[n:]) // so that add does not mistake them for charges of an earlier claim
 		t.Charges, t.Decisions, d.lookups = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))], d.lookups[:0]
 	}
 	if t.Wait > 0 && d.refused() { // by a ban or a pause, after the limits have reserved a slot
@@ -318,8 +320,8 @@ func (l *Limiter) call(d *decision) (ended, err error) {
 	return nil, err
 }
 
-// callContext returns the context of a call of the store. All calls before the response together take
-// no longer than one.
+// callContext returns the context for a call to the store. All calls before the response share one
+// quota.Budget, so that together they take no longer than a single call may.
 func (l *Limiter) callContext(d *decision) context.Context {
 	switch {
 	case l.instant, d.calls == nil && !l.settles && !l.bans && d.shadow == nil:
@@ -343,7 +345,8 @@ func (l *Limiter) callInLine(d *decision) (ended, err error) {
 	return nil, err
 }
 
-// takeAndWait is take for a request that may wait for up to maxWait, and then waits.
+// takeAndWait is like take, but the request may get a slot up to maxWait later. takeAndWait then
+// waits for this slot.
 func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
 	d.tx.Within = l.startWaiting(d, maxWait)
 	defer l.stopWaiting(d) // even if the store panics. In decide it would cost each request 17 ns
@@ -365,7 +368,7 @@ func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
 	return nil
 }
 
-// sleep returns after the duration, or the error of the context if that ends first.
+// sleep returns nil after the duration, or the error of the context if the context ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -378,10 +381,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // startWaiting returns how long a request may wait: at most maxWait, and no longer than its context
-// lasts. It returns 0 if the request must leave headroom. It returns noWait if no time is left, or if
-// mayWait finds that too many requests wait. If the request may wait, it is counted until stopWaiting
-// is called. It is counted before the store is called, because otherwise more than MaxWaiting requests
-// could wait.
+// lasts. It returns 0 if the request must leave headroom. It returns noWait if no time is left, or
+// if too many requests already wait (see mayWait). If the request may wait, it is counted until
+// stopWaiting is called. It is counted before the store is called, because otherwise more than
+// MaxWaiting requests could wait.
 func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration {
 	if d.leaves() {
 		return 0
@@ -396,8 +399,8 @@ func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration
 	return within
 }
 
-// mayWait counts a request as waiting, unless that would be more than MaxWaiting, or too many of one
-// key that no rate bounds.
+// mayWait counts a request as waiting and returns true, unless more than MaxWaiting requests would
+// then wait, or more than maxOfKey with the same key under a concurrency limit.
 func (l *Limiter) mayWait(d *decision) bool {
 	if l.waiting.Add(1) > int64(l.o.MaxWaiting) {
 		l.waiting.Add(-1)
@@ -411,8 +414,8 @@ func (l *Limiter) mayWait(d *decision) bool {
 	return true
 }
 
-// maxOfKey is how many of the MaxWaiting requests may have the same key under a concurrency limit,
-// so that one client does not take the places of all others.
+// maxOfKey is the maximum number of the MaxWaiting requests that may have the same key under a
+// concurrency limit, so that one client does not take the places of all others.
 func (o *Options) maxOfKey() int { return max(10, o.MaxWaiting/10) }
 
 // lineOf returns the count of the requests that wait with the key of the first concurrency limit, or
@@ -449,7 +452,7 @@ func (l *Limiter) refund(d *decision) {
 	d.tx.Wait = 0
 }
 
-// fail has OnError say whether a request is allowed that could not be decided.
+// fail calls OnError, which allows or refuses a request for which no decision was possible.
 func (l *Limiter) fail(d *decision) {
 	defer l.observe(d) // even if OnError panics
 	d.claims, d.decisions = nil, nil
@@ -533,8 +536,8 @@ func (l *Limiter) begin(d *decision) (end func()) {
 	}
 }
 
-// takeShadow charges the rules in shadow. Their wait counts from the slot of the request, which has
-// come.
+// takeShadow charges the rules in shadow. It is called at the request's slot, and the wait under
+// these rules counts from then.
 func (l *Limiter) takeShadow(d *decision) {
 	s, done := d.shadow, false
 	s.request, s.calls = d.request, l.callContext(d)
@@ -573,7 +576,8 @@ func (t *transport) lookUpPause(d *decision, c *claim) {
 	}
 }
 
-// applyPauses refuses the request because of a pause that lasts longer than its limits refuse.
+// applyPauses refuses the request if a key is paused, unless a limit already refuses it for at
+// least as long.
 func (d *decision) applyPauses() {
 	for i := range d.lookups {
 		c, on := &d.lookups[i], &d.tx.Decisions[len(d.decisions)+i]
@@ -595,9 +599,9 @@ func (d *decision) lookUpBan(c *claim) {
 	}
 }
 
-// applyBans refuses the request if one of its keys is banned. A key is banned if the store says so,
-// or if a limit has just refused the request and this strike begins a ban. The store has charged a
-// request that only a ban refuses, so its units in flight are released.
+// applyBans refuses the request if one of its keys is banned. A key is banned if the store has a
+// ban of it, or if a limit has just refused the request and this strike begins a ban. The store has
+// charged a request that only a ban refuses, so its units in flight are released.
 func (l *Limiter) applyBans(d *decision) {
 	wait, longest, charged := d.why.RetryAfter, time.Duration(0), !d.refused()
 	var by *claim
@@ -629,9 +633,10 @@ func (l *Limiter) applyBans(d *decision) {
 	}
 }
 
-// refusedUnder reports whether a limit of a claim refuses the request. A limit with room before
-// Within is over would only delay the request. The RetryAfter of a queue is the time until it
-// admits the charge, so a queue that is not Allowed refuses.
+// refusedUnder reports whether a limit of a claim refuses the request. A limit that has room again
+// within tx.Within would only delay the request. A queue is an exception: if the decision of a
+// queue is not Allowed, the queue refuses the request, even if its RetryAfter is shorter than
+// tx.Within.
 func (d *decision) refusedUnder(c *claim) bool {
 	for i, on := range c.of(d.decisions) {
 		_, queue := c.limits[i].Algorithm.(optional.Queuer)
@@ -642,7 +647,7 @@ func (d *decision) refusedUnder(c *claim) bool {
 	return false
 }
 
-// claim sets c to what the rule wants of a request, without its cost.
+// claim sets c to the rule's claim on a request, without the cost.
 func (rule *rule) claim(d *decision, c *claim) {
 	key, ok := rule.Key(d.request)
 	if !ok || len(key) == 0 || key[0] == 0 || rule.keyless.open() {
@@ -740,8 +745,8 @@ func (rule *rule) checkedCost(r *http.Request) int64 {
 	return cost
 }
 
-// unusualKey returns the key under which a request is limited, if its key is missing, empty
-// or begins with a zero byte, or if the rule has not found a key yet.
+// unusualKey returns the key under which a request is limited. It is called if the request's key is
+// missing, is empty or begins with a zero byte, or if the rule has not found a key yet.
 func (rule *rule) unusualKey(r *http.Request, key string, ok bool) (string, bool) {
 	switch {
 	case !ok:
@@ -768,7 +773,7 @@ func isTried(r *http.Request) bool {
 	return local && r.Header["X-Forwarded-For"] == nil && r.Header["Forwarded"] == nil && r.Header["X-Real-Ip"] == nil
 }
 
-// statusOf returns the status of a refusal by the rule, or by none, for a reason.
+// statusOf returns the status of a refusal for a reason. r is the rule that refuses, or nil.
 func (r *rule) statusOf(reason Reason) int {
 	switch {
 	case reason == ReasonNoKey:

@@ -34,9 +34,9 @@ func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 var defaultWriter, _ = newWriter(0, nil)
 
 // writeHeaders writes a decision into the response fields, together with the decisions of outer
-// limiters on the same request, in the dialect of the outermost. If no limit refuses a request that
-// is refused, or only private ones do, the fields do not describe limits: what is left under others
-// would mislead the client.
+// limiters on the same request, in the dialect of the outermost. If the request is refused, but by
+// no limit or only by private limits, the fields do not describe limits, because the units left
+// under other limits would mislead the client.
 func (l *Limiter) writeHeaders(h http.Header, s *snapshot) {
 	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
 	if !refused && (len(s.claims) == 0 || dialect == headers.None) {
@@ -97,10 +97,10 @@ func (s *snapshot) show(items []headers.Item) []headers.Item {
 //
 //	limiter.Handler(weir.KeepHeaders(&httputil.ReverseProxy{…}))
 //
-// An httputil.ReverseProxy sends both instead and, after an interim response of the upstream, such
-// as 103, only those of the upstream, because it then deletes all fields that were set before.
-// KeepHeaders restores these fields. The upstream's Retry-After is not deleted. The ResponseWriter
-// is wrapped as for a rule with Settle.
+// Without KeepHeaders, an httputil.ReverseProxy sends the fields of both. After an interim response
+// of the upstream, such as 103, it sends only the fields of the upstream, because it then deletes
+// all fields that were set before. KeepHeaders restores these fields. The upstream's Retry-After is
+// not deleted. The ResponseWriter is wrapped as for a rule with Settle.
 func KeepHeaders(proxy http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before := w.Header().Clone()
@@ -157,7 +157,7 @@ func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 	default: // a handler calls Refuse for a request that was admitted
 		return &answer.QuotaExceeded, nil
 	}
-	var one *limit // that clients may know of
+	var one *limit // the last one that is not private
 	for i := range s.claims {
 		c := &s.claims[i]
 		decisions := c.of(s.decisions)

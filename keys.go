@@ -430,10 +430,10 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 //
 // Two letters are the same if [strings.EqualFold] says so, which is Unicode's simple case folding:
 // "ſ" is "s", and "ς" is "σ". The key is in lower case. Spaces are those of [strings.TrimSpace].
-// Folded keeps all other differences, such as accents, dots, plus signs, spaces within the key, and
-// the same letter in another Unicode normalization form or of full width. If your server ignores
-// one of them, write a KeyFunc that ignores it too, for example with the profile UsernameCaseMapped
-// of golang.org/x/text/secure/precis.
+// Folded keeps all other differences, such as accents, dots, plus signs, spaces within the key,
+// other Unicode normalization forms of a letter, and full-width letters. If your server ignores one
+// of these differences, write a KeyFunc that ignores it too, for example with the profile
+// UsernameCaseMapped of golang.org/x/text/secure/precis.
 func Folded(key KeyFunc) KeyFunc {
 	if key == nil {
 		panic("weir: Folded: key is nil")
@@ -466,7 +466,7 @@ func foldRune(r rune) rune {
 // API keys, and cannot test guesses without the secret, which must have at least 16 bytes, chosen at
 // random. Processes that share a store need the same secret. If the secret changes, every key's
 // count starts again at 0. If the argument key finds no key in a request, neither does the returned
-// function. To make user names one key whatever their case, pass a [Folded] key.
+// function. If user names that differ only in case are the same key, pass a [Folded] key.
 func Hashed(secret []byte, key KeyFunc) KeyFunc {
 	if key == nil {
 		panic("weir: Hashed: key is nil")
@@ -481,8 +481,8 @@ func Hashed(secret []byte, key KeyFunc) KeyFunc {
 	}
 }
 
-// HashedKey returns the key that [Hashed] makes of a key such as "alice". Pass it to Limiter.Unban
-// and to other functions that take a rule's key:
+// HashedKey returns the key with which [Hashed] replaces a key such as "alice". Pass it to
+// Limiter.Unban and to other functions that take a rule's key:
 //
 //	found, err := limiter.Unban(ctx, "user", weir.HashedKey(secret, "alice"))
 func HashedKey(secret []byte, key string) string { return hasher("HashedKey", secret)(key) }
@@ -551,9 +551,9 @@ func KeyList(entries ...string) (has func(key string) bool, err error) {
 
 // AddrList returns a function that reports whether a list contains the client address of a request,
 // which it obtains by calling find. To use it in Rule.Policy, pass it to [When]. The list is
-// compared with the request's client address, not with the rule's key, and does not contain a
-// request without a client address. The argument find is usually the result of [ClientAddr], called
-// with the same trusted proxies as ByIP.
+// compared with the request's client address, not with the rule's key. The function returns false
+// for a request without a client address. The argument find is usually the result of [ClientAddr],
+// called with the same trusted proxies as ByIP.
 //
 // Entries are addresses such as "192.0.2.7" and "2001:db8::1", and networks such as "10.0.0.0/8". An
 // IPv4-mapped IPv6 address is equivalent to the IPv4 address that it contains. Any other entry is an

@@ -221,8 +221,8 @@ func isInstant(s Store) bool {
 	return ok && safe.Equal(i.Instant(), s)
 }
 
-// checkNames returns an error if the rule, or one of its limits, has the name of an earlier one, and
-// adds their names to these names.
+// checkNames returns an error if names contains the name of the rule or of one of its limits. It
+// adds these names to the map.
 func (r *rule) checkNames(names map[string]bool) error {
 	if names[r.Name] {
 		return fmt.Errorf("weir: two rules are named %q", r.Name)
@@ -238,7 +238,7 @@ func (r *rule) checkNames(names map[string]bool) error {
 	return nil
 }
 
-// complete validates options and replaces zeros by defaults.
+// complete validates the options and replaces zero values with defaults.
 func (o *Options) complete() error {
 	if len(o.Rules) == 0 {
 		return errors.New("weir: Rules is empty")
@@ -326,7 +326,7 @@ type Limiter struct {
 	concurrent bool // a rule can have a concurrency limit
 	instant    bool // the store decides in memory: see isInstant
 
-	left    outbound.Remaining // what servers say that keys have left, of other units than requests
+	left    outbound.Remaining // the units, other than requests, that keys have left according to servers
 	waiting atomic.Int64       // how many requests count towards MaxWaiting
 	lines   [256]atomic.Int64  // how many of them have keys of one hash: see lineOf
 	pool    sync.Pool          // of *decision
@@ -334,12 +334,12 @@ type Limiter struct {
 	log    errorLog
 	passed errorLog // of requests that OnError allows, which other errors must not silence
 
-	// What the Logger was warned of: by checkNesting, by ReportUsage, by checkWriteTimeout, and by
+	// Warnings that were logged: by checkNesting, by ReportUsage, by checkWriteTimeout, and by
 	// answerRefusal.
 	nested, doubled, strayUnit, lateUnit, timed, likeServed atomic.Bool
 }
 
-// serve is the way of a request: it is decided, it waits for its slot, and it is answered.
+// serve handles a request: it is decided, waits for its slot, and is answered.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	d, end, err := l.admit(r)
 	if end != nil {
@@ -363,8 +363,8 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 }
 
 // admit decides a request, which then waits for its slot and begins. end is as in begin. admit
-// returns the error of the request's context if that ends first. If the request cannot be decided,
-// OnError says whether it is allowed.
+// returns the error of the request's context if that ends first. If no decision is possible,
+// OnError allows or refuses the request.
 func (l *Limiter) admit(r *http.Request) (d *decision, end func(), ended error) {
 	d = l.newDecision(r)
 	switch ended = l.decide(d, l.o.MaxWait); {
@@ -411,8 +411,8 @@ func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, h http.Handler, d
 	h.ServeHTTP(w, inner)
 }
 
-// A snapshot is what others may know of a decision, and keep: it never changes. It is the context
-// of handlers, in which FromContext finds it.
+// A snapshot is the part of a decision that code outside the Limiter may read and keep, because it
+// never changes. It is also the request context of the handler, in which FromContext finds it.
 type snapshot struct {
 	context.Context
 	claims    []claim
@@ -502,10 +502,11 @@ func (a *Admission) WriteHeaders(h http.Header) {
 	}
 }
 
-// Decision returns the decision under a rule; "" stands for all rules. If several limits apply, it is
-// that of the tightest: of the limit with the longest wait or, if none refuses, with the fewest units
-// left. If the request was not charged under the rule, the Decision has Allowed set and a Remaining of
-// -1. That is also true of a nil Admission, so one line reads how many units are left:
+// Decision returns the decision under a rule; "" stands for all rules. If several limits apply, it
+// is the decision of the tightest one: the limit with the longest wait or, if no limit refuses, the
+// one with the fewest units left. If the request was not charged under the rule, the Decision has
+// Allowed set and a Remaining of -1. That is also true of a nil Admission, so one line reads how
+// many units are left:
 //
 //	left := weir.FromContext(r.Context()).Decision("account").Remaining
 func (a *Admission) Decision(rule string) (tightest quota.Decision) {

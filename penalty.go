@@ -21,11 +21,11 @@ import (
 // may require two. A ban clears the key's strikes.
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
-// is the rest of the ban or, in a response for which the store was called, the wait of a limit that
-// refuses for longer. A process that does not yet
-// know of a ban learns of it from the decision on the next request with the banned key. That
-// request is always refused. It is also charged, except if it would have had to wait. Requests that
-// are already waiting when a ban begins keep their places in the queue.
+// is the remaining time of the ban. If the store was called for the response, and a limit refuses
+// the request for longer, Retry-After is the wait of that limit. A process that does not yet know
+// of a ban learns of it from the decision on the next request with the banned key. That request is
+// always refused. It is also charged, except if it would have had to wait. Requests that are
+// already waiting when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a
@@ -96,7 +96,7 @@ func (l *Limiter) penalized(name string) (*rule, error) {
 	return nil, fmt.Errorf("weir: there is no rule %q with a penalty", name)
 }
 
-// longest returns how long a ban lasts at most.
+// longest returns the maximum length of a ban.
 func (p *Penalty) longest() time.Duration {
 	if p.MaxDuration == 0 {
 		return max(24*time.Hour, p.Duration)

@@ -268,7 +268,7 @@ type rule struct {
 	log      *errorLog       // of the Limiter
 	global   bool            // Key is Global, whose key is empty on purpose
 
-	// What the Logger is warned of: see warnings.go.
+	// For warnings: see warnings.go.
 	keyless, classless, costless, negative, unfit, unsettled streak
 
 	emptied atomic.Bool // a key was empty
@@ -278,7 +278,8 @@ type rule struct {
 	policyCount atomic.Int64
 }
 
-// A policy is a Policy in the form in which a rule charges it.
+// A policy is a Policy prepared for one rule, with everything that does not change from request to
+// request.
 type policy struct {
 	rule     *rule // nil unless it is of limitedKind
 	kind     kind
@@ -291,7 +292,8 @@ type policy struct {
 	kept bool    // in the rule's policies
 }
 
-// A limit is a Limit of a rule with what is the same in every response, for every key.
+// A limit is a Limit of a rule, with the parts of responses that are the same for every request and
+// key.
 type limit struct {
 	Limit
 	name     string // the rule's, or rule/limit
@@ -395,8 +397,8 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	return p, nil
 }
 
-// prepareLimits sets the policy of a rule to its Limits. Without Limits it has an error, which only
-// requests have for which Policy returns none.
+// prepareLimits prepares the Limits of a rule as its own policy. If there are no Limits, the policy
+// has an error, which concerns only requests for which Policy and ForKey return no policy.
 func (r *rule) prepareLimits() (err error) {
 	r.own = &policy{rule: r, kind: limitedKind}
 	if r.own.limits, err = r.limitsOf(r.Limits, nil); err != nil {
@@ -466,8 +468,8 @@ func (r Rule) PolicyOf(key string) (Policy, error) {
 	return rule.policyOf(key)
 }
 
-// maxPolicies is how many policies a rule keeps prepared. When one more comes, the rule drops the
-// others, and prepares a policy again when it is used.
+// maxPolicies is the maximum number of prepared policies that a rule keeps. When a rule prepares
+// one more, it drops all others, and prepares each again when it is next used.
 const maxPolicies = 1 << 14
 
 // countable prepares limits that Policy has returned. In place of a limit that cannot be counted
@@ -585,8 +587,8 @@ func (p *policy) storedLimits() []Limit {
 	return limits
 }
 
-// limitsOf prepares limits of a rule: it names them, validates them, and builds their fields. If the
-// limits are of a key, base has the limits that they replace.
+// limitsOf prepares limits of a rule: it names them, validates them, and builds their fields. If
+// the limits are those of a single key, base has the limits that they replace.
 func (r *rule) limitsOf(limits []Limit, base []limit) ([]limit, error) {
 	var prepared []limit
 	for _, l := range limits {
@@ -619,8 +621,8 @@ func (r *rule) limitsOf(limits []Limit, base []limit) ([]limit, error) {
 	return prepared, nil
 }
 
-// newLimit prepares a limit. If alone, header fields show it under the name of the rule, and
-// otherwise as rule/limit.
+// newLimit prepares a limit. If alone is true, header fields show the limit under the name of the
+// rule, and otherwise as rule/limit.
 func (r *rule) newLimit(l Limit, alone bool) limit {
 	p := limit{Limit: l, name: r.Name, inFlight: l.InFlight()}
 	if !alone {
@@ -641,9 +643,9 @@ func namesOf(limits []limit) string {
 	return strings.Join(names, ", ")
 }
 
-// replaced returns the one of the limits that l, one of n limits, replaces, or nil if l replaces
-// none: the limit of the same name or, if l has no name, of the same period. If there is none, and
-// both have only one limit, l replaces that one unless it has another name.
+// replaced returns the element of limits that l replaces, or nil: the limit with the same name or,
+// if l has no name, with the same period. If there is none, but limits has only one element and l
+// is the only new limit (n is 1) and has no name, l replaces that element.
 func replaced(l *Limit, limits []limit, n int) *limit {
 	var found *limit
 	for i := range limits {
@@ -681,9 +683,9 @@ func inherit(l, from *Limit) {
 type Enforcement struct{ shadow float64 } // percent of the keys in shadow
 
 // Percent returns an Enforcement that enforces a rule for p percent of its keys. New returns an
-// error if p is not in the range from 0 to 100. Which keys these are is no secret, and hashing them
-// with one would not make it so: responses to a key in shadow lack the rule's header fields and
-// refusals, so a client that can get many keys finds one in shadow by trying them.
+// error if p is not in the range from 0 to 100. Clients can find out whether a key is in shadow,
+// because responses to it lack the rule's header fields and refusals. A client that can get many
+// keys can therefore try them until it finds one in shadow.
 func Percent(p float64) Enforcement { return Enforcement{100 - p} }
 
 // Percent returns the percentage of keys for which the rule is enforced, from 0 to 100.
@@ -692,14 +694,14 @@ func (e Enforcement) Percent() float64 { return 100 - e.shadow }
 // String returns the percentage with at most four significant digits, such as "10%".
 func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
 
-// inShadow reports whether the rule is in shadow for a key: whether a hash of the rule's name and
-// the key, as a number from 0 to 1, is below the share in shadow.
+// inShadow reports whether the rule is in shadow for a key, which is the case if a hash of the
+// rule's name and the key, from 0 to 1, is below the share of keys in shadow.
 func (r *rule) inShadow(key string) bool {
 	return r.Enforce.shadow != 0 && fraction(r.Name, key) < r.Enforce.shadow/100
 }
 
-// fraction hashes two strings to a number from 0 to below 1, which is the same in every process and
-// release. The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+// fraction hashes two strings to a number that is at least 0 and below 1, and the same in every
+// process and release. The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
 func fraction(a, b string) float64 {
 	h := uint64(14695981039346656037)
 	for _, s := range [...]string{a, "\x00", b} {

@@ -168,10 +168,10 @@ func (o *Outcome) complete() {
 	}
 }
 
-// settle replaces the reserved cost of a request under each rule by its final cost.
+// settle replaces the reserved cost of a request under each rule with the final cost.
 func (t *ticket) settle(o Outcome) {
 	ctx := t.calls
-	if ctx == nil || time.Since(t.begun) > time.Second { // one call more is not noticed
+	if ctx == nil || time.Since(t.begun) > time.Second { // one more call is not noticed
 		ctx = quota.WithBudget(context.WithoutCancel(t.Context))
 	}
 	o.Request = t.request
@@ -226,7 +226,7 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inSha
 	t.l.settleUp(ctx, &quota.Transaction{Charges: debts, Mode: quota.ModeForce}, "final cost not charged")
 }
 
-// refundDrawn refunds drawn units, as far as the final costs of the rules leave them.
+// refundDrawn refunds the drawn units that exceed the final costs of the rules.
 func (t *ticket) refundDrawn(ctx context.Context) {
 	for unit, u := range t.used {
 		if len(u.refunds) > 0 {
@@ -258,8 +258,8 @@ func (rule *rule) checkSettled(cost int64, reported bool) {
 	}
 }
 
-// settleUp refunds units, or charges units by force, after the request was served. It logs failed if
-// that is not possible.
+// settleUp refunds units, or charges units by force, after the request was served. If the store
+// returns an error, settleUp logs it with the message failed.
 func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed string) {
 	if len(t.Charges) == 0 {
 		return
@@ -308,7 +308,8 @@ func report(ctx context.Context, unit string, used int64, partial bool) {
 	}
 }
 
-// nothingCharged is the effect of usage that is logged. Only the first such usage is.
+// nothingCharged is the effect of a usage report that is logged. Only the first report of each kind
+// is logged.
 const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
 
 // Draw takes up to n more units for a request that is being served, and returns how many of them
@@ -404,8 +405,8 @@ func (t *ticket) draw(ctx context.Context, unit string, n int64) (drawn int64, e
 	return drawn, err
 }
 
-// drawable returns the charges of one unit under each limit that bounds what is drawn, and how many
-// units Cost has reserved under all of them.
+// drawable returns charges with cost 1 under each limit that bounds how much of a unit is drawn,
+// and how many units Cost has reserved under all of these limits.
 func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) {
 	reserved = math.MaxInt64
 	for i := range t.claims {
@@ -423,8 +424,8 @@ func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) 
 	return charges, reserved
 }
 
-// undraw takes back that n units were used, because an outer Limiter has drawn less. What the stream
-// has drawn of them is refunded at once: it would expire while it waits for the next Draw.
+// undraw no longer counts n units as used, because an outer Limiter has drawn fewer units. If the
+// stream has drawn them, they are refunded at once, because they could expire before the next Draw.
 func (t *ticket) undraw(ctx context.Context, unit string, n int64) {
 	if t == nil {
 		return
@@ -468,7 +469,7 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
-// use returns what the request has used of a unit.
+// use returns the request's use of a unit.
 func (t *ticket) use(unit string) *unitUse {
 	if t.used == nil {
 		t.used = map[string]*unitUse{}
@@ -479,7 +480,7 @@ func (t *ticket) use(unit string) *unitUse {
 	return t.used[unit]
 }
 
-// add returns false if the request was settled.
+// add adds n to the used units. It returns false if the request was already settled.
 func (t *ticket) add(unit string, n int64, partial bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -491,7 +492,8 @@ func (t *ticket) add(unit string, n int64, partial bool) bool {
 	return true
 }
 
-// close refunds what was drawn in advance. From then on nothing changes.
+// close refunds the units that were drawn in advance. After it, the ticket's units do not change
+// any more.
 func (t *ticket) close(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -505,11 +507,11 @@ func (t *ticket) close(ctx context.Context) {
 	}
 }
 
-// sum returns a + b, both of at least 0, or math.MaxInt64 if that is less.
+// sum returns a + b, or math.MaxInt64 if the sum is larger. Both must be at least 0.
 func sum(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
 
-// A ticket is what is left to do when an admitted request is over: its units in flight are released,
-// and what it has used is settled. Handler, Admit and Transport share it.
+// A ticket has what is left to do when an admitted request is over: release its units in flight,
+// and settle the units that it has used. Handler, Admit and Transport share it.
 type ticket struct {
 	snapshot
 	l       *Limiter
@@ -556,7 +558,8 @@ type unitUse struct {
 	refunds  []int64       // of drawn units, for each charge of the stream
 }
 
-// watchDone logs if Done is never called although it has something to do.
+// watchDone logs a warning if the ticket is garbage-collected before Done was called, unless Done
+// would have nothing to do.
 func (t *ticket) watchDone() {
 	if !t.settles() && t.end == nil {
 		return

@@ -41,7 +41,7 @@ type TransportOptions struct {
 	RetryBudget float64
 }
 
-// complete validates options and replaces zeros by defaults.
+// complete validates the options and replaces zero values with defaults.
 func (o *TransportOptions) complete() error {
 	switch {
 	case o.MaxPause < 0:
@@ -173,8 +173,9 @@ func (t *transport) CloseIdleConnections() {
 	}
 }
 
-// retry returns a request that was answered with a 429 as it is to be sent again, and closes the
-// response. It returns nil if the request cannot be sent again.
+// retry closes the response to a request that was answered with a 429, and returns the request with
+// which to try again. It returns nil if the request cannot be sent again, or if RetryBudget is used
+// up.
 func (t *transport) retry(r *http.Request, res *http.Response, pause time.Duration) *http.Request {
 	next, ok := outbound.Rewound(r)
 	if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
@@ -186,7 +187,7 @@ func (t *transport) retry(r *http.Request, res *http.Response, pause time.Durati
 	return next
 }
 
-// send sends the request, which is over when the body of its response is closed.
+// send sends the request. The request is over when the body of its response is closed.
 func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Response, err error) {
 	if d.err == nil {
 		k.end = t.l.begin(d)
@@ -213,7 +214,7 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 	return res, err
 }
 
-// answered is called when a request that was sent is over. res is nil if no response came.
+// answered is called at the end of a request that was sent. res is nil if there was no response.
 func (t *ticket) answered(res *http.Response) {
 	if t.end != nil {
 		t.end()
@@ -229,7 +230,7 @@ func (t *ticket) answered(res *http.Response) {
 	t.settle(o)
 }
 
-// admit decides a request, and returns when its slot has come, or until giveUp.
+// admit decides a request and waits for its slot, but not after giveUp.
 func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) {
 	l := t.l
 	for failures := 0; ; {
@@ -269,7 +270,7 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 	}
 }
 
-// waitToRetry waits before the store is called again that has failed. It returns false if the store
+// waitToRetry waits before the next call to a store that has failed. It returns false if the store
 // cannot recover, or if the request must not wait.
 func (t *transport) waitToRetry(d *decision, wait time.Duration) bool {
 	if errors.Is(d.err, quota.ErrUnusable) || errors.Is(d.err, quota.ErrLimit) || !t.l.waitOut(d, wait) {
@@ -279,11 +280,11 @@ func (t *transport) waitToRetry(d *decision, wait time.Duration) bool {
 	return true
 }
 
-// fail has OnError say whether a request is sent that could not be decided.
+// fail calls OnError, which allows or refuses a request for which no decision was possible.
 func (t *transport) fail(d *decision) (*decision, error) {
 	err := d.Err()
 	if err == nil {
-		if err = t.o.OnError(d.request, d.err); err != nil { // http.Client adds the URL of the server, which is not to blame
+		if err = t.o.OnError(d.request, d.err); err != nil { // http.Client adds the URL of the server, which did not cause the error
 			err = fmt.Errorf("weir: request not sent, because rule %q could not decide: %w", d.why.Rule, err)
 		}
 	}
@@ -303,9 +304,9 @@ func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 	return true
 }
 
-// spend takes the cost of a request, whose slot has come, from what the server has left for its
-// keys. It returns false if another request has spent that meanwhile, or a response has come that
-// says so.
+// spend is called at a request's slot. It subtracts the request's cost from the units that the
+// server has left for its keys. It returns false if too few are left, because another request has
+// spent them in the meantime, or because a response has reported fewer.
 func (t *transport) spend(d *decision) bool {
 	return t.l.left.Spend(func(yield func(outbound.Key, int64) bool) {
 		for i := range d.claims {
@@ -316,8 +317,9 @@ func (t *transport) spend(d *decision) bool {
 	})
 }
 
-// pauseOf returns for how long the server says to pause, 0 if it does not. It remembers how many
-// units other than requests the server says are left for the keys of s, for at most MaxPause.
+// pauseOf returns the length of the pause for which the server asks, or 0. If the response says how
+// many units other than requests are left for the keys of s, pauseOf remembers these numbers, for
+// at most MaxPause.
 func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, time.Now())
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
@@ -338,8 +340,8 @@ func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duratio
 	return pause
 }
 
-// tightest returns the one of a server's limits that has the fewest units left of a kind; ok is
-// false if there is none.
+// tightest returns the limit that has the fewest units left, of a server's limits on the given
+// unit. ok is false if there is none.
 func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok bool) {
 	for _, a := range limits {
 		if a.Unit == unit && a.Remaining >= 0 && a.ResetAfter > 0 && (!ok || a.Remaining < tightest.Remaining) {
@@ -349,9 +351,9 @@ func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok b
 	return tightest, ok
 }
 
-// pause stops the use of the keys of s for as long as the server says, but at most for MaxPause. New
-// requests get slots after the end of the pause. Requests that already wait learn of the pause from
-// the method paused. If a longer pause is in force, nothing changes.
+// pause pauses the keys of s for as long as the server asks, but at most for MaxPause. New requests
+// get slots after the end of the pause. For requests that are already waiting, the method paused
+// checks for the pause. If a longer pause is in force, nothing changes.
 func (t *transport) pause(s *snapshot, requested time.Duration) {
 	d := t.bounded(s, &t.cut, "pause", s.claims[0].rule.Name, requested)
 	ctx := context.WithoutCancel(s.Context)
@@ -364,8 +366,8 @@ func (t *transport) pause(s *snapshot, requested time.Duration) {
 	}
 }
 
-// bounded returns how long lasts what the server has requested for d: at most MaxPause. The first cut
-// is logged.
+// bounded returns d, the duration for which the server asks, or MaxPause if that is shorter. It
+// logs the first duration that it shortens.
 func (t *transport) bounded(s *snapshot, logged *atomic.Bool, what, rule string, d time.Duration) time.Duration {
 	if d > t.o.MaxPause && logged.CompareAndSwap(false, true) {
 		loggerOr(t.l.o.Logger).WarnContext(s, "weir: answer of a server cut to MaxPause", "rule", rule, "part", what,
@@ -388,7 +390,7 @@ func (t *transport) paused(d *decision) bool {
 		t.l.log.warn(d, "pause not read", d.claims[0].rule.Name, err)
 	}
 	done = true
-	return err == nil && !lookup.Allowed() // after an error the request has its slot, so it exceeds no limit
+	return err == nil && !lookup.Allowed() // after an error the request is sent: it has its slot, so it exceeds no limit
 }
 
 // Unpause ends a pause that Transport imposed on a key under a rule, in all processes that share

@@ -20,7 +20,7 @@ import (
 
 const noKey = "\x00" // the key of requests without a key
 
-// The likely reasons of what the Logger is warned about.
+// The likely causes of the misconfigurations that are logged.
 const (
 	keylessLikely = "authentication runs after the limiter; the path value is read outside of the mux; " +
 		"clients never send the field; or the rule is for few requests"
@@ -65,9 +65,9 @@ func (l *Limiter) check(d *decision, end func()) {
 	done = true
 }
 
-// checkCosts warns of a rule each of whose first requests cost more than one of its limits can ever
-// admit. A concurrency limit that is full also says Never. A negative cost has a separate
-// warning.
+// checkCosts logs a warning if each of a rule's first requests costs more than one of the rule's
+// limits can ever admit. For a concurrency limit, it compares the cost with the Quota, because a
+// full one also returns quota.Never. A negative cost has a separate warning.
 func checkCosts(d *decision) {
 	for i := range min(len(d.claims), len(d.decisions)) {
 		c := &d.claims[i]
@@ -88,8 +88,8 @@ func checkCosts(d *decision) {
 	}
 }
 
-// checkClass warns of a rule if each of its first requests with a class had one that Headroom does not
-// list. New checks the classes of ByUrgency, which each request has.
+// checkClass logs a warning if Headroom lists none of the classes of a rule's first requests, apart
+// from requests without a class. For ByUrgency, New makes this check.
 func (rule *rule) checkClass(class string, listed bool) {
 	if listed {
 		rule.classless.end()
@@ -99,8 +99,8 @@ func (rule *rule) checkClass(class string, listed bool) {
 	}
 }
 
-// checkWriteTimeout warns once if a request may wait for so long that the server does not send the
-// response any more. The first request of a server decides.
+// checkWriteTimeout warns once if a request may wait for so long that the server's WriteTimeout
+// ends before the response. Only the first request of a server is checked.
 func (l *Limiter) checkWriteTimeout(d *decision) {
 	s, ok := d.Value(http.ServerContextKey).(*http.Server)
 	if !ok || l.timed.Swap(true) || s.WriteTimeout <= 0 || d.tx.Within < s.WriteTimeout {
@@ -112,10 +112,10 @@ func (l *Limiter) checkWriteTimeout(d *decision) {
 		"fix", "set MaxWait below WriteTimeout by as much as handlers take")
 }
 
-// checkNesting warns once if l is also around itself, and once if a request that l refuses has
-// spent units that all clients share, under a rule of a Limiter around l. Such a Limiter keeps what
-// it has charged, because it also bounds what runs between the two, such as the checks of
-// passwords.
+// checkNesting warns once if a request passes through l twice. It also warns once if l refuses a
+// request that an outer Limiter has already charged under a rule whose quota all clients share.
+// These units are not refunded, because the outer Limiter also bounds what runs between the two
+// Limiters, such as password checks.
 func (l *Limiter) checkNesting(d *decision) {
 	for o := d.outer; o != nil; o = o.outer {
 		for i := range o.claims {
@@ -134,11 +134,12 @@ func (l *Limiter) checkNesting(d *decision) {
 	}
 }
 
-// Two errors show only in the process as a whole, so these are globals.
+// Two misconfigurations concern several Limiters of the process, so they are detected with globals.
 var (
 	limitersMade sparse.Count // by the name of their first rule
 
-	// made has the Limiters that the process has made lately. It keeps none of them alive.
+	// made has the last Limiters that the process has made, by pointers that do not keep them
+	// alive.
 	made struct {
 		mu       sync.Mutex
 		limiters [256]weak.Pointer[Limiter]
@@ -151,9 +152,9 @@ var (
 // gets a warning.
 const mostMade = 10
 
-// checkWiring warns of a period that is probably a number without a unit, of a queue in which
-// nobody waits, if Limiters of one rule are made again and again, and if a rule of another Limiter
-// over the same store has the name of a rule of l and other limits.
+// checkWiring warns about a period that is probably a number without a unit, about a queue in which
+// nobody waits, if Limiters of the same rule are made again and again, and if another Limiter over
+// the same store has a rule with the same name as a rule of l, but with different limits.
 func (l *Limiter) checkWiring() {
 	log := loggerOr(l.o.Logger)
 	for _, r := range l.rules {
@@ -186,8 +187,8 @@ func (l *Limiter) checkWiring() {
 	made.n++
 }
 
-// compare warns, once for each name, of rules of l and other that share counts under different
-// numbers. The caller holds made.mu.
+// compare warns once for each name that rules of both Limiters have with different limits: see
+// conflict. The caller holds made.mu.
 func (l *Limiter) compare(other *Limiter) {
 	for _, a := range l.rules {
 		for _, b := range other.rules {
@@ -206,8 +207,9 @@ func (l *Limiter) compare(other *Limiter) {
 	}
 }
 
-// conflict returns a limit of each of two rules if these limits share their counts, although
-// their numbers differ, or do not, because only their algorithms differ.
+// conflict returns a limit of each of two rules with the same name if the two limits share their
+// counts although their Quota or Burst differ, or count separately only because their algorithms
+// differ. It also returns the effect.
 func (r *rule) conflict(other *rule) (x, y *Limit, effect string) {
 	if r.Name != other.Name {
 		return nil, nil, ""
@@ -228,7 +230,7 @@ func (r *rule) conflict(other *rule) (x, y *Limit, effect string) {
 }
 
 // An errorLog logs errors, at most one line a second, because every request has an error
-// while a store is down. A line says what failed and has the name of the rule, and no key.
+// while a store is down. A line contains what failed and the name of the rule, but no key.
 type errorLog struct {
 	logger *slog.Logger // nil means slog.Default()
 	gate   sparse.Gate
@@ -264,15 +266,16 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 	return l
 }
 
-// A streak counts the first requests of a rule that have the same fault, until a request has not.
-// From then on n is the length of a whole streak, and is only read.
+// A streak counts the first requests of a rule while all of them have the same fault. After the
+// first request without the fault, n is streakLength and is only read.
 type streak struct{ n atomic.Int32 }
 
-// triedLength is how many requests of a developer are enough, because they have seen none refused.
+// triedLength is the number of requests that are enough for a warning if they seem to come from a
+// developer, who does not send 200 requests to try a limit.
 const triedLength = 5
 
-// streakLength is how many requests of a rule must have a fault from its beginning before the
-// Logger gets a warning. A rule that has limited one request works.
+// streakLength is the number of first requests of a rule that must all have a fault before a
+// warning is logged. After a single request without the fault, the rule is taken to be correct.
 const streakLength = 200
 
 // open reports whether all requests so far had the fault, and were fewer than streakLength.
@@ -285,8 +288,7 @@ func (s *streak) end() {
 	}
 }
 
-// next is called for a request with the fault. It returns the length of the streak, or 0 if it has
-// ended.
+// next counts a request with the fault. It returns the length of the streak, or 0 if it has ended.
 func (s *streak) next() int32 {
 	if !s.open() {
 		return 0
@@ -294,11 +296,11 @@ func (s *streak) next() int32 {
 	return s.n.Add(1)
 }
 
-// add is next for who wants to know only once: if that was the last of streakLength.
+// add is like next, but only reports whether the streak has just reached streakLength.
 func (s *streak) add() bool { return s.next() == streakLength }
 
-// warnOnce logs that a rule is probably wired wrong. Each such line comes once for a rule of a
-// Limiter.
+// warnOnce logs that a rule is probably misconfigured. Callers log each such line once for each
+// rule of a Limiter.
 func (rule *rule) warnOnce(what, effect, likely string) {
 	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
 }
