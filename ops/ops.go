@@ -1,10 +1,10 @@
-// Package ops runs a file of rules as a program needs it: reloaded when it changes, observed, with
-// overrides that operators can set, and with the operators' page behind a token.
+// Package ops runs a rules file with everything that a program in production needs: it reloads the
+// file when it changes, observes its decisions, lets operators set overrides, and serves the
+// operators' page, protected by a token.
 //
 //	rules, operators, err := ops.Open(ctx, "rules.yaml", store, ops.Options{Token: os.Getenv("OPERATORS_TOKEN")})
 //
-// For another wiring, use packages config, admin, overrides and watch, which this package puts
-// together.
+// To combine these parts differently, use packages config, admin, overrides and watch.
 package ops
 
 import (
@@ -24,9 +24,9 @@ import (
 
 // Options are options for Open. Token is required.
 type Options struct {
-	// Token is what operators send as the password of HTTP Basic authentication or as a bearer token,
-	// at least 16 random bytes as text. The user name of Basic authentication is logged with each
-	// change.
+	// Token is what operators send as the password of HTTP Basic authentication or as a bearer
+	// token, at least 16 random bytes, encoded as text. The user name of Basic authentication is
+	// logged with each change.
 	Token string
 
 	// Keeper keeps the overrides for all processes, such as a redisstore.Store; nil means that an
@@ -34,21 +34,23 @@ type Options struct {
 	Keeper overrides.Keeper
 
 	// Observe is called with every Event, for example by the Observe method of weirprom.Collector;
-	// nil observes nothing more.
+	// nil adds no observer.
 	Observe func(weir.Event)
 
-	// Metrics is served at /metrics, behind the token like all else: Prometheus sends it with
-	// authorization: {credentials_file: …}. nil serves none. weirprom.Open sets Metrics, and adds to Observe.
+	// Metrics is served at /metrics, and requires the token, like everything else: Prometheus sends
+	// it with authorization: {credentials_file: …}. If Metrics is nil, /metrics is not served.
+	// weirprom.Open sets Metrics, and adds to Observe.
 	Metrics http.Handler
 
 	// Config holds the options of the rules. Its Overrides and its Limiter.Observe must be nil,
-	// because Open sets them. Everything logs to its Limiter.Logger.
+	// because Open sets them. All log lines go to its Limiter.Logger.
 	Config config.Options
 }
 
-// Open loads a rules file, and watches it and the overrides until ctx is done. The handler operators
-// is that of package admin. Without the token it answers 401, to every request. Serve it on an address
-// that only operators can reach, or under a path of a server with TLS, with http.StripPrefix.
+// Open loads a rules file, and watches it and the overrides until ctx is done. The handler
+// operators is the one from package admin. It answers every request without the token with 401.
+// Serve it on an address that only operators can reach, or, with http.StripPrefix, under a path of
+// a server with TLS.
 func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	rules *config.File, operators http.Handler, err error) {
 	switch {

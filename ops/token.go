@@ -36,19 +36,22 @@ func Operator(ctx context.Context) string {
 // wrongTokens is how many wrong tokens an address may send: 10 at once, and one more every 6 s.
 var wrongTokens = algorithms.GCRA(10, time.Minute)
 
-// peer returns the address of a peer, or its /64 network. It gets no header field: who sends a token
-// through a proxy is no reason for a warning about the trusted-proxies of the limits.
+// peer returns the address of a peer, or its /64 network. It is called with a request that has no
+// header fields, because a token that was sent through a proxy is no reason to warn about
+// trusted-proxies.
 var peer = weir.ByIP()
 
 // Authenticate forwards requests that have the token, as a bearer token or as the password of any user,
-// and answers all other requests with 401. Use at least MinToken random bytes as text.
+// and answers all other requests with 401. Use at least MinToken random bytes, encoded as text.
 //
-// Wrong tokens are logged, at most one a second. An address (of IPv6, a /64 network) that sends more
-// than 10 a minute gets a 429 for each further wrong one. The right token always works: otherwise a
-// script with an old token would lock out the operators behind the same address. So guessing is not
-// slowed down, and only the length of the token protects it.
+// Wrong tokens are logged, at most one a second. An address (or, for IPv6, a /64 network) that
+// sends more than 10 wrong tokens a minute gets a 429 for each further one. The right token always
+// works; otherwise, a script with an old token would lock out the operators behind the same
+// address. Guessing is therefore not slowed down, so only the length of a random token protects
+// against it.
 //
-// Authenticate panics if the token is shorter than MinToken, such as that of a variable that is not set.
+// Authenticate panics if the token is shorter than MinToken bytes, for example because an
+// environment variable is not set.
 func Authenticate(token string, logger *slog.Logger, next http.Handler) http.Handler {
 	if len(token) < MinToken {
 		panic(fmt.Sprintf("ops: the token of the operators has %d bytes; want at least %d", len(token), MinToken))

@@ -12,12 +12,13 @@ import (
 // is.
 type credit struct{}
 
-// retry is the RetryAfter if too few units are left, because nobody knows when more will
-// be granted. During that time, quota.Hybrid refuses the key without a call to its store.
+// retry is the RetryAfter if too few units are left. It is a constant, because nobody knows when
+// more units will be granted. During that time, quota.Hybrid refuses the key without a call to its
+// store.
 const retry = time.Second
 
-// kept is how long, in µs, a state is kept after its last unit was spent. Until then Cancel
-// can refund units, because it knows when they expire. If all such states were kept until
+// kept is how long, in µs, a state is kept after its last unit was spent. Until then Cancel can
+// refund units, because the state still says when they expire. If all such states were kept until
 // their units expire, a store would keep keys without units for up to 35 years.
 const kept = int64(time.Hour / time.Microsecond)
 

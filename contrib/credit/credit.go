@@ -129,7 +129,8 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// pay pays for t, which limits have refused, if granted units can.
+// pay pays with granted units for t, which limits have refused. If the granted units are not
+// enough, t stays refused.
 func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	for i := range t.Decisions {
@@ -156,10 +157,10 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payMore pays for what t.Most asks for beyond what the limits have granted.
+// payMore pays for units up to t.Most that the limits have not admitted.
 func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
-	for range t.Charges { // each time, one limit more has no units left
+	for range t.Charges { // each time, one more limit has no units left
 		for i, d := range t.Decisions {
 			refused[i] = refused[i] || !d.Allowed || d.Remaining >= 0 && d.Remaining < t.Charges[i].Cost
 		}
@@ -184,7 +185,7 @@ func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// count adds granted units to what Peek finds.
+// count adds granted units to the decisions of a Peek.
 func (s *Store) count(ctx context.Context, t *quota.Transaction) {
 	look, where := quota.Transaction{}, make([]int, len(t.Charges))
 	for i := range t.Charges {
@@ -210,9 +211,9 @@ func (s *Store) count(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payment returns a transaction in which granted units pay for the refused charges of t.
-// The slice where has the index in p of each charge of t. If a refused charge cannot be
-// paid, p is nil.
+// payment returns a transaction in which granted units pay for the refused charges of t. The
+// element where[i] is the index in p of the charge that replaces t.Charges[i]. If a refused charge
+// cannot be paid, p is nil.
 func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transaction, where []int) {
 	p = new(quota.Transaction)
 	for i, c := range t.Charges {
@@ -242,9 +243,9 @@ func fill(t, p *quota.Transaction, where []int, refused []bool) {
 	}
 }
 
-// add adds a charge to t and returns its index. If t charges the granted units of the same
-// rule and key already, add merges the two charges: a request pays its cost once, however
-// many limits of the rule refuse it.
+// add adds a charge to t and returns its index. If t already charges the granted units of the same
+// rule and key, add merges the two charges, because a request pays its cost only once, however many
+// limits of the rule refuse it.
 func add(t *quota.Transaction, c quota.Charge) int {
 	pays := func(c *quota.Charge) bool { return c.Limit.Algorithm == quota.Algorithm(credit{}) }
 	same := func(o quota.Charge) bool { return o.Rule == c.Rule && o.Key == c.Key && pays(&o) && pays(&c) }

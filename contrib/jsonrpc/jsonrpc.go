@@ -130,8 +130,8 @@ func mustBePositive(name string, max int64) {
 	}
 }
 
-// appendID appends the id of a request, if it has one that is a string, a number or null. The
-// responses of a client have no method, and the ids of other requests.
+// appendID appends the id of a request, if it has one that is a string, a number or null. A
+// client's responses to a server's requests also have ids, but no method, and are skipped.
 func appendID(ids [][]byte, call []byte) [][]byte {
 	if call[0] != '{' {
 		return ids

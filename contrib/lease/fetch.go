@@ -36,8 +36,8 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	return f
 }
 
-// await waits for a fetch, and reports whether the fetch or its lease has decided t. own
-// says that the fetch was begun for t.
+// await waits for a fetch, and reports whether the fetch or its lease has decided t. own is true if
+// the fetch was begun for t.
 func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool,
 	t *quota.Transaction) (decided bool, err error) {
 	select {

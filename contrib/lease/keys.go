@@ -10,7 +10,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A lease counts the calls with one list of charges, and holds units for later calls.
+// A lease counts the calls that have the same list of charges, and holds units for later calls.
 type lease struct {
 	charges []quota.Charge // of one call
 
@@ -37,13 +37,13 @@ type shard struct {
 	closed bool
 	most   int               // the most leases in the map known
 	known  map[uint64]*lease // leases by the fingerprint of their charges
-	once   [64]uint64        // recent fingerprints that have come once
+	once   [64]uint64        // recent fingerprints that were seen once
 	hits   int64
 	_      [64]byte // keeps the next shard off the cache line
 }
 
-// find returns the lease of t. If there is none, find makes one, provided that t may have
-// a lease and has come before, and that there is room. Otherwise find returns nil.
+// find returns the lease of t. If there is none, find makes one, provided that t may have a lease,
+// that t was seen before, and that there is room. Otherwise find returns nil.
 func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *lease {
 	old := s.known[id]
 	switch {
@@ -120,15 +120,14 @@ func (e *lease) note(t *quota.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
-// want returns how many calls a lease should cover: as many as came in the last TTL, but
-// at most Fraction of Remaining in the newest answer of next. 0 means no lease.
+// want returns the number of calls that a lease should cover: the number of calls in the last TTL,
+// but at most Fraction of the Remaining in the newest answer of next. 0 means no lease.
 //
 // Under a meter (GCRA and the buckets), spent units are a debt that drains. These units
-// are never refunded, so a lease takes no more of them than drain in a TTL. When a unit
-// has drained, its room in the meter is free for others, so the lease must not use it any
-// more. If the debt is so small that it drains within the TTL, the units of the lease
-// drain in the rest of the TTL. want therefore adds the calls whose units drain in that
-// rest.
+// are never refunded, so a lease takes no more of them than drain in a TTL. When a unit has
+// drained, others can use its room in the meter, so the lease must no longer use it. If the debt is
+// so small that it drains within the TTL, units of the lease itself drain in the remaining time of
+// the TTL. want therefore adds as many calls as these units would serve.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -158,7 +157,7 @@ func (e *lease) serve(t *quota.Transaction, now int64) bool {
 	if e.held == 0 || now >= e.until {
 		return false
 	}
-	since := (now - e.sent + 999) / 1000 // at most so many µs have passed since the units were spent
+	since := (now - e.sent + 999) / 1000 // the longest time, in µs, that can have passed since the units were spent
 	n := e.held
 	for i := range e.charges {
 		c := &e.charges[i]

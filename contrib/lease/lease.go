@@ -217,13 +217,14 @@ func (l *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return l.passThrough(ctx, s, e, t)
 }
 
-// call has next decide t.
+// call passes t to next.
 func (l *Store) call(ctx context.Context, t *quota.Transaction) error {
 	l.misses.Add(1)
 	return l.next.Take(ctx, t)
 }
 
-// passThrough has next decide t, and remembers the decisions for the next lease.
+// passThrough passes t to next, and records the decisions, from which want computes the size of the
+// next lease.
 func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Transaction) error {
 	err := l.call(ctx, t)
 	if err == nil {
@@ -276,7 +277,7 @@ func (l *Store) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// id returns the fingerprint of the charges of t. ok is false if only next may decide t.
+// id returns the fingerprint of the charges of t. ok is false if t must be passed to next.
 func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 	if t.Mode != quota.ModeSpend || t.Within > 0 || len(t.Charges) == 0 {
 		return 0, false

@@ -23,13 +23,13 @@ func (o *object) write(p []byte) bool {
 
 func (o *object) usage() (Usage, bool) { return o.found.usage() }
 
-// An events reads a response of server-sent events, whose data are JSON. Its last event marks the
-// response as complete.
+// events reads a response of server-sent events, whose data fields contain JSON. The last event
+// marks the response as complete.
 type events struct {
 	scanner
-	column int    // how many bytes of the line have come
-	data   bool   // the line is one of data
-	begin  []byte // of the data of the event
+	column int    // how many bytes of the line were read
+	data   bool   // the line is a data field
+	begin  []byte // the first bytes of the event's data
 	after  byte   // the last byte
 	n      int64  // how many events have ended
 }
@@ -102,7 +102,7 @@ func (e *events) usage() (Usage, bool) { return e.found.usage() }
 type body struct {
 	io.ReadCloser
 	report  func(u Usage, whole bool)
-	missing func() // the response is complete, and states no usage
+	missing func() // called if the response is complete and states no usage
 
 	mu       sync.Mutex
 	reader   reader

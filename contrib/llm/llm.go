@@ -33,7 +33,8 @@
 //
 // Each request first reserves the tokens of its input and the most that its response may use. When
 // the response is complete, the unused tokens are refunded. If the response ends early, the request
-// is charged the larger of what was reserved and what the response has stated until then.
+// is charged the reserved tokens or the usage that the response has stated so far, whichever is
+// more.
 //
 // # APIs
 //
@@ -89,16 +90,16 @@ func (u Usage) Total() (sum int64) {
 // byte of a JSON response or the last event of a stream. For a response with status 400 or above, a
 // zero Usage is reported. Fractional counts are rounded up.
 //
-// What is known of the usage is reported with weir.ReportAtLeast, so that nothing of the reservation
-// is refunded, if the response ends prematurely, if its body is closed early, if it contains no
-// usage, or if it contains a count that is negative or above math.MaxInt64. Of a stream each event
-// then counts as at least one output token. If a complete response contains no valid usage, the
-// Transport also logs a warning, but only once.
+// The usage may be incomplete: if the response ends prematurely, if its body is closed early, if it
+// contains no usage, or if it contains a count that is negative or above math.MaxInt64. The
+// Transport then reports what it knows with weir.ReportAtLeast, so that no reserved units are
+// refunded, and counts each event of a stream as at least one output token. If a complete response
+// contains no valid usage, the Transport also logs a warning, but only once.
 //
 // A stream of Chat Completions or Completions contains its usage only if the client sets
 // "stream_options": {"include_usage": true}, so the Transport sets it in requests whose path ends
-// with /completions and whose body is at most 1 MiB. The client then gets one event more, which has
-// the usage and no choices.
+// with /completions and whose body is at most 1 MiB. The client then gets an additional event,
+// which contains the usage and no choices.
 //
 // A Transport buffers at most 1 MiB of such a request, and less than a kilobyte of each response. It
 // removes Accept-Encoding from requests, because it cannot read compressed responses. An
@@ -231,7 +232,7 @@ func readerOf(h http.Header) reader {
 	return nil
 }
 
-// maxBody is how many bytes of a request are read at most.
+// maxBody is the maximum number of bytes of a request that are read.
 const maxBody = 1 << 20
 
 // MaxTokens returns a function for Rule.Cost that returns the most tokens that a request may use: one
@@ -242,11 +243,12 @@ const maxBody = 1 << 20
 //
 // The result is never above most. The argument most should not exceed the Capacity of any limit of the
 // rule, because a limit never allows a cost above its capacity. The function returns most if the body is
-// longer than 1 MiB or is not a JSON object, if servers may read one of these fields in several ways
-// (it is there twice, or its name has other letter case), or if the request continues a response, a
-// conversation or a prompt that the server has stored. It refuses a request with a Content-Encoding,
-// and one whose field background is true, because its response does not state its usage. If a
-// request has no body, the function returns 1. MaxTokens panics if an argument is below 1.
+// longer than 1 MiB or is not a JSON object, if servers may read one of these fields in several
+// ways (it appears twice, or its name is spelled with other letter case), or if the request
+// continues a response, a conversation or a prompt that the server has stored. It refuses a request
+// with a Content-Encoding, and one whose field background is true, because its response does not
+// state its usage. If a request has no body, the function returns 1. MaxTokens panics if an
+// argument is below 1.
 //
 // Images, files and web pages that a body only refers to, and the results of a server's own tools,
 // are not counted. They are charged when the response states its usage.
@@ -278,8 +280,8 @@ func MaxTokens(most, output int64) func(r *http.Request) int64 {
 	}
 }
 
-// largest returns the largest of these fields, or n if none is larger. ok is false if one is not an
-// integer of at least 0.
+// largest returns the largest value of these fields, or n if none is larger. ok is false if one of
+// them is not an integer or is negative.
 func largest(found map[string][]byte, n int64, fields ...string) (_ int64, ok bool) {
 	ok = true
 	for _, field := range fields {
@@ -293,8 +295,8 @@ func largest(found map[string][]byte, n int64, fields ...string) (_ int64, ok bo
 
 var fields = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "prompt", "background", "previous_response_id", "conversation"}
 
-// fieldsOf returns the values of the fields in a body, except for null. ok is false if servers may
-// find other values.
+// fieldsOf returns the values of the fields in a body, except for null. ok is false if a server may
+// read other values from this body.
 func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	object, ok := text.Value()
 	if !ok || len(object) == 0 || object[0] != '{' {
@@ -320,8 +322,8 @@ func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	return found, true
 }
 
-// promptsOf returns how many prompts the field prompt has, at least 1: a text and a list of tokens
-// are one. known is false if the server has stored the prompt.
+// promptsOf returns the number of prompts in the field prompt, at least 1. A text is one prompt,
+// and so is a list of tokens. known is false if the server has stored the prompt.
 func promptsOf(value []byte) (n int64, known bool) {
 	if len(value) == 0 || value[0] != '[' {
 		return 1, len(value) == 0 || value[0] != '{'

@@ -98,8 +98,9 @@ func (s *scanner) keep(c byte) {
 	}
 }
 
-// place returns the fields around the value, without the field of an event that contains a whole
-// response. ok is false if no value at this place matters.
+// place returns the names of the fields that enclose the value, without the field message or
+// response in which an event contains a whole response. ok is false if values at this place are
+// ignored.
 func (s *scanner) place() (fields []string, ok bool) {
 	if s.name == "" || s.depth < 1 || s.depth > len(s.names) || s.long {
 		return nil, false
@@ -140,7 +141,7 @@ func (s *scanner) number() {
 	}
 }
 
-// count returns the count that a field of the usage sets, or nil.
+// count returns the count that a field of the usage contains, or nil.
 func (f *found) count(field string) *int64 {
 	switch field {
 	case "prompt_tokens":
@@ -159,7 +160,7 @@ func (f *found) count(field string) *int64 {
 	return nil
 }
 
-// count reads a number of JSON, such as 1e3, and rounds it up.
+// count reads a JSON number, such as 1e3, and rounds it up.
 func count(text string) (n int64, ok bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err == nil {

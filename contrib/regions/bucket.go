@@ -9,12 +9,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A past says how much of the rate a region has had until now. Its steps go back in time from
-// now, and their parts only fall: step i has the smallest part that the region has had since
-// that step began. The last step has no beginning. It has the part that a region always has.
+// A past records which part of the rate a region has had until now. Its steps go back in time from
+// now, and their parts decrease: the part of step i is the smallest part that the region has had
+// since that step began. The last step has no beginning. Its part is the one that a region always
+// has.
 //
-// The time of a step counts back from when the past was made. A past that is used later
-// therefore counts the larger parts for a shorter time than the region had them.
+// The times of the steps are those at which the past was made. If the past is used later, the
+// region has by then had its larger parts for longer than the steps say, so that fewer units are
+// admitted, never more.
 type past []step
 
 type step struct {
@@ -22,16 +24,16 @@ type step struct {
 	time int64 // µs
 }
 
-// A bucket is the algorithm by which a region counts the units of a limit whose rate moves. It
-// admits what GCRA and TokenBucket admit, but the debt of a key drains at the rate that the
-// region had at the time. A key that was idle while other regions had the rate gains nothing
-// by the rate that the region has now. The rate is not that of the limit: see rate.
+// A bucket is the algorithm by which a region counts the units of a limit whose rate changes with
+// the region's part. It admits what GCRA and TokenBucket admit, but the debt of a key drains at the
+// rate that the region had at the time. A key that was idle while other regions had the rate is not
+// refilled at the rate that the region has now. The rate is not that of the limit: see rate.
 //
-// A state holds the debt at the instant At (A) in ticks: a unit is worth as many ticks as the
-// Period of the limit has µs. A debt may exceed the burst after
-// quota.ModeForce, or if another limit of the same name had a larger burst. Nothing fits
-// then until enough of the debt has drained. A state is kept for as long as its debt takes to
-// drain at the smallest part, because the region may lose the rest.
+// In a state, A is the debt at the instant At, in ticks. A unit is worth as many ticks as the
+// limit's Period has microseconds. A debt may exceed the burst after quota.ModeForce, or if another
+// limit of the same name had a larger burst. Nothing fits then until enough of the debt has
+// drained. A state is kept until its debt would have drained at the rate that a region always has,
+// because the region may lose the rest of its rate.
 type bucket struct {
 	past  *past
 	quota int64  // of all regions
@@ -39,7 +41,7 @@ type bucket struct {
 }
 
 const (
-	// mostDebt is the most ticks that a debt may have. bucket.lua has the same number.
+	// mostDebt is the largest debt, in ticks. bucket.lua has the same number.
 	mostDebt = 2 * quota.MaxTicks
 
 	// forced is the quota of a charge that is spent even if it does not fit: see optional.Forcer.
@@ -49,7 +51,7 @@ const (
 func (b bucket) Name() string   { return b.of + "-part" }
 func (b bucket) String() string { return b.Name() }
 
-// rate returns how many ticks drain in a µs in the i-th step of the past.
+// rate returns how many ticks drain per microsecond in step i of the past.
 func (b bucket) rate(i int) int64 { return partOf(b.quota, (*b.past)[i].part) }
 
 // partOf returns a part of a quota, rounded down, but at least 1.
@@ -57,8 +59,8 @@ func partOf(units, part int64) int64 {
 	return max(1, units/whole*part+units%whole*part/whole)
 }
 
-// drained returns how many ticks of a debt drain between two instants. After now, which is the
-// time of the clock, it takes the rate of now.
+// drained returns how many ticks of a debt drain between two instants. After now, the current time,
+// it assumes the current rate.
 func (b bucket) drained(from, now, to int64) (ticks int64) {
 	drain := func(rate, time int64) {
 		if hi, lo := bits.Mul64(uint64(rate), uint64(time)); hi > 0 || lo > mostDebt {
@@ -93,8 +95,8 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 	return b.Reserve(s, l, now, now, cost)
 }
 
-// Reserve decides a charge that was asked for at the instant now, and is spent at the instant
-// at, which may be later.
+// Reserve decides a charge that is requested at the instant now and spent at the instant at, which
+// may be later.
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
@@ -167,8 +169,8 @@ var bucketLua string
 // Lua returns the same arithmetic as a script, for redisstore.Scripted.
 func (bucket) Lua() string { return bucketLua }
 
-// shorten changes the ResetAfter of a decision, which says how long the state is kept, to the time
-// until the key is full again at the rate of now.
+// shorten changes the ResetAfter of a decision from the time for which the state is kept to the
+// time after which the key is full again at the current rate.
 func (b bucket) shorten(d *quota.Decision) {
 	reset := float64(d.ResetAfter.Microseconds()) * float64(b.rate(len(*b.past)-1)) / float64(b.rate(0))
 	d.ResetAfter = max(d.NextAfter, micros(int64(math.Ceil(reset))))

@@ -5,14 +5,16 @@ import (
 	"time"
 )
 
-// known is what a region knows of the clock of central and of its claims. It is immutable.
+// known is what a region knows about the clock of the central store and about its own claims. It is
+// immutable.
 type known struct {
 	at     bool          // the clock of central is known
 	lo, hi time.Duration // bounds of the clock of central minus the time since start
 	spans  [4]span
 }
 
-// A span says how many parts the region has claimed for span number n.
+// A span records how many parts the region has claimed for the interval (of length Options.Every)
+// with the number n.
 type span struct{ n, claimed int64 }
 
 func (k *known) claimed(n int64) int64 {
@@ -31,24 +33,24 @@ func (k *known) least(first, last int64) int64 {
 	return claimed
 }
 
-// A present is the past of a region, and what it was made of. It is immutable.
+// A present is the past of a region, with the data from which it was made. It is immutable.
 type present struct {
 	known       *known
-	first, last int64 // the spans in which the clock of central may be
+	first, last int64 // the spans that may be current on the clock of central: see between
 	past        past
 }
 
 // mostSteps bounds the steps of a past. Parts that change at random make fewer.
 const mostSteps = 16
 
-// A since says that the region has had at least a part since an instant.
+// A since records that the region has had at least this part since an instant.
 type since struct {
 	at   time.Duration // since start
 	part int64
 }
 
-// between returns the spans in which the clock of central may be now, or will be within a
-// sixteenth of a span: until then, a call of local may be under way.
+// between returns the first and the last span that may be current on the clock of the central store,
+// from now until a sixteenth of a span later. A call to local that begins now has ended by then.
 func (s *Store) between(k *known, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
@@ -84,7 +86,7 @@ func (s *Store) past() *past {
 	return &next.past
 }
 
-// note notes that the region has a part now. It removes all larger parts from s.held.
+// note records that the region has a part from now on. It removes all larger parts from s.held.
 func (s *Store) note(now time.Duration, part int64) {
 	n := len(s.held)
 	for n > 0 && s.held[n-1].part >= part {
@@ -93,6 +95,6 @@ func (s *Store) note(now time.Duration, part int64) {
 	}
 	s.held = append(s.held[:n], since{now, part})
 	if len(s.held) > mostSteps {
-		s.held = slices.Delete(s.held, 1, 2) // in its time, the smaller part counts
+		s.held = slices.Delete(s.held, 1, 2) // the smaller part before it then counts for its time, too
 	}
 }

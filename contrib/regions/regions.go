@@ -157,7 +157,8 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return err
 }
 
-// share changes the limits of charges to those of this region, and counts what they need.
+// share replaces the limits of charges with those of this region, and adds up how much of the rate
+// the charges need.
 func (s *Store) share(charges []quota.Charge) {
 	past, need := s.past(), 0.0
 	for i := range charges {
@@ -171,9 +172,10 @@ func (s *Store) share(charges []quota.Charge) {
 	s.wanted.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
 }
 
-// divide changes l to the limit of this region, and reports whether its rate moves. GCRA and
-// TokenBucket get an even share of the burst, and a bucket that knows the part of the rate.
-// Other limits get an even share of the quota and of the burst.
+// divide changes l to the limit of this region, and reports whether its rate follows the region's
+// part. A limit with GCRA or TokenBucket gets an even share of the burst, and a bucket as its
+// algorithm, which knows the region's part of the rate. Other limits get an even share of the quota
+// and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := s.o.Regions
 	_, moves = l.Algorithm.(optional.Metered)
@@ -187,7 +189,7 @@ func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	}
 	b := bucket{past, l.Quota, l.Algorithm.Name()}
 	l.Burst = max(1, cmp.Or(l.Burst, l.Quota)/int64(n))
-	if !countable(max(b.quota, l.Burst), l.Period) { // then a part of the quota in that part of the period can be counted
+	if !countable(max(b.quota, l.Burst), l.Period) { // then half of the quota in half of the period may be countable, and so on
 		l.Name = l.Label()
 		for ; !countable(max(b.quota, l.Burst), l.Period); b.quota /= 2 {
 			l.Period = (l.Period/2 + time.Microsecond).Truncate(time.Microsecond)
@@ -197,7 +199,7 @@ func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	return true
 }
 
-// countable reports whether so many units in a period are below quota.MaxTicks.
+// countable reports whether n units in a period are below quota.MaxTicks.
 func countable(n int64, period time.Duration) bool {
 	return float64(n)*float64(period.Microseconds()) < quota.MaxTicks
 }
@@ -225,15 +227,14 @@ func (s *Store) Run(ctx context.Context) error {
 
 const regionPrefix = "region "
 
-// parts returns the limit under which central counts the claims of all regions, or of one.
+// parts returns the limit under which central counts the claims of all regions, or of a single one.
 func (s *Store) parts(name string, most int64) quota.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }
 
 // claim claims the parts of the rate that the region needs in the next span, or as many of
-// them as are free. In the first half of the current span it claims an even share at most,
-// so that each region gets its share. The first claim of a process is an even share of the
-// current span.
+// them as are free. In the first half of the current span it claims at most an even share, so that
+// each region gets its share. The first claim of a process is an even share of the current span.
 func (s *Store) claim(ctx context.Context) error {
 	s.measure()
 	k, even := s.known.Load(), s.free/int64(s.o.Regions)
@@ -264,8 +265,8 @@ func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	return err
 }
 
-// measure updates the demand, once per Every. The demand is 1.2 times what was asked for,
-// because requests are not steady. It falls by at most half each time.
+// measure updates the demand, once per Every. The demand is 1.2 times the rate that requests
+// needed, because their number varies. It falls by at most half each time.
 func (s *Store) measure() {
 	now := time.Since(s.start)
 	if took := now - s.since; took >= s.o.Every {
@@ -274,9 +275,9 @@ func (s *Store) measure() {
 	}
 }
 
-// take claims a number of parts of span n. most is how many parts of that span the region may
-// have. take records in s.known how many parts the region then has. If fewer parts are
-// free than it should claim, take claims none and returns how many are free.
+// take claims a number of parts of span n. most is the maximum number of parts of that span that
+// the region may have. take records in s.known how many parts the region then has. If fewer parts
+// are free than it should claim, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := quota.Transaction{Charges: []quota.Charge{

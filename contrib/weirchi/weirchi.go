@@ -85,9 +85,9 @@ func FindRoute(next http.Handler) http.Handler {
 	})
 }
 
-// find asks the outermost chi router for the route of the whole path. Middlewares may have set
-// RoutePath and RouteMethod, which chi prefers. Below a mount, RoutePath is only the rest of the
-// path and is not used.
+// find looks up the route of the whole path in the outermost chi router. Like chi, it prefers
+// RoutePath and RouteMethod if middleware has set them. Below a mount, RoutePath is only the rest
+// of the path and is not used.
 func find(rctx *chi.Context, r *http.Request, first bool) string {
 	path := cmp.Or(r.URL.RawPath, r.URL.Path, "/")
 	if first {

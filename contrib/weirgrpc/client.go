@@ -85,8 +85,8 @@ func (send) RoundTrip(r *http.Request) (*http.Response, error) {
 	return r.Context().Value(sendKey{}).(send)(r.Context()), nil
 }
 
-// transport returns a function that calls f to send a call once it is admitted, or returns why it
-// was not sent.
+// transport returns a function that calls f to send a call once it is admitted. The function
+// returns an error if the call was not sent.
 func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Context, method string, cc *grpc.ClientConn, message any, f send) (*http.Response, error), error) {
 	o.Base = send(nil)
 	t, err := l.Transport(o)
@@ -110,7 +110,7 @@ func transport(l *weir.Limiter, o weir.TransportOptions) (func(ctx context.Conte
 	}, err
 }
 
-// response returns a response with the status and the fields of what the server has answered.
+// response returns an HTTP response with the status and the metadata of the server's answer.
 func response(err error, md metadata.MD) *http.Response {
 	s := statusOf(err)
 	res := &http.Response{StatusCode: httpStatus(err), Header: http.Header{}, Body: http.NoBody}

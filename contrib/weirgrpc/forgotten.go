@@ -9,9 +9,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A grpc.Server does not report which interceptors it has, so an interceptor cannot find out whether
-// the other kind is installed. It can find out that the program has never created one, although a
-// service that is called has methods of that kind.
+// A grpc.Server does not report which interceptors it has, so an interceptor cannot find out
+// whether one for the other kind of methods, unary or streaming, is installed. It can only find out
+// that the program has not created such an interceptor, although a service has methods of that
+// kind.
 var madeUnary, madeStream, warnedForgotten atomic.Bool
 
 var (
@@ -20,8 +21,9 @@ var (
 	anError      = reflect.TypeFor[error]()
 )
 
-// forgotten warns, once in a process, of a service with methods that no interceptor limits, because
-// the program has created none of their kind. service is the implementation, which may be nil.
+// forgotten warns, once in a process, if a service has methods of a kind (unary or streaming, see
+// is) for which the program has not created an interceptor. service is the implementation, which
+// may be nil.
 func forgotten(made *atomic.Bool, interceptor string, service any, is func(reflect.Type) bool) {
 	if made.Load() || service == nil || warnedForgotten.Load() {
 		return

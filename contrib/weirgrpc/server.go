@@ -141,7 +141,7 @@ func (s *stream) done(o weir.Outcome) {
 	}
 }
 
-// serve calls a handler, and done with its outcome, even if the handler panics.
+// serve calls a handler, and then calls done with the outcome, even if the handler panics.
 func serve(done func(weir.Outcome), handler func() error) error {
 	o := weir.Outcome{Panicked: true}
 	defer func() { done(o) }()
@@ -153,7 +153,7 @@ func serve(done func(weir.Outcome), handler func() error) error {
 func serverRequest(ctx context.Context, method string, server, message any) *http.Request {
 	md, _ := metadata.FromIncomingContext(ctx)
 	r := request(ctx, method, md, message)
-	if server != nil { // without a server, the client has made up the method
+	if server != nil { // without a server, the method is one that the client made up
 		r.Pattern = method
 	}
 	if p, ok := peer.FromContext(ctx); ok {
@@ -167,7 +167,7 @@ func serverRequest(ctx context.Context, method string, server, message any) *htt
 	return r
 }
 
-// address returns a.String(), of an address of TCP with fewer allocations.
+// address returns a.String(). For a TCP address, it needs fewer allocations.
 func address(a net.Addr) string {
 	if t, ok := a.(*net.TCPAddr); ok && t != nil && t.Zone == "" {
 		if of := t.AddrPort(); of.IsValid() {
@@ -177,12 +177,14 @@ func address(a net.Addr) string {
 	return a.String()
 }
 
-// maxPushback is the longest wait after which clients should retry by themselves: a retry policy
-// would hold a call without a deadline for a day. A longer wait is only in RetryInfo.
+// maxPushback is the longest wait after which clients should retry automatically. Without this
+// maximum, a retry policy could hold a call without a deadline for a day. A longer wait is only in
+// RetryInfo.
 const maxPushback = time.Minute
 
-// admit decides a request. The error is that of the call, whose trailers then have the rate-limit
-// fields. They are not in its header, because clients retry no call that has one.
+// admit decides a request. If the request is refused, admit returns the error for the call, and
+// sets the rate-limit fields as trailers. It does not send them as header metadata, because clients
+// do not retry a call after they have received header metadata.
 func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	a, err := decide(r)
 	if err == nil {
@@ -217,7 +219,7 @@ func fields(a *weir.Admission) metadata.MD {
 	return lower(h)
 }
 
-var lowered sync.Map // the names of fields, which are those of dialects, in lower case
+var lowered sync.Map // the names of the dialects' fields → the same in lower case
 
 // lower renames the fields of h, and returns it.
 func lower(h http.Header) metadata.MD {

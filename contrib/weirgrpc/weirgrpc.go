@@ -78,8 +78,8 @@ import (
 
 type messageKey struct{}
 
-// A call is what a request needs besides itself: its context, which has the message, and its body,
-// which gRPC reads.
+// A call holds a request, and is also its context, which returns the message, and its body, which
+// returns an error, because gRPC reads the real body.
 type call struct {
 	context.Context
 	message any
@@ -116,8 +116,8 @@ func (*call) Close() error { return nil }
 
 func (c *call) body() (io.ReadCloser, error) { return c, nil }
 
-// request returns the HTTP request that carries a call. The metadata become its header: they must be a
-// copy, which FromIncomingContext and FromOutgoingContext return.
+// request returns an HTTP request that represents a call. The map md becomes its header, so it must
+// be a copy, such as the one that FromIncomingContext or FromOutgoingContext returns.
 func request(ctx context.Context, method string, md metadata.MD, message any) *http.Request {
 	c := &call{Context: ctx, message: message, url: url.URL{Path: method}}
 	r := &c.request
@@ -156,7 +156,7 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.GRPCStatus().Err().Error() }
 func (e *refusedError) Unwrap() error { return e.cause }
 
-// GRPCStatus returns the status, which is made only when gRPC sends it.
+// GRPCStatus returns the status. It is created only when gRPC sends it.
 func (e *refusedError) GRPCStatus() *status.Status {
 	s := status.New(e.code, e.message)
 	if e.wait > 0 && e.wait != quota.Never {
@@ -173,7 +173,7 @@ func statusOf(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
-// httpStatus returns the HTTP status for the code of the error of a call.
+// httpStatus returns the HTTP status that corresponds to the error of a call.
 func httpStatus(err error) int {
 	return cmp.Or(httpStatuses[statusOf(err).Code()], http.StatusInternalServerError)
 }

@@ -124,14 +124,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, "application/json", answer)
 }
 
-// A reader answers requests that change nothing. Its answer gets the query, which has only these
-// parameters, and the rules: only that of the parameter rule, if the query has it.
+// A reader answers requests that change nothing. The function answer is called with the query,
+// which has only these parameters, and with all rules or, if the query has the parameter rule, only
+// the rule that it names.
 type reader struct {
 	parameters []string
 	answer     func(h *Handler, r *http.Request, q url.Values, rules []rule) (any, error)
 }
 
-// The readers, and the functions that make changes of a key, by path.
+// The readers, and the functions that change a key's state, by path.
 var (
 	readers = map[string]reader{
 		"/rules":     {nil, (*Handler).rulesAnswer},

@@ -18,7 +18,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// maxChanges is how many changes are remembered.
+// maxChanges is the maximum number of changes that are kept.
 const maxChanges = 200
 
 // A change is what an operator has changed through this handler.
@@ -33,8 +33,8 @@ type change struct {
 	undone, undoing bool
 }
 
-// An undo undoes a change of the rule and key of t. The rules may have been loaded again since, so
-// the rule of t is that in force.
+// An undo reverts a change to the key of t under its rule. The file may have been reloaded since
+// the change, so the rule of t is the one that is now in force.
 type undo func(ctx context.Context, t *target) error
 
 // changes are the last changes, the earliest first.
@@ -43,8 +43,8 @@ type changes struct {
 	list []*change
 }
 
-// add remembers a change, and returns its id. Ids are random. Otherwise, a page that was loaded from
-// an earlier process could undo a change of this process.
+// add keeps a change, and returns its id. Ids are random; otherwise, a page that was loaded from an
+// earlier process could undo a change of this process.
 func (c *changes) add(n change) (id string) {
 	n.id, n.at, n.scope.Key = rand.Text()[:16], time.Now(), strings.Clone(storedkey.Of(n.scope.Key))
 	c.mu.Lock()
@@ -153,7 +153,7 @@ func (h *Handler) undo(w http.ResponseWriter, r *http.Request) (any, error) {
 	return answer, err
 }
 
-// A was is the override of a key before or after a change, if it had one.
+// was is the override of a key before or after a change. ok is false if the key had none.
 type was struct {
 	overrides.Override
 	ok bool
@@ -164,7 +164,7 @@ func (h *Handler) overrideNow(t *target) (o was) {
 	return o
 }
 
-// restore returns an undo of a change of the override of a key.
+// restore returns a function that reverts a change to the override of a key.
 func (h *Handler) restore(before, after was) undo {
 	return func(ctx context.Context, t *target) error {
 		if now := h.overrideNow(t); now.ok != after.ok || after.ok && !sameOverride(now.Override, after.Override) {
@@ -191,7 +191,8 @@ func sameOverride(a, b overrides.Override) bool {
 		a.Unlimited == b.Unlimited && a.Denied == b.Denied
 }
 
-// overriding makes a change of the override of the target by f, and remembers how to undo it.
+// overriding calls f, which changes the override of the target, and records how to undo this
+// change.
 func (h *Handler) overriding(t *target, f func() error) error {
 	before := h.overrideNow(t)
 	if err := f(); err != nil {
@@ -233,7 +234,7 @@ func textOfOverride(o overrides.Override) string {
 	return text
 }
 
-// banning makes a change of the ban of the target by f, and remembers how to undo it.
+// banning calls f, which changes the ban of the target, and records how to undo this change.
 func (t *target) banning(ctx context.Context, f func() error) error {
 	var before time.Duration
 	if len(t.penalizers) > 0 {
@@ -280,7 +281,8 @@ func (t *target) banning(ctx context.Context, f func() error) error {
 	return nil
 }
 
-// refunding makes a change that refunds units of the charges by f, and remembers how to undo it.
+// refunding calls f, which refunds units of the target's charges, and records how to undo this
+// change.
 func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charge) error) error {
 	charges, err := h.chargesToChange(ctx, t)
 	if err != nil {
@@ -331,7 +333,7 @@ type refund struct {
 	full  time.Time
 }
 
-// chargeAgain undoes refunds, which are given by limit.
+// chargeAgain undoes refunds. The map given has them by the limit's label.
 func (h *Handler) chargeAgain(ctx context.Context, t *target, given map[string]refund) error {
 	charges, err := h.chargesToChange(ctx, t)
 	if err != nil {

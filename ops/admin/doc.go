@@ -81,10 +81,11 @@
 // its headroom leaves. The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
 // "deny" if the key is denied by one of them. If the key has an override, "overridden" is true. If
 // K is an address, but requests from that address have a different key under the rule, "looked_up"
-// contains that key. If you do not name a rule and K is not an address, a rule that counts addresses
-// is explained for the key of a request from A, and a rule that counts all requests together for its
-// only key, "". In both cases, "looked_up" contains the key that was used, unless Options.Top knows
-// K as a key of the rule. Without A, the key under a rule that counts addresses is unknown.
+// contains that key. If you do not name a rule and K is not an address, K is not used as the key of
+// two kinds of rules. For a rule that counts addresses, the explanation is about the key of a
+// request from A. For a rule that counts all requests together, it is about the only key, "". In
+// both cases, "looked_up" contains the key that was used, unless Options.Top knows K as a key of
+// the rule. Without A, the key under a rule that counts addresses is unknown.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
 // that case, "unknown" says what information is missing: for example, which limits Policy would

@@ -63,7 +63,8 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 	return body, nil
 }
 
-// findSimilar finds out whether the key is unseen, as one that is misspelled is, and adds similar keys.
+// findSimilar sets Unseen if nothing is known about the key, which may be misspelled, and then adds
+// similar keys.
 func (h *Handler) findSimilar(s *ruleState) {
 	s.Unseen = s.Limits != nil && !slices.ContainsFunc(s.Limits,
 		func(l limitState) bool { return l.Remaining < l.Burst }) &&
@@ -100,8 +101,8 @@ func (h *Handler) knownKeys(rule string) (keys []string) {
 	return keys
 }
 
-// similar returns up to five of the known keys that contain the key or that it contains, in upper or
-// lower case, or the nearest one.
+// similar returns up to five known keys that contain the key or are contained in it, whatever their
+// letter case. If there are none, it returns the nearest known key, if one is near enough.
 func similar(key string, known []string) (list []string) {
 	typed := strings.ToLower(key)
 	for _, k := range known {
@@ -143,7 +144,8 @@ func (s *ruleState) explain(r *rule, denied bool) {
 	}
 }
 
-// explainClasses adds a sentence for each limit that refuses a class and no other request.
+// explainClasses adds a sentence for each class that a limit refuses although it still has units
+// left for others.
 func (s *ruleState) explainClasses(r *rule) {
 	for _, class := range slices.Sorted(maps.Keys(r.Headroom)) {
 		for i := range s.Limits {

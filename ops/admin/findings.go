@@ -16,18 +16,18 @@ type finding struct {
 	Bad       bool // clients suffer; otherwise it may be what the operator wants
 	Text      string
 	Rule, Key string // what to look up, or ""
-	Banned    bool   // the key is, as far as its last refusal says
+	Banned    bool   // the key was banned at its last refusal
 }
 
-// Fewer refusals than these in a minute, or in 5 minutes, are no finding, and fewer keys are not many
-// clients.
+// Thresholds: with fewer refusals in a minute, or in 5 minutes, there is no finding, and fewer keys
+// do not count as many clients.
 const (
 	fewInMinute = 10
 	fewInFive   = 20
 	fewKeys     = 3
 )
 
-// An inspection is what findings are looked for in.
+// An inspection has the data from which the checks make findings.
 type inspection struct {
 	h      *Handler
 	bar    *statusBar
@@ -36,18 +36,19 @@ type inspection struct {
 	outage string // a text, or ""
 }
 
-// A check returns a finding, or one without a text.
+// A check returns a finding. Its text is empty if there is nothing to report.
 type check[T any] func(in *inspection, of T) finding
 
-// The checks, in the order in which the page shows what they find: first those of the process, then
-// those of each rule, and last those that need no action.
+// The checks, in the order in which the page shows their findings: first about the process, then
+// about each rule, and last those that need no action.
 var (
 	urgent = []check[*statusBar]{storeFails, requestsUndecided, fileNotReloaded, overridesUnread}
 	ofRule = []check[*ruleRow]{refusesMany, refusesMost, refusesOne, countsNone}
 	recent = []check[*statusBar]{fileReloaded, storeRecovered}
 )
 
-// findings returns what needs attention, the worst first, and last the warnings of Options.Warnings.
+// findings returns the findings, the most urgent first, followed by the warnings of
+// Options.Warnings.
 func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []finding {
 	in := &inspection{h, bar, rules, h.reloaded(), bar.outageText()}
 	list := found(nil, urgent, in, bar)
@@ -126,8 +127,8 @@ func storeRecovered(in *inspection, bar *statusBar) finding {
 	return finding{}
 }
 
-// refusals returns how many requests the rule has refused in the last minute, or would have refused
-// in shadow, and the verb for it.
+// refusals returns how many requests the rule has refused in the last minute or, if it is in shadow
+// for all keys, would have refused, and the words for that.
 func (r *ruleRow) refusals() (n int64, verb string) {
 	if r.Enforce == 0 {
 		return r.Minute.Shadow, "is in shadow, and would refuse"
@@ -213,7 +214,7 @@ func keyText(key string) string {
 	return fmt.Sprintf("%q", key)
 }
 
-// reasonText says for which reason a request was refused.
+// reasonText says why a request was refused.
 func reasonText(r weir.Reason) string {
 	return cmp.Or(map[weir.Reason]string{
 		weir.ReasonLimit: "limited", weir.ReasonBan: "banned", weir.ReasonDeny: "denied", weir.ReasonNoKey: "no key",
@@ -233,7 +234,7 @@ func limitsText(limits []limitBody) string {
 	return strings.Join(texts, " and ")
 }
 
-// A reload is the last one that changed rules, as far as Options.File knows.
+// A reload describes the last reload that changed rules, as far as Options.File knows.
 type reload struct {
 	At      time.Time // zero if it is not known when the rules in force were loaded
 	Changes []string  // in sentences such as "api: limit 1m (gcra): 100 per 1m → 10 per 1m"
@@ -277,13 +278,14 @@ func (r reload) limit(rule string) string {
 		strings.Join(changes, "; "))
 }
 
-// manyMissed is how many requests must pass a rule by before that is a finding, as for the log line of
-// a key that is missing.
+// manyMissed is the number of requests that a rule must fail to count before there is a finding.
+// The log line about missing keys needs the same number.
 const manyMissed = 200
 
-// idle returns how many requests another rule has allowed since the rules were loaded, at most in the
-// last 15 minutes, while a rule with limits has counted none, although it is in all limiters of the
-// other. It returns 0 if that is no finding.
+// idle returns a number above 0 if r seems to count no requests: r has limits, and is in every
+// Limiter that has another rule, but only this other rule has counted requests. The result is the
+// number of requests that the other rule has allowed since the rules were loaded, in the last 15
+// minutes at most.
 func (h *Handler) idle(r *ruleRow, at time.Time) (n int64) {
 	if h.o.Traffic == nil || r.Limits == nil || r.Last15 != (watch.Count{}) {
 		return 0

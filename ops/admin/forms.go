@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// A form lets the operator confirm a change of a key under a rule.
+// A form lets the operator confirm a change to a key under a rule.
 type form struct {
 	Do, From string
 	keyed
@@ -30,7 +30,7 @@ type ownForm struct {
 	Suggest int64 // units
 }
 
-// can says which changes of a key under a rule are possible.
+// can says which changes to a key under a rule are possible.
 type can struct {
 	keyed
 	From  string
@@ -41,8 +41,8 @@ type can struct {
 	Banned, Overridden bool // the key is, as far as it was looked up
 }
 
-// can returns the changes of a scope that the page offers. A network can only be banned. The empty key
-// may be that of many clients: it can neither be banned nor have an override.
+// can returns the changes to a scope that the page offers. A network can only be banned. The empty
+// key can neither be banned nor have an override, because many clients may share it.
 func (h *Handler) can(r *rule, s scope) can {
 	c := can{keyed: keyed{r.Name, s}, Reset: s.single()}
 	c.Own = h.overridesKeys(r) == nil && s != (scope{}) && s.Network == ""
@@ -56,7 +56,7 @@ func (h *Handler) can(r *rule, s scope) can {
 	return c
 }
 
-// forms are the forms that the page has, by the parameter do.
+// forms has the page's forms, by the value of the parameter do.
 var forms = map[string]form{
 	"ban": {Title: "Ban", Button: "Ban", Lasts: true,
 		Text: "Every request of this key is refused under this rule, whatever its limits have left."},
@@ -177,7 +177,7 @@ func ownLimits(fields url.Values) (limits []ownLimitBody, err error) {
 	return limits, nil
 }
 
-// ruleNamed returns the rule of a name, or nil.
+// ruleNamed returns the rule with the given name, or nil.
 func ruleNamed(rules []rule, name string) *rule {
 	if i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name }); i >= 0 {
 		return &rules[i]

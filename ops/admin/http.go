@@ -93,8 +93,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, p.Status, "application/problem+json", p)
 }
 
-// problem returns err if it is a problem. It takes any other error for one of the store: it logs
-// that error, unless the client has hung up, and returns storeFailed.
+// problem returns err if it is a problem. It assumes that any other error came from the store. It
+// logs that error, unless the client has hung up, and returns storeFailed.
 func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem
 	if !errors.As(err, &p) {

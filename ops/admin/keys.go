@@ -13,9 +13,9 @@ import (
 )
 
 // checkKey returns a problem if the key looks like an address but requests from that address
-// have another key. A change of such a key would be answered with 200 and have no effect. To find
-// that other key, checkKey calls the key functions of the rule with a request that has only this
-// address. If a key function needs more of the request, checkKey returns nil.
+// have another key. Otherwise, a change to such a key would be answered with 200 but would have no
+// effect. To find that other key, checkKey calls the key functions of the rule with a request that
+// has only this address. If a key function needs other parts of a request, checkKey returns nil.
 func (r *rule) checkKey(key string) *problem {
 	from, ok := addrOf(key)
 	if !ok {
@@ -55,7 +55,7 @@ func addrOf(key string) (from netip.Addr, ok bool) {
 // ok is false if the function finds no key, or panics.
 func keyFrom(key weir.KeyFunc, from netip.Addr) (k string, ok bool) {
 	defer func() {
-		if recover() != nil { // the program's key function may need more of a request than this one has
+		if recover() != nil { // the program's key function may need parts of a request that this one lacks
 			ok = false
 		}
 	}()
@@ -75,13 +75,15 @@ type lookup struct {
 	key     string     // as the rule's KeyFunc returns it
 	from    netip.Addr // of the client; invalid if it is not known
 	unknown []string   // what could refuse the request, but cannot be known
-	keyless bool       // the key of the rule is that of the client's address, which is not known
+	keyless bool       // the key depends on the client's address, which is not known
 }
 
-// Keyless reports whether the typed key is not one of the rule, whose key is not known.
+// Keyless reports whether nothing was looked up, because the typed key is not a key of the rule and
+// the client's key under the rule is not known.
 func (l *lookup) Keyless() bool { return l.keyless }
 
-// keyAt returns the key of a request that has only this address. ok is false if the rule needs more.
+// keyAt returns the key of a request that has only this address. ok is false if the rule's key
+// functions need other parts of a request.
 func (r *rule) keyAt(from netip.Addr) (key string, ok bool) {
 	for _, f := range r.keys {
 		if key, ok = keyFrom(f, from); ok {
@@ -117,10 +119,10 @@ func (r *rule) shared(key string) bool {
 // an address, lookUp uses the key that a request from this address has, such as its /64. The address
 // of the client is then known too, even if from is invalid.
 //
-// If the operator has not named the rule, and the rule is not known to have refused the key, a key
-// that is no address need not be a key of the rule. If the rule counts addresses, lookUp then returns
-// the key of the client's address, or no key if from is invalid. If the rule counts all requests
-// together, lookUp returns its only key.
+// If the operator has not named the rule, and the rule is not known to have refused the typed key,
+// this key may belong to another rule, unless it is an address. If the rule counts addresses,
+// lookUp then returns the key of the client's address, or no key if from is invalid. If the rule
+// counts all requests together, lookUp returns its only key.
 func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, ok := addrOf(typed)
@@ -133,7 +135,7 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	return l
 }
 
-// byRule completes the lookup of a typed key that is no address, and need not be a key of the rule.
+// byRule completes the lookup of a typed key that is not an address and may belong to another rule.
 func (l *lookup) byRule(r *rule) {
 	one, has := r.keyAt(oneAddr)
 	_, isAddr := addrOf(one)
@@ -181,8 +183,8 @@ func (l *lookup) byAddr(r *rule, typed string, client netip.Addr) {
 	}
 }
 
-// policyAt returns what the Policy of a rule says of a request from an address. known is false if the
-// address is invalid, or if the function needs more of the request.
+// policyAt returns the policy that a rule's Policy returns for a request from an address. known is
+// false if the address is invalid, or if the function needs other parts of a request.
 func policyAt(policy func(r *http.Request) weir.Policy, from netip.Addr) (p weir.Policy, known bool) {
 	if policy == nil || !from.IsValid() {
 		return p, policy == nil

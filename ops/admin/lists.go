@@ -21,7 +21,7 @@ type topBody struct {
 	Error  int64   `json:"error"`            // Count may be too high by up to this number
 	Reason string  `json:"reason,omitempty"` // of the last refusal
 	Ago    float64 `json:"ago,omitempty"`    // seconds since the last refusal
-	Shadow bool    `json:"shadow,omitempty"` // the rule is in shadow, so the requests passed
+	Shadow bool    `json:"shadow,omitempty"` // the rule is in shadow, so the requests were allowed
 }
 
 func topBodies(keys []watch.Refused, rule string) []topBody {
@@ -44,7 +44,8 @@ var (
 	errNoTraffic = refuse(http.StatusNotFound, "the program does not record requests: Options.Traffic is not set")
 )
 
-// topAnswer returns the keys that were refused most in the last seconds, an hour by default.
+// topAnswer returns the keys that were refused most often in the time that the parameter seconds
+// gives, by default an hour.
 func (h *Handler) topAnswer(_ *http.Request, q url.Values, _ []rule) (_ any, err error) {
 	if h.o.Top == nil {
 		return nil, errNoTop
@@ -81,8 +82,8 @@ type refusalBody struct {
 // maxRefusals is the largest number of recent refusals that are listed.
 const maxRefusals = 200
 
-// refusals returns the recent refusals under a rule and of a key, n at most. An empty rule or key
-// stands for all.
+// refusals returns up to n recent refusals of a key under a rule. An empty rule or key stands for
+// all.
 func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 	list := []refusalBody{}
 	if h.o.Top == nil {
@@ -128,7 +129,7 @@ func (h *Handler) bansAnswer(r *http.Request, q url.Values, rules []rule) (any, 
 	}{bans}, err
 }
 
-// maxBans is the largest number of banned keys that are listed. Each key costs one call of the
+// maxBans is the largest number of banned keys that are listed. Each key costs one call to the
 // store.
 const maxBans = 100
 
@@ -239,18 +240,18 @@ type offender struct {
 	Ago        string
 }
 
-// Banned reports whether the key is banned, as far as its last refusal says.
+// Banned reports whether the key was banned at its last refusal.
 func (o *offender) Banned() bool { return o.Reason == weir.ReasonBan }
 
-// mostOffenders is how many keys of each window are shown, and mostShadows how many of these may be
-// keys that only a rule in shadow would have refused. Those come last.
+// mostOffenders is the maximum number of keys shown for each time window. At most mostShadows
+// further keys are shown that only a rule in shadow would have refused.
 const mostOffenders, mostShadows = 10, 5
 
 // offenders returns the keys that were refused most in the last 5 minutes, and those of the last
 // hour that are not among them.
 //
-// The rate is that of the last 15 to 75 s: that of 5 minutes would be low while a flood is new, and high
-// after it.
+// Rates are averages over the last 15 to 75 s. An average over 5 minutes would be too low when a
+// flood begins, and too high after it has ended.
 func (h *Handler) offenders(five []watch.Refused) []offender {
 	type id struct {
 		rule, key string

@@ -15,9 +15,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// overridden returns what the limits of a rule become if they are replaced by own, the limits of a
-// key. The returned limits have the names under which they are stored. If base is empty, own
-// replaces nothing.
+// overridden returns the limits of a key: the limits of its rule, base, as replaced by own, the
+// limits of its override. The returned limits have the names under which they are stored. If base
+// is empty, own replaces nothing.
 func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: own}
 	if len(base) > 0 {
@@ -114,7 +114,7 @@ type newOverride struct {
 	Note              string
 }
 
-// check returns an error if the body fits no target, or not this one.
+// check returns an error if the body is invalid for any target, or for this one.
 func (b *newOverride) check(t *target) error {
 	switch {
 	case b.Seconds != 0 && !inSeconds(b.Seconds):

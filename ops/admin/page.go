@@ -45,13 +45,13 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"byReason": reasonText,
 }).Parse(pageText))
 
-// keyed is a scope under a rule, which the page links to what is known of it.
+// keyed is a scope under a rule. The page shows it as a link to what is known about it.
 type keyed struct {
 	Rule string `json:"rule"`
 	scope
 }
 
-// Query returns the query of the page that shows what is known of k.
+// Query returns the query of the page that shows what is known about k.
 func (k keyed) Query() template.URL {
 	name, value := k.parameter()
 	return template.URL("rule=" + url.QueryEscape(k.Rule) + "&" + name + "=" + url.QueryEscape(value))
@@ -63,8 +63,8 @@ func (k keyed) Parameter() [2]string {
 	return [2]string{name, value}
 }
 
-// visible returns a text of clients in which no character is invisible, moves others, or is
-// unknown: each such character is replaced by its escape. So are marks that pile up.
+// visible returns a text that may come from a client, with escapes in place of characters that are
+// invisible, unknown, or move others, and in place of all but two of several marks on one letter.
 func visible(text string) string {
 	var b strings.Builder
 	marks := 0
@@ -83,7 +83,7 @@ func visible(text string) string {
 	return b.String()
 }
 
-// By says for which reason the request was refused.
+// By says why the request was refused.
 func (r refusalBody) By() string {
 	if r.Limit != "" {
 		return "limit " + r.Limit
@@ -111,12 +111,12 @@ type page struct {
 	Trial   *trialBody
 }
 
-// A pageQuery is what the query of the page says.
+// A pageQuery is the parsed query of the page.
 type pageQuery struct {
 	Tab, Rule, From string
-	scope                  // what is looked up; the zero scope also stands for nothing
+	scope                  // what is looked up; if it is zero, see looksUp
 	Quota, Period   string // of the limit to try
-	looksUp         bool   // a scope is looked up, perhaps the empty key
+	looksUp         bool   // a scope is looked up, which may be the empty key
 }
 
 // A keysTab is the tab about keys.
@@ -133,7 +133,7 @@ func (p *page) HasTop() bool       { return p.h.o.Top != nil }
 func (p *page) HasOverrides() bool { return p.h.o.Overrides != nil }
 func (p *page) HasTraffic() bool   { return p.h.o.Traffic != nil }
 
-// can returns the changes of a key that the page offers.
+// can returns the changes to a key that the page offers.
 func (p *page) can(rule string, s scope) can {
 	c := can{keyed: keyed{rule, s}}
 	if r := ruleNamed(p.rules, rule); r != nil {
@@ -149,7 +149,7 @@ func (p *page) Shared(rule, key string) bool {
 	return r != nil && r.shared(key)
 }
 
-// stated returns the changes of a key whose state the page shows.
+// stated is like can, for a key whose state the page shows.
 func (p *page) stated(s *ruleState) can {
 	c := p.can(s.Rule, scope{Key: s.KeyOr(p.Key)})
 	c.Banned, c.Overridden = s.BannedFor > 0, s.Own && c.Own
@@ -165,8 +165,9 @@ func (p *page) Tabs() [][2]string {
 		{"rules", "Rules"}}
 }
 
-// Live returns the URL from which the script loads the parts of the page that change. That of the
-// tab of keys would call the store for each ban, and only its status changes.
+// Live returns the URL from which the script loads the parts of the page that change. On the tab
+// with keys, only the status bar changes, so Live returns the URL of another tab: loading the tab
+// with keys would call the store for each ban.
 func (p *page) Live() string {
 	switch {
 	case p.Tab == "refusals":
@@ -232,7 +233,7 @@ func back(fields url.Values, id string) url.Values {
 	return q
 }
 
-// queryOf returns what the query of the page says.
+// queryOf parses the query of the page.
 func queryOf(q url.Values) pageQuery {
 	p := pageQuery{Tab: q.Get("tab"), Rule: q.Get("rule"), From: q.Get("from"), Quota: q.Get("quota"),
 		Period: q.Get("period")}
@@ -251,8 +252,8 @@ func queryOf(q url.Values) pageQuery {
 	return p
 }
 
-// page collects the data of the page. If it returns an error, it also returns the data that it has
-// found before.
+// page collects the data of the page. If it returns an error, it also returns the data collected
+// before the error.
 func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	p = &page{h: h, pageQuery: queryOf(q), At: time.Now(), Status: h.statusBar()}
 	if c, ok := h.changes.find(q.Get("done")); ok {
@@ -294,7 +295,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	return p, nil
 }
 
-// keysOnPage collects what is known of a key, and the bans and the overrides of all keys.
+// keysOnPage collects what is known about a key, and the bans and overrides of all keys.
 func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values) (err error) {
 	if h.o.Overrides != nil {
 		body := h.overridesOf("")

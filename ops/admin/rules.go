@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/ops/watch"
 )
 
-// A ruleRow is what the page shows of a rule.
+// A ruleRow is what the page shows about a rule.
 type ruleRow struct {
 	ruleBody
 	Last15 watch.Count
@@ -57,8 +57,8 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 	return rows
 }
 
-// A spark is the drawing of 15 minutes: an outline of all requests, and within it of those that
-// were refused or would have been.
+// A spark is a chart of the last 15 minutes: an outline of all requests and, inside it, of those
+// that were refused or would have been refused.
 type spark struct {
 	All, Shadow, Refused string // data of SVG paths, in a box of 60 by 20
 	Peak                 string // the most requests in a column, as a rate

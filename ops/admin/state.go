@@ -79,7 +79,7 @@ func (r *rule) merge(other *weir.Rule) {
 	}
 }
 
-// own returns what ForKey says of a key.
+// own returns the policy that ForKey returns for a key.
 func (r *rule) own(key string) weir.Policy {
 	if r.ForKey == nil {
 		return weir.Policy{}
@@ -173,7 +173,7 @@ type ruleState struct {
 	strikes          int64
 }
 
-// KeyOr returns the key of the rule, which is typed unless another key was looked up.
+// KeyOr returns the key that was looked up, which is typed unless LookedUp is set.
 func (s *ruleState) KeyOr(typed string) string {
 	if s.LookedUp != nil {
 		return *s.LookedUp
@@ -181,7 +181,7 @@ func (s *ruleState) KeyOr(typed string) string {
 	return typed
 }
 
-// unchecked is said of an override whose limits could not be compared with those that Policy
+// unchecked is the text about an override whose limits could not be compared with those that Policy
 // chooses.
 const unchecked = "the override was not compared with the limits that Policy chooses for a request. If it fits none of them, a request logs that, and the override has no effect"
 
@@ -190,9 +190,9 @@ type stateBody struct {
 	Rules []ruleState `json:"rules"`
 }
 
-// states returns the state of a key under each of the rules, as the client at an address finds
-// it; the address may be invalid. It calls the store once for all limits, and once more for each
-// rule that has a penalty.
+// states returns the state of a key under each of the rules, for a client at the address from,
+// which may be invalid. It calls the store once for all limits, and once more for each rule that
+// has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
 	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}
 	var all []quota.Charge
@@ -260,11 +260,11 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, rules []rule, al
 	return nil
 }
 
-// seconds returns d in seconds, cut to microseconds, so that JSON has at most six decimals.
+// seconds returns d in seconds, truncated to microseconds, so that JSON has at most six decimals.
 // Duration.Seconds rounds twice and returns 9.869758000000001 for 9.869758 s.
 func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
-// state returns the ruleState of what was looked up, without Limits.
+// state returns the ruleState of the key that was looked up, without Limits.
 func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 	s = ruleState{Rule: r.Name, lookup: l}
 	own := r.own(l.key)

@@ -23,10 +23,10 @@ type statusBar struct {
 	Over     float64     // how many seconds Minute covers
 
 	Breakers, Open    int                 // how many there are, and how many are open
-	Fallbacks, Active int                 // how many there are, and how many have decided for more than a moment, and still do
+	Fallbacks, Active int                 // how many there are, and how many now decide instead of their first store: see decides
 	Fallback          string              // when fallbacks decided last, such as "14 s ago", if that was in the last minute
 	Decided           int64               // by fallbacks, since they were made
-	last              quota.FallbackStats // of the fallback that decides, or else had the longest outage of late
+	last              quota.FallbackStats // of the fallback that decides now, or else of the longest recent outage
 	outage            []string
 
 	InMemory      bool   // the store is the memory of this process
@@ -35,12 +35,12 @@ type statusBar struct {
 	Rules, Loaded string
 	Up            float64 // seconds
 
-	Failing bool   // requests have failed to be decided for more than a moment, and still do
+	Failing bool   // decisions keep failing: see failing
 	Failure string // such as "1 timeout, 14 s ago"; "" if all requests of the minute were decided
 }
 
-// failing reports whether a state goes on in which requests cannot be decided: they could not be in
-// two of the last three intervals. A single timeout is none.
+// failing reports whether decisions keep failing: in at least two of the last three intervals, no
+// decision was possible for some requests. A single timeout is not enough.
 func failing(counts []watch.Count) bool {
 	n := 0
 	for _, c := range counts[len(counts)-3:] {
@@ -67,13 +67,13 @@ func failureText(n int64, cause string, at time.Time) string {
 // Requests returns how many requests there were.
 func (s *statusBar) Requests() int64 { return s.Minute.Allowed + s.Minute.Refused + s.Minute.Failed }
 
-// PerSecond returns n in the time of Minute as a rate.
+// PerSecond returns the rate of n requests in the interval that Minute covers.
 func (s *statusBar) PerSecond(n int64) string { return rate(n, s.Over) }
 
 // Share returns how many of the requests were refused.
 func (s *statusBar) Share() string { return share(s.Minute.Refused, s.Requests()) }
 
-// lastMinute is how many intervals of watch.Traffic.History are a minute.
+// lastMinute is the number of intervals of watch.Traffic.History in a minute.
 const lastMinute = int(time.Minute / watch.HistoryEvery)
 
 // minute returns the sum of the last minute, and how many seconds it covers.
@@ -131,7 +131,7 @@ func (h *Handler) statusBar() *statusBar {
 	return s
 }
 
-// fallbacks are what the fallbacks of a process did together.
+// fallbacks are the combined statistics of all fallbacks in this process.
 type fallbacks struct {
 	decided map[string]int64 // by cause
 	active  bool             // one of them decides
@@ -176,14 +176,15 @@ func versionOf() string {
 	return ""
 }
 
-// reportFor is for how long the page reports an outage that is over, and of a change of the file.
+// reportFor is how long the page reports an outage that is over, or a change to the file.
 const reportFor = 15 * time.Minute
 
-// longOutage is how long an outage must have lasted to be a finding once it is over.
+// longOutage is the shortest outage that is still reported after it is over.
 const longOutage = 5 * time.Second
 
-// decides reports whether a state goes on in which a fallback decides: its first store has failed for
-// a second or longer, and did so a moment ago. A single timeout is none, and no request ends it.
+// decides reports whether a fallback now decides instead of its first store: the first store has
+// failed for at least a second, and again a moment ago. A single timeout is therefore not reported,
+// and an outage is also over if no more requests come.
 func decides(s quota.FallbackStats) bool {
 	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
 }
@@ -196,9 +197,10 @@ func lasted(s quota.FallbackStats) time.Duration {
 	return s.Last.Sub(s.Since)
 }
 
-// outage returns what fallbacks have decided since the page was last shown while none did, by
-// cause, the most frequent first, and last the breaker, which is open because of another cause. It
-// remembers the outage that the page reports.
+// outage returns how many decisions fallbacks have made in the current outage, by cause: the most
+// frequent cause first, and last the open breaker, because it is open for one of the other causes.
+// The count begins at the last page that was shown without an outage. The method also records the
+// outage that the page reports.
 func (h *Handler) outage(decided map[string]int64, active bool, last quota.FallbackStats) (causes []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -224,8 +226,8 @@ func (h *Handler) outage(decided map[string]int64, active bool, last quota.Fallb
 	return causes
 }
 
-// outageText says since when the store fails and why, or when it last failed. It returns "" if it
-// has not failed for long, or not lately.
+// outageText says how long the store has been failing and why, or when it last failed. It returns
+// "" if there was no recent outage, or only a short one.
 func (s *statusBar) outageText() string {
 	o, why := s.last, ""
 	if o.Cause != "" {
@@ -245,7 +247,7 @@ func (s *statusBar) outageText() string {
 	return text
 }
 
-// causeText says what a cause of quota.Cause is.
+// causeText describes a cause that quota.Cause returns.
 func causeText(cause string) string {
 	switch cause {
 	case "unusable":
@@ -266,7 +268,7 @@ func causeText(cause string) string {
 	return "the store cannot be reached, or answers with an error"
 }
 
-// clockText formats a time of the last hours.
+// clockText formats a time, with the date only if it was more than 12 hours ago.
 func clockText(t time.Time) string {
 	if time.Since(t) > 12*time.Hour {
 		return t.UTC().Format("2006-01-02 15:04:05 UTC")

@@ -21,9 +21,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A scope says which keys a change is about: one key, all keys with a prefix, all keys, or the clients
-// of a network. Only the field that is meant is set. A key has no special characters, because clients
-// choose keys.
+// A scope says which keys a change affects: one key, all keys with a prefix, all keys, or the
+// clients in a network. Only the field for that is set. A key has no special characters, because
+// clients choose keys.
 type scope struct {
 	Key     string `json:"key"`
 	Prefix  string `json:"prefix,omitempty"`
@@ -34,7 +34,7 @@ type scope struct {
 // scopeParameters are the parameters of a query that name a scope.
 var scopeParameters = []string{"key", "prefix", "network"}
 
-// scopeOf returns the scope that the query names. An empty prefix is that of all keys.
+// scopeOf returns the scope that the query names. An empty prefix stands for all keys.
 func scopeOf(q url.Values) (s scope, err error) {
 	given := slices.DeleteFunc(slices.Clone(scopeParameters), func(name string) bool { return !q.Has(name) })
 	switch {
@@ -72,7 +72,7 @@ func scopeOfEntry(e *overrides.Entry) scope {
 // single reports whether the scope is one key.
 func (s scope) single() bool { return s.Prefix == "" && !s.All && s.Network == "" }
 
-// entry returns an entry for the scope, which allows and limits nothing.
+// entry returns an entry for the scope, without limits and without allowing or denying anything.
 func (s scope) entry() overrides.Entry {
 	e := overrides.Entry{Key: s.Key, Prefix: s.Prefix, All: s.All}
 	if s.Network != "" {
@@ -92,7 +92,7 @@ func (s scope) parameter() (name, value string) {
 	return "key", s.Key
 }
 
-// String returns the scope for texts and the log.
+// String returns the scope as it appears in messages and in the log.
 func (s scope) String() string {
 	switch {
 	case s.Network != "":
@@ -105,7 +105,7 @@ func (s scope) String() string {
 	return fmt.Sprintf("the key %q", storedkey.Of(s.Key))
 }
 
-// text returns the key, or what else the scope is.
+// text returns the key, or a description of any other scope.
 func (s scope) text() string {
 	if s.single() {
 		return storedkey.Of(s.Key)
@@ -157,7 +157,8 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request,
 	return h.carryOut(w, r, t, string(body), func(ctx context.Context) error { return apply(h, ctx, r, t) })
 }
 
-// carryOut makes a change by f, logs it with a text about it, and returns the answer to the request.
+// carryOut calls f to make a change, logs the change with the given text, and returns the answer to
+// the request.
 func (h *Handler) carryOut(w http.ResponseWriter, r *http.Request, t *target, text string,
 	f func(ctx context.Context) error) (any, error) {
 	ctx, fell := watchFallback(context.WithoutCancel(r.Context())) // if the client hangs up, the change is still completed
@@ -179,12 +180,13 @@ type failingReader struct{ err error }
 
 func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 
-// errHere is the error of a change that only the memory of this process has, because a quota.Fallback
-// decided.
+// errHere is the error for a change that was made only in the memory of this process, because a
+// quota.Fallback used its second store.
 var errHere = refuse(http.StatusServiceUnavailable,
 	"the store failed, so the change is in force in this process at most, and only until the store works again: repeat it then")
 
-// notMade returns the error of a change for the operator. An error of the store is logged.
+// notMade returns the error that an operator gets after a failed change. It logs an error of the
+// store.
 func (h *Handler) notMade(r *http.Request, err error) error {
 	if h.problem(r, err) != storeFailed {
 		return err
@@ -226,7 +228,7 @@ func (h *Handler) target(name string, s scope) (*target, error) {
 	return t, nil
 }
 
-// onlyKey returns an error if the target is no single key.
+// onlyKey returns an error if the target is not a single key.
 func (t *target) onlyKey() error {
 	if t.single() {
 		return nil

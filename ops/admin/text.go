@@ -15,7 +15,7 @@ func addrsText(addrs []string) string {
 	return strings.Join(addrs, ", ")
 }
 
-// rate returns n in so many seconds as a rate.
+// rate returns the rate of n requests in over seconds, as a text.
 func rate(n int64, over float64) string {
 	r := float64(n) / max(1, over)
 	switch {

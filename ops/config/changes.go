@@ -69,8 +69,8 @@ func (c Change) String() string {
 	return s
 }
 
-// log logs the change, as a warning if counts are lost. No line has an empty value: a part that
-// was added has only its text after the reload, and a part that was removed only that before it.
+// log logs the change, as a warning if counts are lost. No line has an empty value: the line of an
+// added part has only the attribute to, and the line of a removed part only the attribute from.
 func (c Change) log(logger *slog.Logger) {
 	level, message, attrs := slog.LevelInfo, "config: rule changed", []any{"rule", c.Rule}
 	switch {
@@ -209,7 +209,7 @@ func differences(name string, old, now []fact) (changes Changes) {
 	return changes
 }
 
-// ruleNamed returns the rule of that name, or nil.
+// ruleNamed returns the rule with that name, or nil.
 func ruleNamed(rules []rule, name string) *rule {
 	i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name })
 	if i < 0 {

@@ -78,7 +78,7 @@ type File struct {
 type version struct {
 	digest   string    // the SHA-256 of the content
 	at       time.Time // when the content was decoded
-	changed  []string  // what it changed, if it was a reload
+	changed  []string  // what its load changed; empty for the load by Open
 	paths    []string  // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
@@ -130,7 +130,7 @@ func (f *File) check() error {
 	}
 	probe := f.o.Limiter
 	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
-	_, err := weir.New(memstore.New(memstore.Options{}), probe) // only New checks the options; f.store would announce the rule
+	_, err := weir.New(memstore.New(memstore.Options{}), probe) // only New checks the options; with f.store, other processes would see the rule
 	return err
 }
 
@@ -297,8 +297,8 @@ func (f *File) Reads(rule string) []string {
 // reloads the file automatically.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 
-// load replaces the rules by those in c and returns what changed. err is the error of
-// reading c; load counts and returns it.
+// load replaces the rules with those in c and returns what changed. err is the error of reading c;
+// load counts and returns it.
 func (f *File) load(c *content, err error) (changes Changes, _ error) {
 	before := f.current.Load()
 	if err == nil {

@@ -82,8 +82,8 @@
 //     [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
-//   - private is true for a rule of which clients learn nothing: it is neither in header fields nor
-//     in the bodies of refusals. The default is false.
+//   - private is true for a rule that is hidden from clients: it appears neither in header fields
+//     nor in the bodies of refusals. The default is false.
 //   - allow is a list of clients to which the rule does not apply, and deny is a list of clients
 //     that it refuses. An entry is an address, a network, a key, or {prefix: tenant-a/} for all keys
 //     with a prefix. Addresses and networks are compared with the client's address, whatever the

@@ -16,12 +16,11 @@ import (
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
-// The keys that a file can use without Options.Keys. The keys from headerKey on have
-// an argument.
+// The keys that a file can use without Options.Keys. headerKey and those after it have an argument.
 var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey,
 	jsonKey, firstOf, hashedKey}
 
-// maxJSON is how many bytes of a body the key json reads at most.
+// maxJSON is the maximum number of bytes of a body that the key json reads.
 const maxJSON = 64 << 10
 
 const (
@@ -35,7 +34,7 @@ const (
 	contentLength = "content-length"
 )
 
-// A kind says what the keys of a key function look like.
+// A kind says which strings a key function can return as keys.
 type kind int
 
 const (
@@ -67,7 +66,7 @@ type key struct {
 	hash  func(key string) string // of kindHashed
 }
 
-// stored returns the entry of a table for e, which stands for keys of k.
+// stored returns e, an entry for keys of k, as an entry of a table.
 func (k *key) stored(e entry) overrides.Entry {
 	if k.kind == kindHashed {
 		e.text = k.hash(e.text)
@@ -75,7 +74,7 @@ func (k *key) stored(e entry) overrides.Entry {
 	return e.override()
 }
 
-// reads adds to sources what k reads of a request.
+// reads appends to sources the parts of a request that k reads.
 func (k *key) reads(sources []string) []string {
 	if len(k.parts) == 0 {
 		name, _, _ := strings.Cut(k.text, " behind ") // of ip
@@ -120,7 +119,7 @@ func (d *decoder) key(n ast.Node, what string) key {
 	return key{}
 }
 
-// keyText reads a key that is a string, or none if it is empty.
+// keyText reads a key that is a string. For an empty string, it returns the zero key.
 func (d *decoder) keyText(n ast.Node, s string) key {
 	switch name, arg, found := strings.Cut(s, ":"); {
 	case found && name == hashedKey && arg != "":
@@ -162,7 +161,7 @@ func (d *decoder) keys(n ast.Node, what string) (parts []key, fns []weir.KeyFunc
 // noKeys are the names of the values of weir.NoKey.
 var noKeys = []string{"skip", "share", "refuse"}
 
-// noKey reads what a missing key means.
+// noKey reads what happens to requests without a key.
 func (d *decoder) noKey(n ast.Node, what string) weir.NoKey {
 	return weir.NoKey(max(0, d.choice(n, what, noKeys)))
 }
@@ -317,7 +316,7 @@ func (d *decoder) proxyHeader(n ast.Node, what string) bool {
 	return is == forwarded
 }
 
-// A cost is what a request costs: n units if n > 0, or else what fn returns.
+// A cost is the cost of a request: n units if n > 0, and otherwise the number that fn returns.
 type cost struct {
 	n    int64
 	fn   func(r *http.Request) int64
@@ -354,8 +353,8 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 	return nil
 }
 
-// ipKey returns the key that a function makes of an address, or of the first address of a
-// network. If v is neither, ok is false.
+// ipKey returns the key that fn returns for a request from the address v or, if v is a network,
+// from its first address. If v is neither, ok is false.
 func ipKey(v string, fn weir.KeyFunc) (from netip.Addr, key string, ok bool) {
 	from, err := netip.ParseAddr(v)
 	if p, errNet := netip.ParsePrefix(v); errNet == nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// A limit is a weir.Limit and what its Algorithm does not show.
+// A limit is a weir.Limit, with the settings that cannot be read from its Algorithm.
 type limit struct {
 	weir.Limit
 	unit     algorithms.Unit // of a calendar, or 0
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit, whose defaults are s. If single is true, the rule has no other limit.
+// limit reads a limit. s has the defaults. If single is true, the rule has no other limit.
 func (d *decoder) limit(n ast.Node, what string, known []string, s settings, single bool) (l limit) {
 	before := len(d.errs)
 	f := d.mapping(n, what, known, "limit", "period")
@@ -136,7 +136,7 @@ const (
 	anchoredWindow = "anchored-window"
 )
 
-// algorithm reads the name of an algorithm. After an error it returns a valid one.
+// algorithm reads the name of an algorithm. After an error it returns gcra.
 func (d *decoder) algorithm(n ast.Node, what string) string {
 	known := append(algorithms.Names(), calendar)
 	if i := d.choice(n, what, known); i >= 0 {
@@ -181,7 +181,7 @@ func isMeter(l limit) bool {
 // periodName returns a period as in stored names: 1m, 3s, 1d, 1500ms.
 func periodName(d time.Duration) string { return period.Name(d) }
 
-// describe returns how messages name a limit: "the limit 1m (20 per 1m)".
+// describe returns the limit as messages call it: "the limit 1m (20 per 1m)".
 func (l limit) describe() string {
 	if l.Name == "" {
 		return "the limit of " + l.String()
@@ -213,7 +213,7 @@ var (
 	strikesFields = []string{"limit", "period", "algorithm", "burst"}
 )
 
-// A penalty is a weir.Penalty and the limit that its strikes were made from.
+// A penalty is a weir.Penalty, with the limit from which its strikes were made.
 type penalty struct {
 	weir.Penalty
 	strikes limit

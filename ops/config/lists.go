@@ -84,10 +84,10 @@ func (d *decoder) clientAddr() func(*http.Request) (netip.Addr, bool) {
 // addresses of requests, or with both. An address or a network is compared with the
 // address of the request, whatever the key is. If the key is ip and the entry contains such
 // keys, it is compared with the key instead. It is also compared with keys that a function
-// of the program returns. An entry of a deny list is also compared with keys that clients
-// choose. An entry of an allow list is not, because a client must not be exempt if it
-// chooses a name that looks like an address. A mapping, such as {key: 10.0.0.0/8}, is only compared
-// with keys.
+// of the program returns. An entry of a deny list is also compared with keys that clients choose.
+// An entry of an allow list is not compared with them; otherwise, a client could exempt itself by
+// choosing a name that looks like an address. A mapping, such as {key: 10.0.0.0/8}, is only
+// compared with keys.
 func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr, isNetwork bool) {
 	k := &d.s.key
 	if e.plain {
@@ -151,7 +151,7 @@ func (d *source) entry(n ast.Node, what string) (e entry, ok bool) {
 	return e, e.text != ""
 }
 
-// String returns the entry for the texts of changes.
+// String returns the entry as the texts of changes show it.
 func (e entry) String() string {
 	switch {
 	case e.isPrefix && e.text == "":
@@ -162,7 +162,7 @@ func (e entry) String() string {
 	return e.text
 }
 
-// quoted returns the entry for messages.
+// quoted returns the entry as messages show it.
 func (e entry) quoted() string {
 	if e.isPrefix {
 		return fmt.Sprintf("prefix %q", e.text)
@@ -170,7 +170,7 @@ func (e entry) quoted() string {
 	return strconv.Quote(e.text)
 }
 
-// override returns the entry of a table.
+// override returns the entry as an entry of a table.
 func (e entry) override() overrides.Entry {
 	if e.isPrefix {
 		return overrides.Entry{Prefix: e.text, All: e.text == ""}
@@ -182,8 +182,8 @@ func (e entry) matches(key string) bool {
 	return key == e.text || e.isPrefix && strings.HasPrefix(key, e.text)
 }
 
-// instead returns what to write instead of an entry that is no address and that no key
-// of k can match. It returns "" if a key may match the entry.
+// instead returns a hint what to write if no key of k can match the entry, which is not an address.
+// It returns "" if a key may match the entry.
 func (k *key) instead(e entry) string {
 	text := ""
 	switch k.kind {
@@ -215,7 +215,7 @@ func (k *key) instead(e entry) string {
 	return text
 }
 
-// unescaped returns what weir.ByPathValue makes of a value.
+// unescaped returns the key that weir.ByPathValue returns for a path value.
 func unescaped(value string) string {
 	r := new(http.Request)
 	r.SetPathValue("name", value)
@@ -223,7 +223,7 @@ func unescaped(value string) string {
 	return value
 }
 
-// folded returns what weir.Folded makes of a key.
+// folded returns the key that weir.Folded returns in place of a key.
 func folded(key string) string {
 	key, _ = weir.Folded(func(*http.Request) (string, bool) { return key, true })(nil)
 	return key

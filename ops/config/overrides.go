@@ -56,8 +56,8 @@ func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []
 	return entries
 }
 
-// overrideValues reads a value or a list of values. lines has the line in which each value
-// came first.
+// overrideValues reads a value or a list of values. lines has the line in which each value first
+// appears.
 func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (values []entry) {
 	for _, n := range d.oneOrMore(n, "value") {
 		v, ok := d.entry(n, "value")
@@ -79,8 +79,7 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (v
 	return values
 }
 
-// insteadOfValue returns what to write instead of v if k never returns the key v, and
-// otherwise "".
+// insteadOfValue returns a hint what to write if k never returns the key v, and otherwise "".
 func (k *key) insteadOfValue(v entry) string {
 	if v.isPrefix && v.text == "" {
 		return ""
@@ -207,8 +206,8 @@ func (d *ruleDecoder) otherQuota(n ast.Node, f fields, from *limit) (l limit) {
 	return l
 }
 
-// table reads the field overrides of the rule, whose limits are valid. It returns nil if the rule
-// has no such field.
+// table reads the field overrides of the rule. The rule's limits must be valid. It returns nil if
+// the rule has no such field.
 func (d *ruleDecoder) table() func(string) weir.Policy {
 	n := d.f["overrides"]
 	if n == nil {

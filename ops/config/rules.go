@@ -29,23 +29,23 @@ var (
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
-// The words that a config may be in place of a list of limits.
+// The words that may be the value of config instead of a list of limits.
 const (
 	unlimited = "unlimited"
 	denied    = "denied"
 )
 
-// settles are the words that settle may be instead of a list of statuses.
+// settles are the words that may be the value of settle instead of a list of statuses.
 var settles = []string{"reserved", "used", "failed"}
 
-// A settle says what requests cost in the end.
+// A settle determines the final cost of requests.
 type settle struct {
 	text     string // "" for reserved, which is the default
 	fn       func(weir.Outcome) int64
 	byStatus bool
 }
 
-// A rule is a weir.Rule and the parts of the file that it was made from.
+// A rule is a weir.Rule, with the parts of the file from which it was made.
 type rule struct {
 	weir.Rule
 	headers     headers.Dialect
@@ -70,7 +70,7 @@ type decoder struct {
 	included []*decoder
 }
 
-// A site is what a file says for itself and for the files that it includes.
+// A site has the settings of a file that also apply to the files that it includes.
 type site struct {
 	trusted       []netip.Prefix // trusted-proxies
 	forwarded     bool           // proxy-header is forwarded
@@ -114,8 +114,8 @@ func (d *decoder) decode() []rule {
 	return rules
 }
 
-// rules reads the rules of one file, whose defaults are s. places has the place of each
-// rule that was read before, by its name.
+// rules reads the rules of one file. s has their defaults. places has the place of each rule that
+// was read before, by its name.
 func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	n := d.fields["limits"]
 	if n == nil {
@@ -166,7 +166,7 @@ type ruleDecoder struct {
 	r rule
 }
 
-// rule reads a rule, whose defaults are s.
+// rule reads a rule. s has its defaults.
 func (d *decoder) rule(n ast.Node, s settings) rule {
 	before := len(d.errs)
 	rd := &ruleDecoder{decoder: d, f: d.mapping(n, "a rule", ruleFields, "name", "config"), s: s}
@@ -326,7 +326,7 @@ func (d *ruleDecoder) limits() (nodes []ast.Node) {
 	return nodes
 }
 
-// word reads a config that is no list: unlimited or denied, or "" after an error.
+// word reads a config that is not a list: unlimited or denied, or "" after an error.
 func (d *source) word(n ast.Node) string {
 	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
 		return v
@@ -340,7 +340,7 @@ func (d *ruleDecoder) policies() {
 	r := &d.r
 	table := d.table()
 	var all func(string) weir.Policy
-	if r.word == denied { // every key for which the table has nothing
+	if r.word == denied { // denies every key for which the table has no entry
 		all = func(string) weir.Policy { return weir.Denied() }
 	}
 	var network func(*http.Request) bool
@@ -352,14 +352,14 @@ func (d *ruleDecoder) policies() {
 		weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
-// valid adds the error of a part of a rule, which n has.
+// valid adds an error at the place of n if this part of a rule is invalid.
 func (d *decoder) valid(n ast.Node, part weir.Rule) {
 	if err := reason(part); err != nil {
 		d.errorf(n, "%v", err)
 	}
 }
 
-// reason returns why a part of a rule is not valid, or nil. The rest of the rule is zero.
+// reason returns the error in a part of a rule, or nil. The other fields of the rule must be zero.
 func reason(part weir.Rule) error {
 	part.Name, part.Key = cmp.Or(part.Name, "a"), weir.Global()
 	if len(part.Limits) == 0 {
@@ -368,7 +368,7 @@ func reason(part weir.Rule) error {
 	return errors.Unwrap(part.Validate())
 }
 
-// headers reads a dialect or a list of them. After an error it returns a valid one.
+// headers reads a dialect or a list of dialects. After an error it returns XRateLimit.
 func (d *decoder) headers(n ast.Node, what string) headers.Dialect {
 	before := len(d.errs)
 	sum := d.o.Limiter.Headers & headers.Exposed

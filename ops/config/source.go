@@ -47,8 +47,9 @@ func (d *source) errorf(n ast.Node, format string, args ...any) {
 }
 
 // add adds an error. Its text may quote the file, so add cuts a long text and replaces
-// characters that could control a terminal. It quotes no file outside: who may write a link
-// could otherwise read by it what this process may read.
+// characters that could control a terminal. It does not quote a file outside the directory;
+// otherwise, anyone who can create a link there could use it to read files that only this process
+// may read.
 func (d *source) add(line, column int, text string) {
 	if d.outside {
 		text = "an error; its text is not shown, because this path is a symbolic link that leads out of the directory of the file that includes it"
@@ -112,8 +113,8 @@ func (d *source) parse(data []byte) ast.Node {
 // maxDepth is how deep lists and mappings in one line may be nested.
 const maxDepth = 16
 
-// mapping returns the values of a mapping by field. Its parameters are the name of the mapping
-// in messages, such as "a rule", the fields that the mapping may have, and the fields that
+// mapping returns the values of a mapping by field. what is the name of the mapping in messages,
+// such as "a rule". The other parameters are the fields that the mapping may have, and those that
 // it must have.
 func (d *source) mapping(n ast.Node, what string, known []string, required ...string) fields {
 	before := len(d.errs)
@@ -152,7 +153,7 @@ func (d *source) mapping(n ast.Node, what string, known []string, required ...st
 	return f
 }
 
-// suggestField is suggest for the names of fields. It also knows names that other
+// suggestField is like suggest, for the names of fields. It also recognizes names that other
 // libraries use for these fields.
 func suggestField(name string, known []string) string {
 	for _, s := range [][2]string{
@@ -180,7 +181,7 @@ func (d *source) list(n ast.Node, what string) []ast.Node {
 	return s.Values
 }
 
-// oneOrMore returns the elements of a list, or n itself if n is no list.
+// oneOrMore returns the elements of a list, or n itself if n is not a list.
 func (d *source) oneOrMore(n ast.Node, what string) []ast.Node {
 	if _, ok := n.(*ast.SequenceNode); ok {
 		return d.list(n, what)
@@ -274,8 +275,8 @@ func (d *source) atLeast1(n ast.Node, what string) int64 {
 	return v
 }
 
-// duration returns a duration. It is written as a number of seconds, or as for
-// time.ParseDuration, with weeks and days in front: 1w2d3h.
+// duration reads a duration: a number of seconds, or a text such as 1w2d3h, which begins with weeks
+// and days, if any, and continues as for time.ParseDuration.
 func (d *source) duration(n ast.Node, what string) time.Duration {
 	switch n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
@@ -298,8 +299,8 @@ func (d *source) duration(n ast.Node, what string) time.Duration {
 	return v
 }
 
-// parseDuration reads a duration as source.duration describes it. ok is false if s is no
-// duration, or one that is too long for a time.Duration.
+// parseDuration reads a duration as source.duration describes it. ok is false if s is not a
+// duration, or is too long for a time.Duration.
 func parseDuration(s string) (total time.Duration, ok bool) {
 	for _, u := range []struct {
 		name string

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// lookEvery is how often Watch looks at the files.
+// lookEvery is the time between two reads of the files by Watch.
 const lookEvery = 500 * time.Millisecond
 
 // Watch reloads the file when it or a file that it includes has changed. It runs until ctx is done and
@@ -47,8 +47,8 @@ func (f *File) Watch(ctx context.Context) error {
 	}
 }
 
-// look returns a digest of what the paths lead to: of the contents of files, and of the names in
-// directories.
+// look returns a digest of the contents of the files at the paths, and of the names in the
+// directories at the paths.
 func (f *File) look(paths []string) string {
 	sum, fsys := sha256.New(), f.fsys()
 	for _, p := range paths {

@@ -83,7 +83,7 @@ type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
 	ready  atomic.Bool // the table was read
-	warned atomic.Bool // a request came before that
+	warned atomic.Bool // a request arrived before that
 
 	mu      sync.Mutex // guards the fields below
 	version string
@@ -122,7 +122,7 @@ func (l *Live) Ready() bool { return l.ready.Load() }
 // noneInForce is the effect of overrides that were never read.
 const noneInForce = "nobody is denied, and no override is in force"
 
-// unread warns once that a request of a rule comes before the table was read.
+// unread warns once that a request under a rule has arrived before the table was read.
 func (l *Live) unread(rule string) {
 	if l.warned.CompareAndSwap(false, true) {
 		l.log.Warn("overrides: request served before the overrides were read", "rule", rule, "effect", noneInForce, "fix",
@@ -215,10 +215,10 @@ func (l *Live) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// take replaces the table by the overrides in kept. now is the current time on the clock
-// of the Keeper.
+// take replaces the table with the overrides in kept. now is the current time on the Keeper's
+// clock.
 func (l *Live) take(kept map[string]string, now time.Time) {
-	here := time.Now() // with a monotonic reading, so that a step of this clock moves no end
+	here := time.Now() // with a monotonic reading, so that a step of this clock changes no expiry time
 	l.all = l.all[:0:0]
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		micros, text, _ := strings.Cut(kept[name], " ")
@@ -246,7 +246,7 @@ func (l *Live) build() {
 	}
 }
 
-// ofRule returns the part of l.all that is about a rule.
+// ofRule returns the overrides in l.all that belong to a rule.
 func (l *Live) ofRule(rule string) []Override {
 	from, _ := slices.BinarySearchFunc(l.all, rule,
 		func(o Override, rule string) int { return strings.Compare(o.Rule, rule) })
@@ -283,8 +283,8 @@ func (l *Live) find(rule, id string) (i int, found bool) {
 }
 
 // apply applies a change that the Keeper has accepted: o replaces the override of the same name, or is
-// removed. Reading all overrides again would take 86 ms if there are 9,000. The next Refresh does so,
-// because another process may have changed the same override at the same time.
+// removed. Reading all overrides again would take 86 ms for 9,000 of them. The next Refresh does
+// read them all, because another process may have changed the same override at the same time.
 func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	if !l.ready.Load() {
 		return l.Refresh(ctx)
@@ -379,8 +379,8 @@ func (l *Live) Err() error {
 	return l.err
 }
 
-// nameOf returns the name of an override for a Keeper. Names of rules have no NUL, so two
-// overrides never have the same name.
+// nameOf returns the name of an override for a Keeper. Rule names contain no NUL, so two overrides
+// never have the same name.
 func nameOf(rule, id string) string { return rule + "\x00" + id }
 
 func (o *Override) name() string { return nameOf(o.Rule, o.id()) }

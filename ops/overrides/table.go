@@ -244,7 +244,7 @@ func (t *Table) find(key, second string) weir.Policy {
 	return weir.Policy{}
 }
 
-// unexpired reports whether a time of expiry is in the future, or zero, which means never.
+// unexpired reports whether an expiry time is in the future, or is zero, which means never.
 func unexpired(end time.Time) bool { return end.IsZero() || time.Now().Before(end) }
 
 func (n *node) find(second string) weir.Policy {

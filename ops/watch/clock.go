@@ -26,8 +26,8 @@ func (c *clock) read() (slot int64, since time.Duration) {
 
 // at returns the number of the current slot, for a decision that a store has just made at the
 // time at. It reads the clock of this process if that time is not in the interval of the last
-// reading. The clock of a store may therefore be wrong, and may step. A store that does not say
-// when it decided has the time 0 or less.
+// reading. The clock of a store may therefore be wrong, and may step. If a store does not say when
+// it decided, the argument at is 0 or less.
 func (c *clock) at(at int64) int64 {
 	if at < c.from || at >= c.until || at <= 0 {
 		_, since := c.read()

@@ -96,7 +96,7 @@ func (d *diagnosis) found(code, message string, attrs ...any) {
 // are those for documentation (RFC 5737).
 func trustsAnybody(key weir.KeyFunc) (trusts bool) {
 	const peer, elsewhere = "203.0.113.1", "198.51.100.7"
-	defer func() { _ = recover() }() // a user's key function may need more of a request than this one has
+	defer func() { _ = recover() }() // a user's key function may need parts of a request that this one lacks
 	r := &http.Request{
 		Method: "GET", URL: &url.URL{Path: "/"}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"X-Forwarded-For": {elsewhere}, "Forwarded": {"for=" + elsewhere}}, Host: "example.com",
@@ -131,7 +131,7 @@ func (d *diagnosis) observe(e weir.Event) {
 	}
 }
 
-// compare finds limits that other processes have with other numbers.
+// compare finds limits whose numbers differ between processes.
 func (d *diagnosis) compare() {
 	if _, due := d.compared.Pass(); !due {
 		return
@@ -149,10 +149,11 @@ func (d *diagnosis) compare() {
 const unlimitedLikely = "authentication runs after the limiter, path values are read outside of the mux, " +
 	"or the cost is not known before the handler runs"
 
-// firstRequests is how many requests the rules may leave unlimited before that is an error.
+// firstRequests is the number of first requests that the rules must leave unlimited before this is
+// reported.
 const firstRequests = 200
 
-// count finds that no rule has charged or refused any of the first requests.
+// count reports it if no rule has charged or refused any of the first requests.
 func (d *diagnosis) count(e *weir.Event) {
 	switch {
 	case d.unlimited.Load() >= firstRequests || e.Shadow:
@@ -164,8 +165,7 @@ func (d *diagnosis) count(e *weir.Event) {
 	}
 }
 
-// check checks a charge of r. outer is the decision of a limiter that r passed
-// before, or nil.
+// check checks a charge of the request r. outer is the decision of an outer Limiter on r, or nil.
 func (d *diagnosis) check(c *quota.Charge, r *http.Request, outer *weir.Admission) {
 	if c.Key == "" && c.Cost != 0 && !d.global[c.Rule] {
 		d.found(EmptyKey, "key empty", "rule", c.Rule,

@@ -35,7 +35,7 @@ func (c *Count) Add(o Count) {
 	c.Passed += o.Passed
 }
 
-// A slot is a Count in less memory.
+// A slot is a Count that takes less memory.
 type slot struct{ allowed, refused, shadow, near, failed, passed uint32 }
 
 func (s *slot) count() Count {
@@ -62,8 +62,8 @@ func (h *history) at(n int64) *slot {
 	return h.newest
 }
 
-// observe counts a request. The argument allowed says that no rule refused it, refused that the
-// rule of this history did, and near that it left little of a limit.
+// observe counts a request. allowed is true if no rule refused the request, refused if the rule of
+// this history refused it, and near if the request left less than a fifth of a limit.
 func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 	s := h.at(n)
 	switch {
@@ -86,7 +86,7 @@ func (t *Traffic) observeTotal(n int64, e *weir.Event) {
 	}
 }
 
-// observeUncharged counts a request for which the store was not called, or which it could not decide.
+// observeUncharged counts a request for which the store was not called, or for which it failed.
 func (t *Traffic) observeUncharged(e *weir.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

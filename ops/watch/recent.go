@@ -25,7 +25,7 @@ type Line struct {
 }
 
 const (
-	linesPerSecond = 4   // so that a flood of made-up keys does not clear the list at once; a fifth of the list may come at once
+	linesPerSecond = 4   // so that a flood of made-up keys does not clear the list at once; a fifth of the list may be added at once
 	lineSeconds    = 10  // how long refusals of the same key are counted in one line
 	maxRoute       = 120 // bytes of a route that are kept
 )

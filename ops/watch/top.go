@@ -50,7 +50,7 @@ type Top struct {
 	recent recent
 }
 
-// minutes is for how many minutes a Top counts. The newest of them has not ended.
+// minutes is the number of minutes for which a Top counts. The newest of them has not ended.
 const minutes = 60
 
 type ruleKey struct{ rule, key string }
@@ -67,8 +67,8 @@ type counted struct {
 	before    uint32          // how many of that minute's refusals are of other keys; so are all earlier ones
 
 	reason weir.Reason // of the last refusal
-	last   int64       // when that was, in seconds since the Top began
-	line   *line       // the last of it, if that is still a line of it
+	last   int64       // when the last refusal was, in seconds since the Top began
+	line   *line       // the last line of this key, if the ring still has it
 }
 
 // counts is a heap.Interface: the key with the lowest sum comes first.
@@ -160,8 +160,8 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	}
 }
 
-// take returns a counted for a new key. If the Top is full, it is that of the key with the lowest
-// count, and goes on from that count.
+// take returns the counts of a new key. If the Top is full, take replaces the key that has the
+// lowest count, and the new key continues from that count.
 func (t *Top) take(k ruleKey, shadow int) (c *counted) {
 	if len(t.counts) < t.n {
 		c = &counted{at: len(t.counts)}
@@ -191,7 +191,7 @@ func (t *Top) expire(minute int64) {
 	heap.Init(&t.counts)
 }
 
-// refused returns how often a key was refused in the newest n minutes.
+// refused returns how often a key was refused in the last n minutes, including the current one.
 func (t *Top) refused(c *counted, n int64) Refused {
 	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow == 1, Reason: c.reason, Last: t.time(c.last)}
 	for m := max(0, t.minute-n+1); m <= t.minute; m++ {
@@ -206,8 +206,8 @@ func (t *Top) refused(c *counted, n int64) Refused {
 	return r
 }
 
-// time returns the time of a second of the clock. It is exact if nobody has set the clock of
-// this process since.
+// time returns the time at which a second of t.clock began. It is exact unless this machine's clock
+// has been set since then.
 func (t *Top) time(second int64) time.Time {
 	return t.clock.began.Add(time.Duration(second) * time.Second)
 }

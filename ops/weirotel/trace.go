@@ -180,8 +180,8 @@ func (c call) end(t *quota.Transaction, err error) {
 }
 
 // deciding returns the index of the charge that refuses for the longest time or, if none refuses,
-// of the one that has the fewest units left. Charges that only look, such as those of bans, do
-// not count, unless all do. It is -1 without a charge.
+// of the one that has the fewest units left. If none refuses, a charge that only looks up a state,
+// such as a ban, does not count, unless all are of this kind. It is -1 without a charge.
 func deciding(t *quota.Transaction) int {
 	best := -1
 	for i := range t.Decisions {

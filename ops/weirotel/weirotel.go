@@ -65,11 +65,11 @@ type Metrics struct {
 }
 
 // New returns Metrics that use the given meter, which also reports metrics of the given stores. A
-// store has metrics if its Stats method returns quota.CacheStats, quota.BreakerStats or
-// quota.FallbackStats. Stores from quota.Hybrid, lease.New, quota.Breaker and quota.Fallback have
-// such a method. If a store has a method Stores() []weir.Store, as in package stack, New reports
-// the metrics of its component stores. It ignores all other stores. New returns any error from the
-// meter.
+// store has metrics if its Stats method returns quota.CacheStats, quota.MemoryStats,
+// quota.BreakerStats or quota.FallbackStats. Stores from memstore.New, quota.Hybrid, lease.New,
+// quota.Breaker and quota.Fallback have such a method. If a store has a method Stores()
+// []weir.Store, as in package stack, New reports the metrics of its component stores. It ignores
+// all other stores. New returns any error from the meter.
 func New(meter metric.Meter, stores ...weir.Store) (*Metrics, error) {
 	m := &Metrics{tally: tally.New(stores...)}
 	var err error
@@ -91,8 +91,8 @@ func (m *Metrics) Observe(e weir.Event) {
 }
 
 // Expect makes the counters of refusals and bans begin with 0 for the given rules, so that an alert
-// sees their first increase. Call Expect again after a reload; it changes no counter that is
-// reported already.
+// sees their first increase. Call Expect again after a reload. It does not change counters that are
+// already reported.
 func (m *Metrics) Expect(rules ...weir.Rule) { m.tally.Expect(rules) }
 
 // ObserveFile uses the meter to report the version of the current rules and the number of reloads.

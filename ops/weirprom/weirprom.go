@@ -96,7 +96,7 @@ func (c *Collector) Observe(e weir.Event) {
 
 // Expect makes the counters of refusals and bans begin with 0 for the given rules. Otherwise a counter
 // has no series before its first increase, and an alert such as WeirBans misses that increase. Call
-// Expect again after a reload; it changes no counter that has a series.
+// Expect again after a reload. It does not change counters that already have a series.
 func (c *Collector) Expect(rules ...weir.Rule) { c.tally.Expect(rules) }
 
 // NewFile returns a Collector that exports the version of the current rules and the number of
@@ -125,7 +125,7 @@ func Open(ctx context.Context, path string, store weir.Store, o ops.Options) (
 		}
 	}
 	o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		metrics.Expect(rules.Rules()...) // a reload may have added some
+		metrics.Expect(rules.Rules()...) // a reload may have added rules
 		text.ServeHTTP(w, r)
 	})
 	if rules, operators, err = ops.Open(ctx, path, store, o); err != nil {
