@@ -15,10 +15,10 @@ import (
 )
 
 // ClientOptions returns client settings that are suitable for a Store. Pass them to
-// redis.NewUniversalClient, or copy the fields into your client's options. The timeout is also that
-// of the Store, unless its Options.Timeout is set; 0 means 50 ms. With these settings, the client reports a
-// refused connection immediately and keeps two idle connections ready. It allows up to a second for
-// connecting, even if the timeout is shorter.
+// redis.NewUniversalClient, or copy the fields into your client's options. The Store uses the same
+// timeout, unless its Options.Timeout is set; 0 means 50 ms. With these settings, the client
+// reports a refused connection immediately and keeps two idle connections ready. It allows up to a
+// second for connecting, even if the timeout is shorter.
 //
 // An address is a host and port, such as "localhost:6379", the path of a Unix socket, or a URL, such
 // as "rediss://user:password@example.com:6379/0". The user, the password, the database and the TLS
@@ -84,7 +84,8 @@ func checkAddresses(rdb redis.UniversalClient) error {
 	return nil
 }
 
-// withoutUser returns an address without what may be a password: only the scheme of a URL.
+// withoutUser returns an address without any part that may be a password. Of a URL, only the scheme
+// is left.
 func withoutUser(addr string) string {
 	if scheme, _, ok := strings.Cut(addr, "://"); ok {
 		return scheme + "://"

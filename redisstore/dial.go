@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// dials remember why the last attempt to connect failed, so that errors can say why. The client
-// itself may report a failure only after several attempts, long after the timeout.
+// dials remembers why the last attempt to connect failed, so that the errors of requests can say
+// so. The client itself may report a failure only after several attempts, long after the timeout.
 type dials struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 	made   atomic.Int64               // how many attempts have succeeded
@@ -24,12 +24,12 @@ type failedDial struct {
 	at  time.Time
 }
 
-// A failed attempt to connect explains the timeouts of the time untilNextDial after it. This
-// time is longer than the half second after which go-redis tries again.
+// Timeouts within untilNextDial after a failed attempt to connect are explained by that attempt.
+// This time is longer than the half second after which go-redis tries again.
 const untilNextDial = time.Second
 
-// A dialHook is a hook of the client of one node. It notes attempts to connect in dials, and keeps the
-// connections.
+// A dialHook is a hook of the client of one node. It records attempts to connect in dials, and adds
+// connections to conns.
 type dialHook struct {
 	*dials
 	conns *queue.Conns

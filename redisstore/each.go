@@ -83,8 +83,8 @@ func spendsAtOnce(t *quota.Transaction) bool {
 	return t.Mode == quota.ModeSpend && longestWait(t) == 0
 }
 
-// decideAll decides evals in one round trip, or in a cluster in one round trip for each slot. If
-// an eval in a cluster has keys of several slots, decideAll decides all transactions one by one.
+// decideAll decides evals in one round trip, or in a cluster in one round trip for each slot. If an
+// eval in a cluster has keys in several slots, decideAll decides all transactions one by one.
 func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	if s.queue != nil {
 		s.decideBatch(ctx, evals, errs)

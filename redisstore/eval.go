@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A script gets one of these values instead of the longest wait. With peek the script
-// decides and spends nothing. With forget it deletes the states. With force it also spends
+// A script gets one of these values instead of the longest wait. With peek, the script makes
+// decisions but spends nothing. With forget, it deletes the states. With force, it also spends
 // charges that do not fit.
 const (
 	peek   = -1
@@ -26,7 +26,8 @@ const (
 	force  = -3
 )
 
-// longestWait returns the longest wait that t accepts, in µs, or peek, forget or force.
+// longestWait returns the longest wait that t accepts, in µs, or one of the constants peek, forget
+// and force.
 func longestWait(t *quota.Transaction) int64 {
 	switch t.Mode {
 	case quota.ModePeek:
@@ -64,9 +65,9 @@ func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 		if !ok {
 			return err
 		}
-		// The script has decided nothing, because it lacks a window of a calendar: the
-		// clocks of Redis and of this process are far apart, or a reservation lies beyond
-		// the windows that the script got.
+		// The script has made no decision, because it lacks a window of a calendar: the clocks of
+		// Redis and of this process are far apart, or a reservation lies beyond the windows that
+		// the script got.
 		around = append(around, at)
 	}
 	return faultOf(&t.Charges[0], "the windows of a calendar lie out of reach")
@@ -88,7 +89,7 @@ type eval struct {
 	args   []any // the arguments of the command; the method command sets the first two
 }
 
-// A value is a value in Redis. The script gets and returns the charges value after value.
+// A value is a value in Redis. The script gets and returns the charges grouped by value.
 type value struct {
 	key, ids string // see idsOf
 	charges  []int  // the indexes of the charges whose states the value has
@@ -180,8 +181,8 @@ func (e *eval) direct() bool {
 	return spends // general.lua decides charges that only look
 }
 
-// costOf returns the one cost of those charges of a value that do not cost 0. If the charges have
-// several costs, or general.lua must decide one of them, ok is false.
+// costOf returns the cost that the charges of a value have in common, apart from charges with a
+// cost of 0. If their costs differ, or general.lua must decide one of the charges, ok is false.
 func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	for _, i := range v.charges {
 		c := &e.ts[0].Charges[i]
@@ -237,9 +238,9 @@ func kindOf(c *quota.Charge) kind {
 	return spends
 }
 
-// numbers packs what a section of a script reads, as MessagePack: the numbers of the limits, the
-// one cost of all charges that do not cost 0, and the longest wait. A script reads MessagePack
-// faster than the doubles that pack writes.
+// numbers encodes what a section of a script reads as MessagePack: for each charge the numbers of
+// its limit, and its Spent or Headroom if the section needs that; then the common cost (see costOf)
+// and the longest wait. A script reads MessagePack faster than the doubles that pack writes.
 func (e *eval) numbers(v *value) []byte {
 	b, cost := make([]byte, 0, 9*(2+4*len(v.charges))), int64(0)
 	for _, i := range v.charges {
@@ -257,8 +258,8 @@ func (e *eval) numbers(v *value) []byte {
 }
 
 // mostInteger bounds the numbers that a script gets as integers. Lua 5.4 multiplies integers as
-// int64, so the product of any two must stay below 2^63. Its other numbers are floats, as all
-// numbers of Lua 5.1 are.
+// int64, so the product of any two must stay below 2^63. Its other numbers are floats, like all
+// numbers in Lua 5.1.
 const mostInteger = 1 << 31
 
 // appendMessagePack appends each number as a fixint, a uint32 below mostInteger, or a float64.
@@ -300,7 +301,7 @@ func (e *eval) rows() (rows []byte) {
 	return rows
 }
 
-// pack appends numbers as doubles, which Lua reads by struct.unpack('<d'). A double holds
+// pack appends numbers as doubles, which Lua reads with struct.unpack('<d'). A double holds
 // integers below 2^53 exactly.
 func pack(b []byte, numbers ...int64) []byte {
 	for _, n := range numbers {
@@ -321,8 +322,8 @@ func unpack(b string) (numbers []int64, ok bool) {
 	return numbers, ok
 }
 
-// numbersOf returns the three numbers of the limit of c that the Lua of its algorithm gets. For a
-// log, a headroom means the same as a smaller quota.
+// numbersOf returns the three numbers of the limit of c that are passed to the Lua code of its
+// algorithm. For a log, a headroom means the same as a smaller quota.
 func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
 	l := &c.Limit
 	units := l.Quota
@@ -332,10 +333,9 @@ func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
 	return []int64{units, int64(l.Period / time.Microsecond), l.Burst}
 }
 
-// undoOf returns the last eight numbers of the row of the i-th charge. If this charge refunds
-// a reservation, they undo the reservation: At, A and B of the state after the
-// reservation, and the state before it. For a log they have only the instant of the state
-// before it.
+// undoOf returns the last eight numbers of the row of the i-th charge. If this charge refunds a
+// reservation, these numbers undo the reservation: At, A and B of the state after the reservation,
+// and the state before it. For a log, they contain only the At of the state before it.
 func undoOf(t *quota.Transaction, i int) []int64 {
 	if len(t.Cancels) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Cancels[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
@@ -359,8 +359,9 @@ func packEdges(e edged, around []int64) (b []byte) {
 	return b
 }
 
-// idsOf returns the ids of the states of some charges of t, as they stand in a value:
-// "name/period/algorithm,name/period/algorithm;", without the name if it is that of the period.
+// idsOf returns the ids of the states of some charges of t, in the form that they have in a value:
+// "name/period/algorithm,name/period/algorithm;". A name that is the same as the period is left
+// out.
 func idsOf(t *quota.Transaction, charges []int) string {
 	b := make([]byte, 0, 32*len(charges))
 	for _, i := range charges {
@@ -407,11 +408,11 @@ func (e *eval) decide(s *Store, cmd queue.Cmd) error {
 // read reads the reply of a script: the time of Redis in µs since 1970, how often the
 // script has spent the charges, and the states that it has found.
 //
-// The integer -n says that the n-th value cannot be read. Any other reply is
-// a text and packed doubles. The text has the seconds and microseconds of the time, how
-// often the script has spent the charges, and a semicolon. The doubles are the states,
-// which parseState reads, value after value. Before states that are not logs there may be the
-// ids of their value. A reply of any other form is an error: nothing is decided from it.
+// The integer -n says that the n-th value cannot be read. Any other reply is a text and packed
+// doubles. The text has the seconds and microseconds of the time, how often the script has spent
+// the charges, and a semicolon. The doubles are the states, grouped by value, which parseState
+// reads. States that are not logs may follow the ids of their value. A reply of any other form is
+// an error: nothing is decided from it.
 func (e *eval) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := e.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(e.values)) {
@@ -442,11 +443,10 @@ func (e *eval) read(reply any) (now, spent int64, states []quota.State, err erro
 	return int64(s)*1e6 + int64(µs), spent, states, nil
 }
 
-// parseState reads a state and returns the text after it. A state is four numbers. The last
-// is Until, or −C if C is not 0. A log
-// begins with a count of the numbers that follow: At, Until, and pairs of a sum and an
-// instant. For an empty log the count is 0, and nothing follows. The pairs are the entries
-// that the arithmetic will need, in any order. An entry may occur more than once.
+// parseState reads a state and returns the text after it. A state is four numbers. The last is
+// Until, or −C if C is not 0. A log begins with a count of the numbers that follow: At, Until, and
+// pairs of a sum and an instant. For an empty log the count is 0, and nothing follows. The pairs
+// are the entries that the arithmetic will need, in any order. An entry may occur more than once.
 func parseState(text string, log bool) (s quota.State, rest string, ok bool) {
 	count := 4
 	if log {

@@ -19,7 +19,7 @@ import (
 //	TIMES{dddd}                  a text, with nothing between
 //
 // A name that ends with _i gets the number of the charge, and one that ends with _v the number of
-// the value. For the words in capitals see the methods words.
+// the value. For the words in capitals, see the methods named words.
 var (
 	repeatedLines = regexp.MustCompile(`(?ms)^ *-- (each charge[a-z ]*)\n(.*?)^ *-- end\n`)
 	repeatedText  = regexp.MustCompile(`(LIST|ANY|ALL|TIMES)\{([^{}]*)\}`)
@@ -40,7 +40,7 @@ type section struct {
 	charges []numbered
 }
 
-// A numbered is a charge of a shape, with its place in the script.
+// A numbered is a charge of a shape, together with the numbers that it has in the script.
 type numbered struct {
 	shaped
 	no          int    // of the charge, from 1
@@ -77,8 +77,8 @@ func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorith
 	return sections, algorithms
 }
 
-// has reports whether a section has a charge of some kinds under the i-th algorithm, or under any if
-// i is 0.
+// has reports whether a section has a charge of one of the kinds of a heading, under the i-th
+// algorithm, or under any algorithm if i is 0.
 func (s *section) has(of string, i int) bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool {
 		return slices.Contains(kinds[of], c.kind) && (i == 0 || c.algorithmNo == i)
@@ -97,7 +97,7 @@ func (s *section) words() map[string]string {
 	}
 }
 
-// calls are the lines that take a charge whose algorithm is not inlined, by kind.
+// calls has the lines that take a charge whose algorithm is not inlined, by the kind of the charge.
 var calls = map[kind]string{
 	spends: "wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0)",
 	leaves: "wait = FUNCTION(at, a, b, till, now, need, quota, period, burst, EDGES, 0)\n" +
@@ -162,7 +162,7 @@ func (s *section) lua(template string) string {
 	return fill(text, "_v", s.no, s.words())
 }
 
-// fill replaces the words, and the suffix of names by a number.
+// fill replaces words with their values, and a suffix of names with a number.
 func fill(text, suffix string, no int, words map[string]string) string {
 	return word.ReplaceAllStringFunc(text, func(w string) string {
 		if value, ok := words[w]; ok {
@@ -185,9 +185,9 @@ const rowsLua = `do
 end
 `
 
-// direct writes the part of a script that decides without a loop over the charges. For each
-// value, direct.lua or logs.lua decides, and if all charges fit, the end of the same file writes.
-// If they cannot decide, general.lua does.
+// direct writes the part of a script that decides without a loop over the charges. For each value,
+// direct.lua or logs.lua decides. If all charges fit, the second part of that file writes the
+// value. If these files cannot decide, general.lua does.
 func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {
@@ -221,14 +221,14 @@ func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("times, rows = 1, {}\n%send", rows)
 }
 
-// function defines a function of the i-th algorithm, with the number behind its name.
+// function defines a function of the i-th algorithm, with the number i at the end of its name.
 func (b *lua) function(a quota.Algorithm, name string, i int) {
 	b.line("local %s%d\ndo\n%s\n%[1]s%[2]d = %[1]s\nend", name, i, upTo(a, name))
 }
 
 // upTo returns the part of an algorithm's Lua that a function needs: for take, everything above
-// cancel, queue and force. A function that a script defines and does not call would add 1 % to
-// its time.
+// cancel, queue and force. A function that a script defines but does not call would add 1 % to its
+// time.
 func upTo(a quota.Algorithm, function string) string {
 	text := a.(Scripted).Lua()
 	if function != "take" {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// An unusable is a quota.ErrUnusable: waiting does not help against its cause.
+// An unusable is a quota.ErrUnusable: its cause does not go away by itself.
 type unusable struct {
 	what string // what is wrong or missing
 	err  error  // the cause; may be nil
@@ -32,8 +32,9 @@ func (u *unusable) Is(target error) bool { return target == quota.ErrUnusable }
 func (u *unusable) Unwrap() error        { return u.err }
 
 var (
-	// outage finds the codes of error replies about outages, which go away without a change
-	// of the setup. Redis before 7.0 has the code in the middle of the text if a script got it.
+	// outage finds the codes of error replies about outages, which go away without a change of the
+	// setup. Redis before 7.0 has the code in the middle of the text if the error occurred in a
+	// script.
 	outage = regexp.MustCompile(`(^|[: ]-)(OOM|LOADING|READONLY|CLUSTERDOWN|MISCONF|MASTERDOWN|BUSY|NOREPLICAS|TRYAGAIN|MOVED|ASK|NOSCRIPT) ` +
 		`|^ERR max number of clients`)
 
@@ -43,8 +44,8 @@ var (
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
-// misconfigurations are texts in error replies of a Redis that is set up in a way in which the store
-// cannot work, in lower case, and what each of them means.
+// misconfigurations has texts of error replies, in lower case, which show that the store cannot
+// work with this setup of Redis, and what each of them means.
 var misconfigurations = [...]struct{ text, what string }{
 	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
 	{"noauth", "Redis requires a password"},
@@ -70,8 +71,8 @@ var misconfigurations = [...]struct{ text, what string }{
 	{"denied redis is running in protected mode", "Redis is in protected mode"},
 }
 
-// explain explains an error. It adds "Redis answers" to error replies, and names what is wrong if
-// waiting does not help: see quota.ErrUnusable.
+// explain explains an error. It adds "Redis answers" to error replies. If waiting does not help, it
+// says what is wrong: see quota.ErrUnusable.
 func (s *Store) explain(err error) error {
 	switch u := (*unusable)(nil); {
 	case err == nil || errors.As(err, &u):
@@ -83,7 +84,7 @@ func (s *Store) explain(err error) error {
 		if strings.HasPrefix(err.Error(), "redisstore: ") {
 			return err
 		}
-		return fmt.Errorf("redisstore: %w", err) // of the network, and so of no package of ours
+		return fmt.Errorf("redisstore: %w", err) // from the network, so it does not name a package of ours yet
 	}
 	if text := err.Error(); arguments.MatchString(text) { // the arguments have the key
 		err = errors.New(arguments.ReplaceAllString(text, ""))
@@ -110,8 +111,8 @@ func (s *Store) misconfigured(err error) string {
 	return s.meaning(text, name)
 }
 
-// meaning returns what is wrong with the setup of Redis if the named command has the text of
-// an error as its reply, or "".
+// meaning returns what is wrong with the setup of Redis if the named command gets an error reply
+// with the given text, or "" if the text does not show that.
 func (s *Store) meaning(text, command string) string {
 	if outage.MatchString(text) {
 		return ""
@@ -178,7 +179,7 @@ func (s *Store) blame(x *script, c *quota.Charge, err error) error {
 	return faultOf(c, unreadable+": "+err.Error())
 }
 
-// quoteLine adds to an error of Lua the line of the script that it names.
+// quoteLine adds a line of the script to a Lua error that names the number of the line.
 func quoteLine(lua, of string, err error) error {
 	m := scriptLine.FindStringSubmatch(err.Error())
 	if m == nil || !queue.IsAnswer(err) {
@@ -192,8 +193,7 @@ func quoteLine(lua, of string, err error) error {
 	return fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, of, strings.TrimSpace(lines[n-1]))
 }
 
-// undecided reports whether Redis has answered and not decided, for another reason than an
-// outage.
+// undecided reports whether Redis has answered without deciding, for another reason than an outage.
 func undecided(err error) bool {
 	f := (*fault)(nil)
 	return errors.As(err, &f) || queue.IsAnswer(err) && !isOutage(err)

@@ -23,23 +23,23 @@ var (
 	generalLua string
 )
 
-// A script is a text, and the hash by which Redis knows it.
+// A script is the text of a script, and the hash by which Redis identifies it.
 type script struct {
 	text, sha  string
 	algorithms []string // the names of its algorithms; a row has an index in this list
 	sent       sync.Map // *server → time.Time: when a batch has last found that the node has the script
 }
 
-// A shape describes the transactions that a script is made for. It has a shaped for each
-// charge, value after value.
+// A shape describes the transactions that a script is made for. It is a list with a shaped for each
+// charge, grouped by value.
 type shaped struct {
 	algorithm quota.Algorithm
 	kind      kind
 	next      bool // the charge is the first of another value than the charge before it
 }
 
-// A kind says what a script does with a charge. It stands behind the algorithm in the name of a
-// shape: no name of an algorithm contains it.
+// A kind says what a script does with a charge. It follows the algorithm in the name of a shape,
+// because no name of an algorithm contains it.
 type kind byte
 
 const (
@@ -49,11 +49,11 @@ const (
 	cancels kind = '\r' // refunds the units of an instant
 )
 
-// maxDirect bounds the charges that a script decides without a loop over them. In Lua a function
-// has at most 200 locals, and a charge takes up to 8.
+// maxDirect bounds the charges that a script decides without a loop over them. In Lua, a function
+// has at most 200 local variables, and a charge takes up to 8.
 const maxDirect = 20
 
-// weight returns for how many charges one of an algorithm counts.
+// weight returns how much of maxDirect a charge under an algorithm takes.
 func weight(a quota.Algorithm) int {
 	if isLog(a) {
 		return 2
@@ -74,11 +74,11 @@ func isDirect(shape []shaped) bool {
 }
 
 // generate writes the script of a shape. The script begins with a direct part, which evaluates a
-// transaction without a table and without a loop over the charges: first direct.lua or logs.lua
-// for each value, then what writes the values if all charges fit. A shape that has no direct
-// part (see isDirect), because it has too many charges, or logs next to other algorithms in one
-// value, is only a set of algorithms. Every script ends with general.lua, which decides all other transactions
-// of its algorithms.
+// transaction without a table and without a loop over the charges: first direct.lua or logs.lua for
+// each value, then the lines that write the values if all charges fit. A shape with too many
+// charges, or with logs next to other algorithms in one value, has no direct part (see isDirect),
+// and is only a set of algorithms. Every script ends with general.lua, which decides all other
+// transactions of its algorithms.
 func (s *scripts) generate(shape []shaped) (*script, error) {
 	x := &script{}
 	sections, algorithms := sectionsOf(shape)
@@ -144,13 +144,13 @@ const maxScripts = 64
 type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
-	all []shaped // the algorithms of shapes that have no script of their own
+	all []shaped // the algorithms of shapes without a separate script
 
 	first string // the first line of every script, or "": see Options.LockKeys
-	time  string // where every script has the time from: see calledTime and sentTime
+	time  string // how every script gets the time: see calledTime and sentTime
 }
 
-// prologue returns what stands before every script.
+// prologue returns the lines with which every script begins.
 func (s *scripts) prologue() string { return s.first + s.time }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a

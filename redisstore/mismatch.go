@@ -16,9 +16,10 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A mismatch finds out about a server that has never been of use whether only one of server and
-// client speaks TLS, or the server knows no HELLO. Neither side says so: the server closes the
-// connection or waits, so that only another attempt to connect, in the other way, can tell.
+// A mismatch finds out why a server has never answered a command: perhaps only one of server and
+// client speaks TLS, or the server closes connections at HELLO. Neither side reports this. The
+// server closes the connection or waits, so that only an attempt to connect in another way can
+// tell.
 type mismatch struct {
 	client redis.UniversalClient
 	mu     sync.Mutex
@@ -29,8 +30,8 @@ type mismatch struct {
 const untilNextLook = time.Second // the shortest time between two checks
 const lookTime = 250 * time.Millisecond
 
-// explain returns the error of a connection that failed, or what explains it better: a server
-// that speaks otherwise closes the connection, or does not answer.
+// explain returns the error of a connection that failed, or an error that says more if there is a
+// mismatch.
 func (m *mismatch) explain(err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, redis.ErrClosed) || queue.IsAnswer(err) {
 		return err
@@ -47,8 +48,8 @@ func (m *mismatch) explain(err error) error {
 	return err
 }
 
-// otherWay connects to the server of a client, with TLS if the client has none, and otherwise
-// without. It returns what is wrong, or "" if it cannot tell.
+// otherWay connects to the server of a client in the other way: without TLS if the client uses TLS,
+// and with TLS if it does not. It returns what is wrong, or "" if it cannot tell.
 func otherWay(client redis.UniversalClient) string {
 	single, ok := client.(*redis.Client)
 	if !ok || single.Options().Network != "tcp" {

@@ -22,8 +22,8 @@ import (
 // optional.Canceler), so no limit admits too much. After an error the units stay spent. In
 // ModeForce and ModeForget no slot refuses, so takeParts peeks at none.
 //
-// A transaction of several slots never waits: the clocks of the nodes differ, so that the
-// slots could not reserve the same instant.
+// A transaction with keys in several slots never waits, because the clocks of the nodes differ, and
+// the slots could not reserve the same instant.
 func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []part) error {
 	t.Result = quota.Result{Decisions: slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)]}
 	switch t.Mode {
@@ -52,8 +52,8 @@ func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []par
 	return nil
 }
 
-// Server implements optional.Server: in a cluster, it returns the addresses of the masters that have the
-// keys.
+// Server implements optional.Server: in a cluster, it returns the addresses of the masters that
+// have the keys.
 func (s *Store) Server(t *quota.Transaction) string {
 	if s.queue != nil || !s.located.Load() {
 		return ""
@@ -88,9 +88,9 @@ func (p *part) fill(t *quota.Transaction) {
 	t.At = p.At
 }
 
-// left returns how many units the charges of the part would leave, under the limit that would
-// have the fewest left. The slot of the part must have decided. A part that spends nothing
-// has the most left. So units are refunded last, because they could not be taken again.
+// left returns how many units the charges of the part would leave, under the limit that would have
+// the fewest left. The part must have been decided before. A part that spends nothing has the most
+// left. Units are therefore refunded last, because they could not be taken again.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {

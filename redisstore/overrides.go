@@ -10,15 +10,16 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// overridesTimeout bounds one call for overrides, or about processes. No request waits for it.
+// overridesTimeout bounds each call that reads or saves overrides, or that reports a process and
+// its limits. No request waits for these calls.
 const overridesTimeout = 2 * time.Second
 
 // The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix.
 // The field with the empty name is the version: the time of the newest change. The hash has
 // no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
 //
-// loadOverridesLua returns names and texts in turn, and last the time in µs. If the version is
-// still ARGV[1], it returns only the version and the time.
+// loadOverridesLua returns names and texts alternately, followed by the time in µs. If the version
+// is still ARGV[1], it returns only the version and the time.
 const loadOverridesLua = `
 local fields = {'', redis.call('HGET', KEYS[1], '') or ''}
 if fields[2] ~= ARGV[1] then fields = redis.call('HGETALL', KEYS[1]) end
@@ -26,8 +27,8 @@ fields[#fields + 1] = string.format('%.0f', now)
 return fields`
 
 // saveOverrideLua gets a name, a text, a duration in µs (0: without end), and how many overrides
-// there may be. If there are already that many others, the script first removes the overrides
-// that have ended. It returns 1 if too many are left. An empty text removes the override.
+// there may be. If there are already that many others, the script first removes the overrides that
+// have expired. It returns 1 if too many are left. An empty text removes the override.
 const saveOverrideLua = `
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 if text == '' then

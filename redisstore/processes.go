@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// Processes that share a prefix have two Redis hashes in common: weir:processes, in which each process
-// has a field with the time at which it no longer counts, and weir:limits, with the limits of their
-// rules. Both have a TTL. All times are those of the server, so no process needs the right time.
+// Processes that share a prefix have two Redis hashes in common: weir:processes, in which each
+// process has a field with the time at which it no longer counts, and weir:limits, with the limits
+// of their rules. Both have a TTL. All times are those of the server, so the clock of a process
+// need not be right.
 const (
 	processLife = 20 * time.Second // how long a process counts after it has reported
 	limitsLife  = 30 * time.Second // how long a text is known after a process has reported it
 )
 
-// countLua gets a process, and how long it counts in µs. It returns how many processes count. At most
-// every 5 s it removes those that no longer do; the field with the empty name has the time of the next
-// such removal.
+// countLua gets a process, and the time in µs for which it counts. It returns how many processes
+// count. At most every 5 s it removes those that no longer count; the field with the empty name has
+// the time of the next such removal.
 const countLua = `
 local h, life = KEYS[1], ARGV[2] + 0
 redis.call('HSET', h, ARGV[1], string.format('%.0f', now + life))
@@ -33,9 +34,10 @@ if not at or now >= at + 0 then
 end
 return redis.call('HLEN', h) - 1`
 
-// compareLua gets a process, how long what it reports is known in µs, and names and quoted texts in turn.
-// A field has up to eight texts that differ, each with its end and the process that has reported it last.
-// The script returns names and texts in turn, those that other processes have reported.
+// compareLua gets a process, the time in µs for which its report is kept, and names and quoted
+// texts alternately. A field has up to eight different texts, each with its expiry time and the
+// last process that reported it. The script returns names and texts alternately: the texts that
+// other processes have reported under the same names, if they are different.
 const compareLua = `
 local h, process, life, other = KEYS[1], ARGV[1], ARGV[2] + 0, {}
 for i = 3, #ARGV - 1, 2 do
@@ -54,8 +56,8 @@ redis.call('PEXPIRE', h, string.format('%.0f', life / 1000 + slack_ms))
 return other`
 
 // CountProcesses reports that a process uses the store, and returns how many processes with the
-// store's Prefix have done so within the last 20 s, or a little longer. An id stands for a process; it
-// has no spaces. Package stack calls CountProcesses every 2 s.
+// store's Prefix have done so within the last 20 s, or a little longer. The id identifies the
+// process; it must not contain spaces. Package stack calls CountProcesses every 2 s.
 func (s *Store) CountProcesses(ctx context.Context, id string) (n int, err error) {
 	cmd, err := s.run(ctx, s.prefix+"processes", countLua, id, processLife.Microseconds())
 	if err == nil {
@@ -70,9 +72,9 @@ func (s *Store) CountProcesses(ctx context.Context, id string) (n int, err error
 	return n, nil
 }
 
-// CompareLimits reports what a process does: texts under names, such as the limits of its rules. It
-// returns those names under which other processes have reported other texts within the last 30 s, each
-// with up to seven of these texts. Package stack calls CompareLimits every 10 s.
+// CompareLimits reports texts under names for a process, such as the limits under the names of its
+// rules. It returns the names under which other processes have reported different texts within the
+// last 30 s, each with up to seven of these texts. Package stack calls CompareLimits every 10 s.
 func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]string) (map[string][]string, error) {
 	args := []any{id, limitsLife.Microseconds()}
 	for name, text := range limits {
@@ -98,8 +100,8 @@ func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]
 	return other, nil
 }
 
-// scriptError explains an error of a script that decides nothing. If waiting does not help, it wraps
-// quota.ErrUnusable.
+// scriptError explains an error of a script that evaluates no charges. If waiting does not help, it
+// wraps quota.ErrUnusable.
 func (s *Store) scriptError(ctx context.Context, lua, of string, err error) error {
 	err = quoteLine(s.scripts.prologue()+lua, of, err)
 	return fmt.Errorf("redisstore: %s: %w", of, s.timeoutCause(ctx, err))

@@ -151,7 +151,7 @@ type Store struct {
 	dials     dials
 	selfTests selfTests
 
-	slow atomic.Int64 // so many of the queues have a Redis that is too slow: see Slow
+	slow atomic.Int64 // how many of the queues have a Redis that is too slow: see Slow
 }
 
 // New returns a store that uses Redis through the client rdb. It does not wait for Redis to be up.
@@ -229,11 +229,12 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for the
-// Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and one request in
-// twenty was not decided. This is over once five calls in a row have taken less than half of the Timeout.
-// Take calls Redis nevertheless. A caller that does not call Take because of Slow goes on calling Slow,
-// which then sends a TIME now and then. Package stack does so.
+// Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for
+// the Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and at
+// least one request in twenty was not decided. It is no longer too slow once five calls in a row
+// have taken less than half of the Timeout. Take calls Redis nevertheless. A caller that does not
+// call Take because of this error must go on calling Slow, which then sends the command TIME now
+// and then. Package stack does so.
 func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
 	if s.slow.Load() == 0 {
 		return nil
@@ -270,9 +271,8 @@ func (s *Store) timeoutCause(ctx context.Context, err error) error {
 	return s.explain(err)
 }
 
-// key returns the name of the value that keeps the state of a charge. The key of the charge
-// stands last, in the hash tag. The dot before the key is there because an empty hash tag
-// would not count.
+// key returns the name of the value that keeps the state of a charge. The key of the charge comes
+// last, in the hash tag. A dot precedes it, because an empty hash tag would not count.
 func (s *Store) key(c *quota.Charge) string {
 	b := append(make([]byte, 0, 128), s.prefix...)
 	if c.Rule == "log" {

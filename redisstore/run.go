@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// send makes Redis run the scripts of evals in order, usually in one round trip. It returns at
-// the latest when ctx ends. The returned commands have the answers of Redis, errors included.
+// send makes Redis run the scripts of evals in order, usually in one round trip. It returns no
+// later than when ctx ends. The returned commands have the answers of Redis, including errors.
 func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	cmds := make([]queue.Cmd, len(evals))
 	var node *server // nil for an eval alone, and if it is unknown
@@ -60,15 +60,15 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	return cmds, nil
 }
 
-// confirmed is how long after a node has run a script a batch counts on it that the node still has
-// the script, as long as the other scripts for the same keys are there. A node that loses single
-// scripts (Redis 7.4) loses those that it has not run for the longest time.
+// For the time confirmed after a batch has found scripts on a node, later batches assume that the
+// node has either all of these scripts or none. A node that loses single scripts (Redis 7.4) loses
+// those that it has not run for the longest time.
 const confirmed = time.Second
 
-// textsFor returns the scripts of a batch whose texts it sends. If a node lacked a script of which
-// it gets only the hash, it would decide the later evals before this one is sent again. This matters
-// if they have a key in common: their scripts are all sent as hashes, which all fail if the node has
-// lost all scripts, or all as texts.
+// textsFor returns those scripts of a batch that are sent as texts. The others are sent as hashes.
+// If a node lacks one of these, its eval is sent again, after the node has decided the later evals.
+// This must not happen if the evals have a key in common. Their scripts are therefore sent either
+// all as texts, or all as hashes, which all fail if the node has lost all scripts.
 func textsFor(node *server, evals []*eval) map[*script]bool {
 	texts, rivals, sure := map[*script]bool{}, map[*script]bool{}, true
 	last := map[string]*script{} // by key
@@ -139,9 +139,8 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 	return nil
 }
 
-// redirected reports whether a node has answered that it cannot decide the key, because
-// another node has the key or the cluster is down. A node with such an answer has spent
-// nothing.
+// redirected reports whether a node has answered that it cannot decide the key, because another
+// node has the key or the cluster is down. A node that answers so has spent nothing.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {

@@ -21,9 +21,9 @@ import "github.com/seed83679106/weir/quota"
 // and string.format('%d') rejects numbers with a fraction.
 //
 // Each function receives two more arguments after burst: the edges (if the algorithm has the method
-// Edges, see below) and the C field of the state. If the C field of the new state is not 0, the take, queue and cancel
-// functions return it as a fifth number. Only the force function may change C from 0 to another
-// value.
+// Edges, see below) and the C field of the state. If the C field of the new state is not 0, the
+// take, queue and cancel functions return it as a fifth number. Only the force function may change
+// C from 0 to another value.
 //
 // The code must define only local names, because a script can contain the code of several
 // algorithms. Two algorithms with the same Name must have the same code, because a script contains
@@ -55,9 +55,8 @@ import "github.com/seed83679106/weir/quota"
 // of these times is earlier than the at argument, and the last is well after it. The Lua functions
 // receive these edges as a string of packed doubles, to be decoded with struct.unpack. If the store
 // has called Edges several times, the results of successive calls are separated by a 0. If the Lua
-// code needs an edge that is not in the string, it calls
-// error(string.format('WEIR edges %.0f ', instant)). The store then adds the edges around that
-// instant and runs the script again.
+// code needs an edge that is not in the string, it calls error(string.format('WEIR edges %.0f ',
+// instant)). The store then adds the edges around that instant and runs the script again.
 //
 // The method Additive() has no results. It promises that only the total cost of the charges at an
 // instant matters: after a first charge, charges of 2 and 3 units at the same instant have the same
@@ -91,8 +90,8 @@ type logged interface {
 	Logged()
 }
 
-// An inlined algorithm belongs to this module. A call of a function takes Redis 0.1 µs and more, so
-// direct scripts have the lines that Inline returns in its place: see meter.lua.
+// An inlined algorithm belongs to this module. A function call takes Redis at least 0.1 µs, so
+// direct scripts contain the lines that Inline returns instead of a call: see meter.lua.
 type inlined interface {
 	Inline() string
 }

@@ -27,10 +27,10 @@ type selfTestResult struct {
 	err   error // nil if Redis can decide
 }
 
-// classify finds out what it means that Redis answers and has not decided t. Perhaps the value of
-// the key is damaged, or has another program's type: then classify returns err. But if a self-test
-// shows that Redis cannot decide either for a key that holds nothing, it cannot run the scripts at
-// all: then classify returns a quota.ErrUnusable. It returns other errors unchanged.
+// classify finds out why Redis has answered without deciding t. Perhaps the value of the key is
+// damaged, or another program has written a value of another type: then classify returns err. But
+// if a self-test shows that Redis cannot decide even for a key without a value, Redis cannot run
+// the scripts at all: then classify returns a quota.ErrUnusable. It returns other errors unchanged.
 func (s *Store) classify(ctx context.Context, t *quota.Transaction, err error) error {
 	if !undecided(err) || s.misconfigured(err) != "" {
 		return err
@@ -75,7 +75,7 @@ func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	return r.err
 }
 
-// cannotRun returns what a self-test with the error err has shown.
+// cannotRun explains err, the error of a self-test that has shown that Redis cannot decide.
 func cannotRun(err error) error {
 	if f := (*fault)(nil); errors.As(err, &f) { // its rule is that of scratch, and no state was damaged
 		err = errors.New(strings.TrimPrefix(f.what, unreadable+": "))
@@ -83,9 +83,9 @@ func cannotRun(err error) error {
 	return fmt.Errorf("the server cannot decide under this algorithm, whatever the key: %w", err)
 }
 
-// selfTest has Redis decide some transactions about a key that holds nothing, and compares the
-// decisions with those of Go. It uses the algorithms of the charges, and the slot of their
-// first key. No charge of a user counts in the value, which selfTest deletes.
+// selfTest makes Redis decide some transactions about a key without a value, and compares the
+// decisions with those of Go. It uses the algorithms of the charges, and the slot of their first
+// key. The value that it creates holds no charges of users, and selfTest deletes it.
 func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 	charges = scratch(charges)
 	n := len(charges)
@@ -146,9 +146,9 @@ func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error 
 	return nil
 }
 
-// scratch returns charges of limits with the same algorithms, under a rule with a random name.
-// They have one key, so that one slot decides them, and small numbers, so that what may remain
-// of them in Redis soon expires.
+// scratch returns charges of limits with the same algorithms, under a rule with a random name. They
+// have the same key, so that they are in one slot. Their numbers are small, so that whatever may be
+// left of them in Redis soon expires.
 func scratch(charges []quota.Charge) []quota.Charge {
 	rule := "weir-probe-" + rand.Text()
 	scratched := make([]quota.Charge, 0, len(charges))

@@ -14,14 +14,14 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// With Options.SendTime, a script gets the time as its last argument, which sentTime removes
-// from ARGV. This time is a lower bound of the server's clock, and the bounds of two processes
-// differ. The script therefore decides at the instant of the newest state if that is later: it
-// was written at that time or later, so it has come on the server. But the state of a reservation
-// lies in the future. A value that has such a state also has the time at which it was written,
-// and this time counts instead. No decision is then ahead of the server. It may be behind, by up to
-// late: see lateness. So much longer values live, because otherwise a late script would not find
-// what was spent at its time.
+// With Options.SendTime, a script gets the time as its last argument, which sentTime removes from
+// ARGV. This time is a lower bound on the server's clock, and the bounds of two processes differ.
+// The script therefore decides at the instant of the newest state if that is later: the state was
+// written at that instant or later, so the server's clock has reached the instant. But the state of
+// a reservation lies in the future. A value that has such a state also has the time at which it was
+// written, and this time is used instead. No decision is then made at a time ahead of the server's
+// clock. The time may be behind the clock by up to late: see lateness. Values are kept longer by
+// that much, because a late script must find what was spent at its time.
 func sentTime(late time.Duration) string {
 	return fmt.Sprintf(`local t = {string.match(table.remove(ARGV), '(.*)(......)')}
 local now, slack_ms = t[1] * 1e6 + t[2], %d
@@ -31,16 +31,18 @@ end
 `, late.Milliseconds())
 }
 
-// calledTime is the same without Options.SendTime. Here and there t is the time as TIME returns it,
-// now is the same in µs, a float also in Lua 5.4 (see mostInteger), and slack_ms is by how much a TTL
-// is longer than it need be on one clock. Only a sent time can catch up.
+// calledTime is the same without Options.SendTime. In both, t is the time as TIME returns it, and
+// now is the same time in µs, as a float even in Lua 5.4 (see mostInteger). slack_ms is how many ms
+// a TTL is longer than it would have to be if all times came from one clock. Only a sent time can
+// catch up.
 const calledTime = `local t = redis.call('TIME')
 local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
 `
 
-// lateness returns by how much a decision may be behind the server's clock: by two timeouts, that of
-// the last TIME and its own, or by a second if the process is late, for which the queue makes
-// allowance. The reply of TIME, and that of a script, may take half of it; otherwise it is not used.
+// lateness returns by how much a decision may be behind the server's clock: by two timeouts, that
+// of the last TIME and that of the script, but by at least a second, because the queue accepts
+// later answers if the process is late. The reply to TIME, and the reply to the script, may each
+// take half of the lateness; a reply that takes longer is not used.
 func lateness(timeout time.Duration) time.Duration {
 	return max(time.Second, 2*timeout+10*time.Millisecond)
 }
@@ -51,11 +53,11 @@ const (
 	drift        = 1000                   // in that many µs the clocks of process and server come at most 1 µs apart
 )
 
-// A server is one Redis, with the queue of the commands for it. With Options.SendTime it knows a
-// lower bound of the server's clock. When the reply of TIME has come, the clock is at least at the
-// time in the reply. From then on the bound advances with the clock of the process, less what the
-// two may drift apart. Any reply may raise the bound. But if the bound is later than the clock can
-// be, it falls: the clock has been set back, or another server answers.
+// A server is one Redis server, with the queue of commands for it. With Options.SendTime it has a
+// lower bound on the server's clock. When the reply to TIME has come, the clock shows the time in
+// the reply or a later time. From then on the bound advances with the clock of the process, less
+// what the two may drift apart. Any reply may raise the bound. But if the bound is later than the
+// clock can be, it falls: the clock has been set back, or another server answers.
 type server struct {
 	*queue.Queue
 	clock func() time.Time // of the process, without jumps; nil without Options.SendTime
@@ -103,7 +105,7 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 	return s.send(ctx, cmds)
 }
 
-// send sends commands. After an error another server may take over, so that the bound is unknown.
+// send sends commands. After an error, the bound is unknown, because another server may take over.
 func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	err := s.Queue.Do(ctx, cmds)
 	if err != nil && !errors.Is(err, quota.ErrBusy) && ctx.Err() == nil {
@@ -114,9 +116,10 @@ func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	return err
 }
 
-// queryTime sends commands, and TIME behind them. It reports whether the reply is of use: if the process
-// was stopped meanwhile, the reply may be old. If there are no commands, an error of TIME counts.
-// Otherwise TIME soon goes before the commands, because it has not been answered.
+// queryTime sends commands, and TIME after them. It reports whether the reply to TIME can be used:
+// if the process was stopped in the meantime, the reply may be old. If there are no commands, an
+// error reply to TIME is returned. Otherwise it is ignored: as long as TIME has not been answered,
+// it is soon sent before the commands.
 func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
 	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
 	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
@@ -133,7 +136,7 @@ func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool,
 	return false, nil
 }
 
-// readTime reads the reply of TIME, within the bounds of eval.read.
+// readTime reads the reply to TIME, within the bounds of eval.read.
 func readTime(cmd queue.Cmd) (µs int64, err error) {
 	now, err := cmd.Int64Slice()
 	switch answer := cmd.Err(); {
@@ -145,8 +148,9 @@ func readTime(cmd queue.Cmd) (µs int64, err error) {
 	return now[0]*1e6 + now[1], nil
 }
 
-// learn notes that the clock of the server was at µs between two instants, of which the second
-// is now. It returns false if TIME has meanwhile been answered on a newer connection.
+// learn records that the server's clock showed the time µs at some instant between sent and
+// received, which is now. It returns false if TIME has been answered on a newer connection in the
+// meantime.
 func (s *server) learn(µs, made int64, sent, received time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

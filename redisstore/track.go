@@ -24,8 +24,9 @@ const (
 )
 
 // Track implements optional.Tracker with CLIENT TRACKING of Redis, on one more connection to each
-// node. A script runs there that evaluates the charge, so Redis decides and begins to track in the
-// same instant. If a script read the key after a refusal, a change in between would go unnoticed.
+// node. The script that evaluates a charge runs on this connection, so Redis decides and begins to
+// track at the same instant. If a script read the key after a refusal, a change in between would go
+// unnoticed.
 func (s *Store) Track(changed func(key string, all bool), current func(at time.Time)) (
 	takeEach func(ts []*quota.Transaction) []error) {
 	switch s.rdb.(type) {
@@ -62,7 +63,7 @@ func (n *trackedNode) due() bool {
 	return (n.conn == nil || n.conn.Closed()) && time.Now().After(n.retry)
 }
 
-// takeEach evaluates transactions of one charge, and has the nodes track their states.
+// takeEach evaluates transactions of one charge, and makes the nodes track their states.
 func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 	errs := make([]error, len(ts))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*queue.ConnectTime)
@@ -205,7 +206,7 @@ func (k *tracker) open(ctx context.Context, client *redis.Client, key string) (*
 	})
 }
 
-// helloOf returns the command that begins a connection of RESP3.
+// helloOf returns the command that begins a RESP3 connection.
 func helloOf(ctx context.Context, o *redis.Options) ([]any, error) {
 	user, password := o.Username, o.Password
 	switch {
@@ -226,7 +227,7 @@ func helloOf(ctx context.Context, o *redis.Options) ([]any, error) {
 	return []any{"hello", 3, "auth", user, password}, nil
 }
 
-// proven says how far all connections that track keys have reported changes.
+// proven reports the time before which all connections that track keys have reported changes.
 func (k *tracker) proven() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -28,14 +28,15 @@ var probed = func() []quota.Limit {
 
 var errUnchecked = errors.New("stack: it is not known yet whether Redis can decide")
 
-// The next check begins a second after one that failed, and then after twice as long as the
-// last time, up to longestPause.
+// The pause after the first failed check is firstPause. Each further pause is twice as long as the
+// last one, up to longestPause.
 const (
 	firstPause   = time.Second
 	longestPause = 10 * time.Second
 )
 
-// A checker finds out whether Redis can decide. It has one goroutine, which ends once Redis can.
+// A checker finds out whether Redis can decide. It has one goroutine, which ends once a check has
+// succeeded.
 type checker struct {
 	probe   func(ctx context.Context, limits ...quota.Limit) error
 	eval    func(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
@@ -68,7 +69,7 @@ func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, pro
 // log do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
-// Close stops the background check of Redis, and what the store tells other processes. It does not close
+// Close stops the background check of Redis and the reports to other processes. It does not close
 // the client, and the store remains usable. Close always returns nil.
 func (s *Store) Close() error {
 	s.checker.mu.Lock()
@@ -119,8 +120,8 @@ func (c *checker) run() {
 	}
 }
 
-// memoryLua returns how Redis bounds its memory, or nothing if the user must not know. Redis 7 can say
-// so without an entry in its ACL LOG.
+// memoryLua returns how Redis bounds its memory, or nothing if the Redis user lacks the permission
+// to read that. Redis 7 can check the permission without an entry in its ACL LOG.
 const memoryLua = `
 if not redis.acl_check_cmd or not redis.acl_check_cmd('INFO', 'memory') then return '' end
 return redis.call('INFO', 'memory')`
@@ -136,8 +137,8 @@ func (c *checker) checkEviction() {
 		"effect", "an evicted key has its whole quota again", "fix", "set maxmemory-policy to volatile-lfu, or to noeviction")
 }
 
-// checkTracking warns if the user of Redis lacks the right to track keys. TRACKING OFF, which needs the
-// same right as ON, has no effect on a connection of the pool.
+// checkTracking warns if the user of Redis lacks the right to track keys. TRACKING OFF, which needs
+// the same right as ON, has no effect on a connection of the pool.
 func (c *checker) checkTracking() {
 	if err := c.do(c.ctx, "client", "tracking", "off").Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
 		c.outages.logger.Warn("stack: right of the Redis user missing", "err", err,
@@ -147,14 +148,14 @@ func (c *checker) checkTracking() {
 
 var maxMemory = regexp.MustCompile(`(?s)\nmaxmemory:(\d+).*\nmaxmemory_policy:([a-z-]+)`)
 
-// primary is the store in front of which the fallback stands.
+// primary is the store for which the fallback stands in during an outage.
 type primary struct {
 	quota.Store
 	checker *checker
 }
 
-// unlessSlow is the primary of the fallbacks. If Redis is too slow for the Timeout, and so decides only some
-// requests, the fallback decides all of them, so that a limit is not counted in both.
+// unlessSlow is the primary of the fallbacks. If Redis is too slow for the Timeout, and so decides
+// only some requests, the fallback decides all of them, so that a limit is not counted in both.
 type unlessSlow struct {
 	primary
 	redis *redisstore.Store

@@ -12,9 +12,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// outages write the log lines about Redis: one when an outage begins, and one when it ends. A check, a
-// breaker or a fallback may be the first to find an outage, so the line says the same for each of them.
-// A Redis that cannot be used until its setup is changed has a line each minute.
+// outages write the log lines about Redis: one when an outage begins, and one when it ends. A
+// check, a breaker or a fallback may be the first to find an outage, so the line says the same for
+// each of them. While Redis cannot be used until its setup is changed, a line is repeated every
+// minute.
 type outages struct {
 	logger *slog.Logger
 	effect func() string // what an outage means for the limits, however the store is used
@@ -22,10 +23,11 @@ type outages struct {
 	mu    sync.Mutex
 	began time.Time   // zero if there is none
 	slow  time.Time   // when Redis was first found to be too slow; zero if it is not
-	loud  sparse.Gate // of the lines each minute
+	loud  sparse.Gate // limits the lines that are repeated every minute
 }
 
-// begin notes that Redis has failed. It returns when Redis was first found to be too slow, if it is.
+// begin notes that Redis has failed. If err is a quota.ErrSlow, begin returns when Redis was first
+// found to be too slow.
 func (o *outages) begin(err error) (slow time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +62,8 @@ func (o *outages) begin(err error) (slow time.Time) {
 	return time.Time{}
 }
 
-// end notes that Redis works. One late decision needs no second line.
+// end notes that Redis works. logs is false after a single late decision, which needs no second
+// line.
 func (o *outages) end(logs bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,7 +74,7 @@ func (o *outages) end(logs bool) {
 	o.loud.Reset()
 }
 
-// fallback returns a fallback whose outages have the lines of o, not its own lines.
+// fallback returns a fallback whose outages o logs, instead of the fallback itself.
 func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore) {
 	f = quota.Fallback(primary, memory, quota.FallbackOptions{
 		Logger: slog.New(slog.DiscardHandler),
@@ -87,8 +90,8 @@ func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore)
 	return f
 }
 
-// breaker returns a breaker in front of Redis, whose outages have the lines of o instead of its own
-// unless it has a logger.
+// breaker returns a breaker in front of Redis whose outages o logs. The breaker itself logs them
+// only if its options have a Logger.
 func (o *outages) breaker(redis quota.Store, b quota.BreakerOptions) *quota.BreakerStore {
 	b.Logger = cmp.Or(b.Logger, slog.New(slog.DiscardHandler))
 	user := b.OnChange

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	countEvery   = 2 * time.Second  // how often a process says that it is there, without Options.Replicas
+	countEvery   = 2 * time.Second  // how often a process reports that it is running, without Options.Replicas
 	compareEvery = 10 * time.Second // how often it compares the limits of its rules with those of others
 	fallAfter    = 10 * time.Second // how long there must be fewer processes until this counts
-	differsAfter = 5                // after as many comparisons, different limits are no rollout
+	differsAfter = 5                // after so many comparisons in a row, different limits are not taken for a rollout
 	mostRules    = 1000             // more are not compared
 )
 
-// processes know what other processes do. They have a timer and no goroutine. They are the store that
-// counts in memory while Redis is down.
+// processes keeps track of the other processes. It has a timer and no goroutine. It is also the
+// store that counts in memory while Redis is down.
 type processes struct {
 	count   func(ctx context.Context, id string) (int, error)
 	compare func(ctx context.Context, id string, limits map[string]string) (map[string][]string, error)
@@ -49,8 +49,8 @@ type processes struct {
 	others   map[string]*differ // what other processes do, by rule; "" has the rules of other services
 }
 
-// A share is a store that enforces this process's share of each limit. If n is 0, no number of
-// processes is known, and the store enforces each limit as a whole.
+// A share is a store that enforces this process's share of each limit. If n is 0, the number of
+// processes is unknown, and the store enforces each limit as a whole.
 type share struct {
 	quota.Store
 	n int
@@ -71,7 +71,7 @@ func (p *processes) start(ctx context.Context, logger *slog.Logger) {
 	p.timer = time.AfterFunc(0, p.beat)
 }
 
-// stop ends the calls of Redis. The context must have ended.
+// stop ends the calls to Redis. The context must have ended.
 func (p *processes) stop() {
 	p.calling.Lock()
 	defer p.calling.Unlock()
@@ -100,7 +100,7 @@ func (p *processes) effect() string {
 	return "counting in memory: each process enforces " + part + "; with WithoutFallback, OnError decides"
 }
 
-// beat says that the process is there, and what its limits are.
+// beat reports to Redis that the process is running, and what the limits of its rules are.
 func (p *processes) beat() {
 	p.calling.Lock()
 	defer p.calling.Unlock()
@@ -117,8 +117,9 @@ func (p *processes) beat() {
 	}
 }
 
-// counted notes how many processes there are. More count at once. Otherwise, the most of a while count,
-// because Redis may have lost its data, and some processes then have not said again that they are there.
+// counted notes how many processes there are. A larger number counts at once. A smaller one counts
+// only if there was no larger one for fallAfter, because Redis may have lost its data, and some
+// processes may not have reported since then.
 func (p *processes) counted(n int, err error, now time.Time) {
 	known := p.share.Load().n
 	if p.most = max(p.most, n); err == nil && p.most < known && now.Sub(p.since) < fallAfter {
@@ -171,7 +172,8 @@ func (p *processes) compareLimits() {
 	}
 }
 
-// warn logs that another process has other limits for a rule or, if that is "", other rules.
+// warn logs that another process has other limits for a rule or, if rule is "", that it has other
+// rules.
 func (p *processes) warn(rule, text string) {
 	switch {
 	case rule != "":
@@ -211,9 +213,9 @@ func (p *processes) announce(rule string, limits []quota.Limit) {
 	p.compared = time.Time{} // now
 }
 
-// Conflicts describes each rule for which another process has had other limits for 40 s, so that it is
-// probably no rollout. It calls no network. Limits from a Policy and overrides may differ, so they are
-// not compared.
+// Conflicts describes each rule for which another process has had other limits for at least 40 s,
+// so that a rollout is probably not the reason. It makes no network call. Limits from a Policy and
+// overrides may differ, so they are not compared.
 func (s *Store) Conflicts() []string {
 	p := &s.checker.processes
 	p.mu.Lock()
@@ -228,6 +230,7 @@ func (s *Store) Conflicts() []string {
 	return found
 }
 
-// Replicas returns among how many processes s would divide the limits in an outage that began now:
-// Options.Replicas, or as many as s has counted. It is 0 if s has not counted yet.
+// Replicas returns the number of processes among which s would divide the limits in an outage that
+// began now: Options.Replicas or, if that is 0, the number that s has counted. It returns 0 if s
+// has not counted yet.
 func (s *Store) Replicas() int { return s.checker.processes.share.Load().n }

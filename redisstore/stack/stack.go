@@ -37,9 +37,9 @@
 // # Outages
 //
 // While Redis is down, each process enforces its share of every limit: the limit divided by the
-// number of processes, which they count by themselves (see Options.Replicas). To make requests fail during an outage instead, use [Store.WithoutFallback]. To
-// enforce the whole limit in each process, use [Store.Undivided]. The store logs when an outage
-// begins and when it ends.
+// number of processes, which they count by themselves (see Options.Replicas). To make requests fail
+// during an outage instead, use [Store.WithoutFallback]. To enforce the whole limit in each
+// process, use [Store.Undivided]. The store logs when an outage begins and when it ends.
 //
 // # Start
 //
@@ -72,13 +72,14 @@ type Options struct {
 	// processes with Replicas set to 4 admit twice the limit. If it is too large, they admit less.
 	//
 	// 0 means that the processes count each other: every 2 s, each store with the same
-	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage it uses the largest
-	// number of the last 10 s. All processes that have been running for 4 s when the outage begins
-	// therefore admit at most the limit together, as far as shares are not below 1 (see quota.Share).
-	// A process that starts during the outage knows no number, so it enforces each limit as a whole: n
-	// such processes admit up to n times the limit in addition. If that is too much, set Replicas to
-	// the largest number of processes. A process that ends is counted for up to a minute more; shares
-	// are then too small. Processes that share a Prefix but no rules count each other too.
+	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage it uses the
+	// largest number of the last 10 s. All processes that have been running for 4 s when the outage
+	// begins therefore admit at most the limit together, as far as shares are not below 1 (see
+	// quota.Share). A process that starts during the outage knows no number, so it enforces each
+	// limit as a whole: n such processes admit up to n times the limit in addition. If that is too
+	// much, set Replicas to the largest number of processes. A process that ends is counted for up
+	// to a minute more; shares are then too small. Processes that share a Prefix but no rules count
+	// each other too.
 	Replicas int
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.
@@ -122,9 +123,9 @@ type Store struct {
 // which returns suitable settings. The caller must close rdb. New returns an error if rdb is nil,
 // or if an option is invalid.
 //
-// New starts a goroutine that checks Redis until it is usable (see Err), and a timer after which the
-// store tells other processes that it is in use, and what the limits of its rules are (see Conflicts).
-// Closing the store or rdb stops both.
+// New starts a goroutine that checks Redis until it is usable (see Err), and a timer after which
+// the store tells other processes that it is in use, and what the limits of its rules are (see
+// Conflicts). Closing the store or rdb stops both.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 0:

@@ -17,8 +17,8 @@ func (e Error) Error() string { return string(e) }
 // RedisError implements redis.Error.
 func (e Error) RedisError() {}
 
-// cause returns e, or an errors.ErrUnsupported if the server cannot track keys. Other errors end by
-// themselves, such as LOADING.
+// cause returns e, or an errors.ErrUnsupported if the server cannot track keys. Other errors, such
+// as LOADING, go away by themselves.
 func (e Error) cause() error {
 	for _, prefix := range [...]string{"ERR", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"} {
 		if strings.HasPrefix(string(e), prefix) {
@@ -45,8 +45,8 @@ func write(w *bufio.Writer, args []any) {
 	}
 }
 
-// read reads a value: an int64, a string, an Error, a list of values, or nil. push is set if it is no
-// reply.
+// read reads a value: an int64, a string, an Error, a list of values, or nil. push is set if the
+// value is not a reply.
 func read(r *bufio.Reader) (v any, push bool, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package tracking has connections on which Redis reports which of the keys that were read have
-// changed: see https://redis.io/docs/latest/develop/reference/client-side-caching/. They speak RESP3,
+// Package tracking has connections on which Redis reports changes of the keys that were read on
+// them: see https://redis.io/docs/latest/develop/reference/client-side-caching/. They speak RESP3,
 // so Redis sends replies and reports on one connection, in the order in which things have happened:
 // a reply proves that all earlier changes have been reported.
 //
-// The connections of go-redis do not serve for this: they are read only while a command is under way.
+// The connections of go-redis cannot be used for this, because they are read only while a command
+// is under way.
 package tracking
 
 import (
