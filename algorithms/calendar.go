@@ -119,13 +119,12 @@ func (c calendar) Window(at int64) (start, end int64) {
 	return calendar{c.unit, time.UTC}.Window(at)
 }
 
-// lastInstant is far beyond every instant that a store knows, 2^53 µs. Beyond it the arithmetic
-// of package time overflows, and no window would contain its instant.
+// lastInstant is far later than the latest instant of a store, 2^53 µs. Beyond it the arithmetic of
+// package time overflows, and no window would contain its instant.
 const lastInstant = 1 << 60
 
-// Edges returns when six successive windows begin, in µs since 1970. The second of these
-// windows contains the argument. Scripts need these instants, because Lua in Redis knows no
-// time zones.
+// Edges returns when six successive windows begin, in µs since 1970. The second of these windows
+// contains the argument. Scripts need these instants, because the Lua of Redis has no time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)

@@ -59,8 +59,8 @@ func heldInWindow(d quota.Decision, at, now, n int64) int64 {
 
 // held returns how many of n leased units may still be used. Once the debt of a leased unit has
 // drained, the meter admits another unit in its place, so the lease must no longer use that unit.
-// held therefore returns at most as many units as have not yet drained of the debt that the
-// decision d left. That debt drains in the ResetAfter of d, which is rounded up to a whole µs.
+// held therefore returns at most as many units as remain of the debt. After the decision d, the
+// debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d quota.Decision, at, now, n int64) int64 {
 	// What remains of the debt takes at least this many µs to drain.
 	lasts := min(int64(d.ResetAfter)/microsecond-1, m.floor(m.full())) - (now - at)

@@ -7,7 +7,7 @@ var all = [...]quota.Algorithm{
 	gcra, tokenBucket, leakyBucket{"leaky-bucket"}, fixedWindow{}, anchoredWindow{}, slidingWindow{}, slidingLog{}, inFlight{},
 }
 
-// Names returns the names of the algorithms that ByName knows.
+// Names returns the names for which ByName returns an algorithm.
 func Names() []string {
 	names := make([]string, len(all))
 	for i, a := range all {

@@ -14,8 +14,9 @@ import (
 // evenly, SlidingWindow may admit up to 2·n − 1 units in an interval (t − period, t]. It admits at
 // most 1.5·n units in half a period, and at most 1.1·n units in a tenth of a period.
 //
-// A client that takes each unit as soon as it can gets about n − 1 units a period, and half a unit if
-// n is 1, because a share of a unit counts as a unit. For a small n, SlidingLog is better.
+// A client that takes each unit as soon as it can gets about n − 1 units a period, or half a unit
+// if n is 1, because a fraction of a unit counts as a whole unit. For a small n, SlidingLog is
+// better.
 //
 // Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
 // domains" (2017).

@@ -184,7 +184,7 @@ var prefixes = [...]string{"Ratelimit", "X-Ratelimit-", "X-Rate-Limit-", "Anthro
 
 // Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names,
 // and returns them. Retry-After and retry-after-ms are not deleted, because they tell the client
-// when a response can be different.
+// when to try again.
 func Delete(h http.Header) (deleted http.Header) {
 	deleted = http.Header{}
 	for name, values := range h {

@@ -128,7 +128,7 @@ func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Durati
 	return limits, r.retryAfter()
 }
 
-// A reader collects what fields say.
+// A reader collects the limits that the fields of a response describe.
 type reader struct {
 	h        http.Header
 	base     time.Time // times are measured from it

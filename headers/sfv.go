@@ -47,13 +47,13 @@ func (m *member) setParam(key string, value any) {
 // A byteSequence is the decoded value of a Byte Sequence.
 type byteSequence string
 
-// other stands for a value that no field about limits uses: a Decimal, Token, Boolean, Date
-// or Display String. Such a value must be well-formed, but what it says is ignored.
+// other stands for a value that no field about limits uses: a Decimal, Token, Boolean, Date or
+// Display String. Such a value must be well-formed, but is otherwise ignored.
 type other struct{}
 
-// parseMembers parses a Dictionary or a List of Items without Inner Lists, as RFC 9651, 4.2 says.
-// If the field has any error, ok is false and the field must be ignored. The running time of
-// parseMembers is linear in the length of the field.
+// parseMembers parses a Dictionary or a List of Items without Inner Lists, according to RFC 9651,
+// section 4.2. If the field has any error, ok is false and the field must be ignored. The running
+// time of parseMembers is linear in the length of the field.
 func parseMembers(field string, dictionary bool) (members []member, ok bool) {
 	p := parser{strings.Trim(field, " ")}
 	for p.rest != "" {

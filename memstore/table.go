@@ -31,8 +31,8 @@ type slot struct {
 	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The rank of a slot says what an eviction of its state would lose: a higher rank means more.
-// The rank of a state never falls before the state expires.
+// The rank of a slot says how much would be lost with its state: a higher rank means more. The rank
+// of a state never falls before the state expires.
 const (
 	someLeft = iota // the state has units left
 	noneLeft        // the state has no units left

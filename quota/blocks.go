@@ -17,9 +17,9 @@ const (
 	// fill smaller shards unevenly.
 	blockPart = 1024
 
-	// firstBuckets is how many buckets a table has at first, if it may have so many: enough for
-	// two million keys in 64 shards. A table that grows takes half as much again for a while,
-	// and memory that no block has used takes no memory of the machine.
+	// firstBuckets is how many buckets a table has at first, unless its bound is lower: enough for
+	// two million keys in 64 shards. While a table grows, it takes half as much memory again.
+	// Memory of a table that no block has used yet takes none of the machine.
 	firstBuckets = 4096
 )
 

@@ -224,8 +224,9 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 
 // hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge, because a
 // block refuses only charges for which they are the same. It begins with a secret hash of the
-// limit, so nobody can choose a cost that has the hash of another. Two costs under one limit have
-// different hashes. queue says that the algorithm is a Queuer and the caller is willing to wait.
+// limit, so nobody can choose a cost whose hash is that of another charge. Two costs under one
+// limit have different hashes. queue says that the algorithm is a Queuer and the caller is willing
+// to wait.
 func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if c.Headroom > 0 {

@@ -77,7 +77,7 @@ func (l *Limit) Capacity() int64 {
 }
 
 // Headroom returns a percentage of the Capacity, rounded up to whole units, for the Headroom of a
-// Charge that must leave so many units to other charges. The limit must be valid.
+// Charge that must leave that many units to other charges. The limit must be valid.
 func (l *Limit) Headroom(percent int) int64 {
 	if percent == 0 {
 		return 0

@@ -14,11 +14,11 @@ import (
 //
 // The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota is smaller
 // than the number of replicas, all replicas together can therefore exceed the limit; the same is
-// true of a Burst, unless it is 0. A Headroom is rounded up, but never to the whole share, so that
-// a class that the whole limit admits is not refused forever. For GCRA and the buckets, avoid this
-// by expressing a small Quota over a longer Period with the same Burst, such as 60 per minute
-// instead of 1 per second. Costs are not divided, so a charge whose Cost exceeds the share is
-// always refused. Share panics if next is nil or replicas is below 1.
+// true of a Burst, unless it is 0. For GCRA and the buckets, avoid this by expressing a small Quota
+// over a longer Period with the same Burst, such as 60 per minute instead of 1 per second. A
+// Headroom is rounded up, but never to the whole share, so that a class that the whole limit admits
+// is not refused forever. Costs are not divided, so a charge whose Cost exceeds the share is always
+// refused. Share panics if next is nil or replicas is below 1.
 func Share(next Store, replicas int) Store {
 	switch {
 	case next == nil:

@@ -46,8 +46,8 @@ type Stream struct {
 	spent  [][]spent   // of each lease, oldest first, one element for each charge
 }
 
-// spent says how many units were drawn under a charge from one lease, without those that were
-// refunded, and when the store has spent them.
+// spent says how many units of one lease were drawn under a charge and not refunded, and when the
+// store has spent them.
 type spent struct{ at, units int64 }
 
 // NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
@@ -190,10 +190,10 @@ func (s *Stream) usable(n int64) int64 {
 	if n == 0 || !s.leases() {
 		return n
 	}
-	since := time.Since(s.sent)/time.Microsecond + 1 // at most so many µs have passed in the store
+	since := time.Since(s.sent)/time.Microsecond + 1 // at most this many µs have passed in the store
 	for i := range s.lease.Charges {
 		c, d := &s.lease.Charges[i], s.lease.Decisions[i]
-		// A refund reduces what others find spent, so as many units fewer are usable.
+		// Other callers may spend units that were refunded, so that many units fewer are usable.
 		left := c.Limit.Algorithm.(leaser).Usable(&c.Limit, d, d.At, d.At+int64(since), (n+s.back)*c.Cost)
 		n = max(0, min(n, left/c.Cost-s.back))
 	}
@@ -215,8 +215,8 @@ func (s *Stream) leases() bool {
 	return true
 }
 
-// fetch takes n units, or as many as fit, and a few in advance, and returns how many of the n it
-// has got. What is left of the last lease has been used, or is no longer usable.
+// fetch takes n units, or as many as fit, and a few in advance, and returns how many of the n units
+// it got. What is left of the last lease has been used, or is no longer usable.
 func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 	s.unused, s.lease.Most = 0, n
 	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {

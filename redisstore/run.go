@@ -61,8 +61,8 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 }
 
 // For the time confirmed after a batch has found scripts on a node, later batches assume that the
-// node has either all of these scripts or none. A node that loses single scripts (Redis 7.4) loses
-// those that it has not run for the longest time.
+// node has either all of these scripts or none. A node that removes scripts one by one (Redis 7.4)
+// removes first the script that it has not run for the longest time.
 const confirmed = time.Second
 
 // textsFor returns those scripts of a batch that are sent as texts. The others are sent as hashes.

@@ -55,8 +55,9 @@ import "github.com/seed83679106/weir/quota"
 // of these times is earlier than the at argument, and the last is well after it. The Lua functions
 // receive these edges as a string of packed doubles, to be decoded with struct.unpack. If the store
 // has called Edges several times, the results of successive calls are separated by a 0. If the Lua
-// code needs an edge that is not in the string, it calls error(string.format('WEIR edges %.0f ',
-// instant)). The store then adds the edges around that instant and runs the script again.
+// code needs an edge that is not in the string, it calls
+// error(string.format('WEIR edges %.0f ', instant)). The store then adds the edges around that
+// instant and runs the script again.
 //
 // The method Additive() has no results. It promises that only the total cost of the charges at an
 // instant matters: after a first charge, charges of 2 and 3 units at the same instant have the same

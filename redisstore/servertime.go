@@ -48,9 +48,9 @@ func lateness(timeout time.Duration) time.Duration {
 }
 
 const (
-	refreshAfter = 100 * time.Millisecond // after it, a command TIME is sent behind the next decisions
-	refreshFirst = 2 * time.Second        // after it, and on a new connection, TIME is sent before them
-	drift        = 1000                   // in that many µs the clocks of process and server come at most 1 µs apart
+	refreshAfter = 100 * time.Millisecond // after it, TIME is sent together with the next commands, as the last of them
+	refreshFirst = 2 * time.Second        // after it, and on a new connection, TIME is sent before the next commands
+	drift        = 1000                   // in so many µs, the clocks of process and server drift apart by at most 1 µs
 )
 
 // A server is one Redis server, with the queue of commands for it. With Options.SendTime it has a

@@ -188,7 +188,7 @@ func (k *tracker) open(ctx context.Context, client *redis.Client, key string) (*
 	if err != nil {
 		return nil, err
 	}
-	_, tag, _ := strings.Cut(key, ":{.") // the slot is that of the key
+	_, tag, _ := strings.Cut(key, ":{.") // the test key is in the slot of the key
 	test := k.store.prefix + "tracking{." + tag
 	return tracking.Open(ctx, conn, tracking.Options{
 		Setup:  setup,

@@ -147,13 +147,13 @@ type Tracker interface {
 	Track(changed func(key string, all bool), current func(at time.Time)) (takeEach func(ts []*quota.Transaction) []error)
 }
 
-// A Watcher is a quota.Store, such as a quota.HybridStore, that knows whether a decision has been
-// changed by another process.
+// A Watcher is a quota.Store, such as a quota.HybridStore, that can tell whether another process
+// has made a decision out of date.
 type Watcher interface {
-	// Watch evaluates a charge in ModePeek, in the background. Then it calls done with the decision,
-	// and with a function that reports whether the decision still counts. It does not call done if
-	// the store fails. Watch returns false if it does nothing, because the store does not track
-	// changes, or because the key keeps changing.
+	// Watch evaluates a charge in ModePeek, in the background. Then it calls done with the
+	// decision, and with a function that reports whether the decision is still up to date. It does
+	// not call done if the store fails. Watch returns false if it does nothing, because the store
+	// does not track changes, or because the key keeps changing.
 	Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool
 }
 

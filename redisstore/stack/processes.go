@@ -131,7 +131,8 @@ func (p *processes) counted(n int, err error, now time.Time) {
 	p.most, p.since = 0, now
 }
 
-// compareLimits compares the limits of this process with those of others, and logs those that differ.
+// compareLimits compares the limits of this process with those of other processes, and logs
+// differences.
 func (p *processes) compareLimits() {
 	p.mu.Lock()
 	limits, now := maps.Clone(p.limits), time.Now()

@@ -75,11 +75,11 @@ type Options struct {
 	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage it uses the
 	// largest number of the last 10 s. All processes that have been running for 4 s when the outage
 	// begins therefore admit at most the limit together, as far as shares are not below 1 (see
-	// quota.Share). A process that starts during the outage knows no number, so it enforces each
-	// limit as a whole: n such processes admit up to n times the limit in addition. If that is too
-	// much, set Replicas to the largest number of processes. A process that ends is counted for up
-	// to a minute more; shares are then too small. Processes that share a Prefix but no rules count
-	// each other too.
+	// quota.Share). A process that starts during the outage does not know the number of processes,
+	// so it enforces each limit as a whole: n such processes admit up to n times the limit in
+	// addition. If that is too much, set Replicas to the largest number of processes. A process
+	// that ends is counted for up to a minute more; shares are then too small. Processes that share
+	// a Prefix but no rules count each other too.
 	Replicas int
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.
@@ -92,16 +92,16 @@ type Options struct {
 	// refusals save calls to Redis.
 	Hybrid quota.HybridOptions
 
-	// Breaker configures the circuit breaker. If its Logger is nil, the breaker writes no lines,
-	// because the lines of the store say the same.
+	// Breaker configures the circuit breaker. If its Logger is nil, the breaker logs nothing,
+	// because the store logs the same outages.
 	Breaker quota.BreakerOptions
 
 	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
-	// first says the cause, what now counts, with which share of each limit, and what to do. At
-	// start the Logger also gets each unsuitable client setting. If Redis is misconfigured or not
-	// supported, it gets everything that is wrong or missing, again every minute. nil means
-	// slog.Default(). The lines that go-redis writes about failed connections are not part of
-	// this; redis.SetLogger redirects them.
+	// first line names the cause, the store that counts now, its share of each limit, and what to
+	// do. At start the Logger also gets each unsuitable client setting. If Redis is misconfigured
+	// or not supported, it gets everything that is wrong or missing, again every minute. nil means
+	// slog.Default(). The lines that go-redis writes about failed connections are not part of this;
+	// redis.SetLogger redirects them.
 	Logger *slog.Logger
 }
 

@@ -23,11 +23,11 @@ func NewCmd(ctx context.Context, args ...any) Cmd { return Cmd{redis.NewCmd(ctx,
 // NoRetry implements redis.Cmder.
 func (Cmd) NoRetry() bool { return true }
 
-// start makes a goroutine of the queue send waiting commands, if connections and the window allow it.
-// One at a time gathers what it sends: see run.
+// start makes a goroutine of the queue send waiting commands, if connections and the window allow
+// it. Only one goroutine at a time gathers the commands that it sends: see run.
 func (q *Queue) start(now time.Time) {
 	if b := q.gathering; b != nil && (b.yields && q.queued >= maxBatch || time.Since(b.sent) > beat) {
-		q.gathered(b) // its goroutine gets no processor: another one does what it should
+		q.gathered(b) // its goroutine gets no processor, so another one takes its place
 		q.runners--
 	}
 	if q.mayCall() && q.runners < q.calls(now) {
@@ -56,8 +56,8 @@ func (q *Queue) mayCall() bool {
 	return q.queued > 0 && q.gathering == nil && float64(q.inFlight) < q.window
 }
 
-// gather returns an empty batch, which counts as sent: if its goroutine gets no processor, the process
-// is late.
+// gather returns an empty batch. The batch already counts as sent, so that the process counts as
+// late if the goroutine of the batch gets no processor.
 func (q *Queue) gather(now time.Time) *batch {
 	b := &batch{sent: time.Now(), began: now}
 	b.yields = q.idle <= lone && q.queued < maxBatch && b.sent.After(q.crowded)
@@ -132,7 +132,7 @@ func (q *Queue) ended(b *batch, err error) fault {
 	return f
 }
 
-// finish ends the requests of a call with their answers, or with why they have none.
+// finish ends the requests of a call with their answers, or with the reason why there are none.
 func (b *batch) finish(f fault) {
 	for _, a := range b.requests {
 		err := failure(a.cmds)
@@ -152,10 +152,11 @@ func (b *batch) context() context.Context {
 	return leader.Context(context.WithoutCancel(b.requests[0].ctx))
 }
 
-// run makes calls, one after the other, until no waiting command may be sent now. Before each call, it
-// lets other goroutines run that can: some are callers, whose commands then need no separate call.
-// Each time may make several callers ready, on all processors, so it does so twice. It does not for a
-// caller that is alone, nor for a while after it took long, because other goroutines use all processors.
+// run makes calls, one after the other, until no waiting command may be sent now. Before each call,
+// it lets other goroutines run that are ready: some are callers, whose commands then need no
+// separate call. It does so twice, because the first time may make several callers ready, on all
+// processors. It does not do so for a caller that is alone, nor for a while after it took long,
+// because other goroutines then use all processors.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {

@@ -8,9 +8,8 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
-// A budget is a context that says how much of its time Redis and the network have left. Time in
-// which the process is late does not count, so the budget itself never ends: Do and Await keep
-// to it.
+// A budget is a context that has the time that is left to Redis and the network. Time in which the
+// process is late does not count, so the budget itself never ends: Do and Await keep to it.
 type budget struct {
 	context.Context
 	ns atomic.Int64
@@ -27,7 +26,7 @@ func WithBudget(ctx context.Context, d time.Duration) context.Context {
 // LeftOf returns what is left of the budget ctx.
 func LeftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budget).ns.Load()) }
 
-// spend notes that so much was left of ctx after a round trip. If round trips are made at the
+// spend notes how much of ctx was left after a round trip. If several round trips are made at the
 // same time, the longest counts.
 func spend(ctx context.Context, left time.Duration) {
 	b := ctx.(*budget)

@@ -3,8 +3,8 @@ package queue
 import "time"
 
 // A budgetClock measures the time that Redis and the network have had. It stands still while the
-// process is late: stopped, without a processor, or busy with garbage. While the clock runs,
-// it sets a timer again and again. When a timer is overdue, the clock waits for it.
+// process is late: stopped, without a processor, or busy with garbage collection. While the clock
+// runs, it sets a timer again and again. When a timer is overdue, the clock waits for it.
 //
 // A budgetClock has no lock.
 type budgetClock struct {
@@ -15,11 +15,11 @@ type budgetClock struct {
 
 const (
 	beat     = 5 * time.Millisecond // from one timer to the next
-	tolerant = 2 * time.Millisecond // a timer that is so late is in time; in an idle process it is up to 1 ms late
+	tolerant = 2 * time.Millisecond // a timer that is at most this late counts as in time; in an idle process, a timer is up to 1 ms late
 )
 
-// now returns the time by the clock, which is earlier than the time by more the more the
-// process has been late.
+// now returns the time by the clock. It is behind the real time by about as much as the process has
+// been late.
 func (c *budgetClock) now() time.Time {
 	now := time.Now()
 	if !c.due.IsZero() {

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// connections are those that the queue knows.
+// connections counts the connections of the queue, and remembers the last attempts to connect.
 type connections struct {
 	open      int // connections that have answered, and have not failed since
 	opening   int // attempts to connect
@@ -34,8 +34,8 @@ func (q *Queue) connect(now time.Time) {
 	go q.dial()
 }
 
-// dial sends the command TIME, which needs a connection. Usually all connections that the
-// queue knows are in use, so that the client makes a new one.
+// dial sends the command TIME, which needs a connection. Usually all open connections are in use,
+// so that the client makes a new one.
 func (q *Queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(ConnectTime, q.timeout+Lateness))
 	defer cancel()
@@ -64,7 +64,7 @@ func (q *Queue) dial() {
 	}
 }
 
-// failAll returns to all callers that wait why there is no connection.
+// failAll ends all waiting requests with the reason why there is no connection.
 func (q *Queue) failAll() {
 	for len(q.waiting) > 0 {
 		q.pop().finish(q.failure)

@@ -21,7 +21,7 @@ func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	switch {
 	case q.idle <= lone: // others may send commands soon
 		return nil
-	case !q.bounded || ctx.Done() != nil: // the client, or the caller's context, knows other ends
+	case !q.bounded || ctx.Done() != nil: // the client, or the caller's context, may end the call at another time
 		return nil
 	case q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8: // Redis may be slow
 		return nil

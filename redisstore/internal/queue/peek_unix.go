@@ -4,7 +4,7 @@ package queue
 
 import "syscall"
 
-// canPeek says that the kernel can be asked what a socket has.
+// canPeek says that the kernel can be asked whether a socket has unread bytes.
 const canPeek = true
 
 // unread reports whether the kernel has bytes that p has not read, or knows that the

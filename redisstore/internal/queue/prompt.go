@@ -28,15 +28,15 @@ type prompt struct {
 	answered atomic.Int64 // when the last answer was read
 }
 
-// The states of a prompt. Whoever changes idle may use it or close it.
+// The states of a prompt. Whoever changes the state from idle may use or close the connection.
 const (
 	idle int32 = iota
 	used
 	dropped
 )
 
-// firstLook is the time from the call of Read to the first look, and also the shortest time
-// between two looks. An unhurried process has most answers earlier.
+// firstLook is the time from the call of Read to the first look, and also the shortest time between
+// two looks. A process that is not busy gets most answers earlier.
 const firstLook = time.Millisecond
 
 func (p *prompt) SetDeadline(t time.Time) error {

@@ -12,7 +12,7 @@ type pace struct {
 	inTime   time.Time     // when the last answer came within the timeout
 	service  time.Duration // how long a call takes, a moving average: see learn
 	trip     time.Duration // about the round trip: the time of the fastest call, or see learn
-	quickAt  time.Time     // when a call was last over that was not slow: see learn
+	quickAt  time.Time     // when the last call ended that was not slow: see learn
 	own      time.Duration // how long the last call took, without the time for which the process was late
 
 	since   time.Time     // when the present interval began: see learn
@@ -20,13 +20,13 @@ type pace struct {
 	quick   time.Duration // the time of the fastest call of the interval before
 }
 
-// learn adapts the window after a call that took so long. If even without the time for which
-// the process was late the call took longer than the round trip plus a third of the rest of
-// the timeout, too many commands were under way, perhaps commands of other processes. A single
-// such call shows nothing: perhaps only its goroutine was late. While some calls are quick, slow ones
-// show nothing either: Redis has stood still for a moment, perhaps without a processor, and that does not
-// become shorter if fewer commands wait for it. For the same reason, a call counts in service as twice as
-// slow as the others at most.
+// learn adapts the window after a call that took the given time. If even without the time for which
+// the process was late the call took longer than the round trip plus a third of the rest of the
+// timeout, too many commands were under way, perhaps commands of other processes. A single such
+// call shows nothing: perhaps only its goroutine was late. While some calls are quick, slow ones
+// show nothing either: Redis has stood still for a moment, perhaps without a processor, and would
+// not have continued sooner if fewer commands had been waiting. For the same reason, service counts
+// a call as at most twice as long as the average, plus 1 ms.
 //
 // If even the fastest call of an interval takes that long, although the window shrinks, the
 // round trip has probably become longer: learn raises trip to the time of that call, but to at
