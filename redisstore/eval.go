@@ -238,7 +238,7 @@ func kindOf(c *quota.Charge) kind {
 	return spends
 }
 
-// numbers encodes what a section of a script reads as MessagePack: for each charge the numbers of
+// numbers encodes as MessagePack what a section of a script reads: for each charge the numbers of
 // its limit, and its Spent or Headroom if the section needs that; then the common cost (see costOf)
 // and the longest wait. A script reads MessagePack faster than the doubles that pack writes.
 func (e *eval) numbers(v *value) []byte {

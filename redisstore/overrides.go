@@ -70,7 +70,8 @@ func (s *Store) LoadOverrides(ctx context.Context, version string) (
 	return kept, newest, now, nil
 }
 
-// run runs a script on a key. The last of its arguments is only for Options.SendTime.
+// run runs a script on a key. It adds a last argument, which becomes the time if Options.SendTime
+// is set.
 func (s *Store) run(ctx context.Context, key, lua string, args ...any) (queue.Cmd, error) {
 	ctx = queue.WithBudget(ctx, overridesTimeout)
 	cmd := queue.NewCmd(ctx, append(append([]any{"eval", s.scripts.prologue() + lua, 1, key}, args...), "")...)

@@ -80,8 +80,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// check starts to check Redis, unless a check is under way, or one has ended within longestPause:
-// an ErrUnusable may be about an algorithm that only one rule has.
+// check starts to check Redis, unless a check is under way, or one has ended within longestPause.
+// Without this pause, it would check again and again if a request failed because of an algorithm of
+// a user, which the check does not include.
 func (c *checker) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
