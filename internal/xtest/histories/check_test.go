@@ -15,8 +15,12 @@ type op struct {
 	Pair         string
 	Call, Return int64 // ns since 1970; all processes read one clock
 	Err          string
+	Store        way
 	answer
 }
+
+// cached reports whether the refusal of o may have come from the memory of its process.
+func (o *op) cached() bool { return o.Store != bare && o.Err == "" && !o.Allowed }
 
 // An answer is what a call returned.
 type answer struct {
@@ -224,6 +228,46 @@ func beyond(ops []op) (units int) {
 		}
 	}
 	return max(0, net.a-quotaOfPair) + max(0, net.b-quotaOfPair)
+}
+
+// stale returns for how long a refusal from memory was wrong when its call began: since when the key
+// could not have been full. It is 0 if the key could have been full while the call ran, and -1 if
+// it was never full. ops are all operations of the pair in the order of their calls.
+func (o *op) stale(ops []op) time.Duration {
+	type change struct {
+		at int64
+		by int
+	}
+	latest := int64(-1)
+	for k, kinds := range map[kind][]kind{spendA: {spendA, spendBoth}, spendB: {spendB, spendBoth}} {
+		if o.Kind != k && o.Kind != spendBoth {
+			continue
+		}
+		var changes []change // as early as units can have been spent, and as late as they can have been refunded
+		for i := range ops {
+			switch p := &ops[i]; {
+			case slices.Contains(kinds, p.Kind) && (p.Err != "" || p.Allowed):
+				changes = append(changes, change{p.Call, 1})
+			case p.Kind == refund && k == spendA && p.Err == "":
+				changes = append(changes, change{p.Return, -1})
+			}
+		}
+		slices.SortFunc(changes, func(x, y change) int { return cmp.Compare(x.at, y.at) })
+		for n, i := 0, 0; i < len(changes) && changes[i].at <= o.Return; i++ {
+			if n = max(0, n+changes[i].by); n < quotaOfPair {
+				continue
+			}
+			end := o.Return
+			if i+1 < len(changes) {
+				end = min(end, changes[i+1].at)
+			}
+			latest = max(latest, end)
+		}
+	}
+	if latest < 0 {
+		return -1
+	}
+	return time.Duration(max(0, o.Call-latest))
 }
 
 // densest returns the most units of a kind that were certainly admitted within one period:

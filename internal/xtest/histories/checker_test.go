@@ -2,6 +2,7 @@ package histories_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -113,5 +114,39 @@ func TestChecker(t *testing.T) {
 				t.Errorf("found a fault in %d of 10 histories", found)
 			}
 		})
+	}
+}
+
+// TestStale: a refusal from memory is right while its key can have been full, and otherwise its age is known.
+func TestStale(t *testing.T) {
+	ms := func(n int) int64 { return int64(n) * int64(time.Millisecond) }
+	spend := func(kind kind, n, from int) (ops []op) {
+		for range n {
+			ops = append(ops, op{Kind: kind, Call: ms(from), Return: ms(from + 1), answer: answer{Allowed: true}})
+		}
+		return ops
+	}
+	full := spend(spendA, quotaOfPair, 0)
+	refunded := append(slices.Clone(full), op{Kind: refund, Call: ms(10), Return: ms(20), answer: answer{Allowed: true}})
+	for name, c := range map[string]struct {
+		ops  []op
+		kind kind
+		want time.Duration
+	}{
+		"never full":                        {spend(spendA, quotaOfPair-1, 0), spendA, -1},
+		"the other key is full":             {full, spendB, -1},
+		"full":                              {full, spendA, 0},
+		"full, and both keys are wanted":    {full, spendBoth, 0},
+		"full with a call that failed":      {append(spend(spendA, quotaOfPair-1, 0), op{Kind: spendA, Call: ms(5), Err: "timeout"}), spendA, 0},
+		"refunded before":                   {refunded, spendA, 80 * time.Millisecond},
+		"refunded and spent again":          {append(slices.Clone(refunded), spend(spendBoth, 1, 30)...), spendA, 0},
+		"refunds of a key without units":    {append([]op{{Kind: refund, Return: ms(0)}}, full...), spendA, 0},
+		"a refund that has not ended":       {append(slices.Clone(full), op{Kind: refund, Call: ms(10), Return: ms(200)}), spendA, 0},
+		"a refund that may not have worked": {append(slices.Clone(full), op{Kind: refund, Call: ms(10), Return: ms(20), Err: "timeout"}), spendA, 0},
+	} {
+		o := op{Kind: c.kind, Call: ms(100), Return: ms(101), Store: hybrid}
+		if got := o.stale(c.ops); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -30,7 +31,18 @@ type job struct {
 	Seed    uint64
 	Until   time.Time
 	Spread  bool // keys of a pair lie in different slots, so no pair is charged as one
+	Store   way  // through which the process calls Redis
 }
+
+// A way is what stands between a process and its redisstore.
+type way int
+
+const (
+	bare      way = iota
+	hybrid        // Hybrid, which Redis tells of changes
+	untracked     // Hybrid without CLIENT TRACKING
+	ways          // how many there are
+)
 
 // environment names the variable that makes the test program a client; its value is a job.
 const environment = "WEIR_HISTORY_CLIENT"
@@ -99,9 +111,13 @@ func (j job) run(w io.Writer) error {
 	redis.SetLogger(&logging.VoidLogger{}) // servers are down on purpose
 	o := redisstore.ClientOptions(0, j.Addrs...)
 	o.MasterName = j.Master
-	store, err := redisstore.New(redis.NewUniversalClient(o), redisstore.Options{})
+	shared, err := redisstore.New(redis.NewUniversalClient(o), redisstore.Options{NoTracking: j.Store == untracked})
 	if err != nil {
 		return err
+	}
+	store := quota.Store(shared)
+	if j.Store != bare {
+		store = quota.Hybrid(shared, quota.HybridOptions{Logger: slog.New(slog.DiscardHandler)})
 	}
 	buf := bufio.NewWriter(w)
 	enc := json.NewEncoder(buf)
@@ -112,7 +128,7 @@ func (j job) run(w io.Writer) error {
 			rng := rand.New(rand.NewPCG(j.Seed, uint64(n)))
 			for time.Now().Before(j.Until) {
 				o := j.choose(rng)
-				o.Worker = j.Process*j.Workers + n
+				o.Worker, o.Store = j.Process*j.Workers+n, j.Store
 				o.call(store)
 				mu.Lock()
 				_ = enc.Encode(o)

@@ -3,6 +3,7 @@
 package histories_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -96,8 +97,8 @@ func (s scenario) piece(t *testing.T, seed uint64, length time.Duration, sum *re
 	servers := s.start(t, rng)
 	until := time.Now().Add(length)
 	var results []<-chan []op
-	for n := range 3 {
-		j := job{Addrs: servers.addrs, Master: servers.master, Process: n, Workers: 4, Seed: rng.Uint64(), Until: until, Spread: servers.spread}
+	for n, store := range []way{bare, hybrid, untracked, hybrid} {
+		j := job{Addrs: servers.addrs, Master: servers.master, Process: n, Workers: 4, Seed: rng.Uint64(), Until: until, Spread: servers.spread, Store: store}
 		results = append(results, j.start(t))
 	}
 	last := until.Add(-length / 5) // then everything is healed
@@ -123,11 +124,15 @@ type report struct {
 	beyond          int // units of all pairs
 	bursts, logged  int // the most in one second
 	longestGap      time.Duration
+	stale           [ways][]time.Duration // of the refusals that may have come from memory, by process
 }
 
 const (
 	burstBound = 5 + 20 - 1
 	logBound   = 20
+
+	// longestStale is how long a process may refuse a key from memory after another one has refunded units.
+	longestStale = 10 * time.Second
 )
 
 func (r *report) check(t *testing.T, s scenario, ops []op) {
@@ -146,6 +151,17 @@ func (r *report) check(t *testing.T, s scenario, ops []op) {
 	}
 	for name, list := range pairs {
 		r.pairs++
+		slices.SortFunc(list, func(x, y op) int { return cmp.Compare(x.Call, y.Call) })
+		for i := range list {
+			if o := &list[i]; o.cached() && !s.lossy && !s.clocks {
+				late := o.stale(list)
+				r.stale[o.Store] = append(r.stale[o.Store], late)
+				if late < 0 || late > longestStale {
+					t.Errorf("pair %s: worker %d was refused %v after its key was full:\n%s", name, o.Worker, late, listing(list))
+				}
+			}
+		}
+		list = slices.DeleteFunc(list, func(o op) bool { return o.cached() })
 		r.beyond += beyond(list)
 		if s.clocks && beyond(list) > 0 {
 			t.Errorf("pair %s: %d units were admitted twice:\n%s", name, beyond(list), listing(list))
@@ -185,9 +201,22 @@ func each(counts map[string]int, between string) string {
 func (r *report) String() string {
 	return fmt.Sprintf("%v, faults: %s\n%d decided, %d failed, longest time without an answer %v\n"+
 		"%d pairs of keys, impossible %d, too large to search %d, units beyond a quota %d\n"+
-		"most in a second: GCRA %d (bound %d), log %d (bound %d)\nerrors:\n%s",
+		"most in a second: GCRA %d (bound %d), log %d (bound %d)\n"+
+		"refusals by hybrid mode: with tracking %s; without %s\nerrors:\n%s",
 		r.length.Round(time.Second), each(r.faults, ", "), r.decided, r.failed, r.longestGap,
-		r.pairs, r.impossible, r.tooLarge, r.beyond, r.bursts, burstBound, r.logged, logBound, each(r.errors, "\n"))
+		r.pairs, r.impossible, r.tooLarge, r.beyond, r.bursts, burstBound, r.logged, logBound,
+		percentiles(r.stale[hybrid]), percentiles(r.stale[untracked]), each(r.errors, "\n"))
+}
+
+// percentiles describes for how long refusals were stale.
+func percentiles(stale []time.Duration) string {
+	if len(stale) == 0 {
+		return "none"
+	}
+	slices.Sort(stale)
+	late, _ := slices.BinarySearch(stale, 1)
+	at := func(p int) time.Duration { return stale[(len(stale)-1)*p/100].Round(time.Millisecond) }
+	return fmt.Sprintf("%d, %d of them stale, for p99 %v, at most %v", len(stale), len(stale)-late, at(99), at(100))
 }
 
 // listing writes a history as text, in the order of the calls.
