@@ -415,6 +415,16 @@ type MemoryStats struct {
 	Evicted int64
 }
 
+// LossStats contains the statistics of a store that notices what its server loses, such as a stack.Store.
+type LossStats struct {
+	// Lost is how often the server had lost counts: all of them, as after FLUSHALL or a restart without
+	// persistence, or the newest, as after a restart from an older copy.
+	Lost int64
+
+	// Evicted is how many keys the server has evicted, of all its users.
+	Evicted int64
+}
+
 // Errors that stores return.
 var (
 	// ErrDuplicate is returned for a transaction that charges the same limit of the same rule and

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -87,11 +86,11 @@ func readOverrides(fields []string, err error) (kept map[string]string, newest s
 		return nil, "", now, err
 	}
 	if len(fields)%2 == 0 {
-		return nil, "", now, errors.New("the reply can't be read")
+		return nil, "", now, errUnreadable
 	}
 	micros, err := strconv.ParseInt(fields[len(fields)-1], 10, 64)
 	if err != nil {
-		return nil, "", now, fmt.Errorf("the reply can't be read: %w", err)
+		return nil, "", now, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	kept = make(map[string]string, len(fields)/2)
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -110,7 +109,7 @@ func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Dura
 	}
 	n, err := cmd.Int()
 	if err == nil && n != 0 && n != 1 {
-		err = errors.New("the reply can't be read")
+		err = errUnreadable
 	}
 	if err != nil {
 		return false, s.scriptError(ctx, saveOverrideLua, "overrides", err)

@@ -303,9 +303,9 @@ func everyCall(t *testing.T) map[string]func(store *redisstore.Store) error {
 		"TakeEach": func(s *redisstore.Store) error {
 			return errors.Join(s.TakeEach(t.Context(), []*quota.Transaction{weirtest.Once(everyLimit[0]), weirtest.Once(everyLimit[6])})...)
 		},
-		"LoadOverrides":  func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
-		"SaveOverride":   func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
-		"CountProcesses": func(s *redisstore.Store) error { _, err := s.CountProcesses(t.Context(), "a"); return err },
+		"LoadOverrides": func(s *redisstore.Store) error { _, _, _, err := s.LoadOverrides(t.Context(), ""); return err },
+		"SaveOverride":  func(s *redisstore.Store) error { _, err := s.SaveOverride(t.Context(), "a", "1", 0, 2); return err },
+		"Heartbeat":     func(s *redisstore.Store) error { _, err := s.Heartbeat(t.Context(), "a", ""); return err },
 		"CompareLimits": func(s *redisstore.Store) error {
 			_, err := s.CompareLimits(t.Context(), "a", map[string]string{"b": "c"})
 			return err

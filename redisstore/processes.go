@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -17,22 +18,36 @@ const (
 	limitsLife  = 30 * time.Second // how long a text is known after a process has reported it
 )
 
-// countLua gets a process, and the time in µs for which it counts. It returns how many processes
-// count. At most every 5 s it removes those that no longer count; the field with the empty name has
-// the time of the next such removal.
-const countLua = `
-local h, life = KEYS[1], ARGV[2] + 0
-redis.call('HSET', h, ARGV[1], string.format('%.0f', now + life))
-redis.call('PEXPIRE', h, string.format('%.0f', life / 1000 + slack_ms))
-local at = redis.call('HGET', h, '')
-if not at or now >= at + 0 then
-	local all = redis.call('HGETALL', h)
+// heartbeatLua gets a process, the time in µs for which it counts, and its group. It returns how
+// many processes count, until when this one has counted and counts now, and the field with the
+// empty name: when the next sweep is due, when the hash was made and, as the last sweep has found
+// them, the id of the server, how many keys it has evicted (both "-" if the user has no right to
+// INFO, or Redis is older than 7), and the number of processes of each group. A sweep removes the
+// processes that no longer count. The hash outlives them, so that a restart with all data is no loss.
+const heartbeatLua = `
+local h, id, group, ends = KEYS[1], ARGV[1], ARGV[3], string.format('%.0f', now + ARGV[2])
+local known, of = string.match(redis.call('HGET', h, id) or '', '^(%d+) ?(.*)')
+redis.call('HSET', h, id, ends .. ' ' .. group)
+redis.call('PEXPIRE', h, 3600000)
+local data = redis.call('HGET', h, '') or ''
+local due, made = string.match(data, '^(%d+) (%d+)')
+if not due or of ~= group or now >= due + 0 then
+	local all, groups, server, evicted = redis.call('HGETALL', h), {}, '-', '-'
 	for i = 1, #all, 2 do
-		if all[i] ~= '' and now >= all[i + 1] + 0 then redis.call('HDEL', h, all[i]) end
+		local till, of = string.match(all[i + 1], '^(%d+) ?(.*)')
+		if all[i] == '' then
+		elseif now >= till + 0 then redis.call('HDEL', h, all[i])
+		else groups[of] = (groups[of] or 0) + 1 end
 	end
-	redis.call('HSET', h, '', string.format('%.0f', now + 5e6))
+	if redis.acl_check_cmd and redis.acl_check_cmd('INFO', 'server', 'stats') then
+		local info = redis.call('INFO', 'server', 'stats')
+		server, evicted = string.match(info, '\nrun_id:(%w+)') or '-', string.match(info, '\nevicted_keys:(%d+)') or '-'
+	end
+	data = string.format('%.0f %s %s %s', now + 5e6, made or string.format('%.0f', now), server, evicted)
+	for of, n in pairs(groups) do data = data .. ' ' .. of .. '=' .. n end
+	redis.call('HSET', h, '', data)
 end
-return redis.call('HLEN', h) - 1`
+return string.format('%.0f %s %s %s', redis.call('HLEN', h) - 1, known or '0', ends, data)`
 
 // compareLua gets a process, the time in µs for which its report is kept, and names and quoted
 // texts alternately. A field has up to eight different texts, each with its expiry time and the
@@ -55,26 +70,75 @@ end
 redis.call('PEXPIRE', h, string.format('%.0f', life / 1000 + slack_ms))
 return other`
 
-// CountProcesses reports that a process uses the store, and returns how many processes with the
-// store's Prefix have done so within the last 20 s, or a little longer. The id identifies the
-// process; it must not contain spaces. Package stack calls CountProcesses every 2 s.
-func (s *Store) CountProcesses(ctx context.Context, id string) (n int, err error) {
-	cmd, err := s.run(ctx, s.prefix+"processes", countLua, id, processLife.Microseconds())
-	if err == nil {
-		n, err = cmd.Int()
-	}
-	if err == nil && n < 1 {
-		err = errors.New("the reply can't be read")
-	}
-	if err != nil {
-		return 0, s.scriptError(ctx, countLua, "processes", err)
-	}
-	return n, nil
+// A Heartbeat is the response of Redis to a process that reports that it is running.
+type Heartbeat struct {
+	// Processes is how many processes with the store's Prefix have reported within the last 20 s, or
+	// a little longer, and Groups how many of them each group has.
+	Processes int
+	Groups    map[string]int
+
+	// Server is the id of the server, which changes when it starts, and Evicted how many keys it has
+	// evicted since then, both at most 5 s old. Server is "" if Redis is older than 7, or if its user
+	// has no right to INFO. In a cluster or a Ring, this is the node that keeps the processes.
+	Server  string
+	Evicted int64
+
+	made       string // when their hash was made
+	known, end int64  // until when the process had counted (0 if it had not) and counts now
 }
 
-// CompareLimits reports texts under names for a process, such as the limits under the names of its
-// rules. It returns the names under which other processes have reported different texts within the
-// last 30 s, each with up to seven of these texts. Package stack calls CompareLimits every 10 s.
+// Lost reports whether Redis has lost data since an earlier Heartbeat of the same process: all of
+// it, or the newest because an older copy was restored. Lost cannot detect an older copy if the
+// process had not reported for 20 s.
+func (h *Heartbeat) Lost(before *Heartbeat) bool {
+	expired := h.known == 0 && h.end-processLife.Microseconds() >= before.end
+	return h.made != before.made || h.known < before.end && !expired
+}
+
+// Heartbeat reports that a process of a group uses the store. The id identifies the process;
+// neither id nor group may contain spaces. Package stack calls Heartbeat every 2 s.
+func (s *Store) Heartbeat(ctx context.Context, id, group string) (*Heartbeat, error) {
+	cmd, err := s.run(ctx, s.prefix+"processes", heartbeatLua, id, processLife.Microseconds(), group)
+	if err == nil {
+		var text string
+		if text, err = cmd.Text(); err == nil {
+			if h := readHeartbeat(strings.Fields(text)); h != nil {
+				return h, nil
+			}
+			err = errUnreadable
+		}
+	}
+	return nil, s.scriptError(ctx, heartbeatLua, "processes", err)
+}
+
+// readHeartbeat reads the fields of the reply of heartbeatLua. It returns nil if it can't.
+func readHeartbeat(fields []string) *Heartbeat {
+	if len(fields) < 7 {
+		return nil
+	}
+	h := &Heartbeat{Groups: map[string]int{}, made: fields[4]} // fields[3] is when the next sweep is due
+	var errs [3]error
+	h.Processes, errs[0] = strconv.Atoi(fields[0])
+	h.known, errs[1] = strconv.ParseInt(fields[1], 10, 64)
+	h.end, errs[2] = strconv.ParseInt(fields[2], 10, 64)
+	if n, err := strconv.ParseInt(fields[6], 10, 64); err == nil {
+		h.Server, h.Evicted = fields[5], n
+	}
+	for _, field := range fields[7:] {
+		group, n, _ := strings.Cut(field, "=")
+		h.Groups[group], _ = strconv.Atoi(n)
+	}
+	if h.Processes < 1 || errors.Join(errs[:]...) != nil {
+		return nil
+	}
+	return h
+}
+
+var errUnreadable = errors.New("the reply can't be read")
+
+// CompareLimits reports what a process does: texts under names, such as the limits of its rules. It
+// returns those names under which other processes have reported other texts within the last 30 s, each
+// with up to seven of these texts. Package stack calls CompareLimits every 10 s.
 func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]string) (map[string][]string, error) {
 	args := []any{id, limitsLife.Microseconds()}
 	for name, text := range limits {
@@ -86,7 +150,7 @@ func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]
 		fields, err = cmd.StringSlice()
 	}
 	if err == nil && len(fields)%2 != 0 {
-		err = errors.New("the reply can't be read")
+		err = errUnreadable
 	}
 	if err != nil {
 		return nil, s.scriptError(ctx, compareLua, "limits", err)

@@ -41,18 +41,58 @@ func TestProcesses(t *testing.T) {
 			if sends {
 				store, _ = redisstore.New(rdb, redisstore.Options{Timeout: patience, SendTime: true, Prefix: "true:"}) // learns the time
 			}
-			n, err := store.CountProcesses(t.Context(), step.id)
+			h, err := store.Heartbeat(t.Context(), step.id, "")
+			if err != nil {
+				t.Fatal(err)
+			}
 			other, err2 := store.CompareLimits(t.Context(), step.id, map[string]string{"api": step.limit})
 			want := map[string][]string{}
 			if step.other != "" {
 				want["api"] = strings.Fields(step.other)
 				slices.Sort(other["api"])
 			}
-			if n != step.want || err != nil || err2 != nil || !reflect.DeepEqual(other, want) {
-				t.Errorf("SendTime %v: %v: got %d and %q, errors %v and %v", sends, step, n, other, err, err2)
+			if h.Processes != step.want || err2 != nil || !reflect.DeepEqual(other, want) {
+				t.Errorf("SendTime %v: %v: got %d and %q, error %v", sends, step, h.Processes, other, err2)
 			}
 		}
 		begin = begin.Add(time.Hour)
+	}
+}
+
+// TestHeartbeatGroups: a heartbeat knows the groups of all processes, also of one that has just started or
+// moved to another group. A process notices a loss once, and none after it was away for too long.
+func TestHeartbeatGroups(t *testing.T) {
+	lua := redistest.Lua54(t)
+	rdb := client(t, redis.NewUniversalClient(optionsOf(lua.Addr(), nil)))
+	store := newStore(t, rdb)
+	begin := time.UnixMicro(1_700_000_000_000_000)
+	last := map[string]*redisstore.Heartbeat{}
+	for _, step := range []struct {
+		at        time.Duration
+		id, group string
+		want      string
+		lost      bool
+	}{
+		{0, "a", "x", "map[x:1]", false}, {time.Second, "b", "y", "map[x:1 y:1]", false}, {2 * time.Second, "c", "x", "map[x:2 y:1]", false},
+		{3 * time.Second, "a", "y", "map[x:1 y:2]", false}, {21500 * time.Millisecond, "c", "", "map[:1 y:1]", false},
+		{24 * time.Second, "b", "y", "map[:1 y:1]", false}, // it was away for too long
+		{23 * time.Second, "b", "y", "map[:1 y:1]", false}, // the clock has stepped back
+		{24 * time.Second, "c", "", "map[:1 y:1]", false}, {60 * time.Second, "FLUSHALL", "", "", false},
+		{61 * time.Second, "c", "", "map[:1]", true}, {62 * time.Second, "b", "y", "map[:1 y:1]", true}, {63 * time.Second, "c", "", "map[:1 y:1]", false},
+	} {
+		lua.SetTime(begin.Add(step.at))
+		if step.id == "FLUSHALL" {
+			rdb.FlushAll(t.Context())
+			continue
+		}
+		h, err := store.Heartbeat(t.Context(), step.id, step.group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := last[step.id] != nil && h.Lost(last[step.id])
+		if last[step.id] = h; fmt.Sprint(h.Groups) != step.want || lost != step.lost || h.Server != "" {
+			t.Errorf("%+v: got %+v, lost %v", step, h, lost)
+		}
 	}
 }
 
@@ -63,14 +103,17 @@ func TestProcessesRedis(t *testing.T) {
 	store := newStore(t, rdb)
 	for i := range 12 {
 		id := fmt.Sprint(i)
-		n, err := store.CountProcesses(t.Context(), id)
+		h, err := store.Heartbeat(t.Context(), id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
 		other, err2 := store.CompareLimits(t.Context(), id, map[string]string{"a\nb": "x y\n" + id, "c": "z"})
-		if n != i+1 || err != nil || err2 != nil || len(other["a\nb"]) != min(i, 7) || i > 0 && !slices.Contains(other["a\nb"], fmt.Sprint("x y\n", i-1)) {
-			t.Errorf("process %d: got %d and %q, errors %v and %v", i, n, other, err, err2)
+		if h.Processes != i+1 || h.Server == "" || err2 != nil || len(other["a\nb"]) != min(i, 7) || i > 0 && !slices.Contains(other["a\nb"], fmt.Sprint("x y\n", i-1)) {
+			t.Errorf("process %d: got %+v and %q, error %v", i, h, other, err2)
 		}
 	}
-	for _, key := range []string{"weir:processes", "weir:limits"} {
-		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > 90*time.Second {
+	for key, most := range map[string]time.Duration{"weir:processes": time.Hour, "weir:limits": 90 * time.Second} {
+		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > most {
 			t.Errorf("%s has the TTL %v", key, ttl)
 		}
 	}

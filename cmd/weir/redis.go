@@ -3,10 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -240,6 +244,20 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 	slog.DebugContext(ctx, "weir: message of the Redis client", "text", fmt.Sprintf(format, args...))
 }
 
+// agree returns what must be the same in all processes that share Redis: a digest of -key-secret, of so few
+// bytes that nobody can find the secret by it.
+func (o *options) agree() map[string]string {
+	switch {
+	case o.limits == "":
+		return nil
+	case o.keySecret == "":
+		return map[string]string{"-key-secret": "none"}
+	}
+	sum := hmac.New(sha256.New, []byte(o.keySecret))
+	io.WriteString(sum, "weir agree")
+	return map[string]string{"-key-secret": hex.EncodeToString(sum.Sum(nil)[:4])}
+}
+
 // stores are what newStores returns.
 type stores struct {
 	store   quota.Store
@@ -258,7 +276,7 @@ func newStores(o *options, logger *slog.Logger) (*stores, error) {
 		local := memstore.New(memory)
 		return &stores{store: local, counter: local, all: []quota.Store{local}, close: func() {}}, nil
 	}
-	shared, rdb, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger})
+	shared, rdb, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger, Agree: o.agree()})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -154,6 +156,28 @@ func TestReservations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSecretsCompared: processes that share Redis compare -key-secret by a short digest of it, and with one
+// that has none; package stack logs what differs. Their metrics have what Redis has lost.
+func TestSecretsCompared(t *testing.T) {
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tokenLimits)
+	server := redistest.Server(t)
+	var first *running
+	for _, secret := range []string{"0123456789abcdef", "0123456789abcdef", "0123456789abcdeg", ""} {
+		first = cmp.Or(first, startService(t, "-limits", limits, "-key-secret", secret, "-redis-addrs", server.Addr()))
+	}
+	eventually(t, "Redis has three digests", func() bool {
+		text, err := server.Do("HGET", "weir:limits", "\n-key-secret")
+		return err == nil && regexp.MustCompile(`^(\d+ \w+ "([0-9a-f]{8}|none)"\n){3}$`).MatchString(fmt.Sprint(text))
+	})
+	if _, err := server.Do("FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the metrics have the loss", func() bool {
+		_, text := get(t, http.DefaultClient, first.url("auth-addr")+"/metrics")
+		return strings.Contains(text, "weir_redis_lost_total 1\n") && strings.Contains(text, "weir_redis_evicted_total 0\n")
+	})
 }
 
 // TestReservationErrors: what is wrong with a call is said by its status.

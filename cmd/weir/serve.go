@@ -35,7 +35,6 @@ type service struct {
 	logger *slog.Logger
 	cert   *certificate
 	envoy  *envoy.Service // nil without -envoy-config and -envoy-xds
-	losses *losses        // nil without Redis
 	failed chan error     // gets the error of each server that fails
 	stops  []func(ctx context.Context) error
 	addrs  map[string]net.Addr // the addresses of the listeners, by the name of their flag
@@ -109,10 +108,6 @@ func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger
 		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
 	}
 	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
-	if st.shared != nil {
-		s.losses = newLosses(st.rdb, o.redis.prefix, logger)
-		g.registry.MustRegister(s.losses.emptied, s.losses.evictions)
-	}
 	if o.envoy.on() {
 		if s.envoy, err = o.envoy.newService(st.counter, logger); err != nil {
 			return nil, nil, nil, err
@@ -137,9 +132,6 @@ func (s *service) background(ctx context.Context, g *gateway, live *overrides.Li
 	}
 	if s.envoy != nil {
 		running.Go(func() { s.envoy.Watch(ctx) })
-	}
-	if s.losses != nil {
-		running.Go(func() { s.losses.watch(ctx) })
 	}
 	return func() {
 		cancel()

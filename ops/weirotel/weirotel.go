@@ -64,12 +64,8 @@ type Metrics struct {
 	histograms []metric.Float64Histogram
 }
 
-// New returns Metrics that use the given meter, which also reports metrics of the given stores. A
-// store has metrics if its Stats method returns quota.CacheStats, quota.MemoryStats,
-// quota.BreakerStats or quota.FallbackStats. Stores from memstore.New, quota.Hybrid, lease.New,
-// quota.Breaker and quota.Fallback have such a method. If a store has a method Stores()
-// []weir.Store, as in package stack, New reports the metrics of its component stores. It ignores
-// all other stores. New returns any error from the meter.
+// New returns Metrics that use the given meter, which also reports those metrics of the given stores
+// that weirprom.New exports. New returns any error from the meter.
 func New(meter metric.Meter, stores ...weir.Store) (*Metrics, error) {
 	m := &Metrics{tally: tally.New(stores...)}
 	var err error

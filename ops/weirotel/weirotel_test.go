@@ -154,6 +154,11 @@ func instruments(t *testing.T, reader metric.Reader) map[string]string {
 	return list
 }
 
+// A losing store has found losses.
+type losing struct{ weir.Store }
+
+func (losing) Stats() quota.LossStats { return quota.LossStats{Lost: 2, Evicted: 7} }
+
 // TestTable: the meter reports each metric of the table, with its type, its unit and its
 // attributes, and no other. A test of package tally compares ops/weirprom/METRICS.md with the table.
 func TestTable(t *testing.T) {
@@ -169,7 +174,7 @@ func TestTable(t *testing.T) {
 	reader := metric.NewManualReader()
 	breaker := quota.Breaker(memstore.New(memstore.Options{}), quota.BreakerOptions{})
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("weir")
-	metrics, err := weirotel.New(meter, quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100}), breaker, memstore.New(memstore.Options{}), quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}))
+	metrics, err := weirotel.New(meter, quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 100}), breaker, memstore.New(memstore.Options{}), quota.Fallback(breaker, memstore.New(memstore.Options{}), quota.FallbackOptions{}), losing{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,11 +68,10 @@ type Collector struct {
 }
 
 // New returns a Collector that also exports metrics of the given stores. A store has metrics if its
-// Stats method returns quota.CacheStats, quota.MemoryStats, quota.BreakerStats or
+// Stats method returns quota.CacheStats, quota.MemoryStats, quota.LossStats, quota.BreakerStats or
 // quota.FallbackStats. Stores from memstore.New, quota.Hybrid, lease.New, quota.Breaker and
-// quota.Fallback have such a method. If a store has a
-// method Stores() []weir.Store, as in package stack, New exports the metrics of its component
-// stores. It ignores all other stores.
+// quota.Fallback have such a method. If a store has a method Stores() []weir.Store, as in package
+// stack, New exports the metrics of its component stores. It ignores all other stores.
 func New(stores ...weir.Store) *Collector {
 	c := &Collector{tally: tally.New(stores...)}
 	c.collector = newCollector(c.tally.Metrics())

@@ -44,6 +44,11 @@ func (f *flaky) Take(ctx context.Context, t *quota.Transaction) error {
 	return f.Store.Take(ctx, t)
 }
 
+// A losing store has found losses.
+type losing struct{ weir.Store }
+
+func (losing) Stats() quota.LossStats { return quota.LossStats{Lost: 2, Evicted: 7} }
+
 // A file is a file of rules with three successful reloads and two failed ones.
 type file struct{}
 
@@ -59,7 +64,7 @@ func scrape(t *testing.T) (string, *prometheus.Registry) {
 	hybrid := quota.Hybrid(breaker, quota.HybridOptions{MaxKeys: 1000})
 	fallback := quota.Fallback(&flaky{gone: true}, memstore.New(memstore.Options{}), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
 	leases := lease.New(memstore.New(memstore.Options{}), lease.Options{})
-	metrics := weirprom.New(hybrid, breaker, leases, store, fallback, memstore.New(memstore.Options{}))
+	metrics := weirprom.New(hybrid, breaker, leases, store, fallback, memstore.New(memstore.Options{}), losing{})
 	deny, err := weir.KeyList("spammer")
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +156,8 @@ func TestScrape(t *testing.T) {
 		`weir_wait_seconds_count 1`,
 		`weir_breaker_open 0`,
 		`weir_memory_evicted_total 0`,
+		`weir_redis_lost_total 2`,
+		`weir_redis_evicted_total 7`,
 		`weir_served_total{from="memory",kind="hybrid"} 2`,
 		`weir_served_total{from="memory",kind="lease"} 0`,
 	} {

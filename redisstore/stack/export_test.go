@@ -11,3 +11,18 @@ func (s *Store) Age(d time.Duration) {
 
 // Checked returns once no check runs.
 func (s *Store) Checked() { s.checker.running.Wait() }
+
+// Beat calls Redis as a process does, as if the last calls were long ago, and reports whether Redis has
+// answered.
+func (s *Store) Beat() bool {
+	p := &s.checker.processes
+	p.calling.Lock()
+	p.since = p.since.Add(-fallAfter)
+	p.calling.Unlock()
+	p.mu.Lock()
+	p.compared = time.Time{}
+	p.mu.Unlock()
+	last := p.losses.last
+	p.beat()
+	return p.losses.last != last
+}

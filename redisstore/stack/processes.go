@@ -5,9 +5,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,27 +19,30 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore"
 )
 
 const (
-	countEvery   = 2 * time.Second  // how often a process reports that it is running, without Options.Replicas
+	countEvery   = 2 * time.Second  // how often a process reports that it is running
 	compareEvery = 10 * time.Second // how often it compares the limits of its rules with those of others
 	fallAfter    = 10 * time.Second // how long there must be fewer processes until this counts
-	differsAfter = 5                // after so many comparisons in a row, different limits are not taken for a rollout
+	differsAfter = 40 * time.Second // limits that differ for so long are not taken for a rollout
 	mostRules    = 1000             // more are not compared
 )
 
 // processes keeps track of the other processes. It has a timer and no goroutine. It is also the
 // store that counts in memory while Redis is down.
 type processes struct {
-	count   func(ctx context.Context, id string) (int, error)
-	compare func(ctx context.Context, id string, limits map[string]string) (map[string][]string, error)
-	id      string
-	given   int // Options.Replicas
-	memory  quota.Store
-	logger  *slog.Logger
-	ctx     context.Context // ends with Close
-	share   atomic.Pointer[share]
+	heartbeat func(ctx context.Context, id, group string) (*redisstore.Heartbeat, error)
+	compare   func(ctx context.Context, id string, texts map[string]string) (map[string][]string, error)
+	id        string
+	given     int               // Options.Replicas
+	agree     map[string]string // Options.Agree
+	memory    quota.Store
+	logger    *slog.Logger
+	ctx       context.Context // ends with Close
+	share     atomic.Pointer[share]
+	losses    losses
 
 	calling sync.Mutex // held while Redis is called
 	timer   *time.Timer
@@ -45,8 +51,9 @@ type processes struct {
 
 	mu       sync.Mutex
 	compared time.Time
-	limits   map[string]string  // by rule
-	others   map[string]*differ // what other processes do, by rule; "" has the rules of other services
+	limits   map[string]string  // by rule; "" if they come from a Policy
+	foreign  map[string]bool    // groups of processes that have no rule of this process
+	others   map[string]*differ // what other processes do, by rule or setting
 }
 
 // A share is a store that enforces this process's share of each limit. If n is 0, the number of
@@ -57,8 +64,9 @@ type share struct {
 }
 
 type differ struct {
-	text  string
-	times int // in how many comparisons in a row
+	text   string
+	since  time.Time
+	logged bool
 }
 
 // start begins to call Redis.
@@ -100,21 +108,70 @@ func (p *processes) effect() string {
 	return "counting in memory: each process enforces " + part + "; with WithoutFallback, OnError decides"
 }
 
+// Stats returns what Redis has lost. Packages weirprom and weirotel call it.
+func (p *processes) Stats() quota.LossStats { return p.losses.stats() }
+
 // beat reports to Redis that the process is running, and what the limits of its rules are.
 func (p *processes) beat() {
 	p.calling.Lock()
 	defer p.calling.Unlock()
+	h, err := p.heartbeat(p.ctx, p.id, p.group())
+	if errors.Is(err, redis.ErrClosed) {
+		return
+	}
+	n := 0
+	if err == nil {
+		p.losses.check(h, p.logger)
+		n = h.Processes - p.foreigners(h.Groups)
+	}
 	if p.given == 0 {
-		n, err := p.count(p.ctx, p.id)
-		if errors.Is(err, redis.ErrClosed) {
-			return
-		}
 		p.counted(n, err, time.Now())
 	}
-	p.compareLimits()
+	p.compareAll()
 	if p.ctx.Err() == nil {
 		p.timer.Reset(countEvery)
 	}
+}
+
+// rules returns the names of the rules, each in a line.
+func (p *processes) rules() string { // no name of a rule has a line end
+	return strings.Join(slices.Sorted(maps.Keys(p.limits)), "\n")
+}
+
+// uncounted is the group of processes with Options.Replicas.
+const uncounted = "-"
+
+// group returns the group of this process.
+func (p *processes) group() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.given > 0 {
+		return uncounted
+	}
+	return groupOf(p.rules())
+}
+
+// groupOf returns the group of the processes with these rules, "" without rules.
+func groupOf(rules string) string {
+	if rules == "" {
+		return ""
+	}
+	sum := fnv.New64a()
+	io.WriteString(sum, rules)
+	return strconv.FormatUint(sum.Sum64(), 36)
+}
+
+// foreigners returns how many processes have no rule of this process, and so no part of its limits. A
+// process whose rules are not known may have one.
+func (p *processes) foreigners(groups map[string]int) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for group, of := range groups {
+		if group == uncounted || p.foreign[group] {
+			n += of
+		}
+	}
+	return n
 }
 
 // counted notes how many processes there are. A larger number counts at once. A smaller one counts
@@ -131,60 +188,78 @@ func (p *processes) counted(n int, err error, now time.Time) {
 	p.most, p.since = 0, now
 }
 
-// compareLimits compares the limits of this process with those of other processes, and logs
-// differences.
-func (p *processes) compareLimits() {
+// aSetting begins the names of settings, which are compared as limits are. No rule has such a name.
+const aSetting = "\n"
+
+// texts returns what this process compares with others: limits by rule, settings, and as "" the rules.
+func (p *processes) texts() map[string]string {
+	texts := map[string]string{}
+	for rule, limits := range p.limits {
+		if limits != "" {
+			texts[rule] = limits
+		}
+	}
+	if len(p.limits) > 0 {
+		texts[""] = p.rules()
+	}
+	for name, text := range p.agree {
+		texts[aSetting+name] = text
+	}
+	return texts
+}
+
+// compareAll compares the limits and settings of this process with those of other processes, and
+// logs differences.
+func (p *processes) compareAll() {
 	p.mu.Lock()
-	limits, now := maps.Clone(p.limits), time.Now()
-	due := len(limits) > 0 && (p.compared.IsZero() || now.Sub(p.compared) >= compareEvery)
+	texts, now := p.texts(), time.Now()
+	due := len(texts) > 0 && (p.compared.IsZero() || now.Sub(p.compared) >= compareEvery)
 	p.mu.Unlock()
 	if !due {
 		return
 	}
-	names := slices.Sorted(maps.Keys(limits))
-	limits[""] = strings.Join(names, "\n") // a name of a rule has no line end
-	found, err := p.compare(p.ctx, p.id, limits)
+	found, err := p.compare(p.ctx, p.id, texts)
 	if err != nil {
 		return
 	}
-	found[""] = slices.DeleteFunc(found[""], func(theirs string) bool {
-		return slices.ContainsFunc(strings.Split(theirs, "\n"), func(name string) bool { return limits[name] != "" })
-	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.compared = now
-	for rule, d := range p.others {
-		if !slices.Contains(found[rule], d.text) {
-			delete(p.others, rule)
+	p.compared, p.foreign = now, map[string]bool{}
+	for _, theirs := range found[""] {
+		if !slices.ContainsFunc(strings.Split(theirs, "\n"), func(rule string) bool { _, ours := p.limits[rule]; return ours }) {
+			p.foreign[groupOf(theirs)] = true
 		}
 	}
-	for rule, texts := range found {
-		if len(texts) == 0 {
-			continue
+	delete(found, "")
+	for name, d := range p.others {
+		if !slices.Contains(found[name], d.text) {
+			delete(p.others, name)
 		}
-		d := p.others[rule]
+	}
+	for name, theirs := range found {
+		d := p.others[name]
 		if d == nil {
-			d = &differ{text: texts[0]}
-			p.others[rule] = d
+			d = &differ{text: theirs[0], since: now}
+			p.others[name] = d
 		}
-		if d.times++; d.times == differsAfter {
-			p.warn(rule, d.text)
+		if !d.logged && now.Sub(d.since) >= differsAfter {
+			d.logged = true
+			p.warn(name, d.text)
 		}
 	}
 }
 
-// warn logs that another process has other limits for a rule or, if rule is "", that it has other
-// rules.
-func (p *processes) warn(rule, text string) {
-	switch {
-	case rule != "":
-		p.logger.Warn("stack: limits of a rule differ in another process", "rule", rule, "limits", p.limits[rule], "other_limits", text,
-			"effect", "limits of one name, period and algorithm share their counts, and others count alone",
-			"fix", "give both the same limits, or other names to their rules, or give each its own prefix; in a rollout, wait")
-	case p.given == 0:
-		p.logger.Warn("stack: prefix shared with processes of other rules", "other_rule", strings.ReplaceAll(text, "\n", ", "),
-			"effect", "while Redis is down, limits are divided by the number of these processes too", "fix", "give each service its own prefix, or set Replicas")
+// warn logs that another process has other limits for a rule, or another text for a setting.
+func (p *processes) warn(name, text string) {
+	if setting, ok := strings.CutPrefix(name, aSetting); ok {
+		p.logger.Warn("stack: setting differs in another process", "text", setting,
+			"effect", "what depends on it, such as hashed keys and ids, means nothing to the other process",
+			"fix", "give all processes that share the prefix the same value; in a rollout, wait")
+		return
 	}
+	p.logger.Warn("stack: limits of a rule differ in another process", "rule", name, "limits", p.limits[name], "other_limits", text,
+		"effect", "limits of one name, period and algorithm share their counts, and others count alone",
+		"fix", "give both the same limits, or other names to their rules, or give each its own prefix; in a rollout, wait")
 }
 
 // Announce implements optional.Announcer.
@@ -208,10 +283,10 @@ func (p *processes) announce(rule string, limits []quota.Limit) {
 	slices.Sort(texts)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if delete(p.limits, rule); texts != nil && len(p.limits) < mostRules {
+	if _, known := p.limits[rule]; known || len(p.limits) < mostRules {
 		p.limits[rule] = strings.Join(texts, ", ")
 	}
-	p.compared = time.Time{} // now
+	p.compared, p.foreign = time.Time{}, nil // now; until then, all processes count
 }
 
 // Conflicts describes each rule for which another process has had other limits for at least 40 s,
@@ -222,9 +297,9 @@ func (s *Store) Conflicts() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var found []string
-	for rule, d := range p.others {
-		if rule != "" && d.times >= differsAfter {
-			found = append(found, fmt.Sprintf("%s: %s here, %s in another process", rule, p.limits[rule], d.text))
+	for name, d := range p.others {
+		if limits := p.limits[name]; d.logged && limits != "" {
+			found = append(found, fmt.Sprintf("%s: %s here, %s in another process", name, limits, d.text))
 		}
 	}
 	slices.Sort(found)

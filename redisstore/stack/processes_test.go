@@ -17,9 +17,10 @@ import (
 	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/redisstore"
 )
 
-// A registry does what countLua does.
+// A registry does what heartbeatLua does, for processes without rules.
 type registry struct {
 	mu   sync.Mutex
 	down bool
@@ -52,11 +53,11 @@ func (r *registry) lose() {
 	}
 }
 
-func (r *registry) count(_ context.Context, id string) (int, error) {
+func (r *registry) heartbeat(_ context.Context, id, _ string) (*redisstore.Heartbeat, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
-		return 0, errors.New("down")
+		return nil, errors.New("down")
 	}
 	now := time.Now().Add(r.skew)
 	r.ends[id] = now.Add(20 * time.Second)
@@ -65,7 +66,7 @@ func (r *registry) count(_ context.Context, id string) (int, error) {
 			delete(r.ends, other)
 		}
 	}
-	return len(r.ends), nil
+	return &redisstore.Heartbeat{Processes: len(r.ends)}, nil
 }
 
 // A fleet is a number of processes that start and die.
@@ -79,7 +80,7 @@ func newFleet() *fleet {
 }
 
 func (f *fleet) start(ctx context.Context) *processes {
-	p := &processes{count: f.count, memory: memstore.New(memstore.Options{MaxKeys: 64})}
+	p := &processes{heartbeat: f.heartbeat, memory: memstore.New(memstore.Options{MaxKeys: 64})}
 	p.start(ctx, slog.New(slog.DiscardHandler))
 	f.alive[p] = time.Now()
 	return p
@@ -238,78 +239,106 @@ func TestSharesFall(t *testing.T) {
 	})
 }
 
-// TestConflicts: a rule whose limits differ from those of another process for 40 s is one line in the log
-// and in Conflicts, until they agree. A shorter time is a rollout. Processes that have other rules only
-// are one line if they are counted, and no conflict.
-func TestConflicts(t *testing.T) {
-	for _, given := range []int{0, 4} {
-		synctest.Test(t, func(t *testing.T) {
-			log := &weirtest.Log{}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var mu sync.Mutex
-			var others, sent map[string]string
-			s := &Store{}
-			p := &s.checker.processes
-			p.given, p.memory = given, memstore.New(memstore.Options{})
-			p.count = func(context.Context, string) (int, error) { return 2, nil }
-			p.compare = func(_ context.Context, _ string, limits map[string]string) (map[string][]string, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				sent = limits
-				found := map[string][]string{}
-				for name, text := range others {
-					found[name] = []string{text}
-				}
-				return found, nil
-			}
-			p.start(ctx, slog.New(slog.NewTextHandler(log, nil)))
-			s.Announce("api", []quota.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(9, time.Hour).Named("n").WithBurst(9)})
-			s.Announce("login", []quota.Limit{algorithms.GCRA(5, time.Minute)})
-			s.Announce("by policy", nil)
-			differ := func(nameAndText ...string) {
-				mu.Lock()
-				defer mu.Unlock()
-				if others = nil; nameAndText != nil {
-					others = map[string]string{nameAndText[0]: nameAndText[1]}
-				}
-			}
-			expect := func(lines int, conflicts ...string) {
-				t.Helper()
-				synctest.Wait()
-				if got := strings.Count(log.String(), "\n"); got != lines || strings.Join(s.Conflicts(), "\n") != strings.Join(conflicts, "\n") {
-					t.Fatalf("got %q and the log:\n%s\nwant %q and %d lines", s.Conflicts(), log, conflicts, lines)
-				}
-			}
-			defer p.stop()
-			time.Sleep(time.Minute)
-			const api = "1m: 100 per 1m0s (gcra), n/1h: 9 per 1h0m0s (fixed-window)"
-			mu.Lock()
-			if want := map[string]string{"": "api\nlogin", "api": api, "login": "1m: 5 per 1m0s (gcra)"}; !maps.Equal(sent, want) {
-				t.Errorf("announced %q, want %q", sent, want)
-			}
-			mu.Unlock()
-			differ("login", "1m: 10 per 1m0s (gcra)")
-			time.Sleep(38 * time.Second)
-			expect(0)
-			differ()
-			time.Sleep(time.Minute)
-			differ("login", "1h: 5 per 1h0m0s (gcra)")
-			time.Sleep(time.Minute)
-			expect(1, `login: 1m: 5 per 1m0s (gcra) here, 1h: 5 per 1h0m0s (gcra) in another process`)
-			const line = `msg="stack: limits of a rule differ in another process" rule=login limits="1m: 5 per 1m0s (gcra)" other_limits="1h: 5 per 1h0m0s (gcra)"`
-			if !strings.Contains(log.String(), line) {
-				t.Errorf("the log lacks %s:\n%s", line, log)
-			}
-			differ("", "search\nlogin") // another version of this service
-			time.Sleep(2 * time.Minute)
-			expect(1)
-			differ("", "search\nimport")
-			time.Sleep(2 * time.Minute)
-			expect(1 + (4-given)/4)
-			if given == 0 && !strings.Contains(log.String(), `prefix shared with processes of other rules" other_rule="search, import"`) {
-				t.Errorf("the log lacks the other rules:\n%s", log)
-			}
-		})
+// TestAnotherServer: the evictions of a server are not those of the one before it.
+func TestAnotherServer(t *testing.T) {
+	var l losses
+	for i, h := range []redisstore.Heartbeat{{Server: "a", Evicted: 5}, {Server: "b", Evicted: 9}, {Server: "b", Evicted: 12}, {}, {Server: "b", Evicted: 13}} {
+		l.check(&h, slog.New(slog.DiscardHandler))
+		if got, want := l.stats(), (quota.LossStats{Evicted: []int64{0, 0, 3, 3, 3}[i]}); got != want {
+			t.Errorf("%d: got %+v, want %+v", i, got, want)
+		}
 	}
+}
+
+// TestForeignForgotten: after a change of the rules, all processes count until their rules are compared again.
+func TestForeignForgotten(t *testing.T) {
+	p := &processes{limits: map[string]string{}, foreign: map[string]bool{"g": true}}
+	groups := map[string]int{"g": 2, "h": 3, uncounted: 4}
+	if n := p.foreigners(groups); n != 6 {
+		t.Errorf("before: got %d, want 6", n)
+	}
+	p.announce("another rule", nil)
+	if n := p.foreigners(groups); n != 4 {
+		t.Errorf("after: got %d, want 4", n)
+	}
+}
+
+// TestConflicts: a rule whose limits differ from those of another process for 40 s is one line in the log
+// and in Conflicts, until they agree, and a setting that differs is one line. A shorter time is a rollout,
+// however often the rules are reloaded. Other rules are no conflict.
+func TestConflicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &weirtest.Log{}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var mu sync.Mutex
+		var others, sent map[string]string
+		s := &Store{}
+		p := &s.checker.processes
+		p.memory, p.agree = memstore.New(memstore.Options{}), map[string]string{"-key-secret": "1a2b"}
+		p.heartbeat = func(context.Context, string, string) (*redisstore.Heartbeat, error) {
+			return &redisstore.Heartbeat{Processes: 2}, nil
+		}
+		p.compare = func(_ context.Context, _ string, texts map[string]string) (map[string][]string, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = texts
+			found := map[string][]string{}
+			for name, text := range others {
+				found[name] = []string{text}
+			}
+			return found, nil
+		}
+		p.start(ctx, slog.New(slog.NewTextHandler(log, nil)))
+		s.Announce("api", []quota.Limit{algorithms.GCRA(100, time.Minute), algorithms.FixedWindow(9, time.Hour).Named("n").WithBurst(9)})
+		login := func() { s.Announce("login", []quota.Limit{algorithms.GCRA(5, time.Minute)}) }
+		login()
+		s.Announce("by policy", nil)
+		differ := func(nameAndText ...string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if others = nil; nameAndText != nil {
+				others = map[string]string{nameAndText[0]: nameAndText[1]}
+			}
+		}
+		expect := func(lines int, conflicts ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := strings.Count(log.String(), "\n"); got != lines || strings.Join(s.Conflicts(), "\n") != strings.Join(conflicts, "\n") {
+				t.Fatalf("got %q and the log:\n%s\nwant %q and %d lines", s.Conflicts(), log, conflicts, lines)
+			}
+		}
+		defer p.stop()
+		time.Sleep(time.Minute)
+		const api = "1m: 100 per 1m0s (gcra), n/1h: 9 per 1h0m0s (fixed-window)"
+		mu.Lock()
+		if want := map[string]string{"": "api\nby policy\nlogin", "api": api, "login": "1m: 5 per 1m0s (gcra)", "\n-key-secret": "1a2b"}; !maps.Equal(sent, want) {
+			t.Errorf("announced %q, want %q", sent, want)
+		}
+		mu.Unlock()
+		differ("login", "1m: 10 per 1m0s (gcra)")
+		for range 38 { // reloads
+			time.Sleep(time.Second)
+			login()
+		}
+		expect(0)
+		differ()
+		time.Sleep(time.Minute)
+		differ("login", "1h: 5 per 1h0m0s (gcra)")
+		time.Sleep(time.Minute)
+		expect(1, `login: 1m: 5 per 1m0s (gcra) here, 1h: 5 per 1h0m0s (gcra) in another process`)
+		const line = `msg="stack: limits of a rule differ in another process" rule=login limits="1m: 5 per 1m0s (gcra)" other_limits="1h: 5 per 1h0m0s (gcra)"`
+		if !strings.Contains(log.String(), line) {
+			t.Errorf("the log lacks %s:\n%s", line, log)
+		}
+		differ("", "search\nimport")
+		time.Sleep(2 * time.Minute)
+		expect(1)
+		differ("\n-key-secret", "3c4d")
+		time.Sleep(time.Minute)
+		expect(2)
+		if got := log.String(); !strings.Contains(got, `setting differs in another process" text=-key-secret`) || strings.Contains(got, "3c4d") {
+			t.Errorf("the log does not name the setting, or has its value:\n%s", got)
+		}
+	})
 }

@@ -79,8 +79,13 @@ type Options struct {
 	// so it enforces each limit as a whole: n such processes admit up to n times the limit in
 	// addition. If that is too much, set Replicas to the largest number of processes. A process
 	// that ends is counted for up to a minute more; shares are then too small. Processes that share
-	// a Prefix but no rules count each other too.
+	// a Prefix but no rules do not count each other.
 	Replicas int
+
+	// Agree contains settings, by name, that must be the same in all processes that share a Prefix,
+	// such as a short digest of a secret. Whoever can read Redis can read them. The Logger gets a
+	// line if a setting of another process has been different for 40 s.
+	Agree map[string]string
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.
 	Redis redisstore.Options
@@ -97,9 +102,10 @@ type Options struct {
 	Breaker quota.BreakerOptions
 
 	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
-	// first line names the cause, the store that counts now, its share of each limit, and what to
-	// do. At start the Logger also gets each unsuitable client setting. If Redis is misconfigured
-	// or not supported, it gets everything that is wrong or missing, again every minute. nil means
+	// first says the cause, what now counts, with which share of each limit, and what to do. At
+	// start the Logger also gets each unsuitable client setting. If Redis is misconfigured or not
+	// supported, it gets everything that is wrong or missing, again every minute. It also gets a
+	// line when Redis has lost counts or evicted keys (see quota.LossStats). nil means
 	// slog.Default(). The lines that go-redis writes about failed connections are not part of this;
 	// redis.SetLogger redirects them.
 	Logger *slog.Logger
@@ -159,7 +165,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	s.hybrid = quota.Hybrid(s.breaker, o.Hybrid)
 	s.primary = primary{s.hybrid, &s.checker}
 	p := &s.checker.processes
-	p.count, p.compare, p.given, p.memory = shared.CountProcesses, shared.CompareLimits, o.Replicas, s.memory
+	p.heartbeat, p.compare, p.given, p.agree, p.memory = shared.Heartbeat, shared.CompareLimits, o.Replicas, o.Agree, s.memory
 	s.checker.outages.effect = p.effect
 	p.start(s.checker.ctx, o.Logger)
 	unlessSlow := unlessSlow{s.primary, shared}
@@ -193,5 +199,5 @@ func (s *Store) Redis() *redisstore.Store { return s.redis }
 // Stores returns every store within s that has metrics or keeps overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
-	return []quota.Store{s.redis, s.breaker, s.hybrid, s.memory, s.fallback, s.undivided}
+	return []quota.Store{s.redis, &s.checker.processes, s.breaker, s.hybrid, s.memory, s.fallback, s.undivided}
 }
