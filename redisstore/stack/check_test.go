@@ -170,7 +170,7 @@ func TestTrackingRight(t *testing.T) {
 		server := redistest.Server(t)
 		server.Do("ACL", "SETUSER", "whole", "on", "nopass", "~*", "+@all")
 		server.Do("ACL", "SETUSER", "limited", "on", "nopass", "~*", "+@all", "-client|tracking")
-		o := redisstore.ClientOptions(time.Second, server.Addr())
+		o := redisstore.ClientOptions(5*time.Second, server.Addr())
 		o.Username, o.Password = user, "any"
 		rdb := redis.NewUniversalClient(o)
 		defer rdb.Close()
@@ -197,7 +197,7 @@ func TestEviction(t *testing.T) {
 		server := redistest.Server(t)
 		server.Do("CONFIG", "SET", "maxmemory", c.maxmemory, "maxmemory-policy", c.policy)
 		server.Do("ACL", "SETUSER", "limited", "on", "nopass", "~*", "+@all", "-info")
-		o := redisstore.ClientOptions(time.Second, server.Addr())
+		o := redisstore.ClientOptions(5*time.Second, server.Addr())
 		if o.Username = c.user; c.user != "" {
 			o.Password = "any"
 		}

@@ -102,10 +102,10 @@ type Options struct {
 	Breaker quota.BreakerOptions
 
 	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
-	// first says the cause, what now counts, with which share of each limit, and what to do. At
-	// start the Logger also gets each unsuitable client setting. If Redis is misconfigured or not
-	// supported, it gets everything that is wrong or missing, again every minute. It also gets a
-	// line when Redis has lost counts or evicted keys (see quota.LossStats). nil means
+	// first line names the cause, the store that counts now, its share of each limit, and what to
+	// do. At start the Logger also gets each unsuitable client setting. If Redis is misconfigured
+	// or not supported, it gets everything that is wrong or missing, again every minute. It also
+	// gets a line when Redis has lost counts or evicted keys (see quota.LossStats). nil means
 	// slog.Default(). The lines that go-redis writes about failed connections are not part of this;
 	// redis.SetLogger redirects them.
 	Logger *slog.Logger
