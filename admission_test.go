@@ -276,6 +276,7 @@ func TestNilAdmission(t *testing.T) {
 	a := weir.FromContext(context.Background())
 	a.Done(weir.Outcome{})
 	a.WriteHeaders(http.Header{})
+	a.WriteMetadata(http.Header{})
 	if a.Allowed() || a.RetryAfter() != 0 || a.Context() != nil || !a.Decision("").Allowed {
 		t.Errorf("got %v, %v, %v, %+v of a nil Admission", a.Allowed(), a.RetryAfter(), a.Context(), a.Decision(""))
 	}

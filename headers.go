@@ -36,8 +36,8 @@ var defaultWriter, _ = newWriter(0, nil)
 // writeHeaders writes a decision into the response fields, together with the decisions of outer
 // limiters on the same request, in the dialect of the outermost. If the request is refused, but by
 // no limit or only by private limits, the fields do not describe limits, because the units left
-// under other limits would mislead the client.
-func (l *Limiter) writeHeaders(h http.Header, s *snapshot) {
+// under other limits would mislead the client. lower is as in headers.Response.
+func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
 	if !refused && (len(s.claims) == 0 || dialect == headers.None) {
 		return
@@ -45,7 +45,7 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot) {
 	if dialect != l.o.Headers {
 		w = s.front.writer
 	}
-	r := headers.Response{Header: h, Refused: refused}
+	r := headers.Response{Header: h, Refused: refused, Lower: lower}
 	if s.at != 0 {
 		r.At = time.UnixMicro(s.at)
 	}

@@ -351,7 +351,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	case d.passed:
 		next.ServeHTTP(w, r)
 	case err == nil:
-		l.writeHeaders(h, &d.snapshot)
+		l.writeHeaders(h, &d.snapshot, false)
 		if d.refused() {
 			l.answerRefusal(w, r, d, fresh)
 		} else {
@@ -495,10 +495,14 @@ type Admission struct {
 // WriteHeaders sets the rate-limit header fields in the Limiter's Dialect. If the request was
 // refused, it also sets Retry-After. It does nothing for an Admission returned by FromContext,
 // because the fields are already set.
-func (a *Admission) WriteHeaders(h http.Header) {
+func (a *Admission) WriteHeaders(h http.Header) { a.write(h, false) }
+
+// WriteMetadata is WriteHeaders for the metadata of gRPC, whose names are in lower case.
+func (a *Admission) WriteMetadata(md map[string][]string) { a.write(md, true) }
+
+func (a *Admission) write(h http.Header, lower bool) {
 	if a != nil && a.ticket != nil {
-		t := a.ticket
-		t.l.writeHeaders(h, &t.snapshot)
+		a.ticket.l.writeHeaders(h, &a.ticket.snapshot, lower)
 	}
 }
 

@@ -21,6 +21,7 @@ var public = []string{
 // withoutExample are exported names that neither an example nor a page shows, with
 // the reason.
 var withoutExample = map[string]string{
+	"weir.Admission.WriteMetadata":       "weirgrpc calls it",
 	"weir.RefusedError.Unwrap":           "errors.As calls it",
 	"quota.ErrLimit":                     "a Limiter uses it",
 	"quota.Limit.Redundant":              "a Limiter calls it",

@@ -20,6 +20,7 @@ type Writer struct {
 	named   map[string][]triple // those of every dialect that show the tightest limit of a unit, by unit
 	fields  []string            // the names of all fields
 	expose  []string            // the same in one line, with Exposed
+	lower   map[string]string   // the names in lower case
 	recent  integers
 }
 
@@ -35,7 +36,7 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	w := &Writer{dialect: d, named: map[string][]triple{}}
+	w := &Writer{dialect: d, named: map[string][]triple{}, lower: map[string]string{}}
 	for _, t := range triples {
 		if d&t.dialect != 0 && !t.perUnit() {
 			w.triples = append(w.triples, t)
@@ -49,6 +50,9 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	})
 	if w.fields = d.fields(units); d&Exposed != 0 {
 		w.expose = []string{strings.Join(w.fields, ", ")}
+	}
+	for _, name := range w.fields {
+		w.lower[name] = strings.ToLower(name)
 	}
 	return w, nil
 }

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed83679106/weir/internal/period"
@@ -89,6 +90,9 @@ type Response struct {
 	// RetryAfter is the wait that a refusal asks for. Write rounds it up to whole seconds. If it
 	// is 0 or quota.Never, the refusal has no Retry-After field.
 	RetryAfter time.Duration
+
+	// Lower sets the names of the fields in lower case, as in the metadata of gRPC.
+	Lower bool
 }
 
 // Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
@@ -96,11 +100,16 @@ type Response struct {
 // request was refused, but by none of the items, Write removes the dialect's fields instead,
 // because clients would conclude from them that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
+	x := writing{header: r.Header, recent: &w.recent}
+	if r.Lower {
+		x.lower = w.lower
+	}
 	if w.expose != nil {
-		if exposed := r.Header[exposeField]; exposed == nil {
-			r.Header[exposeField] = w.expose // its capacity is its length, so an append copies it
+		name := x.name(exposeField)
+		if exposed := r.Header[name]; exposed == nil {
+			r.Header[name] = w.expose // its capacity is its length, so an append copies it
 		} else {
-			r.Header[exposeField] = append(exposed, w.expose...)
+			r.Header[name] = append(exposed, w.expose...)
 		}
 	}
 	for i := range items {
@@ -108,11 +117,10 @@ func (w *Writer) Write(r *Response, items []Item) {
 			items[i].divide()
 		}
 	}
-	x := writing{header: r.Header, recent: &w.recent}
 	switch {
 	case r.Refused && !refuses(items):
 		for _, name := range w.fields {
-			delete(r.Header, name)
+			delete(r.Header, x.name(name))
 		}
 	case len(items) > 0:
 		x.write(w, r, items)
@@ -140,12 +148,29 @@ func refuses(items []Item) bool {
 type writing struct {
 	header http.Header
 	recent *integers
+	lower  map[string]string // the names in lower case; nil if they are written as they are
+}
+
+// name returns the name under which a field is written. It is inlined, so only lower case costs a call.
+func (x *writing) name(field string) string {
+	if x.lower == nil {
+		return field
+	}
+	return x.lowered(field)
+}
+
+//go:noinline
+func (x *writing) lowered(field string) string {
+	if lower, ok := x.lower[field]; ok {
+		return lower
+	}
+	return strings.ToLower(field) // it has a unit that the Writer was not made for
 }
 
 // set sets a field to a text.
-func (x *writing) set(name string, text []byte) { x.header[name] = []string{string(text)} }
+func (x *writing) set(field, text string) { x.header[x.name(field)] = []string{text} }
 
-func (x *writing) setInt(name string, n int64) { x.header[name] = x.recent.value(n) }
+func (x *writing) setInt(field string, n int64) { x.header[x.name(field)] = x.recent.value(n) }
 
 func (x *writing) write(w *Writer, r *Response, items []Item) {
 	d := w.dialect
@@ -191,7 +216,7 @@ func (it *Item) resetAfter() time.Duration {
 }
 
 func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
-	x.header[t.limit] = it.limit
+	x.header[x.name(t.limit)] = it.limit
 	x.setInt(t.remaining, it.Remaining)
 	switch t.format {
 	case unixSeconds:
@@ -199,9 +224,9 @@ func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
 	case deltaSeconds:
 		x.setInt(t.reset, period.Seconds(it.resetAfter()))
 	case goDuration:
-		x.header[t.reset] = []string{ceil(it.resetAfter(), time.Millisecond).String()}
+		x.set(t.reset, ceil(it.resetAfter(), time.Millisecond).String())
 	case rfc3339:
-		x.header[t.reset] = []string{at.Add(it.resetAfter() + time.Second - 1).UTC().Truncate(time.Second).Format(time.RFC3339)}
+		x.set(t.reset, at.Add(it.resetAfter()+time.Second-1).UTC().Truncate(time.Second).Format(time.RFC3339))
 	}
 }
 
@@ -209,17 +234,17 @@ func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
 func (x *writing) writeRest(d Dialect, it *Item) {
 	if d&GitHub != 0 {
 		x.setInt(usedField, max(0, it.capacity-it.Remaining))
-		x.header[resourceField] = it.resource
+		x.header[x.name(resourceField)] = it.resource
 	}
 	if d&(Draft07|Draft06) != 0 {
-		x.header[policyField] = it.older
+		x.header[x.name(policyField)] = it.older
 	}
 	if d&Draft07 != 0 {
 		var few [80]byte
 		buf := strconv.AppendInt(append(few[:0], limitMember+"="...), it.capacity, 10)
 		buf = strconv.AppendInt(append(buf, ", "+remainingMember+"="...), it.Remaining, 10)
 		buf = strconv.AppendInt(append(buf, ", "+resetMember+"="...), period.Seconds(it.resetAfter()), 10)
-		x.set(rateLimitField, buf)
+		x.set(rateLimitField, string(buf))
 	}
 }
 
@@ -232,18 +257,18 @@ func (x *writing) writePolicies(items []Item) {
 	}
 	switch known := first.together.Load(); {
 	case partitions:
-		x.set(policyField, appendPolicies(nil, items))
+		x.set(policyField, string(appendPolicies(nil, items)))
 	case len(items) == 1:
-		x.header[policyField] = first.policy
+		x.header[x.name(policyField)] = first.policy
 	case known != nil && known.are(items):
-		x.header[policyField] = known.value
+		x.header[x.name(policyField)] = known.value
 	default:
 		known = &together{value: []string{string(appendPolicies(nil, items))}}
 		for i := range items {
 			known.policies = append(known.policies, items[i].Prepared)
 		}
 		first.together.Store(known)
-		x.header[policyField] = known.value
+		x.header[x.name(policyField)] = known.value
 	}
 }
 
@@ -290,9 +315,9 @@ func (x *writing) writeLimits(items []Item, refused bool) {
 		buf = it.appendPartition(buf)
 	}
 	if len(buf) > 0 {
-		x.set(rateLimitField, buf)
+		x.set(rateLimitField, string(buf))
 	} else {
-		delete(x.header, rateLimitField) // an outer Limiter set it, and the items include its limits
+		delete(x.header, x.name(rateLimitField)) // an outer Limiter set it, and the items include its limits
 	}
 }
 

@@ -3,7 +3,10 @@ package headers_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +77,39 @@ func TestWriteTogether(t *testing.T) {
 			w.Write(&headers.Response{Header: h, At: noon}, c.items)
 			if got := h.Get("RateLimit-Policy"); got != c.want {
 				t.Errorf("%d limits: got %s, want %s", len(c.items), got, c.want)
+			}
+		}
+	}
+}
+
+// TestWriteLower: in lower case, a response has the same fields with the same values, whatever the
+// dialect, even if another Writer has prepared the limits. A field that is removed is one in lower case.
+func TestWriteLower(t *testing.T) {
+	other, err := headers.NewWriter(0, "bytes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := algorithms.GCRA(100, time.Minute)
+	foreign := headers.Item{Prepared: other.Prepare(headers.Policy{Name: "d", Unit: "bytes", Limit: limit}), Decision: &quota.Decision{Allowed: true, Remaining: 5}}
+	for _, d := range all {
+		w := newWriter(t, d|headers.Exposed)
+		unknown := headers.Item{Prepared: w.items[0].Prepared, Decision: &quota.Decision{Allowed: true, Remaining: -1}}
+		for _, items := range [][]headers.Item{nil, w.items[:1], w.items, append(w.items, foreign), {unknown}} {
+			for _, refused := range []bool{false, true} {
+				got, want := http.Header{}, http.Header{}
+				for _, r := range []headers.Response{{Header: want}, {Header: got, Lower: true}} {
+					r.At, r.RetryAfter = noon, 1500*time.Millisecond
+					w.Write(&r, w.items) // of an outer Limiter
+					r.Refused = refused
+					w.Write(&r, items)
+				}
+				lower := http.Header{}
+				for name, values := range want {
+					lower[strings.ToLower(name)] = values
+				}
+				if !maps.EqualFunc(got, lower, slices.Equal) {
+					t.Errorf("%#x, %d limits, refused %v: got %v, want %v", d, len(items), refused, got, lower)
+				}
 			}
 		}
 	}

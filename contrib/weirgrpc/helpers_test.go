@@ -180,7 +180,7 @@ func stores(t *testing.T, f func(t *testing.T, store weir.Store)) {
 }
 
 // must returns a Limiter of rules that all have a key.
-func must(t *testing.T, store weir.Store, o weir.Options) *weir.Limiter {
+func must(t testing.TB, store weir.Store, o weir.Options) *weir.Limiter {
 	t.Helper()
 	for i := range o.Rules {
 		if o.Rules[i].Key == nil {

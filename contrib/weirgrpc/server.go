@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -195,14 +194,12 @@ func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 		return nil, status.FromContextError(err).Err()
 	}
 	a = refused.Admission
-	answer, wait := answer.Call{Fields: http.Header{}}, a.RetryAfter()
-	a.WriteHeaders(answer.Fields)
+	md, wait := fields(a), a.RetryAfter()
+	answer := answer.Call{RetryAfter: strings.Join(md["retry-after"], "")}
 	weir.Refuse(&answer, r.WithContext(a.Context()))
-	after := answer.Fields["Retry-After"]
-	if seconds, _ := strconv.Atoi(strings.Join(after, "")); time.Duration(seconds)*time.Second-wait >= time.Second {
+	if seconds, _ := strconv.Atoi(answer.RetryAfter); time.Duration(seconds)*time.Second-wait >= time.Second {
 		wait = time.Duration(seconds) * time.Second // with the jitter of the rule
 	}
-	md := lower(answer.Fields)
 	if wait > maxPushback {
 		md.Set("grpc-retry-pushback-ms", "-1") // do not retry
 	} else if wait > 0 {
@@ -214,24 +211,7 @@ func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 
 // fields returns the fields about limits.
 func fields(a *weir.Admission) metadata.MD {
-	h := http.Header{}
-	a.WriteHeaders(h)
-	return lower(h)
-}
-
-var lowered sync.Map // the names of the dialects' fields → the same in lower case
-
-// lower renames the fields of h, and returns it.
-func lower(h http.Header) metadata.MD {
-	for name, values := range h {
-		l, ok := lowered.Load(name)
-		if !ok {
-			l, _ = lowered.LoadOrStore(name, strings.ToLower(name))
-		}
-		if l := l.(string); l != name { // otherwise it has been renamed
-			delete(h, name)
-			h[l] = values
-		}
-	}
-	return metadata.MD(h)
+	md := metadata.MD{}
+	a.WriteMetadata(md)
+	return md
 }

@@ -104,6 +104,17 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
+// TestEscaped: a page shows a Retry-After that is not ours as text.
+func TestEscaped(t *testing.T) {
+	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+	w.Header().Set("Retry-After", "<b>")
+	r.Header.Set("Accept", "text/html")
+	QuotaExceeded.Write(w, r, false)
+	if body := w.Body.String(); !strings.Contains(body, "in &lt;b&gt; seconds") {
+		t.Errorf("got %s", body)
+	}
+}
+
 // TestPushback: a retry policy waits for up to a minute, and does not retry after a longer wait.
 func TestPushback(t *testing.T) {
 	for after, want := range map[string]string{"": "", "1": "1000", "60": "60000", "61": "-1", "86400": "-1"} {

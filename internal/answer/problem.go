@@ -73,11 +73,11 @@ var (
 // has no fields yet except those about limits. Accept chooses the form, but there is no Vary, because
 // nothing may store the response.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
-	h := w.Header()
 	if call, ok := w.(*Call); ok {
-		call.Code, call.Message = codeOf(p.rpcStatus(h)).number, p.message(h)
+		call.Code, call.Message = codeOf(p.rpcStatus(call.RetryAfter)).number, p.message(call.RetryAfter)
 		return
 	}
+	h := w.Header()
 	if !fresh {
 		delete(h, "Content-Length") // net/http sets it
 		delete(h, "Content-Encoding")
@@ -85,7 +85,8 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
 	if rpc := For(r); rpc != HTTP {
-		rpc.write(w, r, p.rpcStatus(h), p.message(h))
+		after := h.Get("Retry-After")
+		rpc.write(w, r, p.rpcStatus(after), p.message(after))
 		return
 	}
 	var body []byte
@@ -98,10 +99,10 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	case HTML:
 		h["Content-Type"] = htmlText
 		body = []byte("<!doctype html>\n<meta name=viewport content=\"width=device-width\">\n<title>" +
-			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + p.message(h) + "</p>\n")
+			p.title + "</title>\n<h1>" + p.title + "</h1>\n<p>" + html.EscapeString(p.message(h.Get("Retry-After"))) + "</p>\n")
 	default:
 		h["Content-Type"] = plainText
-		body = []byte(p.message(h) + "\n")
+		body = []byte(p.message(h.Get("Retry-After")) + "\n")
 	}
 	w.WriteHeader(p.Status)
 	w.Write(body) // an error means that the client is gone
@@ -121,22 +122,22 @@ func WriteJSON(w http.ResponseWriter, status int, body []byte) {
 
 // rpcStatus returns the status of p for clients of RPC protocols, which do not read the kind: 403
 // if the key is denied, because no wait helps.
-func (p *Problem) rpcStatus(h http.Header) int {
-	if p.kind == AbnormalUsage.kind && p.Status == http.StatusTooManyRequests && len(h["Retry-After"]) == 0 {
+func (p *Problem) rpcStatus(after string) int {
+	if p.kind == AbnormalUsage.kind && p.Status == http.StatusTooManyRequests && after == "" {
 		return http.StatusForbidden
 	}
 	return p.Status
 }
 
 // message returns the sentence of p and, if a wait helps, when to try again.
-func (p *Problem) message(h http.Header) string {
-	switch after := h.Get("Retry-After"); after {
+func (p *Problem) message(after string) string {
+	switch after {
 	case "":
 		return p.sentence
 	case "1":
 		return p.sentence + " Try again in a second."
 	default:
-		return p.sentence + " Try again in " + html.EscapeString(after) + " seconds."
+		return p.sentence + " Try again in " + after + " seconds."
 	}
 }
 

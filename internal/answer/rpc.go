@@ -35,13 +35,13 @@ func codeOf(status int) code {
 // A Call is the answer to a call of gRPC that is not served over HTTP: it gets the status code and the
 // message instead of a response.
 type Call struct {
-	Fields  http.Header
-	Code    int
-	Message string
+	RetryAfter string // the field, or ""
+	Code       int
+	Message    string
 }
 
-// Header returns the fields, of which a message needs Retry-After.
-func (c *Call) Header() http.Header { return c.Fields }
+// Header implements http.ResponseWriter.
+func (*Call) Header() http.Header { return nil }
 
 // Write implements http.ResponseWriter.
 func (*Call) Write(b []byte) (int, error) { return len(b), nil }
