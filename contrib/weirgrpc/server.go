@@ -160,7 +160,8 @@ func serverRequest(ctx context.Context, method string, server, message any) *htt
 			r.RemoteAddr = address(p.Addr)
 		}
 		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			r.TLS = &t.State
+			state := t.State // r.TLS = &t.State would allocate t in each call without TLS too
+			r.TLS = &state
 		}
 	}
 	return r
