@@ -9,15 +9,15 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A counts is a quota.Store on the clock of a log. Its memory is bounded: it forgets the states
-// that have expired, and if there are still too many, those that expire first. For these it admits
-// more than a limit does.
+// counts is a quota.Store on the clock of a log. Its memory is bounded: it forgets states that have
+// expired and, if there are still too many, the states that expire first. For keys whose state it
+// has forgotten, it may admit more than their limits.
 type counts struct {
 	now       int64 // µs since 1970
 	most      int   // states and entries of logs
 	states    map[string]kept
 	size      int // states and entries of logs
-	sweep     int // the size at which to forget
+	sweep     int // the size at which states are forgotten
 	forgotten int64
 
 	key     []byte
@@ -29,7 +29,7 @@ func newCounts(most int) *counts {
 	return &counts{most: most, states: map[string]kept{}, sweep: min(most, 1<<12)}
 }
 
-// A kept is a state, and when it expires, in µs since 1970.
+// kept is a state, with the time at which it expires, in µs since 1970.
 type kept struct {
 	quota.State
 	until int64
@@ -94,7 +94,7 @@ func (c *counts) forget() {
 	c.sweep = min(c.most, max(1<<12, 2*c.size))
 }
 
-// drop forgets the states that expire until t.
+// drop forgets the states that expire at t or earlier.
 func (c *counts) drop(t int64) {
 	for key, s := range c.states {
 		if s.until <= t {

@@ -19,11 +19,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// maxSampled is for how many keys a demand has counts. If there are more, it leaves out half of them by
-// a hash, so what it says of the rest is true of a fair sample.
+// maxSampled is the maximum number of keys that a demand counts. If there are more, the demand
+// leaves out half of them, chosen by a hash, so that the others are a fair sample.
 const maxSampled = 1 << 18
 
-// A demand is what keys asked for under one limit, allowed or refused, in each whole period of the clock.
+// A demand counts the units that keys requested under one limit, allowed or refused, in each whole
+// period of the clock.
 type demand struct {
 	limit quota.Limit
 	most  int // keys
@@ -38,7 +39,7 @@ type demand struct {
 	topPeak int64
 }
 
-// A spending is what one key asked for.
+// A spending counts the units that one key requested.
 type spending struct {
 	period, units int64 // of its latest period
 	peak          int64 // the most units in an earlier one
@@ -59,7 +60,7 @@ func hash(key string) uint64 {
 
 func zeros(hash uint64) int { return bits.LeadingZeros64(hash) }
 
-// add counts the units of a request. The instants of the calls never fall.
+// add counts the units of a request. No call has an earlier instant than the call before it.
 func (d *demand) add(key string, at time.Time, units int64) {
 	id := hash(key)
 	if zeros(id) < d.level || units <= 0 {
@@ -97,11 +98,11 @@ func (d *demand) end(id uint64, a *spending) {
 	a.peak, a.units = max(a.peak, a.units), 0
 }
 
-// A Demand is what keys asked for under one limit.
+// A Demand says how many units keys requested under one limit.
 type Demand struct {
 	Limit quota.Limit
 	Keys  int64 // about how many there are, exactly if Share is 1
-	Share int64 // one of so many keys was counted
+	Share int64 // one of this many keys was counted
 
 	peaks   []int64 // of each key that was counted, sorted
 	periods map[int64]int64
@@ -125,13 +126,14 @@ func (d *demand) sum() *Demand {
 	return s
 }
 
-// Peak returns what a share of the keys, in thousandths, never exceeded in a period.
+// Peak returns the number of units that a share of the keys, in thousandths, never exceeded in a
+// period.
 func (d *Demand) Peak(share int) int64 {
 	return d.peaks[max(0, (len(d.peaks)*share+999)/1000-1)]
 }
 
-// Refused returns what share of the keys, and of the units, a limit of so many units would refuse, if it
-// counted in whole periods of the clock.
+// Refused returns the share of the keys, and of the units, that a limit of this many units would
+// refuse if it counted in whole periods of the clock.
 func (d *Demand) Refused(most int64) (keys, units float64) {
 	above, _ := slices.BinarySearch(d.peaks, most+1)
 	refused, all := int64(0), int64(0)
@@ -166,7 +168,7 @@ func unmeasured(l *quota.Limit, span time.Duration) string {
 type suggestion struct {
 	quota.Limit
 	demand    *Demand // nil if the limit stays as it is
-	why       string  // it does
+	why       string  // why the limit stays as it is
 	redundant bool    // it never refuses what another suggestion admits
 }
 
@@ -190,8 +192,9 @@ func (rule *Rule) suggestions(span time.Duration) []suggestion {
 	return all
 }
 
-// WriteSuggestions writes what keys asked for under each limit, which limits would have refused how
-// much, and the YAML of those that refuse the highest 1 % of the keys. It reports whether there are any.
+// WriteSuggestions writes how many units keys requested under each limit, how much several limits
+// would have refused, and the YAML of the limits that refuse only the 1 % of the keys with the
+// highest demand. It reports whether there are any suggestions.
 func (r *Report) WriteSuggestions(w io.Writer) (some bool) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	var yaml []string

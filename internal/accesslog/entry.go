@@ -1,5 +1,5 @@
-// Package accesslog reads the access logs of web servers, and replays them through the rules of
-// a Limiter: it says which of the requests the rules would have refused.
+// Package accesslog reads the access logs of web servers, and replays them through the rules of a
+// Limiter, to find out which of the requests the rules would have refused.
 package accesslog
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A Format is how a log writes requests.
+// A Format is the format of a log's lines.
 type Format int
 
 const (
@@ -33,8 +33,8 @@ func (f Format) String() string {
 		"JSON of nginx"}[f]
 }
 
-// has reports whether the lines of a log have what the key or the cost of a rule reads, in the
-// words of config.File.Reads.
+// has reports whether the lines of a log contain a part of a request that the key or the cost of a
+// rule reads. The parts have the names that config.File.Reads returns.
 func (f Format) has(read string) bool {
 	switch read {
 	case "ip", "global", "method":
@@ -52,7 +52,7 @@ func (f Format) has(read string) bool {
 	return ok && f == Caddy
 }
 
-// An entry is a request of a log.
+// An entry is a request in a log.
 type entry struct {
 	at     time.Time
 	peer   netip.Addr // not valid if the peer has no address, as on a Unix socket
@@ -63,8 +63,8 @@ type entry struct {
 	header http.Header
 }
 
-// errNoRequest is the error of a line that has no HTTP request: what a client sent was none, or
-// the line is about something else.
+// errNoRequest is the error for a line without an HTTP request, because a client sent something
+// else, or because the line is not about a request.
 var errNoRequest = errors.New("no HTTP request")
 
 // parse reads a line. It returns errNoRequest, or another error if the line is not in the format.
@@ -73,7 +73,7 @@ func parse(line string, f Format) (*entry, Format, error) {
 	if f >= Caddy || f == 0 && strings.HasPrefix(line, "{") {
 		e, is, err := parseJSON(line)
 		if f != 0 && is != f && err == nil {
-			e, err = nil, errNoRequest // a line of another program
+			e, err = nil, errNoRequest // a line that another program wrote
 		}
 		return e, cmp.Or(f, is), err
 	}
@@ -213,10 +213,10 @@ func instant(v any) (time.Time, error) {
 		quote(fmt.Sprint(v)), time.RFC3339)
 }
 
-// latest is the first instant that no log has, the year 2200, in µs since 1970.
+// latest is the first instant that is too late for a log: the year 2200, in µs since 1970.
 const latest = 7_258_118_400_000_000
 
-// valid returns an error if no limit can be counted at the time of the entry.
+// valid returns an error if the time of the entry is out of the range in which limits can count.
 func (e *entry) valid() error {
 	if us := e.at.UnixMicro(); us <= 0 || us >= latest {
 		return fmt.Errorf("the time is %s; want one from 1970 to 2199", e.at.Format(time.RFC3339))
@@ -224,13 +224,14 @@ func (e *entry) valid() error {
 	return nil
 }
 
-// quote quotes a text of a log for an error, cut to 60 bytes.
+// quote quotes a text from a log for an error, and cuts it to 60 bytes.
 func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
 
 // An envoyLine is a line of Envoy's default format
 // (https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage), or of
-// Istio's, which has three fields more before the sizes, and the addresses at the end. No quotation
-// mark of a client is escaped: a line with more of them than the format has is not read.
+// Istio's, which has three fields more before the sizes, and the addresses at the end. Envoy does
+// not escape quotation marks that clients send, so a line with more of them than the format has
+// cannot be read.
 var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]*) ([^" ]*) ([^" ]*)" \d+ \S+ ` +
 	`(?:\S+ \S+ "[^"]*" )?\S+ \S+ \S+ \S+ "([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ (\S+)(?: \S+)*)?$`)
 
@@ -277,7 +278,7 @@ var haproxyLine = regexp.MustCompile(`^(?:[^"]*?\bhaproxy\[\d+\]: )?` +
 func parseHAProxy(line string) (e *entry, err error) {
 	m := haproxyLine.FindStringSubmatch(line)
 	if m == nil {
-		return nil, errNoRequest // a line about something else, such as a server that is down
+		return nil, errNoRequest // a line that is not about a request, such as about a server that is down
 	}
 	e = &entry{header: http.Header{}}
 	if e.at, err = time.Parse("02/Jan/2006:15:04:05.000", m[2]); err != nil {

@@ -36,7 +36,7 @@ type jsonLine struct {
 	NginxForwards string `json:"http_x_forwarded_for"`
 }
 
-// parseJSON reads a line of JSON.
+// parseJSON reads a line with a JSON object.
 func parseJSON(line string) (*entry, Format, error) {
 	var l jsonLine
 	if err := json.Unmarshal([]byte(line), &l); err != nil {
@@ -151,5 +151,5 @@ func noDash(s string) string {
 	return s
 }
 
-// cut cuts the text of an error of another package, which may quote what clients send.
+// cut shortens the text of another package's error, which may quote what clients send.
 func cut(s string) string { return s[:min(len(s), 200)] }

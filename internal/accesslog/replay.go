@@ -22,9 +22,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A line is written when its request ends, or has the time at which the request came. The entries
-// of the last slack, but at most maxHeld with at most maxBytes, are therefore held back and put in
-// order.
+// Lines may be out of order: a line is written when its request ends, but may have the time at
+// which the request arrived. The entries of the last slack, at most maxHeld with at most maxBytes,
+// are therefore held back and put in order.
 const (
 	slack    = 10 * time.Minute
 	maxHeld  = 50_000
@@ -35,9 +35,9 @@ const (
 type Options struct {
 	Rules   []weir.Rule
 	Reads   func(rule string) []string // what the key and the cost of a rule read: see config.File.Reads
-	Trusted []netip.Prefix             // the proxies whose X-Forwarded-For the keys believe
+	Trusted []netip.Prefix             // the proxies whose X-Forwarded-For the keys trust
 	MaxKeys int                        // the most counts that are kept at a time; 0 means 1,000,000
-	Suggest bool                       // also count what keys ask for: see Report.WriteSuggestions
+	Suggest bool                       // also count the units that keys request: see Report.WriteSuggestions
 }
 
 // A Replay replays a log. Its lines must be given to Add in their order.
@@ -63,8 +63,8 @@ func New(o Options) *Replay {
 	return &Replay{o: o, counts: newCounts(o.MaxKeys), rules: map[string]*Rule{}, report: Report{WholeSeconds: true}}
 }
 
-// Add reads the next line, without its end. The first line that can be read says in which format
-// the log is. Add returns an error if no rule can be replayed with that format; all later calls
+// Add reads the next line, without its end. The first line that can be read determines the format
+// of the log. Add returns an error if no rule can be replayed with that format; all later calls
 // return it too.
 func (r *Replay) Add(line string) error {
 	if r.err != nil {
@@ -112,8 +112,8 @@ func (r *Replay) Add(line string) error {
 	return nil
 }
 
-// Unreadable counts the line that was read last, or one that is too long to be read, as one that
-// is not in the format.
+// Unreadable counts a line that is not in the format: the line that was read last, or one that is
+// too long to be read.
 func (r *Replay) Unreadable(err error) {
 	if r.report.Unreadable++; r.report.FirstError == nil {
 		r.report.FirstError = fmt.Errorf("line %d: %w", r.report.Lines, err)
@@ -175,7 +175,7 @@ func (r *Replay) release() {
 	r.decide(h.entry)
 }
 
-// decide has the Limiter decide about an entry.
+// decide passes an entry to the Limiter.
 func (r *Replay) decide(e *entry) {
 	r.now = e.at
 	r.counts.now = e.at.UnixMicro()
@@ -197,7 +197,7 @@ func (r *Replay) decide(e *entry) {
 	switch trusted := slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(peer) }); {
 	case !trusted && peer.IsValid():
 		r.report.from(peer)
-	case !trusted: // the log does not have the peer
+	case !trusted: // the log does not contain the peer
 	case e.header["X-Forwarded-For"] == nil && e.header["Forwarded"] == nil:
 		r.report.Proxied++
 	}
@@ -211,7 +211,7 @@ func (noResponse) Header() http.Header            { return http.Header{} }
 func (noResponse) Write(data []byte) (int, error) { return len(data), nil }
 func (noResponse) WriteHeader(int)                {}
 
-// observe counts what each rule makes of the latest entry.
+// observe counts each rule's decision on the latest entry.
 func (r *Replay) observe(e weir.Event) {
 	if e.Err != nil {
 		r.report.Errors++
@@ -254,8 +254,8 @@ func (r *Rule) count(at time.Time, key string, refused bool) {
 	r.keys.add(storedkey.Of(key))
 }
 
-// demand returns what is counted of the limit of a charge. Tiers and overrides with other numbers share
-// it.
+// demand returns the demand for the limit of a charge. Tiers and overrides of this limit, which
+// differ only in their numbers, share it.
 func (r *Rule) demand(c *quota.Charge) *demand {
 	for _, d := range r.demands {
 		if d.limit.Period == c.Limit.Period && d.limit.Label() == c.Limit.Label() {
@@ -267,8 +267,8 @@ func (r *Rule) demand(c *quota.Charge) *demand {
 	return d
 }
 
-// Report replays the entries that are still held back, and returns what the rules have made of
-// the log. No line may be added after it.
+// Report replays the entries that are still held back, and returns the results. No line may be
+// added after it.
 func (r *Replay) Report() (*Report, error) {
 	for len(r.held) > 0 {
 		r.release()
@@ -286,15 +286,16 @@ func (r *Replay) Report() (*Report, error) {
 	return &r.report, cmp.Or(r.err, r.report.end())
 }
 
-// A held entry is the n-th of the log. Its line has so many bytes.
+// held is an entry that is held back. It is the n-th of the log, and bytes is the length of its
+// line.
 type held struct {
 	*entry
 	n     int64
 	bytes int
 }
 
-// entries is a heap.Interface: the earliest entry comes first, and of one instant the first of the
-// log.
+// entries is a heap.Interface: the earliest entry comes first, and entries of one instant stay in
+// the order of the log.
 type entries []held
 
 func (s entries) Len() int { return len(s) }
@@ -310,7 +311,7 @@ func (s *entries) Pop() any {
 	return last
 }
 
-// maxLine is the largest length of a line in bytes. A server bounds the line of a request at some
+// maxLine is the largest length of a line in bytes. Servers accept request lines of at most a few
 // kilobytes.
 const maxLine = 1 << 18
 

@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Report is what rules made of a log.
+// A Report contains the results of replaying a log.
 type Report struct {
 	Format     Format
 	Lines      int64
@@ -39,7 +39,7 @@ type Report struct {
 	Proxied      int64 // requests of trusted proxies, whose clients the log does not name
 	Forgotten    int64 // counts that were forgotten before they had expired
 
-	Peer      netip.Addr // from which most requests come, if it is no trusted proxy
+	Peer      netip.Addr // the peer from which most requests come, unless it is a trusted proxy
 	FromPeer  int64      // at least as many
 	addresses map[netip.Addr]int64
 }
@@ -60,7 +60,8 @@ func (r *Report) from(peer netip.Addr) {
 	}
 }
 
-// fewRequests are too few to say that most come from one address.
+// fewRequests is a number of requests that is too small to conclude that most come from one
+// address.
 const fewRequests = 100
 
 // end sets Peer, and returns an error if the report says little about the log.
@@ -82,8 +83,9 @@ func (r *Report) end() error {
 // A Missing names a rule that was not replayed.
 type Missing struct{ Rule, Why string }
 
-// A Rule is what one rule made of a log. Requests counts the requests that the rule limited: none
-// without a key, and none that an allow list or another rule's deny decided.
+// A Rule contains the results of one rule. Requests counts the requests that the rule limited, so
+// requests without a key, and those that an allow list or another rule's deny decided, are not
+// counted.
 type Rule struct {
 	Name              string
 	Limits            []quota.Limit
@@ -92,7 +94,7 @@ type Rule struct {
 	Requests, Refused int64
 	First, Last       time.Time // the first and the last refusal
 	Top               []Key     // the keys that were refused most
-	Unsure            int64     // the counts of Top may be too low by so much
+	Unsure            int64     // the counts of Top may be too low by up to this number
 	Demands           []*Demand // with Options.Suggest
 
 	keys    *tally
@@ -108,10 +110,10 @@ type Key struct {
 // A tally counts refusals by key. Its memory is bounded: it forgets keys with few refusals.
 type tally struct {
 	n     map[string]int64
-	least int64 // the most refusals of a key that was forgotten, summed
+	least int64 // by how much the count of a key may be too low: the sum of the highest counts that were forgotten
 }
 
-const maxTallied = 100_000 // twice the keys that a tally keeps when it forgets
+const maxTallied = 100_000 // twice as many keys as remain after a tally has forgotten some
 
 func newTally() *tally { return &tally{n: map[string]int64{}} }
 
@@ -187,7 +189,7 @@ func (r *Report) Write(w io.Writer, name string) {
 	}
 }
 
-// Notes says what of the log was not replayed, and what makes the numbers inexact.
+// Notes returns sentences about what was not replayed, and about why the numbers are inexact.
 func (r *Report) Notes() (notes []string) {
 	add := func(applies bool, format string, args ...any) {
 		if applies {
@@ -208,10 +210,10 @@ func (r *Report) Notes() (notes []string) {
 	return notes
 }
 
-// At writes an instant of a log, in the zone of the log.
+// At formats an instant of a log, in the zone of the log.
 func At(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
 
-// describe writes limits such as "100 in 1m0s by gcra".
+// describe formats limits, such as "100 in 1m0s by gcra".
 func describe(limits []quota.Limit) string {
 	if len(limits) == 0 {
 		return "no separate limits"

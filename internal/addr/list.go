@@ -115,7 +115,7 @@ func Entry(s string) (p netip.Prefix, ok bool, err error) {
 // Networks is a set of networks, each with a value. The zero value is an empty set.
 type Networks[V any] struct {
 	values map[netip.Prefix]V
-	bits   []int // the lengths of the prefixes; IPv4 counts as mapped to IPv6, so /8 is 104
+	bits   []int // the lengths of the prefixes; IPv4 counts as mapped to IPv6, so an IPv4 /8 has 104
 }
 
 // Add adds a network, whose bits after the prefix are 0, or replaces its value.
@@ -133,8 +133,8 @@ func (n *Networks[V]) Add(p netip.Prefix, v V) {
 	}
 }
 
-// Hold reports whether p lies in a network for whose value in is true, or in any network if in is
-// nil. Hold allocates nothing.
+// Hold reports whether p lies in a network for whose value the function in returns true, or in any
+// network if in is nil. Hold allocates nothing.
 func (n *Networks[V]) Hold(p netip.Prefix, in func(V) bool) bool {
 	for _, bits := range n.bits {
 		if p.Addr().Is4() {

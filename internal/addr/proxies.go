@@ -40,7 +40,7 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	return p
 }
 
-// Unmap returns p as a network of IPv4 if it holds IPv4-mapped addresses alone. Addresses are
+// Unmap returns p as an IPv4 network if it contains only IPv4-mapped addresses. Addresses are
 // compared unmapped, so networks must be unmapped too.
 func Unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
@@ -62,7 +62,7 @@ func (p *Proxies) trusts(addr netip.Addr) bool {
 
 // Key returns the key of the client. Clients without an address share one key.
 func (p *Proxies) Key(r *http.Request, size Sizes) string {
-	// After mostLooks requests no peer is examined. The key of most peers is then part of
+	// After mostLooks requests, no more peers are examined. The key of most peers is then part of
 	// RemoteAddr.
 	if len(p.trusted) == 0 && size.IPv4 == 32 && p.unlisted.looks.Load() >= mostLooks {
 		if _, n := parseIPv4(r.RemoteAddr); n > 0 {
@@ -101,8 +101,8 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 }
 
 // walk returns the rightmost address of the lists in fields that is not trusted, or the
-// leftmost address if all are trusted. If an entry is no address, walk returns the hop
-// that sent the entry. Entries to the left of the result are not parsed.
+// leftmost address if all are trusted. If an entry is not an address, walk returns the address of
+// the hop that sent the entry. Entries to the left of the result are not parsed.
 func (p *Proxies) walk(fields []string, addr netip.Addr, text string) (netip.Addr, string) {
 	// Several fields are one list. The last entry of the last field is the entry of the
 	// nearest proxy.

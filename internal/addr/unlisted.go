@@ -12,19 +12,19 @@ import (
 	"sync/atomic"
 )
 
-// mostLooks is how many requests of untrusted peers are examined for a proxy. Later
-// requests only pay for a comparison.
+// mostLooks is the number of requests from untrusted peers that are examined for a proxy. Later
+// requests cost only a comparison.
 const mostLooks = 1 << 10
 
-// warned says that this process has logged the warning. It is logged once, even if a reload
-// of a configuration makes the same Proxies again.
+// warned is set when this process has logged the warning, so that it is logged only once, even if a
+// reload of a configuration makes the same Proxies again.
 var warned atomic.Bool
 
 // unlisted counts how many requests were examined, and how many of them had each of the two
 // fields. A request with both fields counts as one with X-Forwarded-For.
 type unlisted struct {
 	looks, forwardedFor, forwarded atomic.Int32
-	replaced                       atomic.Bool // a RemoteAddr was not that of net/http, and the log says so
+	replaced                       atomic.Bool // a RemoteAddr was not the one that net/http sets, and this was logged
 }
 
 // look warns if the untrusted peer of a request seems to be a proxy, because all of its
@@ -64,7 +64,8 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	}
 }
 
-// warn logs the warning, unless this process has logged it. network is that of the peer: private or public.
+// warn logs the warning, unless this process has logged it. network is the kind of the peer's
+// address: private or public.
 func (p *Proxies) warn(field, network string) {
 	if warned.CompareAndSwap(false, true) {
 		slog.Warn("weir: forwarded requests from a peer in no trusted prefix", "function", p.name, "field", field, "network", network,
@@ -76,9 +77,9 @@ func (p *Proxies) warn(field, network string) {
 // before the log gets a warning.
 const mostAlike = 200
 
-// alike counts the first requests through trusted proxies, as long as all have the same address.
+// alike counts the first requests through trusted proxies while all of them have the same address.
 type alike struct {
-	open  atomic.Int32 // how many, then mostAlike
+	open  atomic.Int32 // how many were counted; mostAlike once counting has ended
 	mu    sync.Mutex
 	first netip.Addr
 }

@@ -18,10 +18,10 @@ const (
 	ConnectStream                 // 200, and the error in the last frame of the body
 )
 
-// For returns the protocol of the client of r. It reads the Content-Type, and for Connect's GET
-// and JSON what else tells them apart from other requests. A protocol that refuses with the status
-// 200 needs the request itself: the question of a proxy about it (forward auth) has no body, and to
-// the proxy a 200 would mean that the request may pass.
+// For returns the protocol of the client of r. It reads the Content-Type and, for Connect's GET and
+// JSON requests, further parts that distinguish them from other requests. A protocol that refuses
+// with status 200 applies only if the request has a body: a proxy that asks whether to forward a
+// request (forward auth) sends none, and would take a 200 for permission.
 func For(r *http.Request) Protocol {
 	p := named(r)
 	if p == HTTP || p == ConnectUnary {
@@ -34,8 +34,8 @@ func For(r *http.Request) Protocol {
 	return p
 }
 
-// IsRPC reports whether the fields are of a response to an RPC client, which has the status 200 even
-// if it says that the request was refused.
+// IsRPC reports whether the header fields belong to a response to an RPC client, whose status is
+// 200 even if the request was refused.
 func IsRPC(h http.Header) bool {
 	sent := strings.ToLower(h.Get("Content-Type"))
 	return strings.HasPrefix(sent, "application/grpc") || strings.HasPrefix(sent, "application/connect+")
@@ -73,7 +73,7 @@ func named(r *http.Request) Protocol {
 	return HTTP
 }
 
-// maxMedia is how long the media type of an RPC is at most, because the answer repeats it.
+// maxMedia is the maximum length of the media type of an RPC, because the answer repeats it.
 const maxMedia = 64
 
 // mediaType returns the Content-Type of a request without its parameters.
@@ -82,7 +82,8 @@ func mediaType(r *http.Request) string {
 	return strings.TrimSpace(media)
 }
 
-// hasParameter reports whether a query has a parameter, which needs no escaping.
+// hasParameter reports whether a query has a parameter. The name of the parameter must not need
+// escaping.
 func hasParameter(query, parameter string) bool {
 	for query != "" {
 		var p string
@@ -103,10 +104,11 @@ const (
 	forms
 )
 
-// mostAccept is how many bytes of Accept are read. Browsers send about 150 bytes.
+// mostAccept is the maximum number of bytes of Accept that are read. Browsers send about 150 bytes.
 const mostAccept = 2048
 
-// ranges are the media ranges that name forms, and how precisely: 1 */*, 2 type/*, 3 type/subtype.
+// ranges are the media ranges that match forms, with their precision: 1 for */*, 2 for type/*, 3
+// for type/subtype.
 var ranges = map[string]struct {
 	precision int
 	forms     []Form

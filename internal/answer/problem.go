@@ -1,7 +1,7 @@
 // Package answer answers requests that are not served: with problem details, with a text or a page
-// if the client prefers that, and to RPC clients (Connect, gRPC and gRPC-Web) in the words of their
-// protocol. Such a client does not read problem details, and takes a 429 without these words for an
-// outage, after which it may come again at once.
+// if the client prefers that, and to RPC clients (Connect, gRPC and gRPC-Web) with an error in
+// their protocol. Such a client does not read problem details. It would treat a 429 without such an
+// error as an outage, and might retry at once.
 package answer
 
 import (
@@ -32,7 +32,7 @@ func newProblem(kind, title, sentence string, status int) Problem {
 	return Problem{status, kind, title, sentence, json}
 }
 
-// The problems of a limiter. MissingKey is of a request without the key that it must have.
+// The problems of a limiter. MissingKey is for a request without the key that it must have.
 var (
 	QuotaExceeded = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
 	AbnormalUsage = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.",
@@ -69,9 +69,9 @@ var (
 	htmlText    = []string{"text/html; charset=utf-8"}
 )
 
-// Write answers with p, which violates policies of these names, in JSON. fresh says that the response
-// has no fields yet except those about limits. Accept chooses the form, but there is no Vary, because
-// nothing may store the response.
+// Write answers with p. violated has the names of the violated policies, in JSON. fresh says that
+// the response has no fields yet except those about limits. Accept chooses the form, but there is
+// no Vary, because nothing may store the response.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
 	if call, ok := w.(*Call); ok {
 		call.Code, call.Message = codeOf(p.rpcStatus(call.RetryAfter)).number, p.message(call.RetryAfter)
@@ -108,7 +108,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	w.Write(body) // an error means that the client is gone
 }
 
-// WriteJSON answers with a body of the program, which is JSON.
+// WriteJSON answers with a JSON body that the program has made.
 func WriteJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	delete(h, "Content-Length") // net/http sets it

@@ -14,8 +14,8 @@ type code struct {
 	status int
 }
 
-// codeOf returns the code of an answer that would have the given HTTP status: that of the answers
-// of package weir, and otherwise resource_exhausted, because a limit refuses.
+// codeOf returns the code that corresponds to an HTTP status. For a status that package weir does
+// not use itself, it is resource_exhausted, because a limit refuses the request.
 func codeOf(status int) code {
 	switch status {
 	case http.StatusBadRequest:
@@ -32,8 +32,8 @@ func codeOf(status int) code {
 	return code{8, "resource_exhausted", http.StatusTooManyRequests}
 }
 
-// A Call is the answer to a call of gRPC that is not served over HTTP: it gets the status code and the
-// message instead of a response.
+// A Call is the answer to a gRPC call that is not served over HTTP. It records the status code and
+// the message instead of sending a response.
 type Call struct {
 	RetryAfter string // the field, or ""
 	Code       int
@@ -81,7 +81,7 @@ func (p Protocol) write(w http.ResponseWriter, r *http.Request, status int, sent
 	w.Write(body) // an error means that the client is gone
 }
 
-// connectError returns an error as Connect spells it.
+// connectError returns an error in the format of Connect.
 func connectError(c code, sentence string, seconds uint64) string {
 	details := ""
 	if seconds > 0 {
@@ -91,8 +91,8 @@ func connectError(c code, sentence string, seconds uint64) string {
 	return `{"code":"` + c.name + `","message":` + strconv.Quote(sentence) + details + `}`
 }
 
-// maxPushback is the longest wait, in seconds, that a retry policy obeys, which would otherwise hold
-// a call without a deadline for a day.
+// maxPushback is the longest wait, in seconds, that is sent to retry policies. A longer wait could
+// hold a call without a deadline for a day.
 const maxPushback = 60
 
 // trailers returns the trailers of a gRPC answer, in lower case.
@@ -112,17 +112,17 @@ func trailers(c code, sentence string, seconds uint64) [][2]string {
 		[2]string{"grpc-retry-pushback-ms", pushback})
 }
 
-// retryInfo returns a google.rpc.RetryInfo in protobuf: a Duration of whole seconds.
+// retryInfo returns a google.rpc.RetryInfo in protobuf, with a Duration of whole seconds.
 func retryInfo(seconds uint64) []byte {
 	return field(nil, 1, binary.AppendUvarint([]byte{1 << 3}, seconds))
 }
 
-// field appends a field of protobuf that has a length.
+// field appends a length-delimited protobuf field.
 func field(b []byte, number byte, value []byte) []byte {
 	return append(binary.AppendUvarint(append(b, number<<3|2), uint64(len(value))), value...)
 }
 
-// frame returns a frame of gRPC-Web or Connect.
+// frame returns a gRPC-Web or Connect frame.
 func frame(flags byte, data []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(data))), data...)
 }

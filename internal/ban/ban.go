@@ -1,5 +1,5 @@
-// Package ban has the bans and pauses of keys: the algorithm with which a store keeps them, the
-// charges that begin, look up and lift them, and what a process remembers of them.
+// Package ban implements bans and pauses of keys: the algorithm with which a store keeps them, the
+// charges that begin, look up and lift them, and the bans that a process remembers.
 package ban
 
 import (
@@ -9,32 +9,33 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// algorithm keeps the bans of a key. In its state, At is when the last ban began, A is when it
-// ends, and B is how many bans strikes have begun, up to Repeats. A charge begins a ban. The cost of
-// the charge is the length of a first ban in µs. Each ban lasts twice as long as the one before, and
-// at most as many µs as the Quota of the limit. During a ban no other ban begins, so concurrent strikes begin
-// only one ban. A charge of cost 0 gets the rest of the ban as NextAfter.
+// algorithm keeps the bans of a key. In its state, At is the time at which the last ban began, A
+// the time at which it ends, and B the number of bans that strikes have begun, up to Repeats. A
+// charge begins a ban. The cost of the charge is the length of a first ban in µs. Each ban lasts
+// twice as long as the one before, and at most as many µs as the Quota of the limit. During a ban
+// no other ban begins, so concurrent strikes begin only one ban. For a charge of cost 0, NextAfter
+// is the remaining time of the ban.
 //
 // Only this package knows what these numbers mean; others call the constructors in penalty.go.
 type algorithm struct{}
 
-// Longest is how long a ban can last at most.
+// Longest is the maximum length of a ban.
 const Longest = quota.MaxTicks / Repeats * time.Microsecond
 
 const (
-	// Repeats is for how many periods a ban is remembered, and how often its length doubles at
-	// most.
+	// Repeats is the number of periods for which a ban is remembered, and the maximum number of
+	// times that its length doubles.
 	Repeats = 32
 
-	// exact is the Burst of the limit if the cost is the length of the ban, whatever bans the key
-	// had before, and the number of these bans does not change.
+	// exact is the Burst of the limit if a ban lasts as long as its cost says, whatever bans the
+	// key had before, and does not change the number of these bans.
 	exact = 1
 
-	// refusing is the cost of a charge that a ban refuses, and that begins none.
+	// refusing is the cost of a charge that a ban refuses, but that begins no ban.
 	refusing = 1
 )
 
-// costOf returns the cost of a charge that begins a ban of that length.
+// costOf returns the cost of a charge that begins a ban of the given length.
 func costOf(d time.Duration) int64 { return min(max(refusing+1, d.Microseconds()), quota.MaxTicks) }
 
 func (algorithm) Name() string   { return "ban" }

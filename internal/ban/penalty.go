@@ -22,9 +22,9 @@ type Penalty struct {
 	strikes, bans quota.Limit
 	first         time.Duration
 
-	// struck says until when the strikes of a key may count, in µs since 1970. The place in
-	// struck is a hash of the key. If two keys share a place, the strikes of both keys are
-	// looked up as long as the strikes of one of the keys may count.
+	// struck has the time until which the strikes of a key may count, in µs since 1970. The index
+	// in struck is a hash of the key. If two keys have the same index, the strikes of both are
+	// looked up as long as the strikes of one of them may count.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 
@@ -34,13 +34,13 @@ type Penalty struct {
 	sweep time.Time        // when to drop the entries that have expired
 }
 
-// A known says until when to refuse a key without a call to the store.
+// known says until when to refuse a key without a call to the store.
 type known struct {
 	until time.Time // when the ban is over
 	again time.Time // when to call the store again, because the ban may have been lifted
 
-	watch   time.Time   // when to have the store report changes of the ban; zero if it does
-	current func() bool // whether the store has reported none; nil if it does not report them
+	watch   time.Time   // when to make the store report changes of the ban; zero if it does so already
+	current func() bool // whether the store has reported no change; nil if it does not report changes
 }
 
 // A watcher is an optional.Watcher.
@@ -51,13 +51,13 @@ type watcher interface {
 const (
 	mostKnown = 10_000
 
-	// recheck is how long a ban is answered from memory before the store is called again, and
-	// watchedFor is the same if the store reports changes.
+	// recheck is how long requests are refused from memory because of a ban before the store is
+	// called again. watchedFor is the same time if the store reports changes.
 	recheck    = 10 * time.Second
 	watchedFor = 5 * time.Minute
 
-	// watchAfter is the age of a ban, and watchLeast the rest of it, for which it is worth a call that
-	// the store reports changes.
+	// The store is asked to report changes of a ban, which costs a call, only if the ban is at
+	// least watchAfter old and has at least watchLeast left.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 )
@@ -76,19 +76,20 @@ func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) 
 	}
 }
 
-// lookup returns a charge that changes nothing. left of the decision on it is the rest of the ban.
+// lookup returns a charge that changes nothing. From the decision on it, the function left returns
+// the remaining time of the ban.
 func (p *Penalty) lookup(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.bans}
 }
 
-// lookupStrikes returns a charge that changes nothing. Its Remaining is how many more strikes of the
-// key begin no ban.
+// lookupStrikes returns a charge that changes nothing. Its Remaining is the number of further
+// strikes that begin no ban.
 func (p *Penalty) lookupStrikes(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.strikes}
 }
 
-// left returns how much longer a key is banned, from the decision on a charge for its ban: 0 if it
-// is not banned.
+// left returns the remaining time of a key's ban from the decision on a charge for it, or 0 if the
+// key is not banned.
 func left(d *quota.Decision) time.Duration { return d.NextAfter }
 
 // AppendLookups appends charges that change nothing: one looks up the ban of a key and, if this
@@ -103,20 +104,20 @@ func (p *Penalty) AppendLookups(charges []quota.Charge, key string) []quota.Char
 	return charges
 }
 
-// place returns the place of a key in struck.
+// place returns the index of a key in struck.
 func (p *Penalty) place(key string) *atomic.Int64 {
 	return &p.struck[maphash.String(p.seed, key)%uint64(len(p.struck))]
 }
 
-// Apply returns for how much longer a key is banned, from the decisions on its look-ups, of which the
-// second may be that of its strikes. If the key is not banned and a limit has refused it, the refusal
-// counts as a strike; began reports whether that strike has begun the ban. Apply remembers the
-// ban.
+// Apply returns how much longer a key is banned, from the decisions on its look-ups. The second
+// decision, if any, is about its strikes. If the key is not banned and a limit has refused it, the
+// refusal counts as a strike; began reports whether that strike has begun the ban. Apply remembers
+// the ban.
 func (p *Penalty) Apply(ctx context.Context, lookups []quota.Charge, decisions []quota.Decision, refused bool,
 ) (rest time.Duration, began bool, err error) {
 	key := lookups[0].Key
 	if rest = left(&decisions[0]); rest == 0 && refused {
-		last := false // whether this strike is known to begin a ban, which saves a call to the store
+		last := false // whether this strike is known to begin a ban, so that a call to the store is saved
 		if len(lookups) > 1 && lookups[1].Limit.Name == StrikesName {
 			last = decisions[1].Remaining == 0 || decisions[1].Remaining == 1
 		}
@@ -129,7 +130,7 @@ func (p *Penalty) Apply(ctx context.Context, lookups []quota.Charge, decisions [
 	return rest, began, err
 }
 
-// strike counts a refusal of a key, and returns for how long the key is then banned: 0 if it is not
+// strike counts a refusal of a key, and returns how long the key is then banned, or 0 if it is not
 // banned. The strike that exhausts the limit begins a ban, which clears the strikes.
 func (p *Penalty) strike(ctx context.Context, key string, last bool) (time.Duration, error) {
 	p.place(key).Store(time.Now().UnixMicro() + p.strikes.Period.Microseconds())
@@ -152,7 +153,7 @@ func (p *Penalty) strike(ctx context.Context, key string, last bool) (time.Durat
 	return left(&t.Decisions[0]), nil
 }
 
-// Known returns for how much longer a key is banned, 0 if this process knows of no ban.
+// Known returns how much longer a key is banned, or 0 if this process knows of no ban.
 func (p *Penalty) Known(key string) time.Duration {
 	if p.n.Load() == 0 {
 		return 0
@@ -177,7 +178,8 @@ func (p *Penalty) Known(key string) time.Duration {
 	return rest
 }
 
-// watch has the store report changes of a ban, if it can. It tries at most once a second.
+// watch makes the store report changes of a ban, if the store can do so. It tries at most once a
+// second.
 func (p *Penalty) watch(key string, ban known, now time.Time) {
 	p.mu.Lock()
 	first := p.known[key].watch.Equal(ban.watch)
@@ -192,9 +194,9 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 	}
 }
 
-// learn remembers that a key is banned for rest, for up to 10 s (a bit less, so that not all keys that
-// were banned at once cause a call at once). If the store reports changes, current says whether there
-// was one, and the ban is remembered for up to 5 minutes.
+// learn remembers for up to 10 s that a key is banned for rest. The time is randomly a bit shorter,
+// so that keys that were banned together do not cause calls at the same time. If the store reports
+// changes, current reports whether there was none, and the ban is remembered for up to 5 minutes.
 func (p *Penalty) learn(key string, rest time.Duration, current func() bool) {
 	now := time.Now()
 	k := known{until: now.Add(rest), again: now.Add(rest), watch: now.Add(watchAfter)}
@@ -213,7 +215,7 @@ func (p *Penalty) learn(key string, rest time.Duration, current func() bool) {
 		p.drop(now)
 	}
 	if _, ok := p.known[key]; !ok && len(p.known) >= mostKnown {
-		for other := range p.known { // any entry: forgetting it costs one call of the store
+		for other := range p.known { // any entry: forgetting it costs one call to the store
 			delete(p.known, other)
 			break
 		}
@@ -284,8 +286,7 @@ func (p *Penalty) Offenses(ctx context.Context, key string) (banned, since time.
 // A pause of a key is a ban of exact length, under a separate limit.
 var pauses = quota.Limit{Name: "pause", Algorithm: algorithm{}, Quota: 1, Period: time.Microsecond, Burst: exact}
 
-// LookupPause returns a charge that a pause of the key refuses until the pause is over. The charge
-// changes nothing.
+// LookupPause returns a charge that is refused while the key is paused. The charge changes nothing.
 func LookupPause(rule, key string) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Limit: pauses, Cost: refusing}
 }

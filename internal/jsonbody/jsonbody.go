@@ -54,7 +54,8 @@ func Peek(r *http.Request, max int64) *Text {
 	return t
 }
 
-// textOf returns the Text of the first max bytes of a body, of which err follows head.
+// textOf returns the Text of the first max bytes of a body, which begins with head; err is the
+// error after it.
 func textOf(head []byte, err error, max, length int64) *Text {
 	n := int64(len(head))
 	return &Text{Head: head[:min(n, max)], Whole: err == io.EOF && n < max || n == max && length == max}
@@ -83,7 +84,7 @@ type rereader struct {
 	err  error  // the error after head; nil means that rest follows
 }
 
-// again returns the Text of the first max bytes; nil if it is not known any more, or not yet.
+// again returns the Text of the first max bytes, or nil if it is no longer known, or not yet.
 func (b *rereader) again(max, length int64) *Text {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -121,9 +122,9 @@ func (b *rereader) Close() error {
 	return b.rest.Close()
 }
 
-// Member returns the value of a member of a valid object, or nil if it has none. The name matches
-// as in Is. ok is false if there are several. A decoder that reads the body token by token takes
-// three times as long.
+// Member returns the value of a member of a valid object, or nil if the object has no such member.
+// The name matches as in Is. ok is false if there are several. A decoder that reads the body token
+// by token takes three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
 	for n, v := range Members(object) {
 		if Is(n, name) {
@@ -149,9 +150,9 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Is reports whether the most lenient reader that handlers use takes a name in a body, a JSON string,
-// for name: encoding/json ignores case, and encoding/json/v2 with case:ignore ignores dashes and
-// underscores as well.
+// Is reports whether the most lenient reader that handlers use would match a name in a body, which
+// is a JSON string, with name: encoding/json ignores case, and encoding/json/v2 with case:ignore
+// ignores dashes and underscores as well.
 func Is(inBody []byte, name string) bool {
 	b := inBody[1 : len(inBody)-1]
 	if string(b) == name {
@@ -170,8 +171,9 @@ func Is(inBody []byte, name string) bool {
 	}
 }
 
-// fold returns the first rune of a name that is neither a dash nor an underscore, as the smallest of
-// its cases, and how many bytes end with it; −1 and 0 if there is none.
+// fold returns the first rune of a name that is neither a dash nor an underscore, as the smallest
+// rune that differs from it only in case, and the number of bytes up to its end. It returns −1 and
+// 0 if there is no such rune.
 func fold(name []byte) (r rune, n int) {
 	for n < len(name) {
 		r, size := utf8.DecodeRune(name[n:])
@@ -190,8 +192,8 @@ func fold(name []byte) (r rune, n int) {
 }
 
 // At returns the value at a path of a JSON object, or "" if it is missing or the body is
-// empty. ok is false if the body is neither empty nor a whole object, or if a member of the path is
-// there twice, or is neither an object nor, at the end, a value that the function text accepts.
+// empty. ok is false if the body is neither empty nor a whole object, or if a member of the path
+// occurs twice, or is neither an object nor, at the end, a value that the function text accepts.
 func (t *Text) At(path ...string) (s string, ok bool) {
 	value, ok := t.Value()
 	if !ok || value == nil {
@@ -217,7 +219,7 @@ func text(value []byte) (s string, ok bool) {
 	case '{', '[', 't', 'f':
 		return "", false
 	}
-	s = string(value) // so a value has one spelling: 4, not 4.0 or 4e0
+	s = string(value) // a value has only one spelling, such as 4, because 4.0 and 4e0 are not accepted
 	return s, s != "-0" && !strings.ContainsAny(s, ".eE")
 }
 

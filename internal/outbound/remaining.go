@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// mostRemaining is how many keys a Remaining remembers at most.
+// mostRemaining is the maximum number of keys that a Remaining remembers.
 const mostRemaining = 10_000
 
 // Remaining remembers how many units a server says that the keys of one process have left. The zero
@@ -26,8 +26,8 @@ type entry struct {
 	until time.Time
 }
 
-// Set remembers that a key has so many units left for the time d. A Remaining that is full of other
-// keys forgets those whose time is over, and otherwise remembers nothing of this one.
+// Set remembers for the time d how many units a key has left. A full Remaining forgets keys whose
+// time is over. If there are none, it does not remember the new key.
 func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()
@@ -49,8 +49,8 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	t.size.Store(int64(len(t.of)))
 }
 
-// Wait returns how long a key has fewer units than the cost of a request; 0 if it has enough, or
-// if that is unknown.
+// Wait returns how long a key will have fewer units left than a request costs, or 0 if it has
+// enough or if that is unknown.
 func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	if t.size.Load() == 0 {
 		return 0
@@ -64,7 +64,7 @@ func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	return 0
 }
 
-// Forget makes it unknown what a key has left.
+// Forget forgets how many units a key has left.
 func (t *Remaining) Forget(k Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,8 +72,8 @@ func (t *Remaining) Forget(k Key) {
 	t.size.Store(int64(len(t.of)))
 }
 
-// Spend takes the cost of a request from what each of its keys has left. It returns false, and
-// takes nothing, if one of them has fewer units than the request costs.
+// Spend subtracts the cost of a request from the units that each of its keys has left. If one of
+// the keys has fewer units than the request costs, Spend subtracts nothing and returns false.
 func (t *Remaining) Spend(costs iter.Seq2[Key, int64]) bool {
 	if t.size.Load() == 0 {
 		return true

@@ -1,5 +1,5 @@
-// Package outbound has helpers for clients. They decide how many requests a client retries and when,
-// read what a server says is left, and close the bodies of responses.
+// Package outbound has helpers for clients. They decide how many requests a client retries and
+// when, remember how many units a server says are left, and close the bodies of responses.
 package outbound
 
 import (
@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A Budget lets a share of requests be sent again. It begins with 10 retries, and keeps at most
-// 10 that were not used, so that a client with few requests can retry, and a client that had no
-// reason to retry for a while cannot then double its load.
+// A Budget allows a share of requests to be sent again. It begins with 10 retries, and keeps at
+// most 10 that were not used, so that a client with few requests can retry, and a client that had
+// no reason to retry for a while cannot then double its load.
 type Budget struct {
 	share   int64 // billionths of a retry for each request
 	balance atomic.Int64

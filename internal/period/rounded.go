@@ -2,7 +2,8 @@ package period
 
 import "time"
 
-// Seconds returns d in seconds, rounded up: a client that waits as long has waited long enough.
+// Seconds returns d in seconds, rounded up, so that a client that waits for this time has waited
+// long enough.
 func Seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // Rounded returns the text of d with three significant digits or in whole seconds, whichever is more

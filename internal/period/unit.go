@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// CheckUnit returns an error if an option is a duration below a millisecond, but not 0. None of our
-// options makes sense there, so it is a number without a unit, which is that many nanoseconds.
+// CheckUnit returns an error if an option is a duration below a millisecond, but not 0. No option
+// makes sense below that, so the value is probably a number without a unit, which counts
+// nanoseconds.
 func CheckUnit(option string, d time.Duration) error {
 	if d <= 0 || d >= time.Millisecond {
 		return nil

@@ -25,7 +25,7 @@ type Recorder struct {
 	// Default is the status of a response for which the handler sets none; 0 means 200.
 	Default int
 
-	// Deliberate says that the protocol of the client wants the status as it is.
+	// Deliberate reports whether the client's protocol requires this status.
 	Deliberate bool
 
 	// Final, if not nil, is called before the final header is sent.
@@ -72,7 +72,7 @@ func (rec *Recorder) Write(p []byte) (int, error) {
 	return n, rec.note(err)
 }
 
-// Unwrap lets http.ResponseController find what the ResponseWriter can do.
+// Unwrap lets http.ResponseController use the optional methods of the ResponseWriter.
 func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
 
 // Begin sends the status that a handler has left out, before anything else is sent, or at the end.
@@ -113,8 +113,8 @@ func (rec *Recorder) HungUp() bool {
 }
 
 // Writer returns rec with optional interfaces that its ResponseWriter has, and no others, because a
-// handler that finds a Flusher relies on it. There is a form for each server of net/http and for
-// what middleware usually leaves of them. A handler finds everything else through Unwrap.
+// handler that finds a Flusher relies on it. There is a type for each server of net/http, and for
+// the interfaces that middleware usually leaves. A handler finds everything else through Unwrap.
 func (rec *Recorder) Writer() http.ResponseWriter {
 	_, flushes := rec.ResponseWriter.(http.Flusher)
 	_, hijacks := rec.ResponseWriter.(http.Hijacker)

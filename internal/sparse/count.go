@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Reloads is how many reloads are under way. What a reload makes replaces what was made before, so both
-// may have one name and differ.
+// Reloads is the number of reloads in progress. A Limiter that a reload makes replaces an earlier
+// one, so the two may have the same name and differ.
 var Reloads atomic.Int32
 
-// A Count notices what is made again and again although it should be made once, such as a Limiter
-// that a handler makes for each request. The zero Count is ready to use. It is a global of its
-// package, because what is made for each request has nothing else in which a count could last.
+// A Count detects values that are made again and again although they should be made once, such as a
+// Limiter that a handler makes for each request. The zero Count is ready to use. Packages keep it
+// in a global, because nothing else outlives the requests for which the values are made.
 type Count struct {
 	mu   sync.Mutex
 	made map[string]*making
@@ -28,7 +28,7 @@ type making struct {
 // mostNames bounds the memory for names that change with each request.
 const mostNames = 64
 
-// Add counts one more that was made under a name. It returns true once for each name: when limit
+// Add counts one more value with this name. It returns true once for each name: when limit values
 // were made within a minute.
 func (c *Count) Add(name string, limit int, now time.Time) bool {
 	c.mu.Lock()

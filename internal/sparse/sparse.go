@@ -13,11 +13,11 @@ import (
 type Gate struct {
 	Every time.Duration // 0 means a second
 
-	last     atomic.Int64 // when the last line passed, in ns since 1970
+	last     atomic.Int64 // when the last line was allowed, in ns since 1970
 	unlogged atomic.Int64
 }
 
-// Pass reports whether a line may be logged now, and if so how many were left out before it.
+// Pass reports whether a line may be logged now and, if so, how many were left out before it.
 func (g *Gate) Pass() (unlogged int64, ok bool) {
 	last, now := g.last.Load(), time.Now().UnixNano()
 	since := now - last
@@ -33,7 +33,7 @@ func (g *Gate) Reset() { g.last.Store(0) }
 
 // Logger returns a logger that writes at most one line a second to the log of l. If lines
 // were left out, the next line has their number as unlogged. Lines that clients can cause are
-// logged so, because a flood of requests must not become a flood of lines with addresses.
+// logged in this way, because a flood of requests must not become a flood of lines with addresses.
 func Logger(l *slog.Logger) *slog.Logger { return slog.New(handler{l.Handler(), new(Gate)}) }
 
 // A handler is the handler of Logger.

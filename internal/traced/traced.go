@@ -1,6 +1,6 @@
-// Package traced is how stores note in a trace what only they know. The trace itself is made by
-// package weirotel, which puts a Call into the context of each caller that is traced. For all
-// other callers a store pays for one lookup in the context.
+// Package traced lets stores add to a trace what only they know. Package weirotel makes the trace
+// itself, and puts a Call into the context of each caller that is traced. For any other caller, a
+// store only looks for a Call in the context.
 package traced
 
 import "context"
@@ -28,11 +28,12 @@ func Of(ctx context.Context) Call {
 	return c
 }
 
-// A Leader finds the trace in which a call is that several callers share: a call has one parent,
-// so it is the trace of the first caller that is traced. The zero Leader is ready to use.
+// A Leader chooses the trace for a call that several callers share. A call has only one parent, so
+// this is the trace of the first caller that is traced. The zero Leader is ready to use.
 type Leader struct{ ctx context.Context }
 
-// Join adds a caller. If a caller before it leads, its trace gets a note of that.
+// Join adds a caller. If an earlier caller already leads, the new caller's trace records that (see
+// Call.Joined).
 func (l *Leader) Join(ctx context.Context) {
 	switch c := Of(ctx); {
 	case c == nil:
@@ -43,8 +44,8 @@ func (l *Leader) Join(ctx context.Context) {
 	}
 }
 
-// Context returns the context of the shared call: that of the caller that leads, without its end,
-// or otherwise if no caller is traced.
+// Context returns the context of the shared call: the context of the caller that leads, without its
+// cancellation, or the argument otherwise if no caller is traced.
 func (l *Leader) Context(otherwise context.Context) context.Context {
 	if l.ctx == nil {
 		return otherwise

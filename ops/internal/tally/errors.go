@@ -7,10 +7,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// causes are those of quota.Cause. The first stands for any that is not listed.
+// causes are the results of quota.Cause. The first stands for any cause that is not listed.
 var causes = [...]string{"error", "busy", "full", "limit", "open", "slow", "timeout", "unusable"}
 
-// outcomes are what happens to a request that could not be decided.
+// outcomes says what happens to a request for which no decision was possible.
 var outcomes = [...]string{"refused", "passed", mode(true)}
 
 const refused, passed, inShadow = 0, 1, 2

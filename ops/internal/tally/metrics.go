@@ -20,7 +20,7 @@ type Metric struct {
 	Bounds []float64 // the upper bounds of a histogram, in seconds
 }
 
-// An Emit gets a number of a metric, with the values of Labels.
+// An Emit receives a number of a metric, with the values of Labels.
 type Emit func(n int64, values ...string)
 
 // A Read calls emit once for each number of a metric.
@@ -38,8 +38,8 @@ func histogram(name, otel, help string, bounds ...float64) Metric {
 	return Metric{name, otel, "histogram", "s", help, nil, nil, bounds}
 }
 
-// Metrics returns the metrics of t and of its stores. A metric of stores has no number if t has
-// no such store.
+// Metrics returns the metrics of t and of its stores. A metric of stores has no numbers if t has no
+// such store.
 func (t *Tally) Metrics() []Metric {
 	return []Metric{
 		counter("weir_requests_total", "weir.requests", "{request}", "All requests.",
@@ -107,7 +107,7 @@ func (t *Tally) Metrics() []Metric {
 	}
 }
 
-// A file is a file of rules, such as a watch.File.
+// A file is a rules file, such as a watch.File.
 type file[R any] interface {
 	Version() string
 	Reloads() (loaded, failed int64)
@@ -115,7 +115,7 @@ type file[R any] interface {
 	Rules() []R
 }
 
-// FileMetrics returns the metrics of a file of rules.
+// FileMetrics returns the metrics of a rules file.
 func FileMetrics[R any](file file[R]) []Metric {
 	return []Metric{
 		gauge("weir_rules_info", "weir.rules.info", "{version}", "1 for the version of the rules in force.",
@@ -134,8 +134,8 @@ func FileMetrics[R any](file file[R]) []Metric {
 	}
 }
 
-// readStats returns a Read of the stores whose Stats are an S. It adds up the numbers that have
-// the same values of labels, which have no space.
+// readStats returns a Read for the stores whose method Stats returns an S. It adds up the numbers
+// that have the same label values, which must not contain a space.
 func readStats[S any](stores []quota.Store, read func(s S, emit Emit)) Read {
 	return func(emit Emit) {
 		sums := map[string]int64{}

@@ -23,8 +23,8 @@ func mode(shadow bool) string {
 type counts struct {
 	allowed, delayed, refused atomic.Int64 // decisions
 	near                      atomic.Int64 // decisions that left less than a fifth of the limit
-	requests                  atomic.Int64 // requests whose first charge was of this limit
-	more                      atomic.Int64 // units spent, less one for each decision that spent
+	requests                  atomic.Int64 // requests whose first charge was under this limit
+	more                      atomic.Int64 // units spent, minus one for each decision that spent units
 	_                         [2]int64
 }
 
@@ -114,7 +114,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 		switch {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.refused.Add(1)
-		case spent: // if not, this limit had room, and another refused
+		case spent: // otherwise this limit had room, and another one refused
 			n.spend(c, d, tx.Wait > 0)
 		}
 	}
@@ -136,7 +136,7 @@ func (c *counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
 	}
 }
 
-// requests returns how many requests were decided or could not be decided.
+// requests returns the number of requests, including those for which no decision was possible.
 func (t *Tally) requests() int64 {
 	sum := t.uncharged.Load()
 	for i := range t.undecided {
@@ -146,8 +146,8 @@ func (t *Tally) requests() int64 {
 	return sum
 }
 
-// readLimits returns a Read that calls read for each limit. The emit of read adds the values of
-// "rule", "limit" and "mode".
+// readLimits returns a Read that calls read for each limit. The emit that read receives adds the
+// values of "rule", "limit" and "mode".
 func (t *Tally) readLimits(read func(n *counts, emit Emit)) Read {
 	return func(emit Emit) {
 		t.limits.each(func(k key, n *counts) {
