@@ -599,9 +599,9 @@ func (d *decision) lookUpBan(c *claim) {
 	}
 }
 
-// applyBans refuses the request if one of its keys is banned. A key is banned if the store has a
-// ban of it, or if a limit has just refused the request and this strike begins a ban. The store has
-// charged a request that only a ban refuses, so its units in flight are released.
+// applyBans refuses the request if one of its keys is banned. A key is banned if the store says so,
+// or if a limit has just refused the request and this strike begins a ban. The store has charged a
+// request that only a ban refuses, so its units in flight are released.
 func (l *Limiter) applyBans(d *decision) {
 	wait, longest, charged := d.why.RetryAfter, time.Duration(0), !d.refused()
 	var by *claim

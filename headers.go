@@ -244,8 +244,8 @@ type Refusal struct {
 	// RetryAfter is how long to wait until the request would be admitted, provided that nothing
 	// else is spent. It is the longest wait imposed by any limit or ban that refuses the request.
 	// The Retry-After field also includes the rule's jitter. If the process already knows of a ban,
-	// it does not call the store, and RetryAfter is the rest of the ban. RetryAfter is quota.Never
-	// for ReasonDeny and ReasonNoKey. For ReasonError it is one second if the store is
+	// it does not call the store, and RetryAfter is the remaining time of the ban. RetryAfter is
+	// quota.Never for ReasonDeny and ReasonNoKey. For ReasonError it is one second if the store is
 	// busy, and otherwise 0, which means that the wait is unknown.
 	RetryAfter time.Duration
 

@@ -106,8 +106,8 @@ type Rule struct {
 	// units, and the decisions, header fields and Retry-After of a request are those of its class: see
 	// Headroom in quota.Charge. A client that chooses its class can choose one that leaves nothing.
 	//
-	// A request that must leave headroom does not wait, whatever Options.MaxWait is, and its refusal
-	// is no strike. Class and Headroom are set together or not at all.
+	// A request that must leave headroom does not wait, whatever Options.MaxWait is, and its
+	// refusal does not count as a strike. Class and Headroom are set together or not at all.
 	Class    KeyFunc
 	Headroom map[string]int
 
@@ -150,10 +150,11 @@ type Rule struct {
 	// tier also distinguishes quotas.
 	PartitionKey func(key string) string
 
-	// Private keeps the rule from clients: its limits are neither in header fields nor in the body of
-	// a refusal. FromContext, Observe and logs know them. Use it for quotas that clients share, whose
-	// size and use are nobody's business. If only private limits refuse a request, the response has
-	// Retry-After, and no field describes a limit.
+	// Private hides the rule from clients: its limits appear neither in header fields nor in the
+	// body of a refusal. FromContext, Observe and logs still show them. Use Private for quotas that
+	// clients share, because their size and usage would show how busy the service is. If only
+	// private limits refuse a request, the response has Retry-After, and no field describes a
+	// limit.
 	Private bool
 
 	// Status is the response status code, 400 to 599, if a limit, ban or deny of the rule refuses a

@@ -145,7 +145,7 @@ func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 			t.end()
 		}
 		o.Status, o.Bytes, o.Took = rec.Status, rec.Bytes, time.Since(t.begun)
-		if rec.Hijacked { // the end of a WebSocket is no hang-up, and net/http does not see it
+		if rec.Hijacked { // the end of a WebSocket does not count as hanging up, and net/http does not see it
 			o.HungUp = o.Panicked
 		} else {
 			o.HungUp = t.Err() != nil || rec.HungUp()

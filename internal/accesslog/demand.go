@@ -31,8 +31,9 @@ type demand struct {
 	keys  map[uint64]*spending
 	level int // keys whose hash begins with fewer zeros than this are left out
 
-	// Of keys whose hash begins with so many zeros: how many periods of a key had so many units. A
-	// period of no unit does not count.
+	// By the number of zeros with which the hash of a key begins, and by a number of units: in how
+	// many periods such a key requested this number of units. A period without units does not
+	// count.
 	periods [65]map[int64]int64
 
 	top     string // the key that asked for the most in a period
