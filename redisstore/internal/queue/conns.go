@@ -99,24 +99,24 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	defer c.mu.Unlock()
 	first, now := c.since(sent), c.since(time.Now())
 	gaveUp := c.quiet.Load() || c.unheard >= first && c.gaveUp-c.unheard >= int64(least)
-	l := c.look(first, now)
+	waiting, longest, answered, unread := c.look(first, now)
 	silence := time.Duration(now - c.read.Load())
-	if l.answered {
+	if answered {
 		silence = 0
 	} else if !gaveUp {
-		silence = min(silence, l.longest)
+		silence = min(silence, longest)
 	}
 	switch {
-	case l.unread: // for a beat: an answer has just come to many connections
+	case unread: // for a beat: an answer has just come to many connections
 		return isLate, -1
 	case silence >= least:
 		c.quiet.Store(true)
 		return notHeard, -1
 	case n == 0:
 		return unknown, -1
-	case silence >= least-least/4:
+	case silence >= least-least/10:
 		return tooSoon, -1
-	case gaveUp || l.longest >= least || l.waiting >= n:
+	case gaveUp || longest >= least || waiting >= n:
 		return neither, -1
 	case c.dials > 0 || c.dialed >= first:
 		return unknown, -1
@@ -124,16 +124,10 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	return isLate, len(c.all)
 }
 
-// A looked is what connections are seen to do that wait for the answer to a command.
-type looked struct {
-	waiting  int           // so many wait
-	longest  time.Duration // how long one of them has waited for which the kernel has nothing
-	answered bool          // the kernel has an answer for one of them
-	unread   bool          // it had that answer the last time, too
-}
-
 // look looks at the connections that wait for the answer to a command that was written at first or later.
-func (c *Conns) look(first, now int64) (l looked) {
+// It returns how many wait, the longest time for which one has waited that the kernel has nothing for,
+// whether it has an answer for one of them, and whether it had that answer the last time, too.
+func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answered, unread bool) {
 	for p, before := range c.all {
 		wrote := p.wrote.Load()
 		if wrote == 0 && p.reading.Load() { // the rest of an answer
@@ -142,15 +136,15 @@ func (c *Conns) look(first, now int64) (l looked) {
 		if wrote < first {
 			continue
 		}
-		l.waiting++
+		waiting++
 		if p.unread() {
-			l.answered, l.unread = true, l.unread || before == wrote
+			answered, unread = true, unread || before == wrote
 			c.all[p] = wrote
 		} else {
-			l.longest = max(l.longest, time.Duration(now-wrote))
+			longest = max(longest, time.Duration(now-wrote))
 		}
 	}
-	return l
+	return waiting, longest, answered, unread
 }
 
 // gaveUpOn notes that the deadline of a command that was written is over without an answer.

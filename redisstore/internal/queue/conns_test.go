@@ -167,8 +167,8 @@ func TestFaultOfSilence(t *testing.T) {
 		fault  fault
 		err    error
 	}{
-		{40 * time.Minute, neither, ErrLate},
-		{50 * time.Minute, tooSoon, nil},
+		{50 * time.Minute, neither, ErrLate},
+		{57 * time.Minute, tooSoon, nil},
 		{70 * time.Minute, notHeard, ErrTimeout},
 	} {
 		for conn := range p.all {
