@@ -151,7 +151,7 @@ type Store struct {
 	dials     dials
 	selfTests selfTests
 
-	slow atomic.Int64 // how many of the queues have a Redis that is too slow: see Slow
+	slow atomic.Int64 // until then, in ns since 1970, a Redis may be too slow: see Slow
 }
 
 // New returns a store that uses Redis through the client rdb. It does not wait for Redis to be up.
@@ -232,11 +232,12 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 // Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for
 // the Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and at
 // least one request in twenty was not decided. It is no longer too slow once five calls in a row
-// have taken less than half of the Timeout. Take calls Redis nevertheless. A caller that does not
-// call Take because of this error must go on calling Slow, which then sends the command TIME now
-// and then. Package stack does so.
+// have taken less than half of the Timeout, or twice as many as the last time if that was less than
+// a minute ago. Take calls Redis nevertheless. A caller that does not call Take because of this
+// error must go on calling Slow, which then sends the command TIME now and then. Package stack does
+// so.
 func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
-	if s.slow.Load() == 0 {
+	if until := s.slow.Load(); until == 0 || until < time.Now().UnixNano() {
 		return nil
 	}
 	for i := range t.Charges {

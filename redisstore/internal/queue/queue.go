@@ -54,7 +54,7 @@ type Options struct {
 	Conns   *Conns                // its connections; nil if they are not known
 	Timeout time.Duration         // the usual budget, above 0: the window is made for it
 
-	Slow *atomic.Int64 // counts queues whose Redis is too slow for Timeout
+	Slow *atomic.Int64 // until then, in ns since 1970, a Redis may be too slow for Timeout; 0 at first
 
 	// Explain, if it is not nil, gets the errors of attempts to connect to a Redis that has never
 	// been of use, and returns what says more. Once it returns a quota.ErrUnusable, this is the
@@ -72,14 +72,18 @@ type Queue struct {
 	others  func(known int) bool                        // see Conns.fault
 	bounded bool                                        // send returns when its context ends
 
-	slowQueues *atomic.Int64 // see Options.Slow
+	slowStore *atomic.Int64 // see Options.Slow
 
 	mu sync.Mutex // of all that follows
 	backlog
 	connections
 	pace
 	budgetClock
-	slow  slowness
+	slow slowness
+
+	slowEnded  time.Time // when Redis was last no longer too slow
+	quickCalls int       // how many calls in a row must be quick until it is not: see slowUntil
+
 	fault fault         // why calls had no answers at the last tick; unknown since the next answer
 	held  time.Duration // by how much fault has held up the clock
 	idle  int           // how many requests in a row have found the queue empty: see alone
@@ -100,7 +104,7 @@ type backlog struct {
 
 // New returns a queue, which starts to make a connection. Redis need not be up.
 func New(o Options) *Queue {
-	q := &Queue{explain: o.Explain, conns: o.Conns, timeout: o.Timeout, most: MaxCalls, slowQueues: o.Slow, pace: pace{window: firstWindow}}
+	q := &Queue{explain: o.Explain, conns: o.Conns, timeout: o.Timeout, most: MaxCalls, slowStore: o.Slow, pace: pace{window: firstWindow}}
 	q.others = func(int) bool { return true }
 	if single, ok := o.Client.(*redis.Client); ok {
 		c := single.Options()

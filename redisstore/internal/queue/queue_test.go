@@ -106,7 +106,7 @@ func (f *far) answer(ctx context.Context, cmds []Cmd) error {
 }
 
 func (f *far) queue(timeout time.Duration) *Queue {
-	return &Queue{send: f.send, timeout: timeout, most: MaxCalls, slowQueues: &atomic.Int64{}, pace: pace{window: firstWindow}}
+	return &Queue{send: f.send, timeout: timeout, most: MaxCalls, slowStore: &atomic.Int64{}, pace: pace{window: firstWindow}}
 }
 
 // bubble runs f in a bubble of testing/synctest, and then lets the goroutines that f has
@@ -377,7 +377,7 @@ func TestNoDial(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		refused := errors.New("connection refused")
 		var sends atomic.Int64
-		q := &Queue{timeout: 50 * time.Millisecond, most: MaxCalls, slowQueues: &atomic.Int64{}, pace: pace{window: firstWindow}}
+		q := &Queue{timeout: 50 * time.Millisecond, most: MaxCalls, slowStore: &atomic.Int64{}, pace: pace{window: firstWindow}}
 		q.send = func(_ context.Context, cmds []Cmd) error {
 			switch sends.Add(1) {
 			case 1: // the first attempt to connect

@@ -28,7 +28,9 @@ const (
 	slowAfter = 5 * time.Second        // until Redis is too slow
 	slowGap   = 3 * time.Second        // between two calls; a breaker opens for less
 	slowShare = 20                     // one request in so many is not decided
-	slowUntil = 5                      // quick calls
+	slowUntil = 5                      // quick calls, and twice as many each time within slowAgain
+	slowMost  = 64 * slowUntil         // quick calls at most
+	slowAgain = time.Minute            // if Redis is too slow again within this time, the reason may be who came back
 	slowCheck = 200 * time.Millisecond // between two commands of Slow
 )
 
@@ -43,7 +45,7 @@ func (e *slowError) Timeout() bool   { return true }
 func (e *slowError) Unwrap() []error { return []error{ErrTimeout, quota.ErrSlow} }
 
 // Slow returns an error while Redis is too slow for the timeout. A caller that then sends nothing calls
-// Slow instead, which sends a command now and then to find out when that is over.
+// Slow instead, which sends a few commands now and then to find out when that is over.
 func (q *Queue) Slow() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,21 +58,22 @@ func (q *Queue) Slow() error {
 		q.endSlow()
 		return nil
 	}
-	if now.Sub(s.checked) >= slowCheck {
+	q.slowStore.Store(now.Add(slowAgain).UnixNano())
+	if now.Sub(s.checked) >= slowUntil*slowCheck {
 		s.checked = now
 		go func() {
-			ctx := WithBudget(context.Background(), q.timeout)
-			_ = q.Do(ctx, []Cmd{NewCmd(ctx, "time")})
+			for range slowUntil {
+				ctx := WithBudget(context.Background(), q.timeout)
+				_ = q.Do(ctx, []Cmd{NewCmd(ctx, "time")})
+				time.Sleep(slowCheck)
+			}
 		}()
 	}
 	return s.err
 }
 
 // endSlow notes that Redis is no longer too slow.
-func (q *Queue) endSlow() {
-	q.slow = slowness{}
-	q.slowQueues.Add(-1)
-}
+func (q *Queue) endSlow() { q.slow, q.slowEnded = slowness{}, time.Now() }
 
 // judge notes that a call of n commands took so long, and whether the process was late meanwhile. Then it
 // may have taken less, and shows something only if it was quick nevertheless.
@@ -80,7 +83,7 @@ func (q *Queue) judge(n int, took time.Duration, late bool, now time.Time) {
 		if s.quick++; 2*took >= q.timeout {
 			s.quick = 0
 		}
-		if s.quick == slowUntil {
+		if s.quick == q.quickCalls {
 			q.endSlow()
 		}
 		return
@@ -97,6 +100,9 @@ func (q *Queue) judge(n int, took time.Duration, late bool, now time.Time) {
 	s.last, s.fastest, s.decided = now, min(s.fastest, took), s.decided+n
 	if now.Sub(s.since) >= slowAfter && s.failed*slowShare >= s.decided {
 		s.err = &slowError{s.fastest, q.timeout}
-		q.slowQueues.Add(1)
+		q.slowStore.Store(time.Now().Add(slowAgain).UnixNano())
+		if q.quickCalls = min(2*q.quickCalls, slowMost); time.Since(q.slowEnded) > slowAgain {
+			q.quickCalls = slowUntil
+		}
 	}
 }

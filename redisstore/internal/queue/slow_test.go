@@ -65,16 +65,17 @@ func TestSlow(t *testing.T) {
 					load(q, c.rate, time.Second/2)
 				}
 				end()
+				until := q.slowStore.Load()
 				err := q.Slow()
-				if (err != nil) != c.want || c.want && (!errors.Is(err, quota.ErrSlow) || !errors.Is(err, ErrTimeout)) || q.slowQueues.Load() > 1 {
-					t.Errorf("after 10 s: got %v, %d slow queues, %+v; want an error: %v", err, q.slowQueues.Load(), q.slow, c.want)
+				if (err != nil) != c.want || c.want && (!errors.Is(err, quota.ErrSlow) || !errors.Is(err, ErrTimeout)) || until > 0 != c.want {
+					t.Errorf("after 10 s: got %v, until %d, %+v; want an error: %v", err, until, q.slow, c.want)
 				}
 				for range 10 { // nobody calls Do
 					_ = q.Slow()
 					time.Sleep(slowCheck)
 				}
-				if err := q.Slow(); (err != nil) != c.want {
-					t.Errorf("2 s later: got %v", err)
+				if err := q.Slow(); (err != nil) != c.want || q.slowStore.Load() > until != c.want {
+					t.Errorf("2 s later: got %v until %d, before until %d", err, q.slowStore.Load(), until)
 				}
 				f.mu.Lock()
 				f.rtt, f.each, f.late = time.Millisecond, 0, 0
@@ -83,8 +84,8 @@ func TestSlow(t *testing.T) {
 					_ = q.Slow()
 					time.Sleep(slowCheck)
 				}
-				if err := q.Slow(); err != nil || q.slowQueues.Load() != 0 {
-					t.Errorf("2 s after Redis has become quick: got %v, and %d slow queues", err, q.slowQueues.Load())
+				if err := q.Slow(); err != nil || q.slowStore.Load() > time.Now().Add(slowAgain-time.Second/2).UnixNano() {
+					t.Errorf("2 s after Redis has become quick: got %v, and that others look at the queue for as long as before", err)
 				}
 			})
 		})
@@ -101,4 +102,35 @@ func TestSlowGap(t *testing.T) {
 	if err := q.Slow(); err != nil {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestSlowAgain: one request a second is enough to find out that Redis is quick. If it is too slow again
+// and again, perhaps because of the requests that then come back, this takes longer each time.
+func TestSlowAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := &far{}
+		q := f.queue(50 * time.Millisecond)
+		for _, c := range []struct{ pause, want time.Duration }{
+			{0, time.Second}, {0, 2 * time.Second}, {0, 4 * time.Second}, {2 * slowAgain, time.Second},
+		} {
+			load(q, 1, c.pause)
+			set := func(rtt, late time.Duration) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.rtt, f.late = rtt, late
+			}
+			set(40*time.Millisecond, 20*time.Millisecond)
+			for q.Slow() == nil {
+				load(q, 200, time.Second)
+			}
+			time.Sleep(2 * time.Second) // until the last calls have ended
+			set(time.Millisecond, 0)
+			begin := time.Now()
+			for ; q.Slow() != nil; time.Sleep(time.Second) {
+			}
+			if took := time.Since(begin); took != c.want {
+				t.Errorf("a pause of %v: got %v until it is over, want %v", c.pause, took, c.want)
+			}
+		}
+	})
 }
