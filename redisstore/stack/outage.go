@@ -20,11 +20,17 @@ type outages struct {
 	logger *slog.Logger
 	effect func() string // what an outage means for the limits, however the store is used
 
-	mu    sync.Mutex
-	began time.Time   // zero if there is none
-	slow  time.Time   // when Redis was first found to be too slow; zero if it is not
-	loud  sparse.Gate // limits the lines that are repeated every minute
+	mu     sync.Mutex
+	began  time.Time   // zero if there is none
+	slow   time.Time   // when Redis was first found to be too slow; zero if it is not
+	logged bool        // the outage has a line
+	again  time.Time   // when the next line may say that Redis is too slow: see slowAgain
+	loud   sparse.Gate // limits the lines that are repeated every minute
 }
+
+// slowAgain is how often a line may say that Redis is too slow. If only one of several masters is
+// too slow, and gets few requests, each of them begins an outage that the others end.
+const slowAgain = 10 * time.Minute
 
 // begin notes that Redis has failed. If err is a quota.ErrSlow, begin returns when Redis was first
 // found to be too slow.
@@ -37,6 +43,7 @@ func (o *outages) begin(err error) (slow time.Time) {
 	}
 	if errors.Is(err, quota.ErrUnusable) {
 		if _, ok := o.loud.Pass(); ok {
+			o.logged = true
 			o.logger.Error("stack: setup of Redis unusable until it is changed", "err", err, "effect", o.effect())
 		}
 		return time.Time{}
@@ -44,6 +51,9 @@ func (o *outages) begin(err error) (slow time.Time) {
 	if errors.Is(err, quota.ErrSlow) {
 		if o.slow.IsZero() {
 			o.slow = time.Now()
+		}
+		if o.slow.After(o.again) {
+			o.logged, o.again = true, o.slow.Add(slowAgain)
 			o.logger.Warn("stack: timeout too short for this Redis", "err", err, "effect", o.effect(),
 				"fix", "raise redisstore.Options.Timeout (-redis-timeout), or bring Redis nearer")
 		}
@@ -53,6 +63,7 @@ func (o *outages) begin(err error) (slow time.Time) {
 		_, begins = o.loud.Pass()
 	}
 	if begins {
+		o.logged = true
 		text, advice := "stack: outage of Redis began", "check that Redis runs and that this process can reach it"
 		if errors.Is(err, quota.ErrBusy) {
 			text, advice = "stack: overload of Redis or this process began", "lower the load, or add processors"
@@ -67,10 +78,10 @@ func (o *outages) begin(err error) (slow time.Time) {
 func (o *outages) end(logs bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if logs && !o.began.IsZero() {
+	if logs && o.logged {
 		o.logger.Info("stack: use of Redis continues", "after", period.Rounded(time.Since(o.began)))
 	}
-	o.began, o.slow = time.Time{}, time.Time{}
+	o.began, o.slow, o.logged = time.Time{}, time.Time{}, false
 	o.loud.Reset()
 }
 

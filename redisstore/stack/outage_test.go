@@ -72,3 +72,25 @@ func TestOutageKinds(t *testing.T) {
 		}
 	})
 }
+
+// TestOutageOfOneServer: if one of several servers is too slow, and the requests for the others end each of
+// its outages, this has two lines in ten minutes.
+func TestOutageOfOneServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &weirtest.Log{}
+		o := outages{logger: slog.New(slog.NewTextHandler(log, nil)), effect: func() string { return "e" }}
+		for range slowAgain / (2 * time.Second) {
+			o.begin(quota.ErrSlow)
+			time.Sleep(2 * time.Second)
+			o.end(true)
+		}
+		if strings.Count(log.String(), "too short for") != 1 || strings.Count(log.String(), "\n") != 2 {
+			t.Errorf("got\n%s", log)
+		}
+		time.Sleep(time.Second)
+		o.begin(quota.ErrSlow)
+		if got := strings.Count(log.String(), "too short for"); got != 2 {
+			t.Errorf("after ten minutes: got %d lines, want 2", got)
+		}
+	})
+}
