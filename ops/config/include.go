@@ -39,7 +39,7 @@ func (f *File) fsys() fs.FS {
 type content struct {
 	*decoder          // of the file itself
 	digest   string   // SHA-256 of all files
-	paths    []string // the files to watch, and the directories of patterns, which end with a slash
+	paths    []string // the files to watch, and the patterns: a directory, patternIn and the pattern of a name
 }
 
 // A reader reads a content.
@@ -128,18 +128,30 @@ func (r *reader) matches(n ast.Node, pattern string) (names []string) {
 	if !isPattern(base) {
 		return []string{r.below + pattern}
 	}
-	r.paths = append(r.paths, path.Clean(r.below+dir)+"/")
-	entries, err := fs.ReadDir(r.fsys, path.Clean(r.below+dir))
+	r.paths = append(r.paths, path.Clean(r.below+dir)+patternIn+base)
+	names, err = filesIn(r.fsys, path.Clean(r.below+dir), base)
 	if err != nil {
 		r.errorf(n, "include: %v", err)
 	}
-	for _, e := range entries {
-		hidden := strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(base, ".")
-		if match, _ := path.Match(base, e.Name()); match && !hidden && !e.IsDir() {
-			names = append(names, r.below+dir+e.Name())
-		}
+	for i := range names {
+		names[i] = r.below + dir + names[i]
 	}
 	return names
+}
+
+// patternIn separates a directory from the pattern of a name. No path has this byte.
+const patternIn = "\x00"
+
+// filesIn returns the names of the files in a directory that match a pattern, in their order.
+func filesIn(fsys fs.FS, dir, pattern string) (names []string, err error) {
+	entries, err := fs.ReadDir(fsys, dir)
+	for _, e := range entries {
+		hidden := strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(pattern, ".")
+		if match, _ := path.Match(pattern, e.Name()); match && !hidden && !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
 }
 
 func isPattern(s string) bool { return strings.ContainsAny(s, `*?[\`) }

@@ -1,13 +1,18 @@
 package config
 
 import (
+	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"github.com/seed83679106/weir/memstore"
 )
@@ -170,6 +175,48 @@ func TestWatchInclude(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWatchBusyDirectory: names that come and go in an included directory, and that no pattern matches, delay
+// no reload.
+func TestWatchBusyDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fsys := fstest.MapFS{"r.yaml": {Data: []byte("include: d/*.yaml\n" + ruleOf("a"))}, "d/b.yaml": {Data: []byte(ruleOf("b"))}}
+		var mu sync.Mutex
+		f, err := Open("r.yaml", memstore.New(memstore.Options{}), Options{FS: lockedFS{fsys, &mu}})
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Watch(ctx)
+		time.Sleep(lookEvery / 2) // each look then finds other names
+		for i := range 20 {
+			time.Sleep(lookEvery)
+			mu.Lock()
+			delete(fsys, fmt.Sprintf("d/b.yaml.%d", i))
+			delete(fsys, fmt.Sprintf("d/.b%d.yaml", i))
+			fsys[fmt.Sprintf("d/b.yaml.%d", i+1)] = &fstest.MapFile{}
+			fsys[fmt.Sprintf("d/.b%d.yaml", i+1)] = &fstest.MapFile{}
+			if i == 2 {
+				fsys["d/c.yaml"] = &fstest.MapFile{Data: []byte(ruleOf("c"))}
+			}
+			mu.Unlock()
+		}
+		if n := len(f.Rules()); n != 3 {
+			t.Errorf("got %d rules, want 3", n)
+		}
+	})
+}
+
+// A lockedFS can change while it is read.
+type lockedFS struct {
+	fs fstest.MapFS
+	mu *sync.Mutex
+}
+
+func (l lockedFS) Open(name string) (fs.File, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fs.Open(name)
 }
 
 // TestAddedRule: Unused returns a rule that a reload added, until Handler is called with its

@@ -5,10 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -47,18 +45,15 @@ func (f *File) Watch(ctx context.Context) error {
 	}
 }
 
-// look returns a digest of the contents of the files at the paths, and of the names in the
-// directories at the paths.
+// look returns a digest of the contents of the files at the paths, and of the names of the files
+// that match the patterns.
 func (f *File) look(paths []string) string {
 	sum, fsys := sha256.New(), f.fsys()
 	for _, p := range paths {
 		fmt.Fprintf(sum, "\x00%s\x00", p)
-		if strings.HasSuffix(p, "/") {
-			entries, err := fs.ReadDir(fsys, path.Clean(p))
-			for _, e := range entries {
-				io.WriteString(sum, e.Name()+"/")
-			}
-			fmt.Fprint(sum, err)
+		if dir, pattern, ok := strings.Cut(p, patternIn); ok {
+			names, err := filesIn(fsys, dir, pattern) // other names may come and go all the time
+			fmt.Fprintf(sum, "%q%v", names, err)
 			continue
 		}
 		info, err := fs.Stat(fsys, p)
