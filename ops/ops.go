@@ -47,7 +47,8 @@ type Options struct {
 	Config config.Options
 }
 
-// Open loads a rules file, and watches it and the overrides until ctx is done. The handler
+// Open loads a rules file and the overrides, and watches both until ctx is done. If the overrides
+// cannot be read, which takes a redisstore.Store up to 2 s, Open logs it and goes on. The handler
 // operators is the one from package admin. It answers every request without the token with 401.
 // Serve it on an address that only operators can reach, or, with http.StripPrefix, under a path of
 // a server with TLS.
@@ -80,14 +81,16 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	if err != nil {
 		return nil, nil, err
 	}
+	live.Refresh(ctx) // it logs an error
 	go live.Run(ctx)
 	go rules.Watch(ctx)
-	served := http.Handler(page)
-	if o.Metrics != nil {
-		mux := http.NewServeMux()
-		mux.Handle("/metrics", o.Metrics)
-		mux.Handle("/", page)
-		served = mux
-	}
+	// A ServeMux would redirect some paths, to paths that lack the prefix of a StripPrefix.
+	served := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if o.Metrics != nil && r.URL.Path == "/metrics" {
+			o.Metrics.ServeHTTP(w, r)
+			return
+		}
+		page.ServeHTTP(w, r)
+	})
 	return rules, Authenticate(o.Token, cmp.Or(o.Config.Limiter.Logger, slog.Default()), served), nil
 }

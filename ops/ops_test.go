@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
+	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/test/weirtest"
@@ -86,6 +88,61 @@ func TestOpen(t *testing.T) {
 	}
 	if w := send(operators, "GET", "/refusals", "Bearer "+token, ""); !strings.Contains(w.Body.String(), `"reason":"deny"`) {
 		t.Errorf("got the refusals %s", w.Body)
+	}
+}
+
+// A slowKeeper has an override, and takes a second to load it.
+type slowKeeper struct{ overrides.Keeper }
+
+func (slowKeeper) LoadOverrides(ctx context.Context, _ string) (map[string]string, string, time.Time, error) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	return map[string]string{"api\x00=mallory": `0 {"denied":true}`}, "1", time.Now(), nil
+}
+
+// TestOverridesFirst: the overrides are in force when Open returns.
+func TestOverridesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		o := ops.Options{Token: token, Keeper: slowKeeper{}, Config: files("limits: [{name: api, key: 'header:X-User', config: [{limit: 2, period: 1h}]}]")}
+		rules, _, err := ops.Open(ctx, "rules.yaml", weirtest.Memory(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := rules.Handler("api")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		if got := weirtest.Do(h, weirtest.Get("X-User: mallory")).StatusCode; got != 429 {
+			t.Errorf("got %d, want the denial", got)
+		}
+	})
+}
+
+// TestMetricsPath: with Metrics, each path but theirs has the same answer as without, also under a bare
+// http.StripPrefix.
+func TestMetricsPath(t *testing.T) {
+	handler := func(metrics http.Handler) http.Handler {
+		o := ops.Options{Token: token, Metrics: metrics, Config: files("limits: [{name: api, config: [{limit: 2, period: 1h}]}]")}
+		_, operators, err := ops.Open(t.Context(), "rules.yaml", weirtest.Memory(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return http.StripPrefix("/admin", operators)
+	}
+	with := handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "metrics") }))
+	without := handler(nil)
+	for _, path := range []string{"/admin", "/admin/", "/admin/rules", "/admin//rules", "/admin/./rules", "/admin/metrics/x", "/admin//metrics"} {
+		got, want := send(with, "GET", path, "Bearer "+token, ""), send(without, "GET", path, "Bearer "+token, "")
+		if got.Code != want.Code || got.Header().Get("Location") != want.Header().Get("Location") {
+			t.Errorf("%s: got %d, %q; want %d, %q", path, got.Code, got.Header().Get("Location"), want.Code, want.Header().Get("Location"))
+		}
+	}
+	if got := send(with, "GET", "/admin/metrics", "Bearer "+token, ""); got.Body.String() != "metrics" {
+		t.Errorf("got %d, %s; want the metrics", got.Code, got.Body)
+	}
+	if got := send(with, "GET", "/admin/metrics", "", ""); got.Code != 401 {
+		t.Errorf("without the token: got %d", got.Code)
 	}
 }
 
