@@ -83,6 +83,15 @@ func TestAccessLog(t *testing.T) {
 			if got, want := said(), "Fixed window would have refused 1000 of 6000 requests (16.7 %)"; !strings.HasPrefix(got, want) {
 				t.Errorf("got %q, want %q", got, want)
 			}
+			eval[any](p, `{ delete playground.which.log.reply; document.querySelector("#log-form textarea").value += "rubbish\n".repeat(2000); }`)
+			p.click("#log-form .replay")
+			p.wait("playground.which.log.reply")
+			if got, want := said(), "Fixed window would have refused 1000 of 6000 requests (16.7 %)"; !strings.HasPrefix(got, want) {
+				t.Errorf("a log that can be read in part: got %q, want %q", got, want)
+			}
+			if got, want := p.text("#log-form .notes"), "25.0 % of the lines could not be read, so the report says little."; !strings.HasPrefix(got, want) {
+				t.Errorf("a log that can be read in part: the notes are %q, want %q", got, want)
+			}
 			eval[any](p, `{ delete playground.which.log.reply; document.querySelector("#log-form textarea").value = "rubbish"; }`)
 			p.click("#log-form .replay")
 			p.wait("playground.which.log.reply")

@@ -61,7 +61,7 @@ export class AccessLog {
 
   show(r, title) {
     this.reply = r; // for tests
-    if (r.error) return this.say(`Nothing was replayed: ${r.error}.`);
+    if (r.error && !r.requests) return this.say(`Nothing was replayed: ${r.error}.`);
     const share = (100 * r.refused / r.requests).toFixed(1);
     const whole = r.cut ? " The log has more; only this part was read." : "";
     if (r.refused) write(this.root.querySelector(".said"), say`${title} would have refused ${r.refused} of ${r.requests} requests (${share} %) from ${r.from} to ${r.to}. The first refusal is at ${r.first}, the last at ${r.last}.${whole}`);
@@ -72,6 +72,6 @@ export class AccessLog {
       tr.append(make("td", "", key), make("td", "", refused.toLocaleString("en")));
       return tr;
     }));
-    this.root.querySelector("ul").replaceChildren(...(r.notes ?? []).map((note) => make("li", "", note[0].toUpperCase() + note.slice(1) + ".")));
+    this.root.querySelector("ul").replaceChildren(...[r.error ?? [], r.notes ?? []].flat().map((note) => make("li", "", note[0].toUpperCase() + note.slice(1) + ".")));
   }
 }
