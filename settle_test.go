@@ -192,6 +192,63 @@ func TestSettleFails(t *testing.T) {
 	}
 }
 
+// TestSettleOutage: a request is settled in the store that has charged it, also if another one decides by
+// then. None of the units of others there is refunded.
+func TestSettleOutage(t *testing.T) {
+	for _, paid := range []bool{false, true} { // with granted units
+		for _, enforce := range []weir.Enforcement{weir.Percent(100), weir.Percent(0)} {
+			for _, outage := range []bool{false, true} { // at the beginning of the request; at its end it is the other way round
+				synctest.Test(t, func(t *testing.T) {
+					var down atomic.Bool
+					one, two := memory(), memory()
+					var store quota.Store = quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+						if down.Load() {
+							return errDown
+						}
+						return one.Take(ctx, tx)
+					}), two, quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
+					limit := algorithms.FixedWindow(20, time.Hour)
+					c := quota.Charge{Rule: "r", Limit: limit.Named("1h"), Cost: 7}
+					left := func(s quota.Store) int64 { return weirtest.Peek(t, s, c).Decisions[0].Remaining }
+					if paid {
+						if enforce != weir.Percent(100) {
+							return
+						}
+						for _, s := range []quota.Store{one, two} {
+							if err := credit.Grant(t.Context(), s, "r", "", 50, time.Hour); err != nil {
+								t.Fatal(err)
+							}
+							left = func(s quota.Store) int64 { n, _, _ := credit.Left(t.Context(), s, "r", ""); return n }
+							spend := c
+							spend.Cost = 20
+							take(t, s, 0, spend)
+						}
+						store = credit.New(store, credit.Options{Rules: []string{"r"}})
+					}
+					take(t, store, 0, quota.Charge{Rule: "other", Limit: limit, Cost: 1})
+					if !paid {
+						take(t, one, 0, c)
+						take(t, two, 0, c)
+					}
+					l := must(t, store, weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{{Name: "r", Key: weir.Global(),
+						Limits: []weir.Limit{limit}, Cost: func(*http.Request) int64 { return 5 }, Enforce: enforce,
+						Settle: func(weir.Outcome) int64 { return 1 }}}})
+					before := [2]int64{left(one), left(two)}
+					down.Store(outage)
+					do(l.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { down.Store(!outage) })), ask("/", "192.0.2.1:1"))
+					want := [2]int64{before[0] - 5, before[1]} // the store that is down cannot refund
+					if outage {
+						want = [2]int64{before[0], before[1] - 1}
+					}
+					if got := [2]int64{left(one), left(two)}; got != want {
+						t.Errorf("paid %v, enforced %v, outage at first %v: got %v left, want %v", paid, enforce, outage, got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestSettleUnwraps: a handler behind Settle can flush by http.ResponseController.
 func TestSettleUnwraps(t *testing.T) {
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}, Settle: weir.RefundErrors}}}).

@@ -202,5 +202,5 @@ func prepare(t *quota.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(now), 0, 0, t.Undo[:0], 0
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(now), 0, 0, t.Undo[:0], 0, false
 }

@@ -14,7 +14,7 @@ import (
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(now), 0, 0, t.Undo[:0], 0
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(now), 0, 0, t.Undo[:0], 0, false
 	within := time.Duration(0)
 	switch t.Mode {
 	case ModeSpend:

@@ -237,17 +237,19 @@ func ExampleTransaction_SetQuestion() {
 	// Output: 10 <nil>
 }
 
-// A user has solved a captcha, so earlier attempts no longer count.
-// Another store has counted since a second later, or since a second before.
-func ExampleTransaction_Releases() {
-	spent := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
-	release := quota.Transaction{Charges: []quota.Charge{
-		{Rule: "jobs", Key: "acme", Limit: algorithms.InFlight(2, time.Minute), Cost: -1, Spent: spent.UnixMicro()},
-	}}
-	fmt.Println(release.Releases(spent.Add(time.Second)), release.Releases(spent.Add(-time.Second)))
-	// Output: true false
+// Units are refunded by the store that has spent them.
+func ExampleTransaction_Refunds() {
+	store := memstore.New(memstore.Options{})
+	t := quota.Transaction{Charges: []quota.Charge{{Rule: "jobs", Key: "acme", Limit: algorithms.GCRA(2, time.Minute), Cost: 1}}}
+	err := store.Take(context.Background(), &t)
+	refund := t.Charges[0]
+	refund.Cost, refund.Spent = -1, t.Spent(0)
+	back := quota.Transaction{Charges: []quota.Charge{refund}}
+	fmt.Println(err, t.FellBack, back.Refunds(), store.Take(context.Background(), &back))
+	// Output: <nil> false true <nil>
 }
 
+// A user has solved a captcha, so earlier attempts no longer count.
 func ExampleReset() {
 	store := memstore.New(memstore.Options{})
 	attempt := quota.Charge{Rule: "login", Key: "ada", Limit: algorithms.SlidingLog(3, time.Hour), Cost: 1}

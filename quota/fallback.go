@@ -41,11 +41,11 @@ type FallbackOptions struct {
 //
 // A failed call to the primary store may still have spent the units, for example if only the answer
 // was lost. The charge may then count in both stores, which can reduce the number of units that are
-// admitted later, but not increase it. A refund or a call with ModeForget takes effect in the store
-// that answers, or in both stores if only the primary store's answer was lost. If n units are spent
-// in one store but refunded in the other, up to n extra units may be admitted. The secondary store
-// keeps its counts between outages. If the primary fails to release units of a concurrency limit
-// that it has spent, Take returns its error, so that Hold and weir.Limiter release them later.
+// admitted later, but not increase it. Units are refunded only in the store that has spent them, which
+// Charge.Spent says. If the primary fails to refund its units, Take returns its error, so that Hold
+// and weir.Limiter release units of concurrency limits later. A refund without Spent, or a call with
+// ModeForget, takes effect in the store that answers, or in both stores if only the primary store's
+// answer was lost. The secondary store keeps its counts between outages.
 //
 // Fallback panics if a store is nil, or if both are the same store. It logs a warning if primary
 // decides in memory, such as a memstore.Store: such a store does not fail, so the two stores may be
@@ -82,6 +82,7 @@ type FallbackStore struct {
 	loud    sparse.Gate  // limits how often an ErrUnusable is logged
 	decided [storeCauses]atomic.Int64
 	before  atomic.Int64 // how many transactions secondary had decided when the last outage was over
+	worked  atomic.Bool  // primary has decided at least once
 }
 
 // FallbackStats contains the statistics of a FallbackStore.
@@ -173,10 +174,30 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	f.o.OnChange(false, nil)
 }
 
+// refundIn has secondary refund what it has spent.
+func (f *FallbackStore) refundIn(ctx context.Context, t *Transaction) error {
+	var back Transaction
+	back.SetQuestion(t)
+	for i := range back.Charges {
+		back.Charges[i].Spent = -back.Charges[i].Spent
+	}
+	err := f.secondary.Take(ctx, &back)
+	t.SetResult(&back.Result)
+	t.FellBack = true
+	return err
+}
+
 // Take implements Store.
 func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
+	refunds := len(t.Charges) > 0 && t.Charges[0].Cost < 0 && t.Refunds()
+	if refunds && t.Charges[0].Spent < 0 {
+		return f.refundIn(ctx, t)
+	}
 	err := f.primary.Take(ctx, t)
 	if err == nil {
+		if t.FellBack = false; !f.worked.Load() {
+			f.worked.Store(true)
+		}
 		if began := f.began.Load(); began > 0 {
 			f.recovered(ctx, began)
 		}
@@ -184,6 +205,9 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	if fault := callerError(ctx, t); fault != nil {
 		return fault
+	}
+	if refunds && f.worked.Load() { // secondary does not have the units
+		return err
 	}
 	cause := causeOf(err)
 	f.degraded(ctx, cause, err)
@@ -194,13 +218,7 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)
 	}
+	t.FellBack = true
 	f.decided[cause].Add(1)
-	// Units spent before the outage began are in primary. After an error, Keep tries again until
-	// primary has released them. The times at which they were spent come from another clock, so
-	// units that were spent about when the outage began may be taken for those of the other store.
-	// Then only secondary releases them, or Keep calls primary a few times more.
-	if t.Releases(time.Unix(0, f.began.Load())) {
-		return err
-	}
 	return nil
 }

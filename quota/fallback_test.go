@@ -214,6 +214,74 @@ type shareCase struct {
 	wantBurst    int64
 }
 
+// TestFallbackRefunds: the store that has spent units refunds them, whichever store decides by then. The
+// other has units of others, of which none is refunded. If the first store is to refund but fails, the
+// caller learns of it.
+func TestFallbackRefunds(t *testing.T) {
+	for _, limit := range []quota.Limit{
+		algorithms.GCRA(10, time.Hour), algorithms.FixedWindow(10, time.Hour), algorithms.SlidingWindow(10, time.Hour),
+		algorithms.SlidingLog(10, time.Hour), algorithms.LeakyBucket(10, 10, time.Hour),
+	} {
+		for _, outage := range []bool{false, true} { // when the units are spent; when they are refunded it is the other way round
+			for what, spend := range refunders {
+				synctest.Test(t, func(t *testing.T) {
+					var down atomic.Bool
+					stores := [2]quota.Store{memory(), memory()}
+					store := quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+						if down.Load() {
+							return errDown
+						}
+						return stores[0].Take(ctx, tx)
+					}), stores[1], quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
+					spent, other, names := 0, 1, [2]string{"the first", "the second"}
+					if outage {
+						spent, other = 1, 0
+					}
+					c := quota.Charge{Rule: "r", Key: "k", Limit: limit, Cost: 1}
+					left := func(i int) int64 { return peek(t, stores[i], c).Decisions[0].Remaining }
+					take(t, store, 0, c) // so that the first store has decided once
+					take(t, stores[1], 0, c)
+					time.Sleep(time.Second)
+					down.Store(outage)
+					before := left(spent)
+					refund := spend(t, store, c)
+					after := left(spent)
+					take(t, stores[other], 0, c)
+					down.Store(!outage)
+					others := left(other)
+					err := refund()
+					if got := left(other); got != others {
+						t.Errorf("%v: %s: got %d left in %s store, want %d", limit, what, got, names[other], others)
+					}
+					want := before
+					if !outage {
+						want = after
+					}
+					if got := left(spent); got != want || errors.Is(err, errDown) == outage {
+						t.Errorf("%v: %s: got %d left in %s store and the error %v, want %d", limit, what, got, names[spent], err, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// refunders spend units of a charge, and return functions that refund them.
+var refunders = map[string]func(t *testing.T, store quota.Store, c quota.Charge) func() error{
+	"Refund": func(t *testing.T, store quota.Store, c quota.Charge) func() error {
+		c.Cost = 3
+		tx := take(t, store, 0, c)
+		return func() error { return quota.Refund(t.Context(), store, tx) }
+	},
+	"Stream.Refund": func(t *testing.T, store quota.Store, c quota.Charge) func() error {
+		s := quota.NewStream(store, c)
+		if n, err := s.Draw(t.Context(), 3); n != 3 {
+			t.Fatal(n, err)
+		}
+		return func() error { return s.Refund(t.Context(), 3) }
+	},
+}
+
 // TestFallbackSince: Stats never returns a Last without its Since, not even at the moment at which an
 // outage begins.
 func TestFallbackSince(t *testing.T) {

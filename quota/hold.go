@@ -71,7 +71,7 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	lease := MaxTicks * time.Microsecond
 	for i := range t.Charges {
 		if c := t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
-			c.Cost, c.Spent = -c.Cost, t.Decisions[i].At
+			c.Cost, c.Spent = -c.Cost, t.Spent(i)
 			charges, lease = append(charges, c), min(lease, c.Limit.Period)
 		}
 	}
@@ -198,7 +198,7 @@ func (h *held) renew() {
 	old, ended := h.charges, h.ends
 	h.charges, h.ends = nil, time.Now().Add(h.lease)
 	for i, c := range fresh.Charges {
-		c.Cost, c.Spent = -c.Cost, fresh.Decisions[i].At
+		c.Cost, c.Spent = -c.Cost, fresh.Spent(i)
 		h.charges = append(h.charges, c)
 	}
 	live.add(h.store, h.charges)

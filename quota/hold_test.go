@@ -226,6 +226,48 @@ func TestHoldReleasedLater(t *testing.T) {
 	}
 }
 
+// TestHoldFlapping: units are released in the store that has spent them, also while the first store
+// fails now and then, so that both stores decide in turn.
+func TestHoldFlapping(t *testing.T) {
+	for name, n := range map[string]int64{"every second call": 2, "every third": 3, "every seventh": 7} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				primary, secondary := memory(), memory()
+				var calls, every atomic.Int64
+				store := quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+					if e := every.Load(); e > 0 && calls.Add(1)%e == 0 {
+						return errDown
+					}
+					return primary.Take(ctx, tx)
+				}), secondary, quota.FallbackOptions{})
+				c := jobs(1000, time.Hour)
+				every.Store(n)
+				var releases []func()
+				for i := range 60 {
+					release, err := quota.Hold(t.Context(), store, c)
+					if err != nil {
+						t.Fatal(err)
+					}
+					releases = append(releases, release)
+					time.Sleep(13 * time.Millisecond)
+					if i%2 == 0 { // others are in flight for longer
+						releases[i/2]()
+					}
+				}
+				for _, release := range releases {
+					release()
+					time.Sleep(7 * time.Millisecond)
+				}
+				every.Store(0)
+				time.Sleep(10 * time.Second)
+				if one, two := held(t, primary, c), held(t, secondary, c); one != 0 || two != 0 {
+					t.Errorf("got %d and %d in flight, want 0 and 0", one, two)
+				}
+			})
+		})
+	}
+}
+
 // TestHoldReleasedTwice: if the store has released units although the call failed, a second release
 // takes no unit from a request that was admitted in the same µs.
 func TestHoldReleasedTwice(t *testing.T) {

@@ -199,7 +199,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 func (t *Transaction) unknown(at int64) {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(at), 0, 0, t.Undo[:0], 0
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(at), 0, 0, t.Undo[:0], 0, false
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: at}
 	}

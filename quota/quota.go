@@ -116,9 +116,10 @@ type Charge struct {
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent says which units a negative Cost refunds: those of the charge whose Decision.At equals
-	// Spent. If Spent is 0, or the Algorithm is not an optional.Canceler, the newest units are
-	// refunded.
+	// Spent says which units a negative Cost refunds: those of an earlier charge for which
+	// Result.Spent returned this value, which is its Decision.At, or −At if the second store of a
+	// Fallback has spent them. If Spent is 0, or the Algorithm is not an optional.Canceler, the newest
+	// units are refunded.
 	Spent int64
 
 	// Headroom is how many units the charge must leave to other charges of the key: it is spent
@@ -260,6 +261,17 @@ type Result struct {
 	// Replicas is among how many replicas the limits were divided for this decision: see Share. It is
 	// 0 if they were not.
 	Replicas int
+
+	// FellBack reports whether the second store of a Fallback has decided.
+	FellBack bool
+}
+
+// Spent returns what Charge.Spent must be to refund the units of the i-th charge.
+func (r *Result) Spent(i int) int64 {
+	if r.FellBack {
+		return -r.Decisions[i].At
+	}
+	return r.Decisions[i].At
 }
 
 // SetQuestion copies *from to *t, except for the Result, and reuses t's memory. Stores call
@@ -269,19 +281,16 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// Releases reports whether t does nothing but release units of concurrency limits (see
-// Limit.InFlight) that were spent before an instant. A store that takes over from another, such as
-// the secondary of Fallback, has no units that were spent before it was first called.
-func (t *Transaction) Releases(before time.Time) bool {
-	return len(t.Charges) > 0 && !slices.ContainsFunc(t.Charges, func(c Charge) bool {
-		return c.Cost >= 0 || !c.Limit.InFlight() || c.Spent <= 0 || c.Spent >= before.UnixMicro()
-	})
+// Refunds reports whether t does nothing but refund units of certain charges: whether each of its
+// charges has a negative Cost, and Spent set. Only the store that has spent the units can refund them.
+func (t *Transaction) Refunds() bool {
+	return len(t.Charges) > 0 && t.Mode == ModeSpend && !slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.Cost >= 0 || c.Spent == 0 })
 }
 
 // SetResult copies *from to *r. It reuses r's memory.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
-	r.At, r.Wait, r.Granted, r.Replicas = from.At, from.Wait, from.Granted, from.Replicas
+	r.At, r.Wait, r.Granted, r.Replicas, r.FellBack = from.At, from.Wait, from.Granted, from.Replicas, from.FellBack
 }
 
 // Allowed reports whether every charge was allowed. In ModeSpend, true means that the charges were

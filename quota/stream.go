@@ -46,8 +46,8 @@ type Stream struct {
 	spent  [][]spent   // of each lease, oldest first, one element for each charge
 }
 
-// spent says how many units of one lease were drawn under a charge and not refunded, and when the
-// store has spent them.
+// spent says how many units of one lease were drawn under a charge and not refunded, and the
+// Charge.Spent of their refund.
 type spent struct{ at, units int64 }
 
 // NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
@@ -115,7 +115,7 @@ func (s *Stream) Close(ctx context.Context) error {
 	t := Transaction{Charges: slices.Clone(s.lease.Charges)}
 	for i := range t.Charges {
 		c := &t.Charges[i]
-		c.Cost, c.Spent = -c.Cost*back, s.lease.Decisions[i].At
+		c.Cost, c.Spent = -c.Cost*back, s.lease.Spent(i)
 	}
 	return s.store.Take(context.WithoutCancel(ctx), &t)
 }
@@ -170,17 +170,19 @@ func (s *Stream) hand(n int64) {
 
 // remember makes room for the units of a lease. If there are too many leases, the units of the
 // second count as spent at the same time as those of the first, so that less is refunded, never
-// more.
+// more. If another store has spent them, they are forgotten.
 func (s *Stream) remember() {
 	if len(s.spent) == mostSpent {
 		for i := range s.spent[0] {
-			s.spent[0][i].units += s.spent[1][i].units
+			if s.spent[0][i].at > 0 == (s.spent[1][i].at > 0) {
+				s.spent[0][i].units += s.spent[1][i].units
+			}
 		}
 		s.spent = slices.Delete(s.spent, 1, 2)
 	}
 	lease := make([]spent, len(s.lease.Charges))
 	for i := range lease {
-		lease[i].at = s.lease.Decisions[i].At
+		lease[i].at = s.lease.Spent(i)
 	}
 	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
 }

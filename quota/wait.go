@@ -187,7 +187,7 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	}
 	for i, c := range t.Charges {
 		if c.Cost > 0 && times > 0 {
-			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks/times)*times, t.Decisions[i].At
+			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks/times)*times, t.Spent(i)
 			back.Charges = append(back.Charges, c)
 			if len(t.Undo) > 0 {
 				back.Cancels = append(back.Cancels, t.Undo[i])

@@ -329,6 +329,11 @@ func (v *reservations) settle(_ http.ResponseWriter, r *http.Request, c *reserva
 	}
 	var errs []error
 	for _, charges := range refunds[1:] {
+		for i := range charges {
+			if memory { // see quota.Result.Spent
+				charges[i].Spent = -charges[i].Spent
+			}
+		}
 		if len(charges) > 0 {
 			errs = append(errs, v.store.Take(ctx, &quota.Transaction{Charges: charges}))
 		}

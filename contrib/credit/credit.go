@@ -143,7 +143,7 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 		}
 		if p.Allowed() {
 			fill(t, p, where, refused)
-			t.At, t.Wait = p.At, 0
+			t.At, t.Wait, t.FellBack = p.At, 0, p.FellBack
 			return
 		}
 		for i, j := range where {
@@ -266,7 +266,7 @@ func (s *Store) payable(c *quota.Charge) bool {
 	return slices.Contains(s.rules, c.Rule) && !never && !c.Limit.InFlight()
 }
 
-func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == Paid }
+func isPaid(c quota.Charge) bool { return c.Cost < 0 && (c.Spent == Paid || c.Spent == -Paid) }
 
 // refund returns units. Units of paid charges become granted units again, and other
 // units return to their limits.
@@ -274,8 +274,9 @@ func (s *Store) refund(ctx context.Context, t *quota.Transaction) error {
 	p := quota.Transaction{}
 	for _, c := range t.Charges {
 		if isPaid(c) {
+			spent := c.Spent // of the first store of a Fallback, or of the second
 			c = charge(c.Rule, c.Key, c.Cost, forever)
-			c.Spent = Paid
+			c.Spent = spent
 		}
 		add(&p, c)
 	}

@@ -165,7 +165,7 @@ type unlessSlow struct {
 // Take implements quota.Store.
 func (u unlessSlow) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := u.redis.Slow(ctx, t); err != nil {
-		if slow := u.checker.outages.begin(err); !t.Releases(slow) { // units that are in Redis would stay in use
+		if u.checker.outages.begin(err); !t.Refunds() { // only Redis can refund what it has spent
 			return err
 		}
 	}

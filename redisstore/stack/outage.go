@@ -32,9 +32,8 @@ type outages struct {
 // too slow, and gets few requests, each of them begins an outage that the others end.
 const slowAgain = 10 * time.Minute
 
-// begin notes that Redis has failed. If err is a quota.ErrSlow, begin returns when Redis was first
-// found to be too slow.
-func (o *outages) begin(err error) (slow time.Time) {
+// begin notes that Redis has failed.
+func (o *outages) begin(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	begins := o.began.IsZero()
@@ -46,7 +45,7 @@ func (o *outages) begin(err error) (slow time.Time) {
 			o.logged = true
 			o.logger.Error("stack: setup of Redis unusable until it is changed", "err", err, "effect", o.effect())
 		}
-		return time.Time{}
+		return
 	}
 	if errors.Is(err, quota.ErrSlow) {
 		if o.slow.IsZero() {
@@ -57,7 +56,7 @@ func (o *outages) begin(err error) (slow time.Time) {
 			o.logger.Warn("stack: timeout too short for this Redis", "err", err, "effect", o.effect(),
 				"fix", "raise redisstore.Options.Timeout (-redis-timeout), or bring Redis nearer")
 		}
-		return o.slow
+		return
 	}
 	if !begins && !o.slow.IsZero() { // it may have been slow before it failed
 		_, begins = o.loud.Pass()
@@ -70,7 +69,6 @@ func (o *outages) begin(err error) (slow time.Time) {
 		}
 		o.logger.Warn(text, "err", err, "cause", quota.Cause(err), "effect", o.effect(), "advice", advice)
 	}
-	return time.Time{}
 }
 
 // end notes that Redis works. logs is false after a single late decision, which needs no second
