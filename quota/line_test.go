@@ -711,8 +711,8 @@ func TestHoldHang(t *testing.T) {
 			defer p.Resume()
 			together(len(releases), func(i int) { releases[i]() })
 			for start := time.Now(); held(t, observer, c) > 0; time.Sleep(20 * time.Millisecond) {
-				if time.Since(start) > 15*time.Second {
-					t.Fatalf("got %d in flight 15 s after the hang, want 0", held(t, observer, c))
+				if time.Since(start) > time.Minute {
+					t.Fatalf("got %d in flight a minute after the hang, want 0", held(t, observer, c))
 				}
 			}
 		})

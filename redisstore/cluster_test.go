@@ -293,7 +293,7 @@ func (l *load) goesOn(t *testing.T, n int64) {
 	t.Helper()
 	want := l.admitted.Load() + n
 	for begin := time.Now(); l.admitted.Load() < want; time.Sleep(time.Millisecond) {
-		if time.Since(begin) > 20*time.Second {
+		if time.Since(begin) > time.Minute {
 			t.Fatalf("got %d admitted, want %d; the last error is %v", l.admitted.Load(), want, l.lastErr.Load())
 		}
 	}
@@ -366,7 +366,7 @@ func failoverOnce(t *testing.T, how string, s set) (outage time.Duration) {
 	}
 	for l.errs.Load() == errs { // until the store notices
 		time.Sleep(100 * time.Microsecond)
-		if time.Since(begin) > 10*time.Second {
+		if time.Since(begin) > time.Minute {
 			t.Fatalf("got no error with the master gone")
 		}
 	}

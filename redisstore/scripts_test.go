@@ -591,10 +591,11 @@ func (h *callerHook) note() {
 // hangs, a lone caller learns it as any other does, and goes on when Redis is back.
 func TestLoneCaller(t *testing.T) {
 	server := redistest.Server(t)
-	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(0, server.Addr())))
+	const timeout = 2 * time.Second // for a busy machine
+	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(timeout, server.Addr())))
 	hook := &callerHook{test: "TestLoneCaller"}
 	rdb.AddHook(hook)
-	store, err := redisstore.New(rdb, redisstore.Options{})
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func TestFlood(t *testing.T) {
 // until waits until a user has n units left of a limit.
 func until(t *testing.T, store weir.Store, limit weir.Limit, rule, user string, n int64) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		asked, err := quota.Peek(t.Context(), store, quota.Charge{Rule: rule, Key: user, Limit: limit})
 		if err != nil {
 			t.Fatal(err)

@@ -142,7 +142,7 @@ const envoyLimits = "domain: app\ndescriptors: [{key: k, rate_limit: {unit: day,
 // code, or the gRPC code of the error.
 func askEnvoy(t testing.TB, conn *grpc.ClientConn, value string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	resp, err := ratelimit.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &ratelimit.RateLimitRequest{Domain: "app",
 		Descriptors: []*common.RateLimitDescriptor{{Entries: []*common.RateLimitDescriptor_Entry{{Key: "k", Value: value}}}}})

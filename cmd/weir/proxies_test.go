@@ -58,7 +58,7 @@ func behind(t *testing.T, limit int, run func(t *testing.T, ports *strings.Repla
 	run(t, strings.NewReplacer("127.0.0.1:9090", host(p.internal), "127.0.0.1:9000", host(upstream),
 		"127.0.0.1:8000", address, "localhost:8000", address))
 	p.base = "http://" + address
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
@@ -361,7 +361,7 @@ func TestReloadBehindNginx(t *testing.T) {
 		if _, err := p.rules.Reload(); err != nil {
 			t.Error(err)
 		}
-		for deadline := time.Now().Add(10 * time.Second); statuses[200].Load() < int64(10*(i+1)); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); statuses[200].Load() < int64(10*(i+1)); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) { // the new limit should be used up
 				t.Errorf("after %d reloads %d requests got 200", i+1, statuses[200].Load())
 				break

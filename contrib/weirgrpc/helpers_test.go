@@ -209,7 +209,7 @@ func spent(t *testing.T, store weir.Store, rule string, limit weir.Limit) int64 
 // free waits until nothing is in flight.
 func free(t *testing.T, store weir.Store, rule string, limit weir.Limit) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); spent(t, store, rule, limit) != 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); spent(t, store, rule, limit) != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d units are still in flight", spent(t, store, rule, limit))
 		}

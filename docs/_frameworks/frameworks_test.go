@@ -353,7 +353,7 @@ func TestWebSockets(t *testing.T) {
 // free waits until nothing is in flight.
 func free(t *testing.T, store weir.Store, rule, key string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		d, err := quota.Peek(t.Context(), store, quota.Charge{Rule: rule, Key: key, Limit: algorithms.InFlight(1, time.Hour)})
 		if err == nil && d.Decisions[0].Remaining == 1 {
 			return

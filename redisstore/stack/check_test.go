@@ -17,12 +17,12 @@ import (
 	"github.com/seed83679106/weir/redisstore/stack"
 )
 
-// until returns once ok returns true, and fails the test after 30 s.
+// until returns once ok returns true, and fails the test after a minute.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not after 30 s: %s", what)
+			t.Fatalf("not after a minute: %s", what)
 		}
 	}
 }

@@ -48,8 +48,8 @@ func TestTooSlow(t *testing.T) {
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
 		for begin := time.Now(); !ok(); load(time.Second / 4) {
-			if time.Since(begin) > 30*time.Second {
-				t.Fatalf("%s: not after 30 s; decided %v, log:\n%s", what, decided(), &log)
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("%s: not after a minute; decided %v, log:\n%s", what, decided(), &log)
 			}
 		}
 		t.Logf("%s", what)
