@@ -6,6 +6,7 @@ replace github.com/seed83679106/weir => ../..
 
 require (
 	github.com/99designs/gqlgen v0.17.98
+	github.com/Khan/genqlient v0.8.1
 	github.com/coder/websocket v1.8.15
 	github.com/gin-gonic/gin v1.12.0
 	github.com/gorilla/websocket v1.5.3

@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,9 +19,11 @@ import (
 	"github.com/99designs/gqlgen/graphql/handler"
 	"github.com/99designs/gqlgen/graphql/handler/extension"
 	"github.com/99designs/gqlgen/graphql/handler/transport"
+	genqlient "github.com/Khan/genqlient/graphql"
 	gorilla "github.com/gorilla/websocket"
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
@@ -171,6 +176,87 @@ func TestGraphQLOperations(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An accepting is an http.RoundTripper that keeps the last response of a client, and says what it accepts.
+type accepting struct {
+	accept string
+	last   *http.Response
+}
+
+func (a *accepting) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-User", "ann")
+	if a.accept != "" {
+		r.Header.Set("Accept", a.accept)
+	}
+	res, err := http.DefaultTransport.RoundTrip(r)
+	a.last = res
+	return res, err
+}
+
+// TestGraphQLClient: a client in another library gets over HTTP what the page promises: data and the fields of
+// the limit, and of a refusal an error with code, reason and retryAfter, with the status that the media type
+// allows.
+func TestGraphQLClient(t *testing.T) {
+	for accept, status := range map[string]int{"": 200, "application/json": 200, "application/graphql-response+json": 429,
+		"application/graphql-response+json, application/json;q=0.9": 429} {
+		t.Run(accept, func(t *testing.T) {
+			operations, err := Operations(memory(), weir.ByHeader("X-User"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := handler.New(library())
+			server.AddTransport(transport.POST{})
+			server.Use(extension.FixedComplexityLimit(2000))
+			limiter := newLimiter(t, memory(), weir.Rule{Name: "requests", Key: weir.ByHeader("X-User"), Limits: []weir.Limit{algorithms.GCRA(5000, time.Minute)}})
+			mux := http.NewServeMux()
+			mux.Handle("/graphql", limiter.Handler(GraphQL(operations, server)))
+			s := httptest.NewServer(mux)
+			defer s.Close()
+			sent := &accepting{accept: accept}
+			client := genqlient.NewClient(s.URL+"/graphql", &http.Client{Transport: sent})
+			// ask returns the errors of a query for that many books, each of which costs 2 units.
+			ask := func(books int) (served bool, list gqlerror.List, status int) {
+				var data struct{ Served bool }
+				err := client.MakeRequest(t.Context(), &genqlient.Request{Query: "query books($n: Int!) { books(first: $n) { title author } }", OpName: "books",
+					Variables: map[string]int{"n": books}}, &genqlient.Response{Data: &data})
+				status = 200
+				var failed *genqlient.HTTPError
+				if errors.As(err, &failed) {
+					return data.Served, failed.Response.Errors, failed.StatusCode
+				}
+				if err != nil && !errors.As(err, &list) {
+					t.Fatal(err)
+				}
+				return data.Served, list, status
+			}
+			if served, list, _ := ask(300); !served || list != nil || sent.last.Header.Get("X-Ratelimit-Limit") != "1000" || sent.last.Header.Get("X-Ratelimit-Remaining") != "399" {
+				t.Errorf("got %v, %v, %v", served, list, sent.last.Header)
+			}
+			served, list, got := ask(300)
+			if served || len(list) != 1 || got != status {
+				t.Fatalf("got %v, %v and status %d, want a refusal with %d", served, list, got, status)
+			}
+			after, err := strconv.Atoi(sent.last.Header.Get("Retry-After"))
+			want := map[string]any{"code": "RATE_LIMITED", "reason": "limit", "retryAfter": float64(after)}
+			if err != nil || after < 1 || after > 13 || !maps.Equal(list[0].Extensions, want) {
+				t.Errorf("got %v, want %v; Retry-After %d, %v", list[0].Extensions, want, after, err)
+			}
+			if text := fmt.Sprintf("too many operations, try again in %d seconds", after); list[0].Message != text {
+				t.Errorf("got %q, want %q", list[0].Message, text)
+			}
+			if h := sent.last.Header; h.Get("X-Ratelimit-Remaining") != "399" || h.Get("Cache-Control") != "no-store" {
+				t.Errorf("a refusal has the fields %v", h)
+			}
+			if _, list, got := ask(600); got != status || len(list) != 1 || !maps.Equal(list[0].Extensions, map[string]any{"code": "RATE_LIMITED", "reason": "limit"}) {
+				t.Errorf("more than the limit ever admits: got %v and status %d", list, got)
+			}
+			if served, _, _ := ask(100); !served {
+				t.Error("an operation that fits is refused")
+			}
+		})
+	}
 }
 
 // TestGraphQLPanic: an operation that has no response is no longer in flight after its request.
