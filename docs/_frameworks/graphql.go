@@ -1,196 +1,112 @@
-package quota
+package frameworks
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
-	"math"
+	"net/http"
+	"strconv"
 	"time"
 
-	"github.com/seed83679106/weir/internal/period"
-	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/99designs/gqlgen/graphql"
+	"github.com/99designs/gqlgen/graphql/handler"
+	"github.com/99designs/gqlgen/graphql/handler/extension"
+	"github.com/vektah/gqlparser/v2/ast"
+	"github.com/vektah/gqlparser/v2/gqlerror"
+
+	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/algorithms"
 )
 
-const (
-	// Never is the RetryAfter of a charge for which waiting is not known to help: its cost exceeds
-	// the limit's capacity, or the limit is a concurrency limit. It is also the RetryAfter of a
-	// request that a rule denies.
-	Never time.Duration = math.MaxInt64
-
-	// MaxTicks is the largest value that the arithmetic of a limit may reach. The sum of a few such
-	// values is below 2^53, so it is exact even in float64, which the scripts of package redisstore
-	// use.
-	MaxTicks = 1 << 50
-)
-
-// A Limit allows Quota units per Period. It is plain data and keeps no count, so many keys and
-// stores may use the same Limit. The functions of package algorithms return limits that are ready
-// to use.
-type Limit struct {
-	// Name distinguishes the limits of a rule in stored keys and in header fields. It is printable
-	// ASCII. A limit without a name is named after its period: see Label.
-	Name string
-
-	// Algorithm counts the units; it must not be nil.
-	Algorithm Algorithm
-
-	// Quota is how many units are allowed per Period. It is at least 1.
-	Quota int64
-
-	// Period is a whole number of microseconds, at least one.
-	Period time.Duration
-
-	// Burst is the maximum number of units that can be spent at once; 0 means Quota. Windows and
-	// logs ignore Burst and allow Quota units at once.
-	Burst int64
+// Operations returns a limiter of each user's complexity per minute.
+func Operations(store weir.Store, user weir.KeyFunc) (*weir.Limiter, error) {
+	return weir.New(store, weir.Options{Rules: []weir.Rule{{
+		Name: "graphql", Key: user, Unit: "complexity", Cost: Complexity, Settle: weir.ChargeUsed,
+		Limits: []weir.Limit{algorithms.GCRA(1000, time.Minute)},
+	}}})
 }
 
-// Named returns a copy of the limit with the given name.
-func (l Limit) Named(name string) Limit {
-	l.Name = name
-	return l
+// Complexity is the Cost of a rule for operations: the complexity that the extension ComplexityLimit
+// of gqlgen has computed, but at least 1. Without this extension, all operations are refused.
+func Complexity(r *http.Request) int64 {
+	stats := extension.GetComplexityStats(r.Context())
+	if stats == nil {
+		return -1
+	}
+	return int64(max(1, stats.Complexity))
 }
 
-// WithBurst returns a copy of the limit that allows n units at once.
-func (l Limit) WithBurst(n int64) Limit {
-	l.Burst = n
-	return l
+// An exchange is the HTTP request that carries an operation, and its response.
+type exchange struct {
+	w http.ResponseWriter
+	r *http.Request
 }
 
-// Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
-// rounded down, but are never below 1. They are lowered further if the limit could not be counted
-// otherwise.
-// Divide does nothing if the Algorithm is an optional.Indivisible.
-func (l *Limit) Divide(n int) {
-	if _, ok := l.Algorithm.(indivisible); ok {
-		return
-	}
-	l.Quota = max(1, l.Quota/int64(n))
-	if l.Burst > 0 {
-		l.Burst = max(1, l.Burst/int64(n))
-	}
-	if e, ok := l.Fault().(interface{ Nearest() Limit }); ok {
-		*l = e.Nearest()
-	}
+type exchangeKey struct{}
+
+// GraphQL returns a handler that charges each operation before the server executes it. It adds a
+// middleware to the server, so call it once.
+func GraphQL(operations *weir.Limiter, server *handler.Server) http.Handler {
+	server.AroundOperations(func(ctx context.Context, next graphql.OperationHandler) graphql.ResponseHandler {
+		call := ctx.Value(exchangeKey{}).(exchange)
+		a, err := operations.Admit(call.r.WithContext(ctx))
+		if err != nil {
+			return graphql.OneShot(&graphql.Response{Errors: gqlerror.List{refusal(call, err)}})
+		}
+		a.WriteHeaders(call.header())
+		context.AfterFunc(ctx, func() { a.Done(weir.Outcome{}) }) // if next panics, or nobody reads a stream to its end
+		responses := next(a.Context())
+		return func(ctx context.Context) (res *graphql.Response) {
+			panicked := true
+			defer func() {
+				if last(ctx, res) { // also of a panic, whose res is nil
+					a.Done(weir.Outcome{Panicked: panicked})
+				}
+			}()
+			res, panicked = responses(ctx), false
+			return res
+		}
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, exchange{w, r})))
+	})
 }
 
-// Capacity returns the maximum number of units that can be spent at once. The limit must be valid.
-func (l *Limit) Capacity() int64 {
-	_, full := l.Algorithm.Take(State{}, l, 0, 0)
-	return full.Remaining
+// last reports whether no response of the operation follows. Subscriptions end with nil, and queries
+// with @defer say whether there is more.
+func last(ctx context.Context, res *graphql.Response) bool {
+	if graphql.GetOperationContext(ctx).Operation.Operation == ast.Subscription {
+		return res == nil
+	}
+	return res == nil || res.HasNext == nil || !*res.HasNext
 }
 
-// Headroom returns a percentage of the Capacity, rounded up to whole units, for the Headroom of a
-// Charge that must leave that many units to other charges. The limit must be valid.
-func (l *Limit) Headroom(percent int) int64 {
-	if percent == 0 {
-		return 0
+// header returns the response header. A WebSocket has none, and its operations run at the same time.
+func (e exchange) header() http.Header {
+	if e.r.Header.Get("Upgrade") != "" {
+		return http.Header{}
 	}
-	return (min(l.Capacity(), MaxTicks)*int64(percent) + 99) / 100
+	return e.w.Header()
 }
 
-// FullAfter returns the wait after the decision d until the whole quota is available, if nothing else
-// is spent. The wait is at most d.ResetAfter. It is shorter if the limit is a GCRA or a bucket whose
-// key was charged under a larger limit of the same name: the store then keeps the key's debt for
-// longer than this limit counts it. The limit must be valid.
-func (l *Limit) FullAfter(d *Decision) time.Duration {
-	size := cmp.Or(l.Burst, l.Quota)
-	if _, ok := l.Algorithm.(metered); !ok || d.Remaining < 0 || d.Remaining >= size {
-		return d.ResetAfter
+// refusal returns the error of a refused operation, and writes the status and the header fields. As
+// the draft of GraphQL over HTTP says, a response in application/json has the status 200.
+func refusal(call exchange, err error) *gqlerror.Error {
+	h, res := call.header(), gqlerror.Errorf("this operation is refused")
+	var refused *weir.RefusedError
+	if !errors.As(err, &refused) { // the client has hung up while it waited
+		return res
 	}
-	// After NextAfter, one more unit is available, and the others follow at the rate of the limit.
-	micros := float64(size-d.Remaining-1) * float64(l.Period/time.Microsecond) / float64(l.Quota)
-	if micros >= MaxTicks {
-		return d.ResetAfter
+	a := refused.Admission
+	a.WriteHeaders(h)
+	h.Set("Cache-Control", "no-store")
+	res.Extensions = map[string]any{"code": "RATE_LIMITED", "reason": a.Refusal.Reason.String()}
+	if seconds, err := strconv.Atoi(h.Get("Retry-After")); err == nil {
+		res.Message = fmt.Sprintf("too many operations, try again in %d seconds", seconds)
+		res.Extensions["retryAfter"] = seconds
 	}
-	return min(d.ResetAfter, d.NextAfter+time.Duration(micros+2)*time.Microsecond)
-}
-
-// Redundant reports whether l allows every unit that the other limit allows. If so, l has no effect
-// when both limits are charged for the same key. Both limits must be valid. If the algorithm of l
-// is not an optional.Comparer, Redundant returns false.
-func (l *Limit) Redundant(other *Limit) bool {
-	c, ok := l.Algorithm.(comparer)
-	return ok && c.Redundant(l, other)
-}
-
-// String returns a description such as "100 per 1m0s, 20 at once (gcra)".
-func (l Limit) String() string {
-	s := fmt.Sprintf("%d per %v", l.Quota, l.Period)
-	if l.Burst != 0 {
-		s += fmt.Sprintf(", %d at once", l.Burst)
+	if h.Get("Content-Type") == "application/graphql-response+json" {
+		call.w.WriteHeader(a.Refusal.Status)
 	}
-	if l.Algorithm != nil {
-		s += " (" + l.Algorithm.Name() + ")"
-	}
-	if l.Name != "" {
-		s = l.Name + ": " + s
-	}
-	return s
-}
-
-// Validate returns an error if the limit is invalid: if it has no Algorithm, if its name is not
-// printable ASCII, or if one of its numbers is out of range or cannot be counted exactly.
-func (l Limit) Validate() error {
-	if err := l.Fault(); err != nil {
-		return fmt.Errorf("quota: limit %q: %w", l.Name, err)
-	}
-	return nil
-}
-
-// Fault is like Validate, but its error does not name the limit. It is for callers that add the
-// name themselves.
-func (l *Limit) Fault() error {
-	switch {
-	case l.Algorithm == nil:
-		return errors.New("the Algorithm is nil")
-	case l.Quota < 1:
-		return fmt.Errorf("quota is %d; want at least 1", l.Quota)
-	case l.Period < time.Microsecond:
-		return fmt.Errorf("period is %v; want at least 1µs", l.Period)
-	case l.Period%time.Microsecond != 0:
-		return fmt.Errorf("period is %v; want whole microseconds", l.Period)
-	case l.Burst < 0:
-		return fmt.Errorf("burst is %d; want at least 0", l.Burst)
-	}
-	if !storedkey.IsName(l.Name) {
-		return storedkey.ErrName
-	}
-	if name := l.Algorithm.Name(); name == "" || !storedkey.IsName(name) {
-		return fmt.Errorf("the name of Algorithm is %q; want printable ASCII", name)
-	}
-	if v, ok := l.Algorithm.(validator); ok {
-		return v.Validate(l)
-	}
-	return nil
-}
-
-// Label returns the Name of the limit or, if it has none, a short form of its Period (such as "1m"
-// or "1500ms").
-func (l *Limit) Label() string {
-	if l.Name != "" {
-		return l.Name
-	}
-	return period.Name(l.Period)
-}
-
-// StoredName returns the name under which stores keep the limit's counts: the Label and the Period,
-// such as "burst/1s", or only the Period if they are the same. A limit therefore keeps its counts
-// when its Quota or Burst changes, and when other limits are added to its rule or removed from it.
-// If its Period changes, its counts start at 0.
-func (l *Limit) StoredName() string { return string(l.appendStoredName(make([]byte, 0, 64))) }
-
-// appendStoredName appends the StoredName of the limit to b.
-func (l *Limit) appendStoredName(b []byte) []byte {
-	var here [period.Size]byte
-	p := period.Append(here[:0], l.Period)
-	if l.Name != "" && l.Name != string(p) {
-		b = append(append(b, l.Name...), '/')
-	}
-	return append(b, p...)
-}
-
-// sameName reports whether two limits have the same stored name.
-func (l *Limit) sameName(m *Limit) bool {
-	return l.Period == m.Period && (l.Name == m.Name || l.Label() == m.Label())
+	return res
 }
