@@ -24,10 +24,11 @@ type (
 	forcer interface {
 		Force(s State, l *Limit, at, cost int64) State
 	}
-	metered    interface{ Metered() }
-	concurrent interface{ InFlight() }
-	comparer   interface{ Redundant(l, other *Limit) bool }
-	batcher    interface {
+	metered     interface{ Metered() }
+	concurrent  interface{ InFlight() }
+	indivisible interface{ Indivisible() }
+	comparer    interface{ Redundant(l, other *Limit) bool }
+	batcher     interface {
 		TakeEach(ctx context.Context, ts []*Transaction) []error
 	}
 	tracker interface {

@@ -60,7 +60,11 @@ func (l Limit) WithBurst(n int64) Limit {
 // Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
 // rounded down, but are never below 1. They are lowered further if the limit could not be counted
 // otherwise.
+// Divide does nothing if the Algorithm is an optional.Indivisible.
 func (l *Limit) Divide(n int) {
+	if _, ok := l.Algorithm.(indivisible); ok {
+		return
+	}
 	l.Quota = max(1, l.Quota/int64(n))
 	if l.Burst > 0 {
 		l.Burst = max(1, l.Burst/int64(n))

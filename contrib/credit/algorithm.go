@@ -25,6 +25,9 @@ const kept = int64(time.Hour / time.Microsecond)
 func (credit) Name() string   { return "credit" }
 func (credit) String() string { return "credit" }
 
+// Indivisible implements optional.Indivisible: the Quota is how long granted units are valid.
+func (credit) Indivisible() {}
+
 func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
 	at := max(now, s.At)
 	left := int64(0)

@@ -94,6 +94,20 @@ func TestGrant(t *testing.T) {
 	})
 }
 
+// TestGrantShared: granted units are valid for as long in the store of one of several replicas.
+func TestGrantShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := New(quota.Share(weirtest.Memory(), 4), Options{Rules: []string{"r"}})
+		if err := Grant(t.Context(), store, "r", "k", 5, 24*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		n, until, err := Left(t.Context(), store, "r", "k")
+		if rest := time.Until(until); n != 5 || rest != 24*time.Hour || err != nil {
+			t.Errorf("got %d units for %v and %v, want 5 for 24h", n, rest, err)
+		}
+	})
+}
+
 // TestGrantOnce: each granted unit is spent once, even if several processes spend units at
 // the same time.
 func TestGrantOnce(t *testing.T) {

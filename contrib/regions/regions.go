@@ -164,9 +164,12 @@ func (s *Store) share(charges []quota.Charge) {
 	for i := range charges {
 		c := &charges[i]
 		whole, n := c.Limit, int64(s.o.Regions)
-		c.Headroom = (c.Headroom + n - 1) / n
+		fits := c.Headroom > 0 && c.Headroom < whole.Capacity()
 		if s.divide(&c.Limit, past) {
 			need = max(need, min(1, float64(c.Cost)/float64(whole.Quota))*float64(whole.Period))
+		}
+		if c.Headroom = (c.Headroom + n - 1) / n; fits { // as quota.Share does it
+			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
 		}
 	}
 	s.wanted.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow

@@ -210,6 +210,20 @@ func TestHeadroomOfRegion(t *testing.T) {
 	}
 }
 
+// TestHeadroomOfSmallRegion: a class that a limit admits is admitted by a region with a small part of it.
+func TestHeadroomOfSmallRegion(t *testing.T) {
+	local := memstore.New(memstore.Options{})
+	eu := regions.New(local, local, regions.Options{Budget: "gpu", Region: "eu", Regions: 5})
+	for _, l := range []quota.Limit{algorithms.GCRA(5, time.Hour), algorithms.FixedWindow(5, 1000*time.Hour), algorithms.InFlight(5, time.Hour)} {
+		for headroom, want := range map[int64]bool{3: true, 5: false} {
+			c := quota.Charge{Rule: "api", Key: fmt.Sprint(headroom), Limit: l, Cost: 1, Headroom: headroom}
+			if d, err := quota.Allow(t.Context(), eu, c); err != nil || d.Allowed != want {
+				t.Errorf("%v with a headroom of %d: got %v and %v, want %v", l, headroom, d.Allowed, err, want)
+			}
+		}
+	}
+}
+
 func ExampleNew() {
 	ctx, stop := context.WithCancel(context.Background())
 	central := memstore.New(memstore.Options{}) // a Redis that all regions reach

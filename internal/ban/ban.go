@@ -41,6 +41,9 @@ func costOf(d time.Duration) int64 { return min(max(refusing+1, d.Microseconds()
 func (algorithm) Name() string   { return "ban" }
 func (algorithm) String() string { return "ban" }
 
+// Indivisible implements optional.Indivisible: the Quota is the length of the longest ban.
+func (algorithm) Indivisible() {}
+
 // Refusing implements credit.Unpayable.
 func (algorithm) Refusing(c quota.Charge) quota.Charge {
 	c.Cost = refusing

@@ -48,6 +48,45 @@ func TestKnownEnds(t *testing.T) {
 	})
 }
 
+// TestShared: bans are as long, and are remembered as long, in the store of one of several replicas.
+// Strikes are those of its share.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := ban.NewPenalty("r", algorithms.FixedWindow(8, time.Hour), time.Minute, 2*time.Minute)
+		p.Store = quota.Share(memstore.New(memstore.Options{}), 4)
+		lookups := p.AppendLookups(nil, "k")
+		strike := func() time.Duration {
+			look, err := quota.Peek(t.Context(), p.Store, lookups...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rest, _, err := p.Apply(t.Context(), lookups, look.Decisions, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return rest
+		}
+		for i, want := range []time.Duration{time.Minute, 2 * time.Minute, 2 * time.Minute} {
+			if _, _, n, _ := p.Offenses(t.Context(), "k"); n != 0 {
+				t.Errorf("before ban %d: got %d strikes, want 0", i, n)
+			}
+			if got := strike(); got != 0 {
+				t.Errorf("before ban %d: got banned for %v by the first of two strikes", i, got)
+			}
+			if _, _, n, _ := p.Offenses(t.Context(), "k"); n != 1 {
+				t.Errorf("before ban %d: got %d strikes, want 1", i, n)
+			}
+			if got := strike(); got != want {
+				t.Errorf("ban %d: got %v, want %v", i, got, want)
+			}
+			time.Sleep(want + time.Second)
+			if _, since, _, _ := p.Offenses(t.Context(), "k"); since != time.Second {
+				t.Errorf("ban %d has ended %v ago, want 1s", i, since)
+			}
+		}
+	})
+}
+
 // TestHold: one call of the store pauses a key. A transaction that charges the pause is
 // delayed until the pause is over, whatever other limits the transaction charges, and changes
 // nothing about the pause, also if it is given back.

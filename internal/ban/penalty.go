@@ -278,7 +278,9 @@ func (p *Penalty) Offenses(ctx context.Context, key string) (banned, since time.
 		since = time.Duration(Repeats*p.bans.Quota)*time.Microsecond - ban.ResetAfter
 	}
 	if counted.Remaining >= 0 {
-		strikes = p.strikes.Capacity() - counted.Remaining
+		limit := p.strikes
+		limit.Divide(max(1, t.Replicas))
+		strikes = limit.Capacity() - counted.Remaining
 	}
 	return banned, since, strikes, nil
 }

@@ -87,7 +87,7 @@ func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *quo
 		for n < len(charges) && charges[n].Rule == rule {
 			n++
 		}
-		res := tightest(t.At, charges[:n], decisions[:n])
+		res := tightest(&t.Result, charges[:n], decisions[:n])
 		rest, err := limiter.Banned(ctx, rule, key)
 		if err != nil {
 			return err
@@ -105,14 +105,15 @@ func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *quo
 }
 
 // tightest returns the limit that has the smallest share of its capacity left.
-func tightest(at time.Time, charges []quota.Charge, decisions []quota.Decision) (res resource) {
+func tightest(of *quota.Result, charges []quota.Charge, decisions []quota.Decision) (res resource) {
 	least := 2.0
 	for i, d := range decisions {
-		l := &charges[i].Limit
+		l := charges[i].Limit
+		l.Divide(max(1, of.Replicas))
 		all := l.Capacity()
 		if share := float64(d.Remaining) / float64(all); share < least {
 			least = share
-			res = resource{all, all - d.Remaining, d.Remaining, unixSeconds(at.Add(l.FullAfter(&d)))}
+			res = resource{all, all - d.Remaining, d.Remaining, unixSeconds(of.At.Add(l.FullAfter(&d)))}
 		}
 	}
 	return res

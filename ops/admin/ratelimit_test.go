@@ -12,6 +12,7 @@ import (
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/quota"
 )
 
 // TestRateLimit: RateLimit shows the quota of the caller under each kind of rule. The clock of
@@ -76,6 +77,27 @@ func TestRateLimit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestShareOfReplica: while each replica counts its share, /rate_limit and /explain show the share, like
+// header fields, and no units as spent that others may spend.
+func TestShareOfReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := quota.Share(memstore.New(memstore.Options{}), 4)
+		api := hourly("api", 100)
+		api.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(8, time.Minute), Duration: time.Hour}
+		l := must(t, store, api)
+		h := newAdmin(t, store, l)
+		send(l.Handler(http.NotFoundHandler()), "GET", "/", "", "X-User", "anna")
+		want := `"api":{"limit":25,"used":1,"remaining":24,`
+		if got := send(http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", "X-User", "anna").Body.String(); !strings.Contains(got, want) {
+			t.Errorf("/rate_limit: got %s, want %s", got, want)
+		}
+		want = `"quota":25,"period":3600,"burst":25,"remaining":24,"next_after":3600,"reset_after":3600,"spent":1}`
+		if got := send(h, "GET", "/explain?rule=api&key=anna", "").Body.String(); !strings.Contains(got, want) || strings.Contains(got, "refusals that bring a ban") {
+			t.Errorf("/explain: got %s, want %s", got, want)
+		}
+	})
 }
 
 // TestRateLimitBehindAnother: behind an outer limiter, RateLimit shows only the limiters of its

@@ -253,6 +253,10 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, rules []rule, al
 		for j := range limits {
 			s, d := &limits[j], t.Decisions[n]
 			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter)
+			if l := &all[n].Limit; t.Replicas > 1 { // Remaining is that of this replica's share
+				l.Divide(t.Replicas)
+				s.Quota, s.Burst = l.Quota, l.Capacity()
+			}
 			s.setClasses(&all[n].Limit, rules[i].Headroom)
 			n++
 		}

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -108,12 +109,10 @@ func (t *Traffic) observeUncharged(e *weir.Event) {
 	}
 }
 
-// isNear reports whether a decision left less than a fifth of a limit.
-func isNear(l *quota.Limit, d *quota.Decision) bool {
-	full := l.Burst
-	if full == 0 {
-		full = l.Quota
-	}
+// isNear reports whether a decision left less than a fifth of a limit, or of its share if it was
+// divided among replicas.
+func isNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
+	full := max(1, cmp.Or(l.Burst, l.Quota)/max(1, int64(replicas)))
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 

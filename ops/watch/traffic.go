@@ -76,7 +76,7 @@ func (t *Traffic) Observe(e weir.Event) {
 		first, refused, near := i, false, false
 		for ; i < len(charges) && charges[i].Rule == charges[first].Rule; i++ {
 			refused = refused || !decisions[i].Allowed
-			near = near || e.Refusal.Reason == 0 && isNear(&charges[i].Limit, &decisions[i])
+			near = near || e.Refusal.Reason == 0 && isNear(&charges[i].Limit, &decisions[i], e.Transaction.Replicas)
 		}
 		if charges[first].Cost > 0 {
 			t.add(&e, &charges[first], refused, near, !counted)

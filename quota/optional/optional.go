@@ -13,6 +13,7 @@
 //	Forcer           Transaction.Decide          Take decides under a Quota of 2^50
 //	Metered          memstore, redisstore        Take and Lua decide
 //	Concurrent       Limit.InFlight              units are spent for good
+//	Indivisible      Limit.Divide                each replica or region gets its share of the Quota
 //	Comparer         Limit.Redundant             no limit counts as redundant
 //
 //	a Store          used by                     without it
@@ -104,6 +105,10 @@ type Metered interface{ Metered() }
 // Concurrent is a quota.Algorithm whose units are released when the request ends. The Period of its
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
+
+// Indivisible is a quota.Algorithm whose Quota is not a number of units that replicas or regions can
+// share, but for instance a duration.
+type Indivisible interface{ Indivisible() }
 
 // A Comparer is a quota.Algorithm that can detect redundant limits. Redundant reports whether l
 // allows every unit that the other limit allows, so that l has no effect when it is charged

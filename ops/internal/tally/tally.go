@@ -115,15 +115,15 @@ func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.refused.Add(1)
 		case spent: // otherwise this limit had room, and another one refused
-			n.spend(c, d, tx.Wait > 0)
+			n.spend(c, d, &tx.Result)
 		}
 	}
 	return first
 }
 
 // spend counts a charge that has spent its units.
-func (c *counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
-	if delayed {
+func (c *counts) spend(charge *quota.Charge, d *quota.Decision, of *quota.Result) {
+	if of.Wait > 0 {
 		c.delayed.Add(1)
 	} else {
 		c.allowed.Add(1)
@@ -131,7 +131,8 @@ func (c *counts) spend(charge *quota.Charge, d *quota.Decision, delayed bool) {
 	if charge.Cost != 1 {
 		c.more.Add(charge.Cost - 1)
 	}
-	if full := cmp.Or(charge.Limit.Burst, charge.Limit.Quota); uint64(d.Remaining) <= uint64(full-1)/5 { // -1 is unknown
+	full := max(1, cmp.Or(charge.Limit.Burst, charge.Limit.Quota)/max(1, int64(of.Replicas)))
+	if uint64(d.Remaining) <= uint64(full-1)/5 { // -1 is unknown
 		c.near.Add(1)
 	}
 }

@@ -70,20 +70,22 @@ func TestPauses(t *testing.T) {
 func TestNear(t *testing.T) {
 	for _, tt := range []struct {
 		quota, burst, remaining int64
+		replicas                int
 		near                    int64
 	}{
-		{100, 0, 20, 0}, {100, 0, 19, 1}, {100, 0, 0, 1}, {100, 0, -1, 0}, // -1 is unknown
-		{1000, 100, 20, 0}, {1000, 100, 19, 1},
-		{10, 0, 2, 0}, {10, 0, 1, 1}, {5, 0, 1, 0}, {5, 0, 0, 1}, {4, 0, 1, 0}, {4, 0, 0, 1}, {1, 0, 0, 1},
-		{1 << 62, 0, 1 << 60, 0}, {1 << 62, 0, 1 << 59, 1},
+		{100, 0, 20, 0, 0}, {100, 0, 19, 0, 1}, {100, 0, 0, 0, 1}, {100, 0, -1, 0, 0}, // -1 is unknown
+		{1000, 100, 20, 0, 0}, {1000, 100, 19, 0, 1},
+		{10, 0, 2, 0, 0}, {10, 0, 1, 0, 1}, {5, 0, 1, 0, 0}, {5, 0, 0, 0, 1}, {4, 0, 1, 0, 0}, {4, 0, 0, 0, 1}, {1, 0, 0, 0, 1},
+		{1 << 62, 0, 1 << 60, 0, 0}, {1 << 62, 0, 1 << 59, 0, 1},
+		{100, 0, 5, 4, 0}, {100, 0, 4, 4, 1}, {1000, 100, 5, 4, 0}, {3, 0, 0, 4, 1}, {100, 0, -1, 4, 0}, // a share
 	} {
 		var c tally.Tally
 		limit := algorithms.GCRA(tt.quota, time.Minute).WithBurst(tt.burst)
 		c.Observe(&weir.Event{Transaction: &quota.Transaction{
-			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Result: quota.Result{Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}}},
+			Charges: []quota.Charge{{Rule: "api", Limit: limit, Cost: 1}}, Result: quota.Result{Replicas: tt.replicas, Decisions: []quota.Decision{{Allowed: true, Remaining: tt.remaining}}},
 		}})
 		if got := numbers(t, &c, "weir_near_limit_total")["api 1m enforced"]; got != tt.near {
-			t.Errorf("%d of %d left: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), got, tt.near)
+			t.Errorf("%d of %d left, %d replicas: got %d near, want %d", tt.remaining, max(tt.quota, tt.burst), tt.replicas, got, tt.near)
 		}
 	}
 }
