@@ -509,12 +509,14 @@ func (l *Limiter) report(d *decision) {
 // about to be served or sent. If end is not nil, it is called once the request is over, even if a
 // handler has panicked.
 func (l *Limiter) begin(d *decision) (end func()) {
-	if !l.concurrent { // this check is inlined, so most limiters cost no call
-		if d.shadow != nil {
-			l.takeShadow(d)
-		}
+	if !l.concurrent && d.shadow == nil { // this check is inlined, so most limiters cost no call
 		return nil
 	}
+	return l.beginHeld(d)
+}
+
+// beginHeld is begin for requests that need it. It releases units in flight even if a store panics.
+func (l *Limiter) beginHeld(d *decision) (end func()) {
 	done := false
 	defer l.releaseUnless(&done, d)
 	if d.shadow != nil {
