@@ -67,7 +67,7 @@ func (q *Queue) gather(now time.Time) *batch {
 
 // gathered notes that b, which is still empty, is no longer being gathered.
 func (q *Queue) gathered(b *batch) {
-	if time.Since(b.sent) > beat {
+	if b.yields && time.Since(b.sent) > beat {
 		q.crowded = time.Now().Add(crowdedFor)
 	}
 	q.gathering, q.sent = nil, q.sent[:len(q.sent)-1]
