@@ -248,7 +248,7 @@ func (o *op) stale(ops []op) time.Duration {
 			switch p := &ops[i]; {
 			case slices.Contains(kinds, p.Kind) && (p.Err != "" || p.Allowed):
 				changes = append(changes, change{p.Call, 1})
-			case p.Kind == refund && k == spendA && p.Err == "":
+			case p.Kind == refund && k == spendA && p.Err == "" && p.Remaining[0] < quotaOfPair: // else there was perhaps no unit
 				changes = append(changes, change{p.Return, -1})
 			}
 		}

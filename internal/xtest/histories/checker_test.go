@@ -127,7 +127,12 @@ func TestStale(t *testing.T) {
 		return ops
 	}
 	full := spend(spendA, quotaOfPair, 0)
-	refunded := append(slices.Clone(full), op{Kind: refund, Call: ms(10), Return: ms(20), answer: answer{Allowed: true}})
+	refund := func(from, to int, remaining int64) op {
+		return op{Kind: refund, Call: ms(from), Return: ms(to), answer: answer{Allowed: true, Remaining: []int64{remaining}}}
+	}
+	refunded := append(slices.Clone(full), refund(10, 20, 1))
+	failed := refund(10, 20, 1)
+	failed.Err = "timeout"
 	for name, c := range map[string]struct {
 		ops  []op
 		kind kind
@@ -140,9 +145,9 @@ func TestStale(t *testing.T) {
 		"full with a call that failed":      {append(spend(spendA, quotaOfPair-1, 0), op{Kind: spendA, Call: ms(5), Err: "timeout"}), spendA, 0},
 		"refunded before":                   {refunded, spendA, 80 * time.Millisecond},
 		"refunded and spent again":          {append(slices.Clone(refunded), spend(spendBoth, 1, 30)...), spendA, 0},
-		"refunds of a key without units":    {append([]op{{Kind: refund, Return: ms(0)}}, full...), spendA, 0},
-		"a refund that has not ended":       {append(slices.Clone(full), op{Kind: refund, Call: ms(10), Return: ms(200)}), spendA, 0},
-		"a refund that may not have worked": {append(slices.Clone(full), op{Kind: refund, Call: ms(10), Return: ms(20), Err: "timeout"}), spendA, 0},
+		"refunds of a key without units":    {append([]op{refund(0, 2, quotaOfPair)}, full...), spendA, 0},
+		"a refund that has not ended":       {append(slices.Clone(full), refund(10, 200, 1)), spendA, 0},
+		"a refund that may not have worked": {append(slices.Clone(full), failed), spendA, 0},
 	} {
 		o := op{Kind: c.kind, Call: ms(100), Return: ms(101), Store: hybrid}
 		if got := o.stale(c.ops); got != c.want {
