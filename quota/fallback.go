@@ -206,7 +206,10 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	if fault := callerError(ctx, t); fault != nil {
 		return fault
 	}
-	if refunds && f.worked.Load() { // secondary does not have the units
+	switch {
+	case refunds && f.worked.Load(): // secondary does not have the units
+		return err
+	case f.began.Load() <= 0 && errors.Is(err, ErrUsedUp): // primary works, and has decided on the request
 		return err
 	}
 	cause := causeOf(err)

@@ -266,6 +266,37 @@ func TestFallbackRefunds(t *testing.T) {
 	}
 }
 
+// TestFallbackUsedUp: a call that fails only because earlier calls of the request have used up the time
+// does not fall back: primary has decided on the request, and secondary would charge for it what primary
+// then lacks. During an outage secondary decides on all calls of a request.
+func TestFallbackUsedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fails atomic.Pointer[error]
+		log := &strings.Builder{}
+		primary, secondary := memory(), memory()
+		store := quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+			if err := fails.Load(); err != nil {
+				return *err
+			}
+			return primary.Take(ctx, tx)
+		}), secondary, quota.FallbackOptions{Logger: slog.New(slog.NewTextHandler(log, nil))})
+		c := quota.Charge{Rule: "r", Key: "k", Limit: algorithms.FixedWindow(10, time.Hour), Cost: 1}
+		debt := quota.Transaction{Charges: []quota.Charge{c}, Mode: quota.ModeForce}
+		take(t, store, 0, c)
+		fails.Store(&quota.ErrUsedUp)
+		if err := store.Take(t.Context(), &debt); !errors.Is(err, quota.ErrUsedUp) || store.Stats().Active || log.String() != "" {
+			t.Errorf("got %v, %+v and the log %q, want the error alone", err, store.Stats(), log)
+		}
+		fails.Store(&errDown)
+		take(t, store, 0, c)
+		fails.Store(&quota.ErrUsedUp)
+		err := store.Take(t.Context(), &debt)
+		if left := peek(t, secondary, c).Decisions[0].Remaining; err != nil || left != 8 {
+			t.Errorf("in an outage: got %v and %d left in the second store, want 8", err, left)
+		}
+	})
+}
+
 // refunders spend units of a charge, and return functions that refund them.
 var refunders = map[string]func(t *testing.T, store quota.Store, c quota.Charge) func() error{
 	"Refund": func(t *testing.T, store quota.Store, c quota.Charge) func() error {

@@ -452,6 +452,10 @@ var (
 	// should be given more room: see MaxKeys in memstore.Options.
 	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
 
+	// ErrUsedUp is an ErrBusy of a store that gets too little time, because earlier calls of the
+	// request have used up its Budget. It says nothing about the store.
+	ErrUsedUp = fmt.Errorf("%w: earlier calls of the request have used the time up", ErrBusy)
+
 	// ErrSlow is returned by a store that works, but takes too long for the timeout of its calls, so
 	// that many of them fail. It is a timeout; a larger one would help.
 	ErrSlow = errors.New("quota: the store is too slow for its timeout")

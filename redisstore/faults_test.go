@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -342,7 +341,8 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
-// TestBudgetShared: a call whose request has no time left fails at once, and counts as no outage.
+// TestBudgetShared: a call whose request has no time left fails at once, and counts as no outage. Nor
+// does one that has had less than half of the time.
 func TestBudgetShared(t *testing.T) {
 	server := redistest.Server(t)
 	proxy := redistest.Proxy(t, server.Addr())
@@ -360,8 +360,16 @@ func TestBudgetShared(t *testing.T) {
 		}
 	}
 	err = store.Take(ctx, &tx)
-	if !errors.Is(err, redisstore.ErrTimeout) || !errors.Is(err, quota.ErrBusy) || !strings.Contains(err.Error(), "used the time up") {
+	if !errors.Is(err, redisstore.ErrTimeout) || !errors.Is(err, quota.ErrUsedUp) || !errors.Is(err, quota.ErrBusy) {
 		t.Errorf("got %v, want an error that says that the time is used up", err)
+	}
+	for used, want := range map[time.Duration]bool{0: false, budget / 4: false, budget * 3 / 4: true} {
+		ctx := quota.WithBudget(t.Context())
+		quota.BudgetOf(ctx).Spend(used)
+		err := store.Take(ctx, &tx)
+		if !errors.Is(err, redisstore.ErrTimeout) || errors.Is(err, quota.ErrUsedUp) != want {
+			t.Errorf("after %v: got %v, want one that blames earlier calls: %v", used, err, want)
+		}
 	}
 }
 

@@ -223,10 +223,13 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	budget := queue.WithBudget(ctx, left)
 	err := s.take(budget, t)
 	shared.Spend(left - queue.LeftOf(budget))
-	if err != nil {
-		return s.timeoutCause(ctx, s.classify(budget, t, err))
+	if err == nil {
+		return nil
 	}
-	return nil
+	if err = s.timeoutCause(ctx, s.classify(budget, t, err)); 2*left < s.timeout && errors.Is(err, ErrTimeout) {
+		return errUsedUp // so short a time shows nothing about Redis
+	}
+	return err
 }
 
 // Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for
@@ -252,7 +255,7 @@ func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-var errUsedUp = fmt.Errorf("%w: earlier calls of the request have used the time up: %w", ErrTimeout, quota.ErrBusy)
+var errUsedUp = fmt.Errorf("%w: %w", ErrTimeout, quota.ErrUsedUp)
 
 // timeoutCause turns a timeout into an error that names its cause: the caller's context, the
 // store's Timeout, a client whose own timeout is shorter, or a failed connection. It explains
