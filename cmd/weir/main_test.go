@@ -61,7 +61,18 @@ func TestRun(t *testing.T) {
 		{"serve -limits x -x", 2, "", "-x"},
 		{"serve x", 2, "", "no arguments"},
 		{"serve -limits x -upstream localhost", 2, "", "want a URL such as"},
-		{"serve -limits x -admin-token short", 2, "", "has 5 bytes; want at least 16"},
+		{"serve -limits x -admin-token short", 2, "", "-admin-token has 5 bytes; want at least 16"},
+		{"serve -limits x -key-secret short", 2, "", "-key-secret has 5 bytes; want at least 16"},
+		{"serve -limits x -auth-addr=", 2, "", `-auth-addr is ""; want an address`},
+		{"serve -limits x -auth-addr tls://", 2, "", `-auth-addr is "tls://"; want an address`},
+		{"serve -limits x -admin-addr= -admin-token 0123456789abcdef", 2, "", `-admin-addr is ""; want an address`},
+		{"serve -limits x -upstream http://me:secret@localhost:1", 2, "", "-upstream has a user, a query or a fragment"},
+		{"serve -limits x -upstream http://localhost:1/?a=b", 2, "", "-upstream has a user, a query or a fragment"},
+		{"serve -limits x -shutdown-delay -5s", 2, "", "-shutdown-delay is -5s; want at least 0"},
+		{"serve -limits x -shutdown-timeout -5s", 2, "", "-shutdown-timeout is -5s; want at least 0"},
+		{"serve -limits x -redis-ready-after -5s", 2, "", "-redis-ready-after is -5s; want at least 0"},
+		{"serve -limits x -replicas 3", 2, "", "-replicas needs -redis-addrs"},
+		{"serve -limits x -redis-down closed", 2, "", "-redis-down closed needs -redis-addrs"},
 		{"serve -limits x -addr tls://:1", 2, "", "-addr tls://:1 needs -tls-cert and -tls-key"},
 		{"serve -limits x -tls-cert y", 2, "", "need each other"},
 		{"serve -limits x -redis-down never", 2, "", "memory, open, closed"},
@@ -78,6 +89,18 @@ func TestRun(t *testing.T) {
 		status := run(t.Context(), strings.Fields(tt.args), nil, &stdout, &stderr)
 		if status != tt.status || !strings.Contains(stdout.String(), tt.stdout) || !strings.Contains(stderr.String(), tt.stderr) {
 			t.Errorf("weir %s: got status %d, %q, %q; want %d, %q, %q", tt.args, status, stdout.String(), stderr.String(), tt.status, tt.stdout, tt.stderr)
+		}
+	}
+}
+
+// TestSecretsTrimmed: a secret in the environment with the line end of a file is an error, which does not
+// contain it: another replica would have another secret, and no operator could send the token.
+func TestSecretsTrimmed(t *testing.T) {
+	for _, name := range []string{"key-secret", "admin-token"} {
+		var o options
+		err := o.parse([]string{"-limits", "x"}, []string{envName(name) + "=0123456789abcdef\n"}, &bytes.Buffer{})
+		if err == nil || err.Error() != "-"+name+" begins or ends with white space; want a text without" {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

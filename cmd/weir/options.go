@@ -184,6 +184,20 @@ func (f *faults) bounds(fs *flag.FlagSet, names ...string) {
 	}
 }
 
+// minKeySecret is the least length of -key-secret, as of weir.Hashed, in bytes.
+const minKeySecret = 16
+
+// secret adds what is wrong with a secret, unless it is empty. White space at its end is that of a file, which
+// no operator sends, and which another replica may lack.
+func (f *faults) secret(name, value string, least int) {
+	switch n := len(value); {
+	case n > 0 && n < least:
+		f.add("-%s has %d bytes; want at least %d", name, n, least)
+	case strings.TrimSpace(value) != value:
+		f.add("-%s begins or ends with white space; want a text without", name)
+	}
+}
+
 // check returns the errors that parsing each flag alone does not find.
 func (o *options) check(fs *flag.FlagSet) error {
 	var f faults
@@ -193,16 +207,25 @@ func (o *options) check(fs *flag.FlagSet) error {
 	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
 		f.add("-upstream and -admin-token need -limits")
 	}
-	if n := len(o.adminToken); n > 0 && n < ops.MinToken {
-		f.add("-admin-token has %d bytes; want at least %d", n, ops.MinToken)
-	}
+	f.secret("admin-token", o.adminToken, ops.MinToken)
+	f.secret("key-secret", o.keySecret, minKeySecret)
 	o.checkAddrs(&f)
 	if o.logRefusals < 0 {
 		f.add("-log-refusals is %d; want at least 0", o.logRefusals)
 	}
 	f.bounds(fs, "header-timeout", "read-timeout", "body-pause", "idle-timeout", "max-keys")
-	if o.replicas < 0 {
+	for _, d := range []string{"shutdown-delay", "shutdown-timeout", "redis-ready-after"} {
+		if v := fs.Lookup(d).Value.(flag.Getter).Get().(time.Duration); v < 0 {
+			f.add("-%s is %v; want at least 0", d, v)
+		}
+	}
+	switch {
+	case o.replicas < 0:
 		f.add("-replicas is %d; want at least 0", o.replicas)
+	case o.redis.addrs == "" && o.replicas > 1:
+		f.add("-replicas needs -redis-addrs, because without Redis each process enforces whole limits")
+	case o.redis.addrs == "" && o.redisDown.value != downMemory:
+		f.add("-redis-down %s needs -redis-addrs", o.redisDown.value)
 	}
 	o.redis.check(&f)
 	o.envoy.check(&f, o.redis.addrs != "")
@@ -214,14 +237,25 @@ func (o *options) checkAddrs(f *faults) {
 	if u, err := url.Parse(o.upstream); o.upstream != "" &&
 		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		f.add("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
+	} else if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		f.add("-upstream has a user, a query or a fragment, which no request would have; want a URL such as http://localhost:9000")
 	}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		f.add("-tls-cert and -tls-key need each other")
 	}
-	for _, a := range [][2]string{{"addr", o.addr}, {"auth-addr", o.authAddr}, {"admin-addr", o.adminAddr},
-		{"envoy-rls", o.envoy.addr}} {
-		if strings.HasPrefix(a[1], tlsScheme) && o.tlsCert == "" {
-			f.add("-%s %s needs -tls-cert and -tls-key", a[0], a[1])
+	for _, a := range []struct {
+		flag, addr string
+		used       bool
+	}{
+		{"addr", o.addr, o.upstream != ""}, {"auth-addr", o.authAddr, true}, {"admin-addr", o.adminAddr, o.adminToken != ""},
+		{"envoy-rls", o.envoy.addr, o.envoy.on()},
+	} {
+		rest, secure := strings.CutPrefix(a.addr, tlsScheme)
+		if rest == "" && a.used { // net.Listen would choose a port, on all networks
+			f.add("-%s is %q; want an address such as localhost:9090", a.flag, a.addr)
+		}
+		if secure && o.tlsCert == "" {
+			f.add("-%s %s needs -tls-cert and -tls-key", a.flag, a.addr)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -102,13 +103,13 @@ func newReservations(g *gateway, b *backend, count func(weir.Event)) (*reservati
 
 // A reservationCall is the body of a request.
 type reservationCall struct {
-	ID      string `json:"id"`
-	Rule    string `json:"rule"`
-	Key     string `json:"key"`
-	Class   string `json:"class"`   // see weir.Rule.Class
-	Units   int64  `json:"units"`   // to reserve or to draw
-	Used    *int64 `json:"used"`    // to settle; required
-	Seconds int64  `json:"seconds"` // until the reservation ends
+	ID      string  `json:"id"`
+	Rule    string  `json:"rule"`
+	Key     *string `json:"key"`     // required to reserve: without it, all callers would share a quota
+	Class   string  `json:"class"`   // see weir.Rule.Class
+	Units   int64   `json:"units"`   // to reserve or to draw
+	Used    *int64  `json:"used"`    // to settle; required
+	Seconds int64   `json:"seconds"` // until the reservation ends
 }
 
 // A statusError is an error whose text the caller gets.
@@ -160,7 +161,13 @@ func (v *reservations) call(w http.ResponseWriter, r *http.Request,
 	case v.aead == nil:
 		return nil, fault(http.StatusNotImplemented, "reservations need -key-secret")
 	}
-	if err := in.Decode(&c); err != nil {
+	err := in.Decode(&c)
+	if err == nil {
+		if _, after := in.Token(); after != io.EOF {
+			err = errors.New("there is text after the object")
+		}
+	}
+	if err != nil {
 		return nil, fault(http.StatusBadRequest, "the body is not the JSON of a reservation: %v", err)
 	}
 	return f(w, r, &c)
@@ -174,13 +181,16 @@ type reserved struct {
 }
 
 func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+	if c.Key == nil {
+		return nil, fault(http.StatusBadRequest, `key is missing; want "" for a rule whose requests share one key`)
+	}
 	if c.Seconds == 0 {
 		c.Seconds = int64(usualLife / time.Second)
 	}
 	if most := int64(longestLife / time.Second); c.Seconds < 1 || c.Seconds > most {
 		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
 	}
-	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: storedkey.Of(c.Key), Class: c.Class,
+	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: storedkey.Of(*c.Key), Class: c.Class,
 		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
 }
 

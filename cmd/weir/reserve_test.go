@@ -207,6 +207,8 @@ func TestReservationErrors(t *testing.T) {
 		{d, "/reserve", `{"rule": "tokens", "key": "acme"}`, 400, "units is 0"},
 		{d, "/reserve", `{"rule": "tokens", "key": "acme", "units": 1, "seconds": 86401}`, 400, "want 1 to 86400"},
 		{d, "/reserve", `{"rule": "tokens", "unit": 1}`, 400, `unknown field`},
+		{d, "/reserve", `{"rule": "tokens", "units": 1}`, 400, `key is missing`},
+		{d, "/reserve", `{"rule": "tokens", "key": "acme", "units": 1}{"rule": "tokens"}`, 400, `text after the object`},
 		{d, "/reserve", `{"rule": "tokens", "key": "acme", "units": 1, "class": "batch"}`, 400, `"tokens" has no classes`},
 		{d, "/settle", `{"id": "` + id + `"}`, 400, "used is missing"},
 		{d, "/settle", `{"id": "` + id + `", "used": -1}`, 400, "used is -1"},
