@@ -203,7 +203,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	})))
 	// A ServeMux would redirect paths that are not clean. The upstream must get them unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		reader := withSlowReader(w, o.bodyPause)
+		reader := withSlowReader(w, r, o.bodyPause)
 		defer reader.extend() // net/http then sends the end of the response
 		w = reader
 		if r.URL.Path == "/rate_limit" {

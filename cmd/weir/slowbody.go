@@ -17,10 +17,17 @@ import (
 type slowBody struct {
 	io.ReadCloser
 	conn    *http.ResponseController
+	until   time.Time // the deadline until the request is decided
 	pause   time.Duration
+	stream  bool // the body is that of an HTTP/2 stream: see isStream
 	decided bool
 	late    atomic.Bool // a part of the body did not arrive in time
 }
+
+// isStream reports whether r is a stream of HTTP/2. At its deadline net/http ends such a stream, even if
+// nothing is being read or written. The stream therefore has a deadline only during a Read or a Write. On
+// a connection of HTTP/1, a deadline that passes meanwhile does no harm.
+func isStream(r *http.Request) bool { return r.ProtoMajor >= 2 }
 
 type slowBodyKey struct{}
 
@@ -30,8 +37,10 @@ func withSlowBody(w http.ResponseWriter, r *http.Request, whole, pause time.Dura
 	if r.Body == nil || r.Body == http.NoBody {
 		return r
 	}
-	b := &slowBody{ReadCloser: r.Body, conn: http.NewResponseController(w), pause: pause}
-	b.conn.SetReadDeadline(time.Now().Add(whole))
+	b := &slowBody{ReadCloser: r.Body, conn: http.NewResponseController(w), until: time.Now().Add(whole), pause: pause, stream: isStream(r)}
+	if !b.stream { // net/http reads what nobody else has read
+		b.conn.SetReadDeadline(b.until)
+	}
 	r = r.WithContext(context.WithValue(r.Context(), slowBodyKey{}, b))
 	r.Body = b
 	return r
@@ -47,14 +56,16 @@ func slowBodyOf(r *http.Request) *slowBody {
 // client waits for the answer. A deadline that has passed stays, because net/http reads the
 // rest of the body before it sends the answer, and would wait for it.
 func (b *slowBody) Read(p []byte) (n int, err error) {
+	until := b.until
 	if b.decided {
-		b.conn.SetReadDeadline(time.Now().Add(b.pause))
+		until = time.Now().Add(b.pause)
 	}
+	b.conn.SetReadDeadline(until)
 	n, err = b.ReadCloser.Read(p)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.late.Store(true)
-	case err != nil:
+	case err != nil, b.stream:
 		b.conn.SetReadDeadline(time.Time{})
 	}
 	return n, err
@@ -65,30 +76,40 @@ func (b *slowBody) Read(p []byte) (n int, err error) {
 // a whole has no bound.
 type slowReader struct {
 	http.ResponseWriter
-	conn  *http.ResponseController
-	pause time.Duration
+	conn   *http.ResponseController
+	pause  time.Duration
+	stream bool // see isStream
 }
 
 // mostAtOnce is how many bytes of a response a client must read within the pause.
 const mostAtOnce = 8 << 10
 
-func withSlowReader(w http.ResponseWriter, pause time.Duration) *slowReader {
-	s := &slowReader{w, http.NewResponseController(w), pause}
+func withSlowReader(w http.ResponseWriter, r *http.Request, pause time.Duration) *slowReader {
+	s := &slowReader{w, http.NewResponseController(w), pause, isStream(r)}
 	s.conn.SetWriteDeadline(time.Time{}) // of an earlier request; an interim response may come before the first write
 	return s
 }
 
 func (s *slowReader) extend() { s.conn.SetWriteDeadline(time.Now().Add(s.pause)) }
 
+// rest is called when a write has ended.
+func (s *slowReader) rest() {
+	if s.stream {
+		s.conn.SetWriteDeadline(time.Time{})
+	}
+}
+
 func (s *slowReader) WriteHeader(status int) {
 	s.extend()
 	s.ResponseWriter.WriteHeader(status)
+	s.rest()
 }
 
 func (s *slowReader) Write(p []byte) (n int, err error) {
 	for {
 		s.extend()
 		m, err := s.ResponseWriter.Write(p[:min(mostAtOnce, len(p))])
+		s.rest()
 		n, p = n+m, p[m:]
 		if err != nil || len(p) == 0 {
 			return n, err
@@ -99,6 +120,7 @@ func (s *slowReader) Write(p []byte) (n int, err error) {
 // FlushError implements the method that http.ResponseController calls.
 func (s *slowReader) FlushError() error {
 	s.extend()
+	defer s.rest()
 	return s.conn.Flush()
 }
 

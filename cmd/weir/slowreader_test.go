@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/seed83679106/weir/internal/test/redistest"
 )
 
 // TestSlowReaders: a client that does not read its response gives back its unit in flight after
@@ -56,6 +60,56 @@ func TestSlowReaders(t *testing.T) {
 	resp, body := get(t, http.DefaultClient, base+"/") // on a connection whose last deadline may have passed
 	if resp.StatusCode != 200 || strings.TrimSpace(body) != "" {
 		t.Errorf("afterwards: got %d %q", resp.StatusCode, body)
+	}
+}
+
+// TestPausesOverHTTP2: over HTTP/2, too, an upstream that pauses for longer than -body-pause between two
+// parts of its response, or before it reads two parts of the body, ends no request: nothing waits for the
+// client meanwhile. A client that pauses ends its request.
+func TestPausesOverHTTP2(t *testing.T) {
+	const pause, size = time.Second, 8 << 20
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(2 * pause) // the transport has sent what fits into the buffers of the connection
+		n, err := io.Copy(io.Discard, r.Body)
+		for range 2 {
+			fmt.Fprintf(w, "%d %v;", n, err)
+			http.NewResponseController(w).Flush()
+			time.Sleep(2 * pause)
+		}
+	}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	pool := x509.NewCertPool()
+	pool.AddCert(redistest.Certificate(t, cert, key))
+	path := writeFile(t, filepath.Join(dir, "limits.yaml"), "limits: [{name: ip, config: [{limit: 100, period: 1h}]}]")
+	s := startService(t, "-limits", path, "-upstream", upstream.URL, "-read-timeout", pause.String(), "-body-pause", pause.String(),
+		"-addr", "tls://127.0.0.1:0", "-tls-cert", cert, "-tls-key", key)
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}}
+	defer client.CloseIdleConnections()
+	for _, n := range []int64{0, size} {
+		want := strings.Repeat(fmt.Sprint(n, " <nil>;"), 2)
+		resp, err := client.Post("https://"+s.addrs["addr"].String(), "text/plain", io.LimitReader(zeros{}, n))
+		if err != nil {
+			t.Errorf("%d bytes: %v", n, err)
+			continue
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.ProtoMajor != 2 || string(body) != want || err != nil {
+			t.Errorf("%d bytes: got %s %s %q, %v; want %s", n, resp.Proto, resp.Status, body, err, want)
+		}
+	}
+	part, rest := io.Pipe()
+	defer rest.Close()
+	go rest.Write([]byte("x"))
+	resp, err := client.Post("https://"+s.addrs["addr"].String(), "text/plain", part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 408 {
+		t.Errorf("a client that pauses: got %s, want 408", resp.Status)
 	}
 }
 
