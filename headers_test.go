@@ -10,7 +10,9 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/http/httputil"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strconv"
@@ -904,6 +906,8 @@ func TestKeepHeaders(t *testing.T) {
 		h := w.Header()
 		if r.URL.Path == "/103" {
 			h.Set("Link", "</a.css>")
+			h.Set("X-RateLimit-Remaining", "777")
+			w.WriteHeader(http.StatusEarlyHints)
 			w.WriteHeader(http.StatusEarlyHints)
 			h.Del("Link")
 		}
@@ -923,6 +927,8 @@ func TestKeepHeaders(t *testing.T) {
 		case "/trailer":
 			h.Set("Trailer", "X-Ratelimit-Used")
 			w.WriteHeader(200)
+		case "/undeclared": // a trailer that no field has announced
+			defer h.Set(http.TrailerPrefix+"X-Ratelimit-Used", "777")
 		}
 		io.Copy(w, r.Body)
 	}))
@@ -952,12 +958,22 @@ func TestKeepHeaders(t *testing.T) {
 	} {
 		outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Outer", "yes")
+			if r.URL.RawQuery != "" {
+				w = unwrapped{w}
+			}
 			c.h.ServeHTTP(w, r)
 		})
 		server := httptest.NewServer(outer)
 		defer server.Close()
-		for _, path := range []string{"/200", "/103", "/100", "/429", "/101", "/trailer"} {
+		for _, path := range []string{"/200", "/103", "/100", "/429", "/101", "/trailer", "/undeclared", "/101?unwrapped"} {
 			r, _ := http.NewRequest("POST", server.URL+path, strings.NewReader("the body"))
+			r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				if slices.Contains(h["X-Ratelimit-Remaining"], "777") {
+					t.Errorf("%s%s: the interim response has the field of the upstream: %v", c.name, path, h)
+				}
+				return nil
+			}}))
+			path, _, _ = strings.Cut(path, "?")
 			if path == "/100" {
 				r.Header.Set("Expect", "100-continue")
 			}

@@ -1279,6 +1279,59 @@ func TestStatusOfTheAnswer(t *testing.T) {
 
 type plainWriter struct{ http.ResponseWriter }
 
+// unwrapped is a ResponseWriter of middleware, which http.ResponseController looks through.
+type unwrapped struct{ http.ResponseWriter }
+
+func (w unwrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// TestUnwrapped: what a handler does by http.ResponseController, through a wrapper that has nothing but
+// Unwrap, is recorded like what it does directly.
+func TestUnwrapped(t *testing.T) {
+	around := func(h http.Handler) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(unwrapped{w}, r) }))
+	}
+	h, outcomes := settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		conn.Close()
+		panic(http.ErrAbortHandler)
+	}))
+	server := around(h)
+	defer server.Close()
+	if res, err := http.Get(server.URL); err == nil {
+		res.Body.Close()
+	}
+	if o := <-outcomes; o.Status != 101 || !o.HungUp {
+		t.Errorf("hijacked: got %+v, want status 101, and HungUp because the handler panicked", o)
+	}
+	limited := must(t, memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Policy: func(*http.Request) weir.Policy { return weir.Denied() }}},
+		OnLimited: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+		})})
+	server = around(limited.Handler(served))
+	defer server.Close()
+	if res, err := http.Get(server.URL); err != nil || res.StatusCode != 429 {
+		t.Errorf("flushed before the status of a refusal: got %v, %v; want 429", res, err)
+	} else {
+		res.Body.Close()
+	}
+	h, outcomes = settled(t, algorithms.FixedWindow(5, time.Hour), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if http.NewResponseController(w).Flush() == nil {
+			t.Error("plain: got a Flush, want an error")
+		}
+		w.WriteHeader(401)
+	}))
+	h.ServeHTTP(unwrapped{plainWriter{httptest.NewRecorder()}}, ask("/", "192.0.2.1:4"))
+	if o := <-outcomes; o.Status != 401 {
+		t.Errorf("a Flush that is not supported: got status %d, want 401", o.Status)
+	}
+}
+
 // TestRecorderAbilities: behind Settle, the ResponseWriter has the optional interfaces of the servers
 // of net/http and of usual wrappers, and none that it lacks without Settle.
 func TestRecorderAbilities(t *testing.T) {

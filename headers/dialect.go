@@ -182,14 +182,15 @@ func (t triple) named(unit string) triple {
 // retry-after-ms has one of them.
 var prefixes = [...]string{"Ratelimit", "X-Ratelimit-", "X-Rate-Limit-", "Anthropic-Ratelimit-"}
 
-// Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names,
-// and returns them. Retry-After and retry-after-ms are not deleted, because they tell the client
-// when to try again.
+// Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names, also
+// those with the http.TrailerPrefix, and returns them. Retry-After and retry-after-ms are not deleted,
+// because they tell the client when to try again.
 func Delete(h http.Header) (deleted http.Header) {
 	deleted = http.Header{}
 	for name, values := range h {
+		field := strings.TrimPrefix(name, http.TrailerPrefix)
 		for _, prefix := range prefixes {
-			if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			if len(field) >= len(prefix) && strings.EqualFold(field[:len(prefix)], prefix) {
 				deleted[name] = values
 				delete(h, name)
 			}

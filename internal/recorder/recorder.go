@@ -28,7 +28,7 @@ type Recorder struct {
 	// Deliberate reports whether the client's protocol requires this status.
 	Deliberate bool
 
-	// Final, if not nil, is called before the final header is sent.
+	// Final, if not nil, is called before a header is sent, interim or final.
 	Final func()
 
 	Interim bool // the handler has sent a response with a status below 200, other than 101
@@ -48,8 +48,8 @@ func (rec *Recorder) Header() http.Header {
 func (rec *Recorder) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		rec.record(status)
-	} else {
-		rec.Interim = true
+	} else if rec.Interim = true; rec.Final != nil {
+		rec.Final()
 	}
 	rec.ResponseWriter.WriteHeader(status)
 }
@@ -72,8 +72,38 @@ func (rec *Recorder) Write(p []byte) (int, error) {
 	return n, rec.note(err)
 }
 
-// Unwrap lets http.ResponseController use the optional methods of the ResponseWriter.
-func (rec *Recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }
+// Unwrap lets http.ResponseController use the optional methods of the ResponseWriter. What it flushes
+// or hijacks is recorded, even if only Unwrap of the ResponseWriter leads to these methods.
+func (rec *Recorder) Unwrap() http.ResponseWriter { return unwrapped{rec} }
+
+type unwrapped struct{ *Recorder }
+
+func (u unwrapped) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+func (u unwrapped) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return hijacker{u.Recorder}.Hijack()
+}
+
+func (u unwrapped) FlushError() error {
+	if !canFlush(u.ResponseWriter) {
+		return http.ErrNotSupported // the handler has sent nothing, and can still choose a status
+	}
+	return flusher{u.Recorder}.FlushError()
+}
+
+// canFlush reports whether http.ResponseController can flush w.
+func canFlush(w http.ResponseWriter) bool {
+	for {
+		switch t := w.(type) {
+		case http.Flusher, interface{ FlushError() error }:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return false
+		}
+	}
+}
 
 // Begin sends the status that a handler has left out, before anything else is sent, or at the end.
 func (rec *Recorder) Begin() {
@@ -170,7 +200,7 @@ type hijacker struct{ rec *Recorder }
 // Hijack hands the connection over. Bytes that the handler then writes to the connection
 // are not counted.
 func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := h.rec.ResponseWriter.(http.Hijacker).Hijack()
+	conn, rw, err := http.NewResponseController(h.rec.ResponseWriter).Hijack()
 	if err == nil {
 		h.rec.Hijacked = true
 		if h.rec.Status == 0 {
