@@ -271,15 +271,24 @@ func ExampleReset() {
 
 // A store that waits for a network gives a call only what earlier calls of its request have left.
 func ExampleWithBudget() {
-	call := func(ctx context.Context) {
+	call := func(ctx context.Context) error {
 		budget := quota.BudgetOf(ctx)
-		fmt.Println("waits for at most", budget.Left(50*time.Millisecond))
+		left := budget.Left(50 * time.Millisecond)
+		if left <= 0 {
+			return quota.ErrUsedUp
+		}
+		fmt.Println("waits for at most", left)
 		budget.Spend(30 * time.Millisecond) // what the call has taken
+		return nil
 	}
 	ctx := quota.WithBudget(context.Background())
-	call(ctx)
-	call(ctx)
+	for range 3 {
+		if err := call(ctx); err != nil {
+			fmt.Println(err)
+		}
+	}
 	// Output:
 	// waits for at most 50ms
 	// waits for at most 20ms
+	// quota: the store is busy: earlier calls of the request have used the time up
 }
