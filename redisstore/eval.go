@@ -284,7 +284,14 @@ func (e *eval) rows() (rows []byte) {
 	if t.Mode == quota.ModeAtMost {
 		times = -min(t.Most, quota.MaxTicks)
 	}
-	rows = pack(make([]byte, 0, 16+120*len(t.Charges)), e.within, times)
+	width := 7
+	if len(t.Cancels) > 0 {
+		width = 15
+	}
+	rows = pack(make([]byte, 0, 8*(3+len(e.values)+width*len(t.Charges))), e.within, times, int64(width))
+	for _, v := range e.values {
+		rows = pack(rows, int64(len(v.charges)))
+	}
 	for _, v := range e.values {
 		for _, i := range v.charges {
 			charge := &t.Charges[i]
@@ -295,7 +302,9 @@ func (e *eval) rows() (rows []byte) {
 				headroom = 0
 			}
 			rows = pack(rows, max(0, charge.Spent), headroom)
-			rows = pack(rows, undoOf(t, i)...)
+			if width > 7 {
+				rows = pack(rows, undoOf(t, i)...)
+			}
 		}
 	}
 	return rows

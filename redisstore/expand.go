@@ -180,7 +180,7 @@ const rowsLua = `do
   local LIST{NUMBERS}, cost, longest = numbers(PACKED)
   within = longest
   -- each charge
-  rows[CHARGE] = {ALGORITHM, COST, x_i, y_i, z_i, SPENT, HEADROOM, 0, 0, 0, -1}
+  rows[CHARGE] = {ALGORITHM, COST, x_i, y_i, z_i, SPENT, HEADROOM}
   -- end
 end
 `
@@ -205,7 +205,7 @@ func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	for _, s := range sections {
 		template := directLua
 		if isLog(s.charges[0].algorithm) {
-			template = logsLua
+			_, template, _ = strings.Cut(logsLua, "-- value\n")
 		}
 		first, last, _ := strings.Cut(s.lua(template), "-- write\n")
 		decide, write = decide+first, write+last

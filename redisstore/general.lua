@@ -1,22 +1,25 @@
 -- These lines decide all transactions that the lines above do not decide: batches, and
--- transactions with many charges, with other states in a value, with waits, or with other modes.
+-- transactions with other states in a value, with waits, or with other modes.
 --
 -- For each key, ARGV has two texts: the ids of its charges, in the form in which a value has
--- them, and the numbers of these charges if the lines above should decide. Then come the edges
+-- them, and the numbers of these charges if the direct part should decide. Then come the edges
 -- of each charge whose algorithm has edges. Without such numbers the last text has packed doubles:
 -- the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
 -- what does not fit), how often to spend the charges (-n: as often as
--- they fit now, at most n times, as one charge), and a row for each charge. A row has the
+-- they fit now, at most n times, as one charge), how many numbers a row has, the number of charges
+-- of each key, and a row for each charge. A row has the
 -- index of the algorithm, the cost, the three numbers of the limit, the instant of the units that
--- a negative cost refunds (0: the newest), and the headroom. The last eight
--- numbers of a row undo the charge that spent those units: at, a and b of the state after that
+-- a negative cost refunds (0: the newest), and the headroom. If a row has 15 numbers, the last
+-- eight undo the charge that spent those units: at, a and b of the state after that
 -- charge, and the state before it: at, a, b, till and c. For a log they have only the instant of the state before
 -- it, or -1.
+local width
 if not rows then
   local text = ARGV[#ARGV]
-  within, times = struct.unpack('<dd', text)
+  within, times, width = struct.unpack('<ddd', text)
+  local form = '<' .. string.rep('d', width)
   rows = {}
-  for from = 17, #text, 120 do rows[#rows + 1] = {struct.unpack('<ddddddddddddddd', text, from)} end
+  for from = 25 + 8 * #KEYS, #text, 8 * width do rows[#rows + 1] = {struct.unpack(form, text, from)} end
 end
 local forget, forced = within == -2, within == -3
 
@@ -56,7 +59,7 @@ for k, key in ipairs(KEYS) do
   for id in string.gmatch(ARGV[2 * k - 1], '[^,;]+') do
     local row = rows[#charges + 1]
     local c = {
-      algorithm = algorithms[row[1]], id = id, cost = row[2], when = row[6], undo = row,
+      algorithm = algorithms[row[1]], id = id, cost = row[2], when = row[6], undo = width == 15 and row,
       quota = row[3], period = row[4], burst = row[5], headroom = row[7], edges = '', at = 0,
     }
     if c.algorithm.edged then
@@ -121,8 +124,8 @@ local function cancel(c)
   local s, f, u = c.state, c.algorithm, c.undo
   if f.open then
     f.take(c, c.target, 0, c.quota, c.period)
-    f.cancel(c, now, c.when, -c.cost, u[11] >= 0 and u[11] or nil)
-  elseif u[8] > 0 and u[8] == s[1] and u[9] == s[2] and u[10] == s[3] then
+    f.cancel(c, now, c.when, -c.cost, u and u[11] >= 0 and u[11])
+  elseif u and u[8] > 0 and u[8] == s[1] and u[9] == s[2] and u[10] == s[3] then
     c.next = {u[11], u[12], u[13], u[14], u[15]}
   elseif f.cancel then
     c.next = next_state(f.cancel(s[1], s[2], s[3], s[4], now, c.when, -c.cost, limit(c)))

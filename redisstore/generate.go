@@ -19,6 +19,8 @@ var (
 	directLua string
 	//go:embed logs.lua
 	logsLua string
+	//go:embed loop.lua
+	loopLua string
 	//go:embed general.lua
 	generalLua string
 )
@@ -50,7 +52,7 @@ const (
 )
 
 // maxDirect bounds the charges that a script decides without a loop over them. In Lua, a function
-// has at most 200 local variables, and a charge takes up to 8.
+// has at most 200 local variables, and a charge takes up to 8. A loop takes up to twice as long.
 const maxDirect = 20
 
 // weight returns how much of maxDirect a charge under an algorithm takes.
@@ -77,8 +79,8 @@ func isDirect(shape []shaped) bool {
 // transaction without a table and without a loop over the charges: first direct.lua or logs.lua for
 // each value, then the lines that write the values if all charges fit. A shape with too many
 // charges, or with logs next to other algorithms in one value, has no direct part (see isDirect),
-// and is only a set of algorithms. Every script ends with general.lua, which decides all other
-// transactions of its algorithms.
+// and is only a set of algorithms: loop.lua evaluates it. Every script ends with general.lua, which
+// decides all other transactions of its algorithms.
 func (s *scripts) generate(shape []shaped) (*script, error) {
 	x := &script{}
 	sections, algorithms := sectionsOf(shape)
@@ -92,13 +94,25 @@ func (s *scripts) generate(shape []shaped) (*script, error) {
 	var b lua
 	b.WriteString(s.prologue())
 	b.line("local rows, within, times")
+	if slices.ContainsFunc(algorithms, isLog) {
+		leave, _, _ := strings.Cut(logsLua, "-- value\n")
+		b.WriteString(leave)
+	}
 	if isDirect(shape) {
 		b.direct(sections, algorithms)
 	}
 	b.line("local function ms(us) return math.ceil(us / 1000) + 1 + slack_ms end")
 	b.line("local algorithms = {}")
 	for i, a := range algorithms {
-		b.algorithm(a, i+1)
+		if !isLog(a) {
+			b.algorithm(a, i+1)
+		}
+	}
+	b.WriteString(loopLua) // which needs none of the many functions of logs
+	for i, a := range algorithms {
+		if isLog(a) {
+			b.algorithm(a, i+1)
+		}
 	}
 	b.WriteString(generalLua)
 	x.text = b.String()

@@ -2,7 +2,26 @@
 -- key was never seen or the value has one log with only their limits. They use the format that
 -- slidinglog.lua defines, and leave to that file what happens once in a block: that the block
 -- is full, or that no limit needs it any more. `break` leaves the transaction to general.lua.
--- This file is a template: see expand.go.
+-- This file is a template: see expand.go. The function above "-- value" also serves loop.lua.
+
+-- leave removes the units that have left a window: the units that were spent up to the instant "old".
+-- It returns nothing if the next unit is not in the same block.
+local function leave(key, text, from, base, no, high, b, u, s, old)
+  local fields, first = struct.unpack, from + 17
+  if b <= high then
+    text, first = redis.call('HGET', key, string.format('%.0f:%.0f', no, b)), 18
+    if not text or string.byte(text) ~= 110 then return end
+    base = fields('<d', text, 2)
+  end
+  local lo, hi, gone, time = 0, math.floor((#text - first + 1) / 9) + 1, u
+  while hi - lo > 1 do
+    local mid = math.floor((lo + hi) / 2)
+    local e, n = fields('<I5I4', text, first + 9 * mid - 9)
+    if n <= u or base + e <= old then lo, gone = mid, n else hi, time = mid, base + e end
+  end
+  if time and gone >= u then return gone, s - gone + u, time end
+end
+-- value
 do
   local LIST{NUMBERS}, cost, longest = numbers(PACKED)
   within = longest
@@ -28,25 +47,8 @@ do
     local after, sum = fields('<I5I4', text, #text - 8)
     local last = base + after
     if ANY{f_i <= now - y_i} then
-      -- leave removes the units that have left a window: the units that were spent up to the
-      -- instant "old". It returns nothing if the next unit is not in the same block.
-      local function leave(b, u, s, old)
-        local t, first, begin = text, from + 17, base
-        if b <= high then
-          t, first = call('HGET', KEY, string.format('%.0f:%.0f', no, b)), 18
-          if not t or string.byte(t) ~= 110 then return end
-          begin = fields('<d', t, 2)
-        end
-        local lo, hi, gone, time = 0, math.floor((#t - first + 1) / 9) + 1, u
-        while hi - lo > 1 do
-          local mid = math.floor((lo + hi) / 2)
-          local e, n = fields('<I5I4', t, first + 9 * mid - 9)
-          if n <= u or begin + e <= old then lo, gone = mid, n else hi, time = mid, begin + e end
-        end
-        if time and gone >= u then return gone, s - gone + u, time end
-      end
       -- each charge
-      if f_i <= now - y_i then u_i, s_i, f_i = leave(b_i, u_i, s_i, now - y_i) end
+      if f_i <= now - y_i then u_i, s_i, f_i = leave(KEY, text, from, base, no, high, b_i, u_i, s_i, now - y_i) end
       if not u_i then break end
       -- end
     end

@@ -257,6 +257,73 @@ func TestLargeDebt(t *testing.T) {
 	}
 }
 
+// TestManyCharges: Redis runs the same commands for a charge, however many charges a transaction has,
+// and also if its shape has no script of its own. As long as the TTL of a value stays, that is one
+// command to read the value and one to write it, where general.lua always sets the TTL.
+func TestManyCharges(t *testing.T) {
+	server := redistest.Server(t)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer rdb.Close()
+	meter := func(int) quota.Limit { return algorithms.GCRA(1e6, 24*time.Hour) }
+	log := func(int) quota.Limit { return algorithms.SlidingLog(1e6, 24*time.Hour) }
+	mixed := func(i int) quota.Limit {
+		return []quota.Limit{meter(i), algorithms.FixedWindow(1e6, 1e5*time.Hour), algorithms.SlidingWindow(1e6, 1e5*time.Hour), algorithms.AnchoredWindow(1e6, 24*time.Hour), algorithms.Calendar(1e6, algorithms.Month, nil)}[i%5]
+	}
+	logBeside := func(i int) quota.Limit { return []quota.Limit{log(i), mixed(i)}[i%2] }
+	full := newStore(t, rdb)
+	for i := 1; i <= 64; i++ { // makes 64 shapes that are not among those below
+		tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: meter(0), Cost: 1}}}
+		for j := range 7 {
+			tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: "k", Limit: meter(0).Named(fmt.Sprint(j)), Cost: int64(i >> j & 1)})
+		}
+		if _, err := full.Hash(&tx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, shape := range map[string]struct {
+		limit              func(i int) quota.Limit
+		charges, keys      int
+		setRange, hashSets int // how many commands write values
+	}{
+		"20 meters":                 {meter, 20, 1, 1, 0},
+		"21 meters":                 {meter, 21, 1, 1, 0},
+		"70 meters":                 {meter, 70, 1, 1, 0},
+		"21 of all algorithms":      {mixed, 21, 1, 1, 0},
+		"21 keys":                   {meter, 21, 21, 21, 0},
+		"21 keys of all algorithms": {mixed, 42, 21, 21, 0},
+		"10 logs":                   {log, 10, 1, 0, 1},
+		"11 logs":                   {log, 11, 1, 0, 1},
+		"70 logs":                   {log, 70, 1, 0, 1},
+		"11 keys with logs":         {log, 11, 11, 0, 11},
+		"logs and others":           {logBeside, 24, 1, 1, 1},
+		"one meter":                 {meter, 1, 1, 1, 0},
+		"one log":                   {log, 1, 1, 0, 1},
+	} {
+		for own, store := range map[bool]*redisstore.Store{true: newStore(t, rdb), false: full} {
+			tx := quota.Transaction{}
+			for i := range shape.charges {
+				tx.Charges = append(tx.Charges, quota.Charge{Rule: name, Key: fmt.Sprint(own, i%shape.keys), Limit: shape.limit(i).Named(fmt.Sprint(i)), Cost: 1000})
+			}
+			takeShapes(t, store, name, []quota.Transaction{tx}) // writes the values and sets their TTLs
+			for i := range tx.Charges {
+				tx.Charges[i].Cost = 1
+			}
+			resetStats(t, rdb)
+			takeShapes(t, store, name, []quota.Transaction{tx, tx, tx, tx})
+			info, err := rdb.Info(t.Context(), "commandstats").Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stats := redistest.CommandStats(info)
+			got := []int{stats["setrange"].Calls, stats["psetex"].Calls, stats["hset"].Calls, stats["pexpire"].Calls}
+			// A charge of a meter puts off the end of its debt by 86 ms, and so sometimes the TTL.
+			if want := []int{4 * shape.setRange, 0, 4 * shape.hashSets, 0}; got[0]+got[1] != want[0] || got[1] > want[0]/2 || got[2] != want[2] || got[3] != 0 {
+				t.Errorf("%s, own script %v: got %v SETRANGE, PSETEX, HSET and PEXPIRE, want about %v", name, own, got, want)
+			}
+		}
+	}
+}
+
 const matrixPassword = "a password"
 
 // A trouble is a state of Redis in which it answers with an error instead of a decision.

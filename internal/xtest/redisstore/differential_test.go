@@ -180,8 +180,11 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 	}
 	kind := r.IntN(12)
 	limits := 1 + r.IntN(4)
-	if r.IntN(50) == 0 {
-		limits = 17 + r.IntN(6) // as many as a script decides without a loop, and more
+	switch many := r.IntN(8) == 0; { // as many as a script decides without a loop, and more
+	case many && 2 <= kind && kind <= 4:
+		limits = 9 + r.IntN(6)
+	case many:
+		limits = 17 + r.IntN(24)
 	}
 	if h.tiers = h.changing && r.IntN(2) == 0; h.tiers {
 		kind, limits = []int{0, 5}[r.IntN(2)], 1+r.IntN(2)
@@ -215,6 +218,9 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 		h.former[l.Name+l.Algorithm.Name()] = smaller(r, l)
 	}
 	h.keys = []string{"a", "b", "c"}[:2+r.IntN(2)]
+	for many := limits <= 2 && r.IntN(6) == 0; many && len(h.keys) < 22; {
+		h.keys = append(h.keys, fmt.Sprint("d", len(h.keys)))
+	}
 	if r.IntN(4) == 0 {
 		h.keys = []string{strings.Repeat("a", 129), "}{."}
 	}
@@ -1007,7 +1013,7 @@ func longLogs(t *testing.T, rdb *redis.Client, server world) {
 		n += r.IntN(12)
 		h := newHistory(r, server, newStore(t, rdb))
 		h.limits, h.keys, h.long, h.tiers = nil, h.keys[:1], true, false
-		for i := range 1 + r.IntN(3) {
+		for i := range []int{1, 2, 3, 11, 12, 14}[r.IntN(6)] { // eleven logs and more are decided in a loop
 			period := []time.Duration{time.Second, 3 * time.Second, time.Minute}[r.IntN(3)]
 			h.limits = append(h.limits, algorithms.SlidingLog(2000+r.Int64N(10_000), period).Named(fmt.Sprint("l", i)))
 		}
