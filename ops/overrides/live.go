@@ -85,8 +85,11 @@ type Live struct {
 	ready  atomic.Bool // the table was read
 	warned atomic.Bool // a request arrived before that
 
+	reading sync.Mutex // held while the Keeper is read, which may take seconds; locked before mu
+
 	mu      sync.Mutex // guards the fields below
 	version string
+	changes int // how often apply has changed the table
 	all     []Override
 	rules   map[string]*atomic.Pointer[Table]
 	denied  map[string]*atomic.Pointer[networks]
@@ -184,9 +187,14 @@ func (l *Live) Run(ctx context.Context) error {
 
 // Refresh queries the Keeper for changes and applies them.
 func (l *Live) Refresh(ctx context.Context) error {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	l.mu.Lock()
+	known, changes := l.version, l.changes
+	l.mu.Unlock()
+	kept, version, now, err := l.o.Keeper.LoadOverrides(ctx, known)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	kept, version, now, err := l.o.Keeper.LoadOverrides(ctx, l.version)
 	if err != nil {
 		switch {
 		case l.err != nil || ctx.Err() != nil:
@@ -204,7 +212,7 @@ func (l *Live) Refresh(ctx context.Context) error {
 		l.err = nil
 	}
 	defer l.ready.Store(true)
-	if version == l.version {
+	if version == l.version || changes != l.changes { // the next call reads what was changed meanwhile
 		return nil
 	}
 	if version == "" && len(l.all) > 0 {
@@ -302,6 +310,7 @@ func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 		l.all = slices.Insert(l.all, i, *o)
 	}
 	l.version = changedHere
+	l.changes++
 	l.buildRule(o.Rule)
 	l.buildNetworks(o.Rule)
 	return nil

@@ -408,6 +408,67 @@ func TestKeeperFails(t *testing.T) {
 	r.ask("mallory", 429)
 }
 
+// TestKeeperSilent: while the Keeper does not answer, the table can be read and changed. What was read
+// before a change is not put in its place.
+func TestKeeperSilent(t *testing.T) {
+	keeper := &slowKeeper{Keeper: overrides.NewLive(overrides.LiveOptions{}).Keeper(), read: make(chan bool), answer: make(chan bool)}
+	live := overrides.NewLive(overrides.LiveOptions{Keeper: keeper})
+	forKey := live.Of("api", nil)
+	read := func() chan error {
+		ended := make(chan error)
+		go func() { ended <- live.Refresh(t.Context()) }()
+		<-keeper.read
+		return ended
+	}
+	set := func(key string) {
+		if err := live.Set(t.Context(), "api", overrides.Entry{Key: key, Denied: true}, 0, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	ended := read()
+	keeper.answer <- true
+	<-ended
+	set("one")
+	ended = read()
+	done := make(chan int)
+	go func() {
+		live.Err()
+		live.Of("web", nil)
+		set("two")
+		done <- len(live.All())
+	}()
+	select {
+	case n := <-done:
+		if n != 2 {
+			t.Errorf("while the Keeper is silent: got %d overrides, want 2", n)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("while the Keeper is silent, a call for the table does not return")
+	}
+	keeper.answer <- true
+	if err := <-ended; err != nil || len(live.All()) != 2 || !forKey("two").Is(weir.Denied()) {
+		t.Errorf("after the answer: got %v and %v, want both overrides", live.All(), err)
+	}
+	ended = read()
+	keeper.answer <- true
+	if err := <-ended; err != nil || len(live.All()) != 2 {
+		t.Errorf("read again: got %v and %v, want both overrides", live.All(), err)
+	}
+}
+
+// A slowKeeper reads at once and answers later.
+type slowKeeper struct {
+	overrides.Keeper
+	read, answer chan bool
+}
+
+func (k *slowKeeper) LoadOverrides(ctx context.Context, version string) (map[string]string, string, time.Time, error) {
+	kept, newest, now, err := k.Keeper.LoadOverrides(ctx, version)
+	k.read <- true
+	<-k.answer
+	return kept, newest, now, err
+}
+
 // TestForeignRecords: records that cannot be read are ignored, and the others are in force.
 func TestForeignRecords(t *testing.T) {
 	r := redisReplica(t, redistest.Server(t).Addr())
