@@ -32,6 +32,9 @@ type variant struct {
 	wrap    func(l *weir.Limiter, o weir.Options) http.Handler // replaces the handler l.Handler(ok), if not nil
 }
 
+// fieldValues is the reason for allocations of a Dialect whose values are new each time.
+const fieldValues = "new strings for the field values"
+
 // atMost is how many times as long as a plain request a request with an option may take without
 // a reason in the table.
 const atMost = 1.5
@@ -169,15 +172,15 @@ var variants = []variant{
 	{name: "`headers.Exposed`", change: func(o *weir.Options, _ weir.Limit) { o.Headers = headers.Exposed }},
 	{name: "`OnLimited`, refused", why: "the handler gets the decision in a copy of the request, as for an allowed request", refused: true, change: func(o *weir.Options, _ weir.Limit) { o.OnLimited = http.HandlerFunc(weir.Refuse) }},
 
-	{name: "`headers.IETF`", change: dialect(headers.IETF)},
-	{name: "`headers.Draft07`", change: dialect(headers.Draft07)},
+	{name: "`headers.IETF`", why: fieldValues, change: dialect(headers.IETF)},
+	{name: "`headers.Draft07`", why: fieldValues, change: dialect(headers.Draft07)},
 	{name: "`headers.Draft06`", change: dialect(headers.Draft06)},
 	{name: "`headers.GitHub`", change: dialect(headers.GitHub)},
-	{name: "`headers.OpenAI`", change: dialect(headers.OpenAI)},
-	{name: "`headers.Anthropic`", change: dialect(headers.Anthropic)},
+	{name: "`headers.OpenAI`", why: fieldValues, change: dialect(headers.OpenAI)},
+	{name: "`headers.Anthropic`", why: fieldValues, change: dialect(headers.Anthropic)},
 	{name: "`headers.Twitter`", change: dialect(headers.Twitter)},
 	{name: "`headers.None`", change: dialect(headers.None)},
-	{name: "`headers.IETF`, refused", why: "the field values; for an allowed request they are kept in the copy of its decision", refused: true, change: dialect(headers.IETF)},
+	{name: "`headers.IETF`, refused", why: fieldValues, refused: true, change: dialect(headers.IETF)},
 
 	{name: "`Policy`, one limit", why: "the request is copied, with a context that is not cancelled when the client hangs up, and the limit is looked up by its value", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(l) })},
 	{name: "`Policy`, two limits", why: "the same, and two states", change: rule(func(r *weir.Rule, l weir.Limit) { r.Limits, r.Policy = nil, tiers(periods(l, 2)...) })},
@@ -186,7 +189,7 @@ var variants = []variant{
 	{name: "lists of `Allowed` and `Denied`, another key", why: "the general path; each list parses the address in the key, once", change: rule(func(r *weir.Rule, _ weir.Limit) {
 		r.ForKey = weir.When(must(weir.KeyList("198.51.100.7")), weir.Allowed(), weir.When(must(weir.KeyList("198.51.100.8")), weir.Denied()))
 	})},
-	{name: "`Denied`, the key", why: "allocates data that few requests need, such as the reason for a refusal without a limit", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(weir.KeyList(client)), weir.Denied()) })},
+	{name: "`Denied`, the key", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.ForKey = weir.When(must(weir.KeyList(client)), weir.Denied()) })},
 	{name: "`Denied` networks, another address", why: "the general path; the request is copied, and the client's address is found and parsed again", change: rule(func(r *weir.Rule, _ weir.Limit) {
 		r.Policy = weir.When(must(weir.AddrList(weir.ClientAddr(), "198.51.100.0/24")), weir.Denied())
 	})},
@@ -196,7 +199,7 @@ var variants = []variant{
 	{name: "`Enforce: weir.Percent(0)`", why: "keeps the charges in shadow apart, in separate memory", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Enforce = weir.Percent(0) })},
 	{name: "`Penalty`", why: "the general path; the store looks up a second limit, the ban, whose code is slower than GCRA", change: penalty(10)},
 	{name: "`Penalty`, a strike", why: "a second call of the store, which counts the strike", refused: true, change: penalty(1 << 24)},
-	{name: "`Penalty`, banned", why: "as `Denied`", refused: true, change: penalty(1)},
+	{name: "`Penalty`, banned", refused: true, change: penalty(1)},
 	{name: "`RetryJitter`, refused", refused: true, change: rule(func(r *weir.Rule, _ weir.Limit) { r.RetryJitter = time.Second })},
 
 	{name: "requests in flight", why: "a second call of the store releases the unit, and a timer renews it; the decision is kept meanwhile", change: rule(func(r *weir.Rule, _ weir.Limit) { r.Limits = []weir.Limit{algorithms.InFlight(1000, time.Minute)} })},
