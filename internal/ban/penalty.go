@@ -181,6 +181,7 @@ func (p *Penalty) Known(key string) time.Duration {
 // watch makes the store report changes of a ban, if the store can do so. It tries at most once a
 // second.
 func (p *Penalty) watch(key string, ban known, now time.Time) {
+	key = strings.Clone(key) // the map keeps the key of each assignment
 	p.mu.Lock()
 	first := p.known[key].watch.Equal(ban.watch)
 	if first {
@@ -189,7 +190,6 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 	}
 	p.mu.Unlock()
 	if w, ok := p.Store.(watcher); ok && first {
-		key := strings.Clone(key)
 		w.Watch(p.lookup(key), func(d quota.Decision, current func() bool) { p.learn(key, left(&d), current) })
 	}
 }

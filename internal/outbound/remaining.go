@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"iter"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,7 @@ const mostRemaining = 10_000
 type Remaining struct {
 	size atomic.Int64 // of entries, so that an empty one costs one load
 	mu   sync.Mutex
-	of   map[Key]entry
+	of   map[Key]*entry
 }
 
 // A Key is a key of a rule.
@@ -33,7 +34,7 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
-		t.of = map[Key]entry{}
+		t.of = map[Key]*entry{}
 	}
 	if _, known := t.of[k]; !known && len(t.of) >= mostRemaining {
 		for k, e := range t.of {
@@ -45,7 +46,7 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 			return
 		}
 	}
-	t.of[k] = entry{max(0, units), now.Add(d)}
+	t.of[Key{strings.Clone(k.Rule), strings.Clone(k.Key)}] = &entry{max(0, units), now.Add(d)}
 	t.size.Store(int64(len(t.of)))
 }
 
@@ -56,10 +57,9 @@ func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 		return 0
 	}
 	t.mu.Lock()
-	e, known := t.of[k]
-	t.mu.Unlock()
-	if left := time.Until(e.until); known && left > 0 && e.units < cost {
-		return left
+	defer t.mu.Unlock()
+	if e := t.of[k]; e != nil && e.units < cost {
+		return max(0, time.Until(e.until))
 	}
 	return 0
 }
@@ -82,14 +82,13 @@ func (t *Remaining) Spend(costs iter.Seq2[Key, int64]) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, cost := range costs {
-		if e := t.of[k]; e.units < cost && now.Before(e.until) {
+		if e := t.of[k]; e != nil && e.units < cost && now.Before(e.until) {
 			return false
 		}
 	}
 	for k, cost := range costs {
-		if e, known := t.of[k]; known {
+		if e := t.of[k]; e != nil {
 			e.units -= min(e.units, cost)
-			t.of[k] = e
 		}
 	}
 	return true
