@@ -39,7 +39,8 @@ if not due or of ~= group or now >= due + 0 then
 		elseif now >= till + 0 then redis.call('HDEL', h, all[i])
 		else groups[of] = (groups[of] or 0) + 1 end
 	end
-	if redis.acl_check_cmd and redis.acl_check_cmd('INFO', 'server', 'stats') then
+	local known, may = pcall(redis.acl_check_cmd, 'INFO', 'server', 'stats') -- not known: Redis 6, or a renamed INFO
+	if known and may then
 		local info = redis.call('INFO', 'server', 'stats')
 		server, evicted = string.match(info, '\nrun_id:(%w+)') or '-', string.match(info, '\nevicted_keys:(%d+)') or '-'
 	end

@@ -96,7 +96,7 @@ func TestHeartbeatGroups(t *testing.T) {
 	}
 }
 
-// TestProcessesRedis: the same scripts run in Redis.
+// TestProcessesRedis: the same scripts run in Redis, also without INFO.
 func TestProcessesRedis(t *testing.T) {
 	server := redistest.Server(t)
 	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, server.Addr())))
@@ -111,6 +111,12 @@ func TestProcessesRedis(t *testing.T) {
 		if h.Processes != i+1 || h.Server == "" || err2 != nil || len(other["a\nb"]) != min(i, 7) || i > 0 && !slices.Contains(other["a\nb"], fmt.Sprint("x y\n", i-1)) {
 			t.Errorf("process %d: got %+v and %q, error %v", i, h, other, err2)
 		}
+	}
+	if _, err := server.Do("ACL", "SETUSER", "default", "-info"); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := newStore(t, rdb).Heartbeat(t.Context(), "a", "another group"); err != nil || h.Processes != 13 || h.Server != "" {
+		t.Errorf("without the right to INFO: got %+v, error %v", h, err)
 	}
 	for key, most := range map[string]time.Duration{"weir:processes": time.Hour, "weir:limits": 90 * time.Second} {
 		if ttl := rdb.PTTL(t.Context(), key).Val(); ttl <= 0 || ttl > most {
