@@ -38,13 +38,22 @@ func byAddress(t testing.TB, quota int64) *weir.Limiter {
 	}}})
 }
 
+// A unaryService has no streaming methods, so its program makes no StreamServer.
+type unaryService struct{}
+
+func (unaryService) One(context.Context, *http.Request) (*http.Response, error)   { return nil, nil }
+func (unaryService) Two(context.Context, *http.Request) (*http.Response, error)   { return nil, nil }
+func (unaryService) Three(context.Context, *http.Request) (*http.Response, error) { return nil, nil }
+func (unaryService) Four(context.Context, *http.Request) (*http.Response, error)  { return nil, nil }
+
 // calls returns a function that makes a call without the network, allowed or refused.
 func calls(t testing.TB, quota int64) func() error {
+	weirgrpc.ForgetInterceptors()
 	intercept := weirgrpc.UnaryServer(byAddress(t, quota).Admit)
 	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1234}})
 	ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", "localhost", "content-type", "application/grpc"))
 	ctx = grpc.NewContextWithServerTransportStream(ctx, transport{})
-	info := &grpc.UnaryServerInfo{FullMethod: "/a.Service/Method"}
+	info := &grpc.UnaryServerInfo{Server: unaryService{}, FullMethod: "/a.Service/One"}
 	handler := func(context.Context, any) (any, error) { return nil, nil }
 	intercept(ctx, nil, info, handler) // spends a quota of 1
 	return func() error {

@@ -8,4 +8,5 @@ func ForgetInterceptors() {
 	madeUnary.Store(false)
 	madeStream.Store(false)
 	warnedForgotten.Store(false)
+	checked.Clear()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"reflect"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,15 @@ import (
 // that the program has not created such an interceptor, although a service has methods of that
 // kind.
 var madeUnary, madeStream, warnedForgotten atomic.Bool
+
+// checked has the services whose methods were checked: a check of four methods takes as long as the
+// rest of a call.
+var checked sync.Map // of checks
+
+type checks struct {
+	service     reflect.Type
+	interceptor string
+}
 
 var (
 	serverStream = reflect.TypeFor[grpc.ServerStream]()
@@ -29,6 +39,11 @@ func forgotten(made *atomic.Bool, interceptor string, service any, is func(refle
 		return
 	}
 	t := reflect.TypeOf(service)
+	check := checks{t, interceptor}
+	if _, known := checked.Load(check); known {
+		return
+	}
+	checked.Store(check, nil)
 	for i := range t.NumMethod() {
 		if m := t.Method(i); is(m.Type) && warnedForgotten.CompareAndSwap(false, true) {
 			slog.Warn("weirgrpc: calls of a method not limited", "method", m.Name, "likely", "weirgrpc."+interceptor+" was forgotten", "fix", "install it too")
