@@ -205,12 +205,12 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reader := withSlowReader(w, r, o.bodyPause)
 		defer reader.extend() // net/http then sends the end of the response
-		w = reader
+		w, r = reader, withSlowBody(reader, r, o.readTimeout, o.bodyPause)
 		if r.URL.Path == "/rate_limit" {
 			quotas.ServeHTTP(w, r)
 			return
 		}
-		limited.ServeHTTP(w, withSlowBody(w, r, o.readTimeout, o.bodyPause))
+		limited.ServeHTTP(w, r)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -747,6 +748,25 @@ func TestSlowBodies(t *testing.T) {
 		if _, metrics := get(t, http.DefaultClient, s.url("auth-addr")+"/metrics"); !strings.Contains(metrics, want) {
 			t.Errorf("%s: the rule ip did not charge the request", tt.name)
 		}
+	}
+}
+
+// TestSlowBodyOfQuestion: a client that asks for its quota, with a body that does not arrive, is answered
+// and does not hold a connection for ever: net/http waits for the body before it answers.
+func TestSlowBodyOfQuestion(t *testing.T) {
+	g, _ := start(t, 1)
+	to, _ := url.Parse("http://127.0.0.1:1")
+	server := httptest.NewServer(g.proxy(to, &options{readTimeout: 100 * time.Millisecond, bodyPause: time.Minute}))
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /rate_limit HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n")
+	conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 200 ") {
+		t.Errorf("got %q, %v; want 200 and a closed connection", answer, err)
 	}
 }
 
