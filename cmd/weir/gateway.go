@@ -206,11 +206,13 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		reader := withSlowReader(w, r, o.bodyPause)
 		defer reader.extend() // net/http then sends the end of the response
 		w, r = reader, withSlowBody(reader, r, o.readTimeout, o.bodyPause)
-		if r.URL.Path == "/rate_limit" {
+		switch {
+		case r.URL.Path == "/rate_limit":
 			quotas.ServeHTTP(w, r)
-			return
+		case r.Method == http.MethodOptions && r.RequestURI == "*": // net/http answers it in the same way
+		default:
+			limited.ServeHTTP(w, r)
 		}
-		limited.ServeHTTP(w, r)
 	})
 }
 

@@ -196,9 +196,13 @@ func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Hand
 	}
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: s.o.headerTimeout, ReadTimeout: readTimeout,
 		IdleTimeout: s.o.idleTimeout,
-		ErrorLog:    slog.NewLogLogger(sparse.Logger(s.logger).Handler(), slog.LevelWarn)}
+		// The deadline of a stream does not end a write to its connection.
+		HTTP2:    &http.HTTP2Config{WriteByteTimeout: s.o.bodyPause},
+		ErrorLog: slog.NewLogLogger(sparse.Logger(s.logger).Handler(), slog.LevelWarn)}
 	if readTimeout > 0 { // otherwise h bounds the time of writes, too
 		srv.WriteTimeout = readTimeout + s.o.bodyPause
+	} else {
+		srv.DisableGeneralOptionsHandler = true // which bounds no time
 	}
 	s.stops = append(s.stops, func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)

@@ -113,6 +113,42 @@ func TestPausesOverHTTP2(t *testing.T) {
 	}
 }
 
+// TestSlowReaderOverHTTP2: a client of HTTP/2 that does not read from its connection, but has a window
+// for the whole response, gives back its unit in flight after -body-pause.
+func TestSlowReaderOverHTTP2(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/large" {
+			io.Copy(w, io.LimitReader(zeros{}, 64<<20))
+		}
+	}))
+	defer upstream.Close()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	pool := x509.NewCertPool()
+	pool.AddCert(redistest.Certificate(t, cert, key))
+	path := writeFile(t, filepath.Join(dir, "limits.yaml"), "limits: [{name: busy, key: global, config: [{limit: 1, period: 1h, algorithm: in-flight}]}]")
+	s := startService(t, "-limits", path, "-upstream", upstream.URL, "-body-pause", "2s",
+		"-addr", "tls://127.0.0.1:0", "-tls-cert", cert, "-tls-key", key)
+	addr := s.addrs["addr"].String()
+	conn, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: pool, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x7f\xff\xff\xff",        // SETTINGS_INITIAL_WINDOW_SIZE
+		"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x7f\xff\x00\x00",                // WINDOW_UPDATE of the connection
+		"\x00\x00\x0d\x01\x05\x00\x00\x00\x01\x82\x87\x01\x01a\x04\x06/large") // HEADERS of GET /large
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	defer client.CloseIdleConnections()
+	status := func() int {
+		resp, _ := get(t, client, "https://"+addr)
+		return resp.StatusCode
+	}
+	eventually(t, "the request is in flight", func() bool { return status() == 429 })
+	eventually(t, "the unit in flight comes back", func() bool { return status() == 200 })
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
