@@ -12,6 +12,7 @@ package credit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -68,6 +69,9 @@ type Store struct {
 // Grant gives a key extra units under a rule: at least 1, and at most 2^50. They expire after d, or
 // after 35 years if d is 0. They are added to any units left from earlier grants, up to 2^50 in
 // total. The earlier units and the new ones then all expire at the later of the two expiry times.
+//
+// If the second store of a quota.Fallback has decided, Grant returns an error that wraps ErrFellBack,
+// because the units last only until the first store works again. Call it again then.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -77,7 +81,21 @@ func Grant(ctx context.Context, store quota.Store, rule, key string, units int64
 	case d == 0:
 		d = forever
 	}
-	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
+	return take(ctx, store, "Grant", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
+}
+
+// ErrFellBack says that only the second store of a quota.Fallback has made a change, and thus perhaps
+// only one process, until the first store works again.
+var ErrFellBack = errors.New("the first store failed, so the change lasts until it works again")
+
+func take(ctx context.Context, store quota.Store, what string, t *quota.Transaction) error {
+	if err := store.Take(ctx, t); err != nil {
+		return err
+	}
+	if t.FellBack {
+		return fmt.Errorf("credit: %s: %w", what, ErrFellBack)
+	}
+	return nil
 }
 
 // Left returns how many granted units a key has left under a rule, and the time until which they
@@ -91,9 +109,9 @@ func Left(ctx context.Context, store quota.Store, rule, key string) (units int64
 	return d.Remaining, t.At.Add(d.ResetAfter), nil
 }
 
-// Revoke removes all of a key's granted units under a rule.
+// Revoke removes all of a key's granted units under a rule. As Grant, it may return ErrFellBack.
 func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
-	return store.Take(ctx, &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
+	return take(ctx, store, "Revoke", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
 }
 
 const forever = quota.MaxTicks * time.Microsecond

@@ -1,6 +1,8 @@
 package credit
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -106,6 +108,31 @@ func TestGrantShared(t *testing.T) {
 			t.Errorf("got %d units for %v and %v, want 5 for 24h", n, rest, err)
 		}
 	})
+}
+
+// TestGrantFellBack: units that a customer has paid for are not lost without an error if only the memory of
+// this process has them.
+func TestGrantFellBack(t *testing.T) {
+	var down atomic.Bool
+	first := weirtest.Memory()
+	store := New(quota.Fallback(weirtest.StoreFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if down.Load() {
+			return weirtest.ErrDown
+		}
+		return first.Take(ctx, tx)
+	}), weirtest.Memory(), quota.FallbackOptions{}), Options{Rules: []string{"r"}})
+	for _, fails := range []bool{false, true, false} {
+		down.Store(fails)
+		if err := Grant(t.Context(), store, "r", "k", 5, time.Hour); errors.Is(err, ErrFellBack) != fails {
+			t.Errorf("Grant, in an outage %v: got %v", fails, err)
+		}
+		if err := Revoke(t.Context(), store, "r", "other"); errors.Is(err, ErrFellBack) != fails {
+			t.Errorf("Revoke, in an outage %v: got %v", fails, err)
+		}
+	}
+	if n, _, err := Left(t.Context(), store, "r", "k"); n != 10 || err != nil {
+		t.Errorf("got %d units and %v, want the 10 of the first store", n, err)
+	}
 }
 
 // TestGrantOnce: each granted unit is spent once, even if several processes spend units at

@@ -2,6 +2,7 @@ package credit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -32,7 +33,10 @@ func Example() {
 	}
 	request()
 	request()
-	credit.Grant(ctx, store, "api", "acme", 100, 24*time.Hour) // acme has just paid
+	err = credit.Grant(ctx, store, "api", "acme", 100, 24*time.Hour) // acme has just paid
+	if errors.Is(err, credit.ErrFellBack) {
+		fmt.Println("grant them again when Redis works")
+	}
 	request()
 	units, _, _ := credit.Left(ctx, store, "api", "acme")
 	fmt.Println(units, "left")
