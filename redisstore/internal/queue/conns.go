@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"weak"
 )
 
 // Conns are the connections of a client to one Redis. At the end of a budget they say who is late:
@@ -19,15 +20,19 @@ type Conns struct {
 	quiet atomic.Bool  // since the last answer, fault has found that Redis is silent
 
 	mu      sync.Mutex
-	all     map[*prompt]int64 // the command, by its time, whose answer the kernel had when it was last asked
-	dials   int               // attempts to connect that are under way
-	dialed  int64             // when the last attempt began
-	unheard int64             // when a command was last written that had no answer until its deadline
-	gaveUp  int64             // when that deadline was over
+	all     conns // the command, by its time, whose answer the kernel had when it was last asked
+	dials   int   // attempts to connect that are under way
+	dialed  int64 // when the last attempt began
+	unheard int64 // when a command was last written that had no answer until its deadline
+	gaveUp  int64 // when that deadline was over
 }
 
+// conns keep no connection alive: go-redis does not close those whose handshake has failed, and leaves
+// them to the garbage collector.
+type conns map[weak.Pointer[prompt]]int64
+
 // NewConns returns an empty set.
-func NewConns() *Conns { return &Conns{began: time.Now(), all: map[*prompt]int64{}} }
+func NewConns() *Conns { return &Conns{began: time.Now(), all: conns{}} }
 
 func (c *Conns) since(t time.Time) int64 { return int64(t.Sub(c.began)) }
 
@@ -37,7 +42,7 @@ func (c *Conns) add(conn net.Conn) net.Conn {
 	p := &prompt{Conn: conn, conns: c, raw: rawOf(conn)}
 	if p.raw != nil && canPeek {
 		c.mu.Lock()
-		c.all[p] = 0
+		c.all[weak.Make(p)] = 0
 		c.mu.Unlock()
 	}
 	if raw, ok := conn.(syscall.Conn); ok { // then the client can test the socket, as before
@@ -124,22 +129,30 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	return isLate, len(c.all)
 }
 
-// look looks at the connections that wait for the answer to a command that was written at first or later.
-// It returns how many wait, the longest time for which one has waited that the kernel has nothing for,
-// whether it has an answer for one of them, and whether it had that answer the last time, too.
+// look looks at the connections that wait for an answer. It returns how many wait for one to a command
+// that was written at first or later, the longest time for which one has waited that the kernel has
+// nothing for, whether it has an answer for one of them, and whether it had that answer the last time,
+// too. A connection that is still being made waits as well.
 func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answered, unread bool) {
-	for p, before := range c.all {
-		wrote := p.wrote.Load()
-		if wrote == 0 && p.reading.Load() { // the rest of an answer
-			wrote = p.answered.Load()
-		}
-		if wrote < first {
+	for w, before := range c.all {
+		p := w.Value()
+		if p == nil {
+			delete(c.all, w)
 			continue
 		}
-		waiting++
+		wrote := p.wrote.Load()
+		if rest := p.answered.Load(); wrote == 0 && rest >= first && p.reading.Load() {
+			wrote = rest
+		}
+		if wrote == 0 || !p.reading.Load() && now-wrote > int64(mostHeld) { // nobody will read the answer
+			continue
+		}
+		if wrote >= first {
+			waiting++
+		}
 		if p.unread() {
 			answered, unread = true, unread || before == wrote
-			c.all[p] = wrote
+			c.all[w] = wrote
 		} else {
 			longest = max(longest, time.Duration(now-wrote))
 		}
@@ -161,12 +174,16 @@ func (c *Conns) gaveUpOn(wrote, now int64) {
 func (c *Conns) drop(before time.Time) (left int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for p := range c.all {
+	for w := range c.all {
+		p := w.Value()
+		if p == nil {
+			continue
+		}
 		if p.reading.Load() || p.answered.Load() >= c.since(before) || !p.state.CompareAndSwap(idle, dropped) {
 			left++
 			continue
 		}
-		delete(c.all, p)
+		delete(c.all, w)
 		_ = p.Conn.Close()
 	}
 	return left

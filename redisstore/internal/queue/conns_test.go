@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -49,7 +50,12 @@ func newPair(t *testing.T, network, addr string, config *tls.Config) *pair {
 		t.Fatal(err)
 	}
 	p.there = <-accepted
-	t.Cleanup(func() { p.here.Close(); p.there.Close() })
+	t.Cleanup(func() {
+		if p.here != nil {
+			p.here.Close()
+		}
+		p.there.Close()
+	})
 	return p
 }
 
@@ -148,11 +154,67 @@ func TestFaultOfOthers(t *testing.T) {
 	p.write(t, other.there)
 	for there := false; !there; time.Sleep(time.Millisecond) {
 		for c := range p.all {
-			there = there || c.unread()
+			there = there || c.Value().unread()
 		}
 	}
 	check(neither) // at the first look
 	check(isLate)
+}
+
+// TestFaultOfHandshake: if a call has no connection because Redis does not answer on one that is being
+// made, Redis is silent, and not the process late. A connection that listens waits for no answer.
+func TestFaultOfHandshake(t *testing.T) {
+	for _, written := range []bool{true, false} {
+		p := newPair(t, "tcp", "127.0.0.1:0", nil)
+		want := isLate
+		p.write(t, p.here)
+		p.read(t, p.there)
+		p.write(t, p.there)
+		p.read(t, p.here)
+		if written {
+			p.write(t, p.here)
+			want = notHeard
+		}
+		reads := make(chan error)
+		go func() { _, err := p.here.Read(make([]byte, 1)); reads <- err }()
+		for conn := range p.all {
+			for !conn.Value().reading.Load() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if got := p.fault(1, time.Now(), 1, func(int) bool { return false }); got != want {
+			t.Errorf("a command was written %v: got the fault %d, want %d", written, got, want)
+		}
+		p.here.Close()
+		<-reads
+	}
+}
+
+// TestAbandoned: a connection that its user has neither closed nor kept is closed. Until then, an answer
+// that nobody reads does not make the process late for ever.
+func TestAbandoned(t *testing.T) {
+	p, other := newPair(t, "tcp", "127.0.0.1:0", nil), newPair(t, "tcp", "127.0.0.1:0", nil)
+	p.write(t, p.here)
+	p.write(t, p.there)
+	p.until(t, isLate, time.Now().Add(-time.Hour), time.Hour)
+	for conn := range p.all {
+		conn.Value().wrote.Store(p.since(time.Now().Add(-2 * mostHeld)))
+	}
+	if _, _, answered, _ := p.look(0, p.since(time.Now())); answered {
+		t.Error("got an answer that nobody reads, want none")
+	}
+	other.here = nil
+	_ = other.there.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	for begin := time.Now(); ; {
+		runtime.GC()
+		if _, err := other.there.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+			break
+		}
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("the connection is still open after 10 s")
+		}
+		_ = other.there.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	}
 }
 
 // TestFaultOfSilence: a request whose time is over ends once Redis has been silent for the whole
@@ -172,7 +234,8 @@ func TestFaultOfSilence(t *testing.T) {
 		{70 * time.Minute, notHeard, ErrTimeout},
 	} {
 		for conn := range p.all {
-			conn.wrote.Store(p.since(time.Now().Add(-c.silent)))
+			conn.Value().wrote.Store(p.since(time.Now().Add(-c.silent)))
+			conn.Value().reading.Store(true)
 		}
 		p.Conns.read.Store(p.since(time.Now().Add(-c.silent)))
 		q.sent = []*batch{{sent: time.Now().Add(-2 * time.Hour)}}

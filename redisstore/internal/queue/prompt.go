@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"weak"
 )
 
 // A prompt is a connection that reads an answer soon after it has come, even if the process
@@ -99,7 +100,7 @@ func (p *prompt) read(b []byte) (int, error) {
 
 func (p *prompt) Close() error {
 	p.conns.mu.Lock()
-	delete(p.conns.all, p)
+	delete(p.conns.all, weak.Make(p))
 	p.conns.mu.Unlock()
 	return p.Conn.Close()
 }
