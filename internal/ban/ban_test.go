@@ -48,6 +48,48 @@ func TestKnownEnds(t *testing.T) {
 	})
 }
 
+// TestUnbanAtOnce: a request that the store has evaluated before the ban of its key was lifted, and whose
+// answer comes afterwards, does not make the process remember the ban again. A new ban is remembered at once.
+func TestUnbanAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := ban.NewPenalty("r", algorithms.FixedWindow(1, time.Minute), time.Hour, time.Hour)
+		p.Store = memstore.New(memstore.Options{})
+		if err := p.Ban(t.Context(), "k", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		lookups := p.AppendLookups(nil, "k")
+		answer, err := quota.Peek(t.Context(), p.Store, lookups...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply := func(refused bool) time.Duration {
+			rest, _, err := p.Apply(t.Context(), lookups, answer.Decisions, refused)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return rest
+		}
+		if found, err := p.Unban(t.Context(), "k"); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		if got := apply(false); got != time.Hour || p.Known("k") != 0 {
+			t.Errorf("after a late answer: got a ban of %v in the answer, and remembered one of %v, want an hour and none", got, p.Known("k"))
+		}
+		if answer, err = quota.Peek(t.Context(), p.Store, lookups...); err != nil {
+			t.Fatal(err)
+		}
+		if got := apply(true); got != time.Hour || p.Known("k") != time.Hour {
+			t.Errorf("after another strike: got a ban of %v, and remembered one of %v, want an hour", got, p.Known("k"))
+		}
+		if _, err := p.Unban(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Ban(t.Context(), "k", time.Minute); err != nil || p.Known("k") != time.Minute {
+			t.Errorf("banned again: got %v and a ban of %v, want a minute", err, p.Known("k"))
+		}
+	})
+}
+
 // TestShared: bans are as long, and are remembered as long, in the store of one of several replicas.
 // Strikes are those of its share.
 func TestShared(t *testing.T) {

@@ -41,6 +41,8 @@ type known struct {
 
 	watch   time.Time   // when to make the store report changes of the ban; zero if it does so already
 	current func() bool // whether the store has reported no change; nil if it does not report changes
+
+	lifted bool // this process has lifted the ban, and until again it learns of none: see Unban
 }
 
 // A watcher is an optional.Watcher.
@@ -60,6 +62,9 @@ const (
 	// least watchAfter old and has at least watchLeast left.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
+
+	// liftedFor is how long an answer that says that a key is banned may come after the ban was lifted.
+	liftedFor = time.Second
 )
 
 // StrikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
@@ -125,7 +130,7 @@ func (p *Penalty) Apply(ctx context.Context, lookups []quota.Charge, decisions [
 		began = rest > 0
 	}
 	if rest > 0 {
-		p.learn(key, rest, nil)
+		p.learn(key, rest, began, nil)
 	}
 	return rest, began, err
 }
@@ -168,7 +173,7 @@ func (p *Penalty) Known(key string) time.Duration {
 		p.drop(now)
 		p.mu.Unlock()
 	}
-	if !now.Before(ban.again) || ban.current != nil && !ban.current() {
+	if ban.lifted || !now.Before(ban.again) || ban.current != nil && !ban.current() {
 		return 0
 	}
 	rest := ban.until.Sub(now)
@@ -190,14 +195,15 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 	}
 	p.mu.Unlock()
 	if w, ok := p.Store.(watcher); ok && first {
-		w.Watch(p.lookup(key), func(d quota.Decision, current func() bool) { p.learn(key, left(&d), current) })
+		w.Watch(p.lookup(key), func(d quota.Decision, current func() bool) { p.learn(key, left(&d), false, current) })
 	}
 }
 
 // learn remembers for up to 10 s that a key is banned for rest. The time is randomly a bit shorter,
 // so that keys that were banned together do not cause calls at the same time. If the store reports
 // changes, current reports whether there was none, and the ban is remembered for up to 5 minutes.
-func (p *Penalty) learn(key string, rest time.Duration, current func() bool) {
+// began says that this process has begun the ban.
+func (p *Penalty) learn(key string, rest time.Duration, began bool, current func() bool) {
 	now := time.Now()
 	k := known{until: now.Add(rest), again: now.Add(rest), watch: now.Add(watchAfter)}
 	switch {
@@ -208,6 +214,14 @@ func (p *Penalty) learn(key string, rest time.Duration, current func() bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if old := p.known[key]; old.lifted && !began && now.Before(old.again) {
+		return
+	}
+	p.keep(key, k, now)
+}
+
+// keep puts an entry into known. The caller holds p.mu.
+func (p *Penalty) keep(key string, k known, now time.Time) {
 	if p.known == nil {
 		p.known = map[string]known{}
 	}
@@ -243,7 +257,7 @@ func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	t := quota.Transaction{Charges: []quota.Charge{c}}
 	err := p.Store.Take(ctx, &t)
 	if err == nil {
-		p.learn(key, left(&t.Decisions[0]), nil)
+		p.learn(key, left(&t.Decisions[0]), true, nil)
 	}
 	return err
 }
@@ -259,10 +273,11 @@ func (p *Penalty) Unban(ctx context.Context, key string) (found bool, err error)
 	if err := p.Store.Take(ctx, t); err != nil {
 		return false, err
 	}
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.known, key)
-	p.n.Store(int64(len(p.known)))
+	// The answers to requests that the store evaluated before are still on their way.
+	p.keep(key, known{lifted: true, again: now.Add(liftedFor)}, now)
 	return found, nil
 }
 
