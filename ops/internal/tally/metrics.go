@@ -66,7 +66,7 @@ func (t *Tally) Metrics() []Metric {
 			t.readLimits(func(n *counts, emit Emit) { emit(n.units()) }), "rule", "limit", "mode"),
 		histogram("weir_wait_seconds", "weir.wait", "How long delayed requests wait, in seconds.",
 			.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60),
-		histogram("weir_store_seconds", "weir.store.duration", "How long the store took to decide, in seconds.",
+		histogram("weir_store_seconds", "weir.store.duration", "How long the store took to decide, in seconds; only of stores that call a server.",
 			1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10),
 		counter("weir_served_total", "weir.served", "{decision}",
 			"Decisions of Hybrid and leases, made in memory or by the store behind them.",
