@@ -206,6 +206,9 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		reader := withSlowReader(w, r, o.bodyPause)
 		defer reader.extend() // net/http then sends the end of the response
 		w, r = reader, withSlowBody(reader, r, o.readTimeout, o.bodyPause)
+		if b := slowBodyOf(r); b != nil {
+			defer b.end()
+		}
 		switch {
 		case r.URL.Path == "/rate_limit":
 			quotas.ServeHTTP(w, r)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,6 +23,9 @@ type slowBody struct {
 	stream  bool // the body is that of an HTTP/2 stream: see isStream
 	decided bool
 	late    atomic.Bool // a part of the body did not arrive in time
+
+	mu   sync.Mutex // held while a deadline is set
+	over bool       // the handler has returned
 }
 
 // isStream reports whether r is a stream of HTTP/2. At its deadline net/http ends such a stream, even if
@@ -60,15 +64,33 @@ func (b *slowBody) Read(p []byte) (n int, err error) {
 	if b.decided {
 		until = time.Now().Add(b.pause)
 	}
-	b.conn.SetReadDeadline(until)
+	b.setDeadline(until)
 	n, err = b.ReadCloser.Read(p)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.late.Store(true)
 	case err != nil, b.stream:
-		b.conn.SetReadDeadline(time.Time{})
+		b.setDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// setDeadline sets the deadline of the connection, unless the handler has returned. After that, the
+// deadline would be that of the next request, and over HTTP/2 net/http would panic.
+func (b *slowBody) setDeadline(until time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.over {
+		b.conn.SetReadDeadline(until)
+	}
+}
+
+// end is called when the handler returns. The transport may still read the body, if the upstream has
+// answered before it has read it.
+func (b *slowBody) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
 }
 
 // A slowReader is a ResponseWriter each of whose writes must end within pause: a client that does not

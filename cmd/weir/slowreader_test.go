@@ -149,6 +149,55 @@ func TestSlowReaderOverHTTP2(t *testing.T) {
 	eventually(t, "the unit in flight comes back", func() bool { return status() == 200 })
 }
 
+// TestEarlyAnswers: an upstream may answer before it has read the body. The transport may then read the
+// body, and set its deadline, when the handler has returned: over HTTP/2 that would end the process.
+func TestEarlyAnswers(t *testing.T) {
+	upstream, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upstream.Close()
+	go func() {
+		for {
+			conn, err := upstream.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				conn.Read(make([]byte, 1))
+				fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+				io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	pool := x509.NewCertPool()
+	pool.AddCert(redistest.Certificate(t, cert, key))
+	path := writeFile(t, filepath.Join(dir, "limits.yaml"), "limits: [{name: ip, config: [{limit: 10000, period: 1h}]}]")
+	s := startService(t, "-limits", path, "-upstream", "http://"+upstream.Addr().String(),
+		"-addr", "tls://127.0.0.1:0", "-tls-cert", cert, "-tls-key", key)
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}}
+	defer client.CloseIdleConnections()
+	for i := range 1500 {
+		body, rest := io.Pipe()
+		go func() {
+			for range 20 {
+				rest.Write([]byte("x"))
+			}
+		}()
+		resp, err := client.Post("https://"+s.addrs["addr"].String(), "text/plain", body)
+		if err == nil {
+			resp.Body.Close()
+		}
+		body.Close()
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatalf("request %d: got %v, %v; want 200\n%s", i, resp, err, s.log)
+		}
+	}
+}
+
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
