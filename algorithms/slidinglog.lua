@@ -678,6 +678,7 @@ local function spend_logs(group, now, forget)
       log.spent = m and m.charge and m.charge.cost ~= 0
       if log.spent then spend(log, m.charge, now) end
     end
+    table.sort(group.logs, function(a, b) return a.spent and not b.spent end) -- as logs.lua wants them
   end
   write(group, now, longest)
 end

@@ -1,5 +1,5 @@
 -- These lines evaluate the charges of one value with logs, if all have the same cost, and if the
--- key was never seen or the value has one log with only their limits. They use the format that
+-- key was never seen or the value begins with a log of only their limits. They use the format that
 -- slidinglog.lua defines, and leave to that file what happens once in a block: that the block
 -- is full, or that no limit needs it any more. `break` leaves the transaction to general.lua.
 -- This file is a template: see expand.go. The function above "-- value" also serves loop.lua.
@@ -39,6 +39,11 @@ do
     local no, at, expires, low, high, len, LIST{k_i, s_i, f_i, u_i, b_i} =
       fields('<I4ddI4I4I4TIMES{ddddI4}', text, #ids + 1)
     local from = #ids + 33 + 36 * CHARGES
+    local rest -- other logs, of limits that were removed or that only others charge
+    if from + len <= #text then
+      if at > now or len < 26 then break end
+      text, rest = string.sub(text, 1, from + len - 1), string.sub(text, from + len)
+    end
     if at > now and (not catch_up or VALUE > 1) then break end
     if #text ~= from + len - 1 or string.byte(text, from) ~= 110 or ANY{k_i ~= y_i} then break end
     if at > now then catch_up(at) end
@@ -57,6 +62,16 @@ do
     if ANY{s_i + cost > x_i} then
       wait = 1
     elseif wait == 0 then
+      local next = 1
+      while rest and next <= #rest do
+        local ids_end = find(rest, ';', next, true)
+        if not ids_end or #rest < ids_end + 32 then break end
+        local _, other_at, other_expires, _, _, other_len = fields('<I4ddI4I4I4', rest, ids_end + 1)
+        if other_at > now or other_expires <= now then break end
+        local _, limits = string.gsub(string.sub(rest, next, ids_end), '[,;]', '')
+        next = ids_end + 33 + 36 * limits + other_len
+      end
+      if rest and next ~= #rest + 1 then break end -- a log may have ended or lie ahead: general.lua decides
       if now - base >= 2 ^ 40 or sum + cost >= 2 ^ 32 then break end
       local till, size = #text, len + 9
       if last == now then till, size = till - 9, len elseif len >= 17 + 64 * 9 then break end
@@ -66,6 +81,7 @@ do
       end
       value_v = pack('<c0I4ddI4I4I4TIMES{ddddI4}c0I5I4', ids, no, now, expires, low, high, size,
         LIST{k_i, s_i + cost, f_i, u_i, b_i}, string.sub(text, from, till), now - base, sum + cost)
+      if rest then value_v = value_v .. rest end
     end
   end
 end

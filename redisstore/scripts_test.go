@@ -324,6 +324,35 @@ func TestManyCharges(t *testing.T) {
 	}
 }
 
+// TestRemovedLog: a limit that was removed, or that only other transactions charge, does not change the
+// commands for the other limits of its log, wherever it stood among them.
+func TestRemovedLog(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.Server(t).Addr()})
+	defer rdb.Close()
+	store := newStore(t, rdb)
+	for removed := range 3 {
+		charges := []quota.Charge{}
+		for i := range 3 {
+			charges = append(charges, quota.Charge{Rule: "r", Key: fmt.Sprint(removed), Limit: algorithms.SlidingLog(100, time.Hour).Named(fmt.Sprint(i)), Cost: 1})
+		}
+		take(t, store, charges...)
+		charges = slices.Delete(charges, removed, removed+1)
+		take(t, store, charges...) // general.lua moves the removed limit to a log of its own
+		resetStats(t, rdb)
+		for range 4 {
+			take(t, store, charges...)
+		}
+		info, err := rdb.Info(t.Context(), "commandstats").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stats := redistest.CommandStats(info)
+		if hset, pexpire := stats["hset"].Calls, stats["pexpire"].Calls; hset != 4 || pexpire != 0 {
+			t.Errorf("limit %d removed: got %d HSET and %d PEXPIRE for 4 charges, want 4 and 0", removed, hset, pexpire)
+		}
+	}
+}
+
 const matrixPassword = "a password"
 
 // A trouble is a state of Redis in which it answers with an error instead of a decision.
