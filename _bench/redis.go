@@ -92,6 +92,11 @@ var windows = []shared{
 	windowsOf("weir, anchored window", 1, algorithms.AnchoredWindow),
 	windowsOf("weir, sliding window", 1, algorithms.SlidingWindow),
 	windowsOf("weir, twenty GCRA", 20, algorithms.GCRA),
+	windowsOf("weir, twenty-one GCRA", 21, algorithms.GCRA), // more are decided in a loop
+	windowsOf("weir, ten sliding logs", 10, algorithms.SlidingLog),
+	windowsOf("weir, eleven sliding logs", 11, algorithms.SlidingLog),
+	rulesOf("weir, twenty rules with a key each", rulesOfOne(20)),
+	rulesOf("weir, twenty-one rules with a key each", rulesOfOne(21)),
 	rulesOf("weir, two rules with a key each", func(units int64) [][]quota.Limit {
 		return [][]quota.Limit{{algorithms.GCRA(units, time.Minute)}, {algorithms.GCRA(units, time.Hour)}}
 	}),
@@ -108,6 +113,16 @@ var windows = []shared{
 		}
 	}),
 	{name: "weir, a refund", always: true, open: refunds},
+}
+
+// rulesOfOne makes n rules of one limit each.
+func rulesOfOne(n int) func(units int64) [][]quota.Limit {
+	return func(units int64) (rules [][]quota.Limit) {
+		for range n {
+			rules = append(rules, []quota.Limit{algorithms.GCRA(units, 24*time.Hour)})
+		}
+		return rules
+	}
 }
 
 // rulesOf makes checks of one transaction that charges each key under several rules.
