@@ -196,17 +196,18 @@ func (rule *Rule) suggestions(span time.Duration) []suggestion {
 // WriteSuggestions writes how many units keys requested under each limit, how much several limits
 // would have refused, and the YAML of the limits that refuse only the 1 % of the keys with the
 // highest demand. It reports whether there are any suggestions.
-func (r *Report) WriteSuggestions(w io.Writer) (some bool) {
+func (r *Report) WriteSuggestions(w io.Writer) bool {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	var yaml []string
 	for _, rule := range r.Rules {
 		var limits []string
+		measured := false
 		for _, s := range rule.suggestions(r.To.Sub(r.From)) {
 			if s.demand == nil {
 				p("\nrule %s: no suggestion for %s, which %s", rule.Name, describe([]quota.Limit{s.Limit}), s.why)
 			} else {
 				s.demand.write(p, rule.Name)
-				some = true
+				measured = true
 			}
 			if s.redundant {
 				p("  %s is left out: another limit of the rule refuses at least as much", yamlOf(s.Limit))
@@ -214,14 +215,15 @@ func (r *Report) WriteSuggestions(w io.Writer) (some bool) {
 			}
 			limits = append(limits, yamlOf(s.Limit))
 		}
-		if len(limits) > 0 {
+		if measured {
 			yaml = append(yaml, fmt.Sprintf("  - name: %s\n    config: [%s]", yamlName(rule.Name), strings.Join(limits, ", ")))
 		}
 	}
-	if !some {
+	if len(yaml) == 0 {
 		return false
 	}
-	p("\nLimits that 99 %% of the keys never exceeded, as config of the rules:\n\nlimits:\n%s", strings.Join(yaml, "\n"))
+	p("\nLimits that 99 %% of the keys never exceeded, as config of the rules (those without a suggestion are unchanged):\n\nlimits:\n%s",
+		strings.Join(yaml, "\n"))
 	p("\nBefore you use them: the log has the past, perhaps with an attack or a holiday in it; give people" +
 		" room to grow, and begin with enforce: 0%%.")
 	return true
@@ -296,6 +298,9 @@ func yamlOf(l quota.Limit) string {
 	text := fmt.Sprintf("limit: %d, period: %s", l.Quota, of)
 	if name != "" {
 		text = fmt.Sprintf("name: %q, %s", name, text)
+	}
+	if l.Algorithm.Name() != "calendar" { // which the period names
+		text += ", algorithm: " + l.Algorithm.Name()
 	}
 	if l.Burst > 0 {
 		text += fmt.Sprintf(", burst: %d", l.Burst)

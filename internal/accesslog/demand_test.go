@@ -121,7 +121,8 @@ func TestSuggestions(t *testing.T) {
 			}
 		}
 	}
-	rules := []weir.Rule{perIP(algorithms.FixedWindow(1000, time.Minute), algorithms.SlidingLog(5000, 5*time.Minute), algorithms.GCRA(10_000, time.Hour), algorithms.Calendar(70_000, algorithms.Month, nil))}
+	rules := []weir.Rule{perIP(algorithms.FixedWindow(1000, time.Minute), algorithms.SlidingLog(5000, 5*time.Minute), algorithms.GCRA(10_000, time.Hour), algorithms.Calendar(70_000, algorithms.Month, nil)),
+		{Name: "hourly", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9000, time.Hour)}}}
 	replaying := func(rules []weir.Rule, suggest bool) *Report {
 		r := New(Options{Rules: rules, Suggest: suggest, Reads: func(string) []string { return nil }})
 		if err := r.Read(strings.NewReader(log.String())); err != nil {
@@ -144,12 +145,16 @@ func TestSuggestions(t *testing.T) {
 		"in whole periods of 5m: 201 keys\n", "p50 3, p90 3, p99 3, all 600\n",
 		"no suggestion for 10,000 in 1h0m0s by gcra, which has a longer period than the log\n",
 		"no suggestion for 70,000 in 720h0m0s by calendar, which is of calendar periods\n",
-		"config: [{limit: 1, period: 1m}, {limit: 3, period: 5m}, {limit: 10000, period: 1h}]\n",
+		"Limits that 99 % of the keys never exceeded, as config of the rules (those without a suggestion are unchanged):\n",
+		"config: [{limit: 1, period: 1m, algorithm: fixed-window}, {limit: 3, period: 5m, algorithm: sliding-log}, {limit: 10000, period: 1h, algorithm: gcra}]\n",
 		"{limit: 70000, period: month} is left out: another limit of the rule refuses at least as much\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the suggestions lack %q:\n%s", want, &out)
 		}
+	}
+	if strings.Contains(out.String(), "name: hourly") {
+		t.Errorf("a rule without a suggestion is among the suggestions:\n%s", &out)
 	}
 	suggested := report.Suggested(rules)
 	if got := suggested[0].Limits; got[0].Quota != 1 || got[1].Quota != 3 || rules[0].Limits[0].Quota != 1000 {

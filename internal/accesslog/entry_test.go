@@ -30,6 +30,7 @@ func TestParse(t *testing.T) {
 		// Traefik, and nginx with the names of its variables.
 		{`{"ClientHost":"192.0.2.1","ClientUsername":"-","RequestMethod":"GET","RequestHost":"a.example","RequestPath":"/x?y=1","StartUTC":"2026-01-02T15:04:05.25Z","StartLocal":"x","DownstreamStatus":200,"request_X-Forwarded-For":"203.0.113.9","request_User-Agent":"curl"}`, "JSON of Traefik 15:04:05.25 192.0.2.1  GET /x?y=1 a.example map[X-Forwarded-For:[203.0.113.9]]"},
 		{`{"time_iso8601":"2026-01-02T15:04:05+00:00","remote_addr":"192.0.2.1","remote_user":"anna","request":"POST /a HTTP/1.1","status":"200","host":"a.example","http_x_forwarded_for":"-"}`, "JSON of nginx 15:04:05 192.0.2.1 anna POST /a a.example map[]"},
+		{`{"time_iso8601":"2026-01-02T15:04:05+00:00","msec":1767366245.500,"remote_addr":"192.0.2.1","request_method":"GET","request_uri":"/b"}`, "JSON of nginx 15:04:05.5 192.0.2.1  GET /b  map[]"},
 		{`{"msec":"1767366245.500","remote_addr":"192.0.2.1","request_method":"GET","request_uri":"/b","http_x_forwarded_for":"203.0.113.9, 198.51.100.1"}`, "JSON of nginx 15:04:05.5 192.0.2.1  GET /b  map[X-Forwarded-For:[203.0.113.9, 198.51.100.1]]"},
 		// What follows the user agent is X-Forwarded-For only if it is one.
 		{`192.0.2.1 - - [02/Jan/2026:15:04:05 +0000] "GET / HTTP/1.1" 200 5 "-" "curl" "203.0.113.9, 198.51.100.1"`, "Combined Log Format 15:04:05 192.0.2.1  GET /  map[User-Agent:[curl] X-Forwarded-For:[203.0.113.9, 198.51.100.1]]"},
@@ -49,6 +50,10 @@ func TestParse(t *testing.T) {
 		{`2001:db8::1:33313 [06/Feb/2009:12:14:14.655] px-http~ px-http/<NOSRV> -1/-1/-1/-1/+50001 408 +2750 - - cR-- 2/2/2/0/+2 0/0 "<BADREQ>"`, "no HTTP request"},
 		{`::ffff:192.0.2.1:33313 [06/Feb/2009:12:14:14.655] px-http~ px-http/<NOSRV> 0/-1/-1/-1/0 429 188 - - PR-- 2/2/0/0/0 0/0 {} "GET /a#22b HTTP/1.1"`, "HAProxy's format 12:14:14.655 ::ffff:192.0.2.1  GET /a#22b  map[]"},
 		{`{"level":"info","message":"hello"}`, "the JSON is not that of Caddy or Traefik, and has no remote_addr"},
+		{`{"time_iso8601":"2026-01-02T15:04:05+00:00","remote_addr":"192.0.2.1","method":"GET","uri":"/b"}`, "the line has neither request nor request_method"},
+		{`{"time_iso8601":"2026-01-02T15:04:05+00:00","remote_addr":"192.0.2.1","request_method":"GET","uri":"/b"}`, "the line has request_method and no request_uri"},
+		{`{"time_iso8601":"2026-01-02T15:04:05+00:00","remote_addr":"192.0.2.1","request":""}`, "no HTTP request"},
+		{`{"remote_addr":"192.0.2.1","request":"GET / HTTP/1.1"}`, `the time is ""`},
 		{`{"remote_addr":{"a":1}}`, "want a line of JSON"},
 
 		{`192.0.2.1 - - [02/Jan/2026:15:04:05 +0000] "\x16\x03\x01" 400 157 "-" "-"`, "no HTTP request"},

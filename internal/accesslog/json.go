@@ -25,15 +25,15 @@ type jsonLine struct {
 	ForwardedFor                                                                  string `json:"request_X-Forwarded-For"`
 
 	// nginx
-	RemoteAddr    string `json:"remote_addr"`
-	RemoteUser    string `json:"remote_user"`
-	TimeISO       string `json:"time_iso8601"`
-	TimeLocal     string `json:"time_local"`
-	Msec          any    `json:"msec"`
-	Method        string `json:"request_method"`
-	URI           string `json:"request_uri"`
-	Host          string `json:"host"`
-	NginxForwards string `json:"http_x_forwarded_for"`
+	RemoteAddr    string  `json:"remote_addr"`
+	RemoteUser    string  `json:"remote_user"`
+	TimeISO       string  `json:"time_iso8601"`
+	TimeLocal     string  `json:"time_local"`
+	Msec          any     `json:"msec"`
+	Method        *string `json:"request_method"`
+	URI           *string `json:"request_uri"`
+	Host          string  `json:"host"`
+	NginxForwards string  `json:"http_x_forwarded_for"`
 }
 
 // parseJSON reads a line with a JSON object.
@@ -98,9 +98,16 @@ func (e *entry) traefik(l *jsonLine) (err error) {
 }
 
 func (e *entry) nginx(l *jsonLine) (err error) {
-	e.user, e.method, e.uri, e.host = noDash(l.RemoteUser), l.Method, l.URI, l.Host
+	e.user, e.host = noDash(l.RemoteUser), l.Host
 	var request string
-	if e.method == "" && json.Unmarshal(l.Request, &request) == nil { // $request
+	switch {
+	case l.Method != nil && l.URI != nil:
+		e.method, e.uri = *l.Method, *l.URI
+	case l.Request == nil && l.Method != nil:
+		return errors.New("the line has request_method and no request_uri")
+	case l.Request == nil:
+		return errors.New("the line has neither request nor request_method")
+	case json.Unmarshal(l.Request, &request) == nil: // $request
 		e.method, request, _ = strings.Cut(request, " ")
 		e.uri, _, _ = strings.Cut(request, " ")
 	}
@@ -108,14 +115,23 @@ func (e *entry) nginx(l *jsonLine) (err error) {
 		return errNoRequest
 	}
 	e.forwardedFor(l.NginxForwards)
-	at := l.Msec
-	if text := cmp.Or(l.TimeISO, l.TimeLocal); text != "" {
-		at = text
-	}
-	if e.at, err = instant(at); err != nil {
+	if e.at, err = l.nginxTime(); err != nil {
 		return err
 	}
 	return e.from(l.RemoteAddr)
+}
+
+// nginxTime returns the time of a line, with the milliseconds of msec in the zone of the other variables.
+func (l *jsonLine) nginxTime() (time.Time, error) {
+	text := cmp.Or(l.TimeISO, l.TimeLocal)
+	if l.Msec == nil {
+		return instant(text)
+	}
+	at, err := instant(l.Msec)
+	if zoned, errText := instant(text); err == nil && errText == nil {
+		at = at.In(zoned.Location())
+	}
+	return at, err
 }
 
 // from sets the address of the peer, which may have a port.
