@@ -183,9 +183,9 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if b := slowBodyOf(r); b != nil && b.late.Load() {
+			if status := slowBodyOf(r).fault(); status != 0 {
 				w.Header().Set("Connection", "close")
-				w.WriteHeader(http.StatusRequestTimeout)
+				w.WriteHeader(status)
 				return
 			}
 			if r.Context().Err() == nil {

@@ -769,6 +769,35 @@ func TestSlowBodyWithoutUpstream(t *testing.T) {
 	}
 }
 
+// TestBrokenBodies: a client whose body is malformed, or ends too early, gets 400 if it gets anything. The
+// log does not blame the upstream.
+func TestBrokenBodies(t *testing.T) {
+	var bodies atomic.Int64
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		bodies.Add(1)
+	}))
+	defer upstream.Close()
+	path := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), "limits: [{name: ip, config: [{limit: 100, period: 1h}]}]")
+	s := startService(t, "-limits", path, "-upstream", upstream.URL)
+	for i, body := range []string{"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "Content-Length: 20\r\n\r\nhello"} {
+		conn, err := net.Dial("tcp", s.addrs["addr"].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: a\r\n%s", body)
+		conn.(*net.TCPConn).CloseWrite()
+		if answer, err := io.ReadAll(conn); err != nil || len(answer) > 0 && !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+			t.Errorf("%q: got %q, %v; want 400", body, answer, err)
+		}
+		eventually(t, "the upstream sees the end", func() bool { return bodies.Load() == int64(i)+1 })
+	}
+	if log := s.log.String(); strings.Contains(log, "upstream") {
+		t.Errorf("the log says:\n%s", log)
+	}
+}
+
 // TestFlood: a client that floods the service gets its quota, whatever -redis-down says, and
 // its refusals come from memory: the flood runs few scripts. Without a fallback, requests that
 // Redis has no capacity for are refused. With one, memory may admit the quota once more. With

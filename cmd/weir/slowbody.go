@@ -23,6 +23,7 @@ type slowBody struct {
 	stream  bool // the body is that of an HTTP/2 stream: see isStream
 	decided bool
 	late    atomic.Bool // a part of the body did not arrive in time
+	broken  atomic.Bool // the body is malformed, or has ended too early
 
 	mu   sync.Mutex // held while a deadline is set
 	over bool       // the handler has returned
@@ -71,8 +72,21 @@ func (b *slowBody) Read(p []byte) (n int, err error) {
 		b.late.Store(true)
 	case err != nil, b.stream:
 		b.setDeadline(time.Time{})
+		b.broken.Store(err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose)
 	}
 	return n, err
+}
+
+// fault returns the status for a request that could not be forwarded because of its body, or 0.
+func (b *slowBody) fault() int {
+	switch {
+	case b == nil:
+	case b.late.Load():
+		return http.StatusRequestTimeout
+	case b.broken.Load():
+		return http.StatusBadRequest
+	}
+	return 0
 }
 
 // setDeadline sets the deadline of the connection, unless the handler has returned. After that, the
