@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,6 +27,9 @@ func envName(flag string) string {
 // for a service named weir, WEIR_REDIS_SERVICE_HOST for a service named weir-redis.
 var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_PORT(_[A-Z0-9_]+)?=\d|PORT=(tcp|udp|sctp)://|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?=)`)
 
+// meantVariables has variables that other programs have, behind envPrefix, and which of ours is meant.
+var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
+
 // setFromEnvironment sets those flags from the environment that are not in given. A variable
 // that resembles the variable of a flag is an error: without the value that it should set,
 // weir could count in memory, and nobody would notice. Any other unknown variable that
@@ -47,7 +51,7 @@ func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []strin
 		}
 		f := flags[name]
 		if f == "" {
-			meant := configfile.Nearest(name, known, 1+(len(name)-len(envPrefix))/5)
+			meant := cmp.Or(meantVariables[name], configfile.Nearest(name, known, 1+(len(name)-len(envPrefix))/5))
 			if meant == "" {
 				warnings = append(warnings, fmt.Sprintf("the environment variable %s sets no flag", name))
 			} else {
@@ -111,4 +115,12 @@ func readSecret(path string) (string, error) {
 		err = fmt.Errorf("%s is empty", path)
 	}
 	return value, err
+}
+
+// hasSecret reports whether an environment sets the secret of hashed keys.
+func hasSecret(environ []string) bool {
+	return slices.ContainsFunc(environ, func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return name == envName("key-secret") || name == envName("key-secret"+inFile)
+	})
 }

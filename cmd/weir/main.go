@@ -146,7 +146,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		}
 	}
 	for _, path := range files {
-		warnings, err := checkFile(path, *asEnvoy, *merge)
+		warnings, err := checkFile(path, *asEnvoy, *merge, hasSecret(environ))
 		for _, w := range warnings {
 			fmt.Fprintln(stdout, w)
 		}
@@ -173,8 +173,8 @@ func checkRedis(ctx context.Context, o *redisOptions) error {
 }
 
 // checkFile returns the errors in a file, and what in it is not applied or does not work with serve. It loads the file as
-// serve does.
-func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) {
+// serve does, but needs no secret to hash keys; secret says whether serve will have one.
+func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err error) {
 	if asEnvoy {
 		c, err := envoy.Load(path, merge)
 		if err != nil {
@@ -188,6 +188,10 @@ func checkFile(path string, asEnvoy, merge bool) (warnings []string, err error) 
 	}
 	for _, m := range misfits(rules) {
 		warnings = append(warnings, fmt.Sprintf("%s: %s", path, m))
+	}
+	var e *config.Error
+	if !secret && errors.As(config.Check(path, config.Options{Costs: costs}), &e) {
+		warnings = append(warnings, fmt.Sprintf("%s:%d:%d: warning: %s", e.Path, e.Line, e.Column, e.Text))
 	}
 	return warnings, nil
 }

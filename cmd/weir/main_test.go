@@ -161,6 +161,8 @@ func TestUnknownVariables(t *testing.T) {
 		{"WEIR_REDIS_PASSWD=x", "did you mean WEIR_REDIS_PASSWORD?", ""},
 		{"WEIR_LIMIT=x", "did you mean WEIR_LIMITS?", ""},
 		{"WEIR_redis_addrs=x", "did you mean WEIR_REDIS_ADDRS?", ""},
+		{"WEIR_REDIS_URL=x", "WEIR_REDIS_URL sets no flag; did you mean REDIS_URL?", ""},
+		{"WEIR_REDIS_HOST=x", "WEIR_REDIS_HOST sets no flag; did you mean WEIR_REDIS_ADDRS?", ""},
 		{"WEIR_REDIS_SERVER=x", "", "the environment variable WEIR_REDIS_SERVER sets no flag"},
 		{"WEIR_VERSION=x", "", "the environment variable WEIR_VERSION sets no flag"},
 		{"WEIRD=x", "", ""},
@@ -400,7 +402,7 @@ func TestSamples(t *testing.T) {
 			}
 		}
 	}
-	if _, err := checkFile("envoy-limits.yaml", true, false); err != nil {
+	if _, err := checkFile("envoy-limits.yaml", true, false, true); err != nil {
 		t.Error(err)
 	}
 	page, _ := os.ReadFile("../../docs/serve.md")

@@ -489,7 +489,7 @@ func TestReadiness(t *testing.T) {
 }
 
 // TestKeySecret: with -key-secret-file, a file can have hashed keys, and the page of operators shows only
-// digests. Without it, weir serve does not start; weir check needs no secret.
+// digests. Without it, weir serve does not start; weir check needs no secret, but says so.
 func TestKeySecret(t *testing.T) {
 	dir := t.TempDir()
 	limits := writeFile(t, filepath.Join(dir, "limits.yaml"), "trusted-proxies: [127.0.0.1]\nlimits: [{name: key, key: 'hashed:header:X-Api-Key', config: [{limit: 1, period: 1h}]}]\n")
@@ -509,8 +509,12 @@ func TestKeySecret(t *testing.T) {
 	if status := run(t.Context(), []string{"serve", "-limits", limits}, nil, &out, &out); status != 1 || !strings.Contains(out.String(), "a hashed key needs a secret") {
 		t.Errorf("without a secret: got %d, %s", status, &out)
 	}
-	if status := run(t.Context(), []string{"check", limits}, nil, &out, &out); status != 0 {
-		t.Errorf("weir check: got %d, %s", status, &out)
+	const warning = "limits.yaml:2:27: warning: a hashed key needs a secret: Options.Secret, or -key-secret-file of weir serve\n"
+	for _, environ := range [][]string{nil, {"WEIR_KEY_SECRET=0123456789abcdef"}, {"WEIR_KEY_SECRET_FILE=" + secret}} {
+		out.Reset()
+		if status := run(t.Context(), []string{"check", limits}, environ, &out, &out); status != 0 || strings.Contains(out.String(), warning) != (environ == nil) || !strings.HasSuffix(out.String(), "limits.yaml: ok\n") {
+			t.Errorf("weir check with %q: got %d, %s", environ, status, &out)
+		}
 	}
 }
 
