@@ -1,10 +1,14 @@
 package main
 
 import (
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/seed83679106/weir/internal/sparse"
 )
@@ -30,6 +34,7 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 		w.WriteHeader(http.StatusOK)
 	}))
 	distrust, incomplete, tooLarge := sparse.Logger(g.logger), sparse.Logger(g.logger), sparse.Logger(g.logger)
+	parameters := parameterCheck{logger: sparse.Logger(g.logger)}
 	// A ServeMux would redirect paths that are not clean, such as /auth/envoy//a.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a := answer{ResponseWriter: w, form: asIs, log: tooLarge}
@@ -46,24 +51,25 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 			return
 		}
 		if !g.trusts(r.RemoteAddr) {
-			distrust.Warn("weir: proxy not in trusted-proxies refused", "addr", r.RemoteAddr)
-			http.Error(w, "your address is not in trusted-proxies", http.StatusBadRequest)
+			distrust.Warn("weir: proxy not in trusted-proxies refused", "addr", r.RemoteAddr,
+				"fix", "if it is your proxy, add its address to trusted-proxies in the limits file")
+			g.reject(w, "proxy", "your address is not in trusted-proxies")
 			return
 		}
 		if missing != "" {
-			incomplete.Warn("weir: request of a proxy without a header field refused", "field", missing)
-			http.Error(w, "the header field "+missing+" is missing", http.StatusBadRequest)
+			incomplete.Warn("weir: request of a proxy without a header field refused", "field", missing,
+				"fix", "set the field in the proxy, as the sample configurations do")
+			g.reject(w, "field", "the header field "+missing+" is missing")
 			return
 		}
 		if a.form != forEnvoy { // Envoy sends the query of the client
-			switch r.URL.Query().Get("refuse") {
-			case "", "429":
-			case "403":
-				a.form = forNginx
-				o.Header["Accept"] = []string{problemJSON}
-			default:
-				http.Error(w, "the parameter refuse must be 429 or 403", http.StatusBadRequest)
+			ok := false
+			if a.form, ok = parameters.form(r); !ok {
+				g.reject(w, "parameter", "the parameter refuse must be 429 or 403")
 				return
+			}
+			if a.form == forNginx {
+				o.Header["Accept"] = []string{problemJSON}
 			}
 		}
 		if r.URL.Path != "/auth/no-body" {
@@ -72,6 +78,60 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 		limited.ServeHTTP(&a, o)
 		a.end()
 	})
+}
+
+// newRejected returns the metric of requests to auth that are answered with 400. No limit counts them, so no
+// other metric does.
+func newRejected() *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_auth_rejected_total",
+		Help: "Calls of /auth with an error of the proxy's configuration, which were answered with 400."}, []string{"reason"})
+	for _, reason := range []string{"proxy", "field", "parameter"} {
+		c.WithLabelValues(reason)
+	}
+	return c
+}
+
+// reject answers a proxy that is configured wrong.
+func (g *gateway) reject(w http.ResponseWriter, reason, text string) {
+	g.rejected.WithLabelValues(reason).Inc()
+	http.Error(w, text, http.StatusBadRequest)
+}
+
+// A parameterCheck logs parameters of /auth that have no effect, each once. Clients can choose them if the
+// proxy forwards their query.
+type parameterCheck struct {
+	logger *slog.Logger
+	known  sparse.Count
+}
+
+const refuse403 = "call /auth?refuse=403 from nginx, and /auth from other proxies"
+
+// form returns the form that the query of a request to /auth selects, or false if the query is invalid.
+func (p *parameterCheck) form(r *http.Request) (f form, ok bool) {
+	ok = true
+	for name, values := range r.URL.Query() {
+		text := name // without the value, which a client may have sent
+		if name == "refuse" {
+			text += "=" + values[0]
+		}
+		text = strings.ToValidUTF8(text[:min(len(text), 64)], "")
+		switch {
+		case text == "refuse=403":
+			f = forNginx
+		case name != "refuse", values[0] == "429", values[0] == "":
+			if p.known.Add(text, 1, time.Now()) {
+				p.logger.Warn("weir: parameter of /auth without effect", "text", text, "fix", refuse403)
+			}
+		default:
+			p.logger.Warn("weir: request of a proxy with an invalid parameter refused", "text", text, "fix", refuse403)
+			ok = false
+		}
+	}
+	if f == asIs && !r.ProtoAtLeast(1, 1) && p.known.Add("", 1, time.Now()) {
+		p.logger.Warn("weir: refusals may have a form that the proxy cannot use", "likely",
+			"it is nginx, because it speaks HTTP/1.0", "effect", "nginx answers 500 instead of 429", "fix", refuse403)
+	}
+	return f, ok
 }
 
 func (g *gateway) trusts(peer string) bool {

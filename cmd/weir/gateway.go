@@ -36,6 +36,7 @@ type gateway struct {
 	admin    *admin.Handler
 	registry *prometheus.Registry
 	metrics  *weirprom.Collector
+	rejected *prometheus.CounterVec
 	reserved *reservations
 	usage    usageReader
 	health   health
@@ -121,7 +122,8 @@ func newGateway(path string, b backend) (*gateway, error) {
 		config.Options{Secret: b.keySecret, Overrides: b.live, Limiter: o}); err != nil {
 		return nil, err
 	}
-	g.registry.MustRegister(weirprom.NewFile(g.rules))
+	g.rejected = newRejected()
+	g.registry.MustRegister(weirprom.NewFile(g.rules), g.rejected)
 	g.newDiagnosis(g.rules.Version())
 	if g.reserved, err = newReservations(g, &b, count); err != nil {
 		return nil, err

@@ -439,6 +439,63 @@ func TestSparseLines(t *testing.T) {
 	}
 }
 
+// TestMiswiredProxies: what a proxy calls /auth with in error is logged by name with a fix, once if
+// the call still works, and each 400 is counted. A client whose query the proxy forwards does not flood
+// the log.
+func TestMiswiredProxies(t *testing.T) {
+	const file, fields, nginx = "trusted-proxies", "as the sample configurations do", "/auth?refuse=403"
+	for _, tt := range []struct {
+		name, from, path string
+		minor            int // of the version of HTTP/1
+		header           []string
+		status           int
+		reason           string // of the metric
+		log, fix         string // "" if nothing is logged
+	}{
+		{"nginx", "127.0.0.1:1", "/auth?refuse=403", 0, asking("192.0.2.1"), 200, "", "", ""},
+		{"Caddy", "127.0.0.1:1", "/auth", 1, asking("192.0.2.1"), 200, "", "", ""},
+		{"another proxy", "127.0.0.2:1", "/auth", 1, asking("192.0.2.1"), 400, "proxy", `addr=127.0.0.2:1`, file},
+		{"no field", "127.0.0.1:1", "/auth", 1, asking("192.0.2.1")[2:], 400, "field", "field=X-Forwarded-Method", fields},
+		{"another status", "127.0.0.1:1", "/auth?refuse=401", 1, asking("192.0.2.1"), 400, "parameter", `text="refuse=401"`, nginx},
+		{"the default", "127.0.0.1:1", "/auth?refuse=429", 1, asking("192.0.2.1"), 200, "", `text="refuse=429"`, nginx},
+		{"misspelt", "127.0.0.1:1", "/auth?refus=403", 1, asking("192.0.2.1"), 200, "", "text=refus ", nginx},
+		{"of the client", "127.0.0.1:1", "/auth?" + strings.Repeat("q", 1000) + "=secret", 1, asking("192.0.2.1"), 200, "", strings.Repeat("q", 64), nginx},
+		{"nginx without the parameter", "127.0.0.1:1", "/auth", 0, asking("192.0.2.1"), 200, "", "HTTP/1.0", nginx},
+		{"Envoy has the query of the client", "127.0.0.1:1", "/auth/envoy/?refuse=401", 1, asking("192.0.2.1"), 200, "", "", ""},
+	} {
+		g, _ := start(t, 20)
+		log := &weirtest.Log{}
+		g.logger = slog.New(slog.NewTextHandler(log, nil))
+		internal := g.internal()
+		for range 3 {
+			r := httptest.NewRequest("GET", "http://gateway"+tt.path, nil)
+			r.RemoteAddr, r.ProtoMinor = tt.from, tt.minor
+			for i := 0; i < len(tt.header); i += 2 {
+				r.Header.Set(tt.header[i], tt.header[i+1])
+			}
+			w := httptest.NewRecorder()
+			if internal.ServeHTTP(w, r); w.Code != tt.status {
+				t.Errorf("%s: got %d %s, want %d", tt.name, w.Code, w.Body, tt.status)
+			}
+		}
+		text, fix := log.String(), tt.fix
+		if lines := strings.Count(text, "level=WARN"); tt.log == "" && lines > 0 || tt.log != "" && (lines < 1 || !strings.Contains(text, tt.log) || !strings.Contains(text, fix)) || strings.Contains(text, "secret") || len(text) > 1000*lines {
+			t.Errorf("%s: got the log %q, want %s … %s", tt.name, text, tt.log, fix)
+		}
+		w := httptest.NewRecorder()
+		internal.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		for _, reason := range []string{"proxy", "field", "parameter"} {
+			n := 0
+			if reason == tt.reason {
+				n = 3
+			}
+			if want := fmt.Sprintf("weir_auth_rejected_total{reason=%q} %d\n", reason, n); !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s: the metrics lack %s", tt.name, want)
+			}
+		}
+	}
+}
+
 // TestUpstreamFields: a client gets the limits of the file, and none of the upstream's, after a 100 of
 // the upstream too.
 func TestUpstreamFields(t *testing.T) {
