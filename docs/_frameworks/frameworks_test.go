@@ -1,9 +1,11 @@
 package frameworks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -400,6 +402,34 @@ func TestMCP(t *testing.T) {
 	}
 	if err := call(connect(t, server.URL, "ben")); err != nil {
 		t.Errorf("another user: %v", err)
+	}
+	// A batch, as in the protocol before 2025-06-18, hides no calls.
+	id := ""
+	post := func(body string) string {
+		r, _ := http.NewRequest("POST", server.URL, strings.NewReader(body))
+		r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {id}}
+		if id == "" {
+			r.Header.Del("Mcp-Session-Id")
+		}
+		res, err := (&http.Client{Transport: named("eve")}).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		id = cmp.Or(id, res.Header.Get("Mcp-Session-Id"))
+		answer, _ := io.ReadAll(res.Body)
+		return string(answer)
+	}
+	post(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"eve","version":"1"}}}`)
+	post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	for range 3 {
+		var calls []string
+		for i := range 20 {
+			calls = append(calls, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"search","arguments":{"title":"weirs"}}}`, 10+i))
+		}
+		if answer := post("[" + strings.Join(calls, ",") + "]"); strings.Contains(answer, "found") || !strings.Contains(answer, `"reason":"limit"`) {
+			t.Errorf("a batch of 20: got %s, want it refused", answer)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ func MCP(store weir.Store, user weir.KeyFunc) (http.Handler, error) {
 	limiter, err := weir.New(store, weir.Options{
 		OnLimited: jsonrpc.OnLimited(max, jsonrpc.CodeLimited),
 		Rules: []weir.Rule{
-			{Name: "tool", Key: weir.Join(user, weir.ByJSON("params.name", max)), Limits: []weir.Limit{algorithms.SlidingLog(2, time.Hour)}},
+			{Name: "tool", Key: weir.Join(user, weir.ByJSON("params.name", max)), Cost: jsonrpc.Cost(max), Limits: []weir.Limit{algorithms.SlidingLog(2, time.Hour)}},
 			{Name: "mcp", Key: user, Cost: jsonrpc.Cost(max), Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}},
 		},
 	})
