@@ -141,6 +141,27 @@ func checkDefault(t *testing.T, what, file, field string) {
 	}
 }
 
+// TestBurstErrors: what an error about a burst asks for is no other error.
+func TestBurstErrors(t *testing.T) {
+	const none = "has no burst: only gcra, token-bucket and leaky-bucket have; omit the field"
+	for _, tt := range []struct{ config, want string }{
+		{"[{limit: 9, period: day, burst: 3}]", "1:60: calendar " + none},
+		{"[{limit: 9, period: day, burst: 0}]", "1:60: burst is 0; want at least 1, or omit the field"},
+		{"[{limit: 9, period: 1h, algorithm: sliding-log, burst: 3}]", "1:83: sliding-log " + none},
+		{"[{limit: 9, period: 1h, burst: 0}]", "1:59: burst is 0; want at least 1, or omit the field"},
+		{"[{limit: 9, period: 1h}], penalty: {strikes: {limit: 1, period: 1m, burst: 3}, for: 1h}", "anchored-window " + none},
+		{"[{limit: 9, period: day}], burst: 3", strings.Replace("no limit of the rule "+none, "no burst", "a burst", 1)},
+		{"[{limit: 9, period: day}], overrides: [{value: 192.0.2.1, config: [{limit: 7, burst: 3}]}]", "calendar " + none},
+		{"[{limit: 9, period: day}], overrides: [{value: 192.0.2.1, config: [{limit: 7, period: day, burst: 3}]}]", "calendar " + none},
+		{"[{limit: 9, period: 1h}], overrides: [{value: 192.0.2.1, config: [{limit: 7, burst: 0}]}]", "burst is 0; want at least 1, or omit the field"},
+	} {
+		_, err := open("limits: [{name: a, config: "+tt.config+"}]", Options{})
+		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want %s", tt.config, err, tt.want)
+		}
+	}
+}
+
 // TestPrivateRule: a rule with private: true is in no header field, and a reload names the change.
 func TestPrivateRule(t *testing.T) {
 	const file = "limits: [{name: all, key: global, config: [{limit: 1, period: 1h}]%s}, {name: client, config: [{limit: 9, period: 1h}]}]"

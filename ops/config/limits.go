@@ -38,10 +38,13 @@ func (d *decoder) limit(n ast.Node, what string, known []string, s settings, sin
 	if len(d.errs) > before {
 		return l
 	}
-	if n := f["burst"]; n != nil {
+	switch n := f["burst"]; {
+	case n != nil && !isMeter(l):
+		d.errorf(n, "%s has no "+burstOfOthers, l.Algorithm.Name())
+	case n != nil:
 		l.Burst = s.burst
 		d.validLimit(n, l)
-	} else if isMeter(l) {
+	case isMeter(l):
 		l.Burst = s.burst
 	}
 	switch name := f["name"]; {
@@ -167,6 +170,18 @@ func calendarUnit(n ast.Node) algorithms.Unit {
 		}
 	}
 	return 0
+}
+
+// burstOfOthers ends the error of a burst that has no effect.
+const burstOfOthers = "burst: only gcra, token-bucket and leaky-bucket have; omit the field"
+
+// burst reads a burst. Without the field, the burst is the limit.
+func (d *decoder) burst(n ast.Node, what string) int64 {
+	if v, ok := n.(*ast.IntegerNode); ok && v.GetToken().Value == "0" {
+		d.errorf(n, "burst is 0; want at least 1, or omit the field")
+		return 0
+	}
+	return d.atLeast1(n, what)
 }
 
 // isMeter reports whether the algorithm of the limit has a burst.

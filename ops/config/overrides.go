@@ -196,9 +196,9 @@ func (d *ruleDecoder) otherQuota(n ast.Node, f fields, from *limit) (l limit) {
 	l = *from
 	l.Name, l.Quota = from.Label(), d.atLeast1(f["limit"], "limit")
 	if b := f["burst"]; b != nil && isMeter(l) {
-		l.Burst = d.atLeast1(b, "burst")
+		l.Burst = d.burst(b, "burst")
 	} else if b != nil {
-		d.errorf(b, "%s has no burst: only gcra, token-bucket and leaky-bucket have", l.Algorithm.Name())
+		d.errorf(b, "%s has no "+burstOfOthers, l.Algorithm.Name())
 	}
 	if len(d.errs) == before {
 		d.validLimit(n, l)

@@ -155,7 +155,7 @@ func (d *decoder) settings(s *settings, f fields) {
 	set(f, "algorithm", &s.algorithm, d.algorithm)
 	set(f, "timezone", &s.location, d.timezone)
 	set(f, "headers", &s.headers, d.headers)
-	set(f, "burst", &s.burst, d.atLeast1)
+	set(f, "burst", &s.burst, d.burst)
 }
 
 // A ruleDecoder reads one rule.
@@ -180,7 +180,7 @@ func (d *decoder) rule(n ast.Node, s settings) rule {
 	nodes := rd.limits()
 	if len(d.errs) == before {
 		if n := rd.f["burst"]; n != nil && !slices.ContainsFunc(rd.r.limits, isMeter) {
-			d.errorf(n, "no limit of the rule has a burst: only gcra, token-bucket and leaky-bucket have")
+			d.errorf(n, "no limit of the rule has a "+burstOfOthers)
 		}
 		rd.checkLimits(rd.r.limits, nodes)
 	}
