@@ -164,17 +164,14 @@ func load(q *Queue, rate int, d time.Duration) *sum {
 	return s
 }
 
-// skipIfShort skips a simulation of thousands of goroutines with -short. .ci/run uses -short with
-// -race, and the race detector of Go 1.26 sometimes ends a process that has so many goroutines
-// ("ThreadSanitizer: CHECK failed").
-func skipIfShort(t *testing.T) {
-	rounds.Slow(t, "thousands of goroutines")
-}
+// crowded is why a test runs only with WEIR_LONG: the race detector of Go 1.26 sometimes ends a process
+// that has so many goroutines ("ThreadSanitizer: CHECK failed").
+const crowded = "thousands of goroutines"
 
 // TestSpike: during a spike Redis decides about as many requests as it can, and few of the other
 // requests wait in vain. After the spike nearly all requests are decided again.
 func TestSpike(t *testing.T) {
-	skipIfShort(t)
+	rounds.Slow(t, crowded)
 	const capacity = 20000
 	for _, rtt := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
 		t.Run(rtt.String(), func(t *testing.T) {
@@ -212,7 +209,7 @@ func spike(t *testing.T, rtt time.Duration, capacity int) {
 // TestStandstills: if Redis stands still again and again, for less than the timeout, as without a
 // processor, nearly all requests are decided as long as it can decide so many.
 func TestStandstills(t *testing.T) {
-	skipIfShort(t)
+	rounds.Slow(t, crowded)
 	for _, c := range []struct{ rtt, still, runs time.Duration }{
 		{0, 40 * time.Millisecond, 20 * time.Millisecond},
 		{5 * time.Millisecond, 30 * time.Millisecond, 15 * time.Millisecond},
@@ -411,7 +408,7 @@ func TestNoDial(t *testing.T) {
 // 70 % of its capacity decided. With 200 processes, one command of each is already more than
 // Redis decides in two thirds of the timeout.
 func TestManyProcesses(t *testing.T) {
-	skipIfShort(t)
+	rounds.Slow(t, crowded)
 	const capacity = 5000
 	for _, processes := range []int{20, 200} {
 		bubble(t, func(t *testing.T) {
