@@ -64,9 +64,9 @@ func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, pro
 // may call it often.
 //
 // The store repeats the check until the check succeeds, and waits at most 10 s after each failure.
-// It checks Redis again if a request fails with quota.ErrUnusable and the last check was more than
-// 10 s ago. Err does not report other outages that begin after a successful check; metrics and the
-// log do.
+// It checks Redis again if a request fails with quota.ErrUnusable, or because Redis refuses writes
+// (a replica does, and a full server), at the earliest 10 s after the last check. Err does not report
+// other outages that begin after a successful check; metrics and the log do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
 // Close stops the background check of Redis and the reports to other processes. It does not close
@@ -80,18 +80,21 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// check starts to check Redis, unless a check is under way, or one has ended within longestPause.
+// check starts to check Redis, longestPause after the last check, unless a check is under way.
 // Without this pause, it would check again and again if a request failed because of an algorithm of
 // a user, which the check does not include.
 func (c *checker) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.checking || time.Since(c.ended) < longestPause || c.ctx.Err() != nil {
+	if c.checking || c.ctx.Err() != nil {
 		return
 	}
 	c.checking = true
+	rest := longestPause - time.Since(c.ended)
 	c.running.Go(func() {
-		c.run()
+		if c.pause(rest) {
+			c.run()
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.checking, c.ended = false, time.Now()
@@ -107,17 +110,25 @@ func (c *checker) run() {
 		}
 		c.err.Store(&err)
 		if err == nil {
-			c.outages.end(true)
+			c.outages.passed()
 			c.checkEviction()
 			c.checkTracking()
 			return
 		}
 		c.outages.begin(err)
-		select {
-		case <-c.ctx.Done():
+		if !c.pause(pause) {
 			return
-		case <-time.After(pause):
 		}
+	}
+}
+
+// pause waits for d. It returns false if the store is closed meanwhile.
+func (c *checker) pause(d time.Duration) bool {
+	select {
+	case <-c.ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 
@@ -178,10 +189,11 @@ func (p primary) Watch(c quota.Charge, done func(d quota.Decision, current func(
 	return ok && w.Watch(c, done)
 }
 
-// Take implements quota.Store. If Redis can no longer decide, it starts to check what is missing.
+// Take implements quota.Store. If Redis can no longer decide, or no longer writes, it starts to check
+// what is missing.
 func (p primary) Take(ctx context.Context, t *quota.Transaction) error {
 	err := p.Store.Take(ctx, t)
-	if err != nil && errors.Is(err, quota.ErrUnusable) {
+	if err != nil && (errors.Is(err, quota.ErrUnusable) || !errors.Is(err, quota.ErrOpen) && refusesWrites(err)) {
 		p.checker.outages.begin(err)
 		p.checker.check()
 	}

@@ -106,7 +106,7 @@ func TestOutageLog(t *testing.T) {
 			log = whole.String()[before:]
 			return strings.Contains(log, `msg="stack: outage of Redis began"`) && (use.store == nil || breakerOf(store).Stats().Open)
 		})
-		const effect = "counting in memory: each process enforces 1/4 of each limit; with Undivided, each limit as a whole; with WithoutFallback, OnError decides"
+		const effect = "counting in memory: each process enforces 1/4 of each limit; calls without a fallback fail"
 		if n := lines(log); n != 1 || !strings.Contains(log, effect) || !strings.Contains(log, "advice=") {
 			t.Errorf("%s: got %d lines, want one that says %q:\n%s", use.finds, n, effect, log)
 		}
@@ -122,6 +122,36 @@ func TestOutageLog(t *testing.T) {
 		store.Checked()
 		before = len(whole.String())
 		server.Kill()
+	}
+}
+
+// TestReadOnly: a server that refuses writes answers calls that change nothing. Their success closes
+// the breaker, but the log does not say that the outage is over, and Err says that it is not.
+func TestReadOnly(t *testing.T) {
+	server := redistest.Server(t)
+	store, log := open(t, server.Addr(), stack.Options{Replicas: 1, Breaker: quota.BreakerOptions{Cooldown: time.Millisecond}})
+	until(t, "Err is nil", func() bool { return store.Err() == nil })
+	store.Checked()
+	store.Age(10 * time.Second)
+	server.Do("REPLICAOF", "127.0.0.1", "1")
+	take := func() { store.Take(t.Context(), weirtest.Once(algorithms.GCRA(9, time.Hour))) }
+	for range 2 {
+		until(t, "the breaker is open", func() bool { take(); return breakerOf(store).Stats().Open })
+		until(t, "a call that changes nothing closes the breaker", func() bool {
+			if _, err := quota.Peek(t.Context(), store.WithoutFallback(), quota.Charge{Rule: "r", Limit: algorithms.GCRA(9, time.Hour)}); err != nil {
+				return false
+			}
+			return !breakerOf(store).Stats().Open
+		})
+	}
+	if got := log.String(); strings.Count(got, "stack: outage of Redis began") != 1 || strings.Contains(got, "continues") || !strings.Contains(got, "use the address of the master") {
+		t.Errorf("while Redis refuses writes: got the log\n%s", got)
+	}
+	until(t, "Err names the cause", func() bool { err := store.Err(); return err != nil && strings.Contains(err.Error(), "READONLY") })
+	server.Do("REPLICAOF", "NO", "ONE")
+	until(t, "the log has the end", func() bool { return strings.Contains(log.String(), "stack: use of Redis continues") })
+	if err := store.Err(); err != nil {
+		t.Errorf("after the end: got %v", err)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +26,7 @@ type outages struct {
 	began  time.Time   // zero if there is none
 	slow   time.Time   // when Redis was first found to be too slow; zero if it is not
 	logged bool        // the outage has a line
+	writes bool        // Redis refuses writes, so only a check can end the outage: see refusesWrites
 	again  time.Time   // when the next line may say that Redis is too slow: see slowAgain
 	loud   sparse.Gate // limits the lines that are repeated every minute
 }
@@ -32,10 +35,38 @@ type outages struct {
 // too slow, and gets few requests, each of them begins an outage that the others end.
 const slowAgain = 10 * time.Minute
 
+// reply finds the code of an error reply that says why Redis cannot decide, even if Redis before 7.0
+// has the code in the middle of the text.
+var reply = regexp.MustCompile(`\b(READONLY|OOM|MISCONF|NOREPLICAS|LOADING|BUSY) `)
+
+// advices say what to do about an error reply. They are by its code.
+var advices = map[string]string{
+	"READONLY":   "use the address of the master: this server is a replica",
+	"OOM":        "give Redis more memory, or set maxmemory-policy to volatile-lfu",
+	"MISCONF":    "make Redis able to save its data: its log says why it cannot",
+	"NOREPLICAS": "start the replicas that min-replicas-to-write requires",
+	"LOADING":    "wait until Redis has loaded its data",
+	"BUSY":       "end the script that blocks Redis: SCRIPT KILL",
+}
+
+// codeOf returns the code of the error reply in err, or "".
+func codeOf(err error) string { return strings.TrimSuffix(reply.FindString(err.Error()), " ") }
+
+// refusesWrites reports whether Redis has answered that it refuses writes. It still answers calls
+// that change nothing, such as those of health checks, so their success does not end the outage.
+func refusesWrites(err error) bool {
+	switch codeOf(err) {
+	case "READONLY", "OOM", "MISCONF", "NOREPLICAS":
+		return true
+	}
+	return false
+}
+
 // begin notes that Redis has failed.
 func (o *outages) begin(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.writes = o.writes || refusesWrites(err)
 	begins := o.began.IsZero()
 	if begins {
 		o.began = time.Now()
@@ -63,7 +94,7 @@ func (o *outages) begin(err error) {
 	}
 	if begins {
 		o.logged = true
-		text, advice := "stack: outage of Redis began", "check that Redis runs and that this process can reach it"
+		text, advice := "stack: outage of Redis began", cmp.Or(advices[codeOf(err)], "check that Redis runs and that this process can reach it")
 		if errors.Is(err, quota.ErrBusy) {
 			text, advice = "stack: overload of Redis or this process began", "lower the load, or add processors"
 		}
@@ -71,15 +102,28 @@ func (o *outages) begin(err error) {
 	}
 }
 
-// end notes that Redis works. logs is false after a single late decision, which needs no second
-// line.
+// end notes that Redis has answered a request, unless it may still refuse writes. logs is false
+// after a single late decision, which needs no second line.
 func (o *outages) end(logs bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.writes {
+		o.over(logs)
+	}
+}
+
+// passed notes that Redis has passed a check, which also writes.
+func (o *outages) passed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over(true)
+}
+
+func (o *outages) over(logs bool) {
 	if logs && o.logged {
 		o.logger.Info("stack: use of Redis continues", "after", period.Rounded(time.Since(o.began)))
 	}
-	o.began, o.slow, o.logged = time.Time{}, time.Time{}, false
+	o.began, o.slow, o.logged, o.writes = time.Time{}, time.Time{}, false, false
 	o.loud.Reset()
 }
 

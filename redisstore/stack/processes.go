@@ -103,9 +103,9 @@ func (p *processes) effect() string {
 		part += ", because it does not know how many processes there are"
 	case 1:
 	default:
-		part = fmt.Sprintf("1/%d of each limit; with Undivided, each limit as a whole", n)
+		part = fmt.Sprintf("1/%d of each limit", n)
 	}
-	return "counting in memory: each process enforces " + part + "; with WithoutFallback, OnError decides"
+	return "counting in memory: each process enforces " + part + "; calls without a fallback fail"
 }
 
 // Stats returns what Redis has lost. Packages weirprom and weirotel call it.
