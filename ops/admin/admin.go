@@ -36,7 +36,8 @@ type Options struct {
 	Overrides *overrides.Live
 
 	// File is the rules file, such as a *config.File. /rules and the page show its version and
-	// its reloads. nil means that the rules are not in a file.
+	// its reloads. A *config.File also hashes keys that operators type. nil means that the rules are
+	// not in a file.
 	File watch.File
 
 	// Top, Bans and Traffic record the decisions of the limiters. Call their Observe methods from

@@ -134,12 +134,14 @@
 // key that has never been used has its full quota. A key longer than 128 bytes is shown as its
 // digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest.
 //
-// If a rule's KeyFunc hashes something other than an address, such as an API key, queries must
-// contain the hashed key, which [weir.HashedKey] computes. /top and the logs show hashed keys.
+// If a rule's KeyFunc hashes something other than an address, such as an API key, and the rule is not
+// in Options.File, queries must contain the hashed key, which [weir.HashedKey] computes. For a rule in
+// a *config.File, they contain the key or its hash, and a key that looks like a hash (16 bytes in
+// base64) is taken for one. /top, the store and the logs only have hashed keys.
 //
-// A change is rejected with 400 if its key looks like an address but requests from that address
-// have a different key, for example because the rule counts networks. The response names the key to
-// use instead.
+// A change is rejected with 400 if no request has its key, as far as Options.File knows. So is a
+// change to an address if requests from that address have a different key, for example because the rule
+// counts networks. The response names the key to use instead.
 //
 // # What to expect
 //

@@ -10,6 +10,7 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // checkKey returns a problem if the key looks like an address but requests from that address
@@ -35,6 +36,27 @@ func (r *rule) checkKey(key string) *problem {
 	}
 	return refuse(http.StatusBadRequest, "under rule %q no request has the key %q: a request from %s has the key %q%s",
 		r.Name, key, from, known, hint)
+}
+
+// A fileOfKeys is an Options.File that knows what keys its rules have, as a *config.File does.
+type fileOfKeys interface {
+	// EntryOf returns an entry as it is stored under a rule, whose keys may be hashed, or an error if
+	// no request has such a key.
+	EntryOf(rule string, e overrides.Entry) (overrides.Entry, error)
+}
+
+// stored returns a scope that an operator has typed as it is stored under a rule, or an error if no
+// request has such a key.
+func (h *Handler) stored(rule string, s scope) (scope, error) {
+	file, ok := h.o.File.(fileOfKeys)
+	if !ok || s.Network != "" {
+		return s, nil
+	}
+	e, err := file.EntryOf(rule, s.entry())
+	if err != nil {
+		return s, err
+	}
+	return scopeOfEntry(&e), nil
 }
 
 // addrOf returns the address that a key looks like. If the key is a network, addrOf returns the
@@ -131,6 +153,22 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 		l.byAddr(r, typed, client)
 	case !r.named:
 		l.byRule(r)
+	}
+	return l
+}
+
+// lookUp is rule.lookUp for a key that is hashed as the file of rules says. A key that the rule cannot
+// have is looked up as it is.
+func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
+	if client, ok := addrOf(typed); ok {
+		if _, found := r.keyAt(client); found { // the key functions hash it
+			return r.lookUp(typed, from)
+		}
+	}
+	s, err := h.stored(r.Name, scope{Key: typed})
+	l := r.lookUp(s.Key, from)
+	if err != nil && r.named {
+		l.unknown = append(l.unknown, "no request has this key: "+strings.TrimPrefix(err.Error(), "config: "))
 	}
 	return l
 }

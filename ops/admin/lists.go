@@ -90,7 +90,7 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		return list
 	}
 	for _, l := range h.o.Top.Recent(math.MaxInt) {
-		if rule != "" && rule != l.Rule || key != "" && storedkey.Of(key) != l.Key {
+		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
 		}
 		b := refusalBody{l.At.UTC(), l.Last.UTC(), l.Count, l.Rule, l.Key, l.Reason.String(), l.Limit, 0, l.Route, l.Shadow,
@@ -103,6 +103,12 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 		}
 	}
 	return list
+}
+
+// storedKey returns a key that an operator has typed as it is stored under a rule.
+func (h *Handler) storedKey(rule, typed string) string {
+	s, _ := h.stored(rule, scope{Key: typed}) // of an error, the key as it is
+	return storedkey.Of(s.Key)
 }
 
 // refusalsAnswer returns recent refusals.

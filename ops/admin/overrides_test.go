@@ -8,15 +8,19 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/admin"
+	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/ops/overrides"
+	"github.com/seed83679106/weir/ops/watch"
 )
 
 type operatorKey struct{}
@@ -167,4 +171,88 @@ func ExampleHandler_overrides() {
 	fmt.Print(w.Code, w.Body)
 	// Output:
 	// 200 {"key":"alice","rules":[{"rule":"api","overridden":true,"banned_for":0,"limits":[{"name":"1m","algorithm":"gcra","quota":1000,"period":60,"burst":1000,"remaining":1000,"next_after":0,"reset_after":0}]}]}
+}
+
+// TestTypedKeys: operators type the plain key of a rule whose keys a file hashes. Neither the log nor
+// the store gets it. A key that no request has is refused, as in the file.
+func TestTypedKeys(t *testing.T) {
+	secret := []byte("a secret of 16 bytes or more")
+	store, keeper := memstore.New(memstore.Options{}), overrides.NewLive(overrides.LiveOptions{})
+	top := watch.NewTop(100)
+	var log bytes.Buffer
+	files := fstest.MapFS{"r.yaml": {Data: []byte(`limits:
+- {name: api, key: "hashed:header:X-Api-Key", penalty: {strikes: {limit: 2, period: 60}, for: 600}, config: [{limit: 1, period: 1h}]}
+- {name: first, key: {first-of: ["hashed:header:X-Api-Key", ip]}, config: [{limit: 1, period: 1h}]}
+- {name: addr, key: "hashed:ip", config: [{limit: 1, period: 1h}]}
+- {name: ip, key: ip, config: [{limit: 1, period: 1h}]}
+- {name: user, key: basic-auth-user, config: [{limit: 1, period: 1h}]}
+`)}}
+	f, err := config.Open("r.yaml", store, config.Options{FS: files, Overrides: keeper, Secret: secret, Limiter: weir.Options{Observe: top.Observe, Logger: slog.New(slog.DiscardHandler)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := f.Handler("api")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	h, err := admin.New(store, admin.Options{Limiters: f.Limiters, File: f, Overrides: keeper, Top: top, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.HandlerOfAll()
+	code := func() int {
+		r, w := httptest.NewRequest("GET", "/", nil), httptest.NewRecorder()
+		r.Header.Set("X-Api-Key", "sk-alice")
+		served.ServeHTTP(w, r)
+		return w.Code
+	}
+	for range 6 {
+		code()
+	}
+	digest := weir.HashedKey(secret, "sk-alice")
+	for _, step := range []struct {
+		method, target, body string
+		code                 int
+		want                 string
+	}{
+		{"GET", "/explain?rule=api&key=sk-alice", "", 200, `"refused":true`},
+		{"GET", "/explain?key=sk-alice&from=192.0.2.1", "", 200, `"looked_up":"` + digest + `"`},
+		{"GET", "/refusals?key=sk-alice", "", 200, `"key":"` + digest + `"`},
+		{"GET", "/?tab=keys&rule=api&key=sk-alice", "", 200, "banned"},
+		{"POST", "/unban?rule=api&key=sk-alice", "", 200, `"banned_for":0`},
+		{"POST", "/override?rule=api&key=sk-alice", `{"limits": [{"quota": 9}]}`, 200, `"overridden":true`},
+		{"POST", "/reset?rule=api&key=" + digest, "", 200, `"remaining":9`},
+		{"POST", "/override?rule=api&prefix=sk-", `{"denied": true}`, 400, "its keys are hashed"},
+		{"POST", "/override?rule=api&prefix=", `{"denied": true}`, 200, `"all":true`},
+		{"DELETE", "/override?rule=api&prefix=", "", 200, ``},
+		{"POST", "/override?rule=first&key=0:sk-alice", `{"denied": true}`, 200, `"key":"0:` + digest + `"`},
+		{"POST", "/override?rule=first&key=alice", `{"denied": true}`, 400, `want \"0:alice\"`},
+		{"POST", "/override?rule=addr&key=192.0.2.1", `{"denied": true}`, 200, weir.HashedKey(secret, "192.0.2.1")},
+		{"POST", "/override?rule=addr&key=alice", `{"denied": true}`, 400, "want an address such as 192.0.2.1"},
+		{"POST", "/override?rule=ip&key=alice", `{"denied": true}`, 400, `\"alice\" is never the key of rule \"ip\": want an address`},
+		{"POST", "/override?rule=ip&prefix=a", `{"denied": true}`, 200, `"prefix":"a"`},
+		{"POST", "/override?rule=ip&prefix=x", `{"denied": true}`, 400, `is never the key`},
+		{"POST", "/reset?rule=ip&key=unknown", "", 200, `"remaining":1`},
+		{"POST", "/reset?rule=user&key=Alice", "", 400, `want \"alice\"`},
+		{"GET", "/explain?rule=user&key=Alice", "", 200, `no request has this key: \"Alice\" is never the key of rule \"user\"`},
+	} {
+		if w := send(h, step.method, step.target, step.body); w.Code != step.code || !strings.Contains(w.Body.String(), step.want) {
+			t.Errorf("%s %s: got %d, %s, want %d, %s", step.method, step.target, w.Code, w.Body, step.code, step.want)
+		}
+	}
+	for _, o := range keeper.All() {
+		if strings.Contains(o.Key, "sk-") {
+			t.Errorf("the store has the override of %q", o.Key)
+		}
+	}
+	if strings.Contains(log.String(), "sk-alice") || !strings.Contains(log.String(), digest) {
+		t.Errorf("the log has the plain key, or no hash:\n%s", &log)
+	}
+	if got := code(); got != 200 {
+		t.Errorf("after the changes: got %d, want 200", got)
+	}
+	// An override that an earlier version has stored under the plain key can be removed.
+	if err := keeper.Set(t.Context(), "api", overrides.Entry{Key: "sk-old", Denied: true}, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if w := send(h, "DELETE", "/override?rule=api&key=sk-old", ""); w.Code != 200 {
+		t.Errorf("DELETE of an override under a plain key: got %d, %s", w.Code, w.Body)
+	}
 }

@@ -201,7 +201,7 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 		if !r.named && h.o.Top != nil {
 			_, r.named = h.o.Top.Find(r.Name, key)
 		}
-		s, err := r.state(ctx, r.lookUp(key, from))
+		s, err := r.state(ctx, h.lookUp(r, key, from))
 		if err != nil {
 			return nil, err
 		}

@@ -147,7 +147,7 @@ func (h *Handler) change(w http.ResponseWriter, r *http.Request,
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.target(q.Get("rule"), s)
+	t, err := h.typedTarget(q.Get("rule"), s, r.Method == http.MethodDelete)
 	if err != nil {
 		return nil, err
 	}
@@ -226,6 +226,24 @@ func (h *Handler) target(name string, s scope) (*target, error) {
 		}
 	}
 	return t, nil
+}
+
+// typedTarget is target for a scope that an operator has typed. An override that exists can be removed
+// even if it was set for a key that no request has.
+func (h *Handler) typedTarget(name string, s scope, removes bool) (*target, error) {
+	exists := false
+	if removes && h.o.Overrides != nil {
+		_, exists = h.o.Overrides.Get(name, s.entry())
+	}
+	var fault error
+	if !exists {
+		s, fault = h.stored(name, s)
+	}
+	t, err := h.target(name, s)
+	if err == nil && fault != nil {
+		err = refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(fault.Error(), "config: "))
+	}
+	return t, err
 }
 
 // onlyKey returns an error if the target is not a single key.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"fmt"
 	"maps"
 	"net/http"
@@ -68,10 +69,60 @@ type key struct {
 
 // stored returns e, an entry for keys of k, as an entry of a table.
 func (k *key) stored(e entry) overrides.Entry {
-	if k.kind == kindHashed {
-		e.text = k.hash(e.text)
-	}
+	e.text = k.hashed(e.text, false)
 	return e.override()
+}
+
+// hashed returns the text of a key with the hash of what k hashes. If keep is true, it keeps what looks
+// like a hash.
+func (k *key) hashed(text string, keep bool) string {
+	switch k.kind {
+	case kindHashed:
+		if keep && isHash(text) {
+			return text
+		}
+		return k.hash(text)
+	case kindFirst: // see weir.FirstOf
+		for i := range k.parts {
+			index := fmt.Sprint(i, ":")
+			if rest, ok := strings.CutPrefix(text, index); ok && rest != "" {
+				return index + k.parts[i].hashed(rest, keep)
+			}
+		}
+	}
+	return text
+}
+
+// isHash reports whether text looks like a result of weir.HashedKey.
+func isHash(text string) bool {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	return err == nil && len(b) == 16
+}
+
+// EntryOf returns e, whose Key or Prefix an operator has typed, as it is stored under the named rule.
+// If the rule's keys are hashed, e.Key is replaced by its [weir.HashedKey], unless it looks like one: 22
+// characters, as the logs show them. If no request has such a key, EntryOf returns an error that says
+// what keys the rule has. It returns e unchanged if e is for all keys or a network, or if there is no
+// such rule.
+func (f *File) EntryOf(rule string, e overrides.Entry) (overrides.Entry, error) {
+	r := ruleNamed(f.current.Load().rules, rule)
+	typed := entry{text: e.Key, isPrefix: e.Prefix != ""}
+	if typed.isPrefix {
+		typed.text = e.Prefix
+	}
+	switch {
+	case r == nil, typed.text == "", typed.text[0] == 0: // weir.NoKeyShare has a key that begins with a 0
+		return e, nil
+	case r.key.kind == kindHashed && isHash(typed.text), r.key.kind != kindHashed && strings.HasPrefix(typed.text, "sha256:"):
+		return e, nil // what the logs show instead of a key
+	}
+	if want := r.key.insteadOfValue(typed); want != "" {
+		return e, fmt.Errorf("config: %s is never the key of rule %q: %s", typed.quoted(), rule, want)
+	}
+	if !typed.isPrefix {
+		e.Key = r.key.hashed(e.Key, true)
+	}
+	return e, nil
 }
 
 // reads appends to sources the parts of a request that k reads.
