@@ -276,7 +276,9 @@ func newStores(o *options, logger *slog.Logger) (*stores, error) {
 		local := memstore.New(memory)
 		return &stores{store: local, counter: local, all: []quota.Store{local}, close: func() {}}, nil
 	}
-	shared, rdb, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger, Agree: o.agree()})
+	effects := map[string]string{downOpen: "requests are allowed without a limit", downClosed: "requests get 503"}
+	shared, rdb, err := o.redis.open(stack.Options{Replicas: o.replicas, Memory: memory, Logger: logger, Agree: o.agree(),
+		Effect: effects[o.redisDown.value]})
 	if err != nil {
 		return nil, err
 	}

@@ -374,11 +374,12 @@ func TestRedis(t *testing.T) {
 		status, ready int // the answers of /auth and /readyz while Redis is down
 		body          string
 		panel         string // what the page of operators then says
+		effect        string // what the log then says
 	}
 	var replicas []replica
-	for _, r := range []replica{{down: downMemory, status: 200, ready: 200, body: "memory\n", panel: "This process decides alone, by what it counts in its own memory"},
-		{down: downOpen, status: 200, ready: 503, panel: ": 1 were allowed without a limit, and 0 were refused with 503."},
-		{down: downClosed, status: 503, ready: 503, panel: ": 0 were allowed without a limit, and 1 were refused with 503."}} {
+	for _, r := range []replica{{down: downMemory, status: 200, ready: 200, body: "memory\n", panel: "This process decides alone, by what it counts in its own memory", effect: "counting in memory: "},
+		{down: downOpen, status: 200, ready: 503, panel: ": 1 were allowed without a limit, and 0 were refused with 503.", effect: "requests are allowed without a limit\""},
+		{down: downClosed, status: 503, ready: 503, panel: ": 0 were allowed without a limit, and 1 were refused with 503.", effect: "requests get 503\""}} {
 		r.running = startService(t, "-limits", path, "-admin-token", "0123456789abcdef", "-redis-addrs", server.Addr(), "-redis-password", "secret", "-redis-timeout", "5s", "-redis-down", r.down)
 		if want := `"store":"redis at ` + server.Addr(); !strings.Contains(r.log.String(), want) {
 			t.Errorf("the log does not name the store, %s:\n%s", want, r.log)
@@ -429,6 +430,7 @@ func TestRedis(t *testing.T) {
 		if _, body := get(t, http.DefaultClient, r.url("auth-addr")+"/metrics"); !strings.Contains(body, "weir_breaker_open ") {
 			t.Errorf("-redis-down %s: the metrics lack the breaker", r.down)
 		}
+		eventually(t, r.effect, func() bool { ask(r, "192.0.2.2"); return strings.Contains(r.log.String(), `"effect":"`+r.effect) })
 		if strings.Contains(r.log.String(), "secret") {
 			t.Errorf("the log has the password:\n%s", r.log)
 		}

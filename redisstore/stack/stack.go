@@ -101,6 +101,10 @@ type Options struct {
 	// because the store logs the same outages.
 	Breaker quota.BreakerOptions
 
+	// Effect is what an outage of Redis means for requests, as the log says it. "" means that they are
+	// counted in memory; set it if all of them use WithoutFallback.
+	Effect string
+
 	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
 	// first line names the cause, the store that counts now, its share of each limit, and what to
 	// do. At start the Logger also gets each unsuitable client setting. If Redis is misconfigured
@@ -167,6 +171,9 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	p := &s.checker.processes
 	p.heartbeat, p.compare, p.given, p.agree, p.memory = shared.Heartbeat, shared.CompareLimits, o.Replicas, o.Agree, s.memory
 	s.checker.outages.effect = p.effect
+	if o.Effect != "" {
+		s.checker.outages.effect = func() string { return o.Effect }
+	}
 	p.start(s.checker.ctx, o.Logger)
 	unlessSlow := unlessSlow{s.primary, shared}
 	s.fallback = s.checker.outages.fallback(unlessSlow, p)
