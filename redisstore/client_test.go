@@ -134,3 +134,13 @@ func TestBadAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestTimeoutUnit: a timeout without a unit is an error, in the client's options as in those of the store.
+func TestTimeoutUnit(t *testing.T) {
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(50, "127.0.0.1:1"))
+	defer rdb.Close()
+	const want = "redisstore: the timeout of ClientOptions is 50ns; want at least 1ms, such as 50*time.Millisecond"
+	if _, err := redisstore.New(rdb, redisstore.Options{}); err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+}

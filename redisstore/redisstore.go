@@ -173,13 +173,14 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	case o.Timeout < 0:
 		return nil, fmt.Errorf("redisstore: Timeout is %v; want at least 0", o.Timeout)
 	}
-	if err := period.CheckUnit("redisstore: Timeout", o.Timeout); err != nil {
+	given := timeoutOf(optionsOf(rdb))
+	if err := cmp.Or(period.CheckUnit("redisstore: Timeout", o.Timeout), period.CheckUnit("redisstore: the timeout of ClientOptions", given)); err != nil {
 		return nil, err
 	}
 	if err := checkAddresses(rdb); err != nil {
 		return nil, err
 	}
-	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, timeoutOf(optionsOf(rdb)), defaultTimeout), noTracking: o.NoTracking}
+	s := &Store{rdb: rdb, prefix: cmp.Or(o.Prefix, defaultPrefix), timeout: cmp.Or(o.Timeout, given, defaultTimeout), noTracking: o.NoTracking}
 	s.scripts.time = calledTime
 	if o.LockKeys {
 		s.scripts.first = "#!lua flags=allow-key-locking\n"
