@@ -83,6 +83,7 @@ type Live struct {
 	o      LiveOptions
 	log    *slog.Logger
 	ready  atomic.Bool // the table was read
+	reads  atomic.Bool // Run or the program reads the table, or it has no Keeper
 	warned atomic.Bool // a request arrived before that
 
 	reading sync.Mutex // held while the Keeper is read, which may take seconds; locked before mu
@@ -115,6 +116,7 @@ func NewLive(o LiveOptions) *Live {
 	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{},
 		denied: map[string]*atomic.Pointer[networks]{}}
 	l.ready.Store(alone)
+	l.reads.Store(alone)
 	return l
 }
 
@@ -125,12 +127,22 @@ func (l *Live) Ready() bool { return l.ready.Load() }
 // noneInForce is the effect of overrides that were never read.
 const noneInForce = "nobody is denied, and no override is in force"
 
-// unread warns once that a request under a rule has arrived before the table was read.
-func (l *Live) unread(rule string) {
-	if l.warned.CompareAndSwap(false, true) {
-		l.log.Warn("overrides: request served before the overrides were read", "rule", rule, "effect", noneInForce, "fix",
-			"call Run, and wait for Ready")
+// checkRead warns once if a request under a rule has arrived before the table was read, or if only
+// Set or Remove reads it.
+func (l *Live) checkRead(rule string) {
+	ready, reads := l.ready.Load(), l.reads.Load()
+	if ready && reads || !l.warned.CompareAndSwap(false, true) {
+		return
 	}
+	fix := "send requests once /readyz answers 200, or Ready reports true"
+	if !reads {
+		fix = "call Run, and wait for Ready"
+	}
+	if ready {
+		l.log.Warn("overrides: changes by other processes not read", "rule", rule, "effect", "what they deny is served", "fix", fix)
+		return
+	}
+	l.log.Warn("overrides: request served before the overrides were read", "rule", rule, "effect", noneInForce, "fix", fix)
 }
 
 // Of returns a function for the ForKey field of the weir.Rule with the given name. If the table has
@@ -147,9 +159,7 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 		l.build()
 	}
 	return func(key string) weir.Policy {
-		if !l.ready.Load() {
-			l.unread(rule)
-		}
+		l.checkRead(rule)
 		if t := table.Load(); t != nil {
 			if p := t.ForKey(key); !p.Is(weir.Policy{}) {
 				return p
@@ -173,6 +183,7 @@ func (l *Live) OverridesKeys(rule string) bool {
 // Run refreshes the table until ctx is done, and then returns ctx.Err(). It blocks, so call it in
 // its own goroutine.
 func (l *Live) Run(ctx context.Context) error {
+	l.reads.Store(true)
 	tick := time.NewTicker(l.o.Interval)
 	defer tick.Stop()
 	for {
@@ -187,6 +198,14 @@ func (l *Live) Run(ctx context.Context) error {
 
 // Refresh queries the Keeper for changes and applies them.
 func (l *Live) Refresh(ctx context.Context) error {
+	err := l.refresh(ctx)
+	if err == nil {
+		l.reads.Store(true)
+	}
+	return err
+}
+
+func (l *Live) refresh(ctx context.Context) error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	l.mu.Lock()
@@ -295,7 +314,7 @@ func (l *Live) find(rule, id string) (i int, found bool) {
 // read them all, because another process may have changed the same override at the same time.
 func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	if !l.ready.Load() {
-		return l.Refresh(ctx)
+		return l.refresh(ctx)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

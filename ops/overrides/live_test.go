@@ -635,6 +635,30 @@ func TestUnread(t *testing.T) {
 	}
 }
 
+// TestNobodyReads: without Run, a table that Set has read does not show what other processes deny. The
+// first request says so. With Run, or if the program calls Refresh, it says nothing.
+func TestNobodyReads(t *testing.T) {
+	for who, lines := range map[string]int{"nobody": 1, "the program": 0, "Run": 0} {
+		log := new(weirtest.Log)
+		live := overrides.NewLive(overrides.LiveOptions{Keeper: &countingKeeper{Keeper: overrides.NewLive(overrides.LiveOptions{}).Keeper()}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		mustSet(t, live, overrides.Entry{Key: "x", Denied: true}, 0)
+		switch who {
+		case "Run":
+			live.Run(ctx)
+		case "the program":
+			live.Refresh(t.Context())
+		}
+		for range 2 {
+			live.Of("api", nil)("y")
+		}
+		if got := strings.Count(log.String(), `changes by other processes not read" rule=api effect="what they deny is served" fix="call Run`); got != lines || strings.Count(log.String(), "\n") != lines {
+			t.Errorf("%s reads the table: got %q, want %d lines", who, log, lines)
+		}
+	}
+}
+
 // A server that must never serve a denied key is not ready until the table was read.
 func ExampleLive_Ready() {
 	live := overrides.NewLive(overrides.LiveOptions{Keeper: &lateKeeper{works: true}}) // or a redisstore.Store

@@ -51,9 +51,7 @@ func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, boo
 		l.build()
 	}
 	return func(r *http.Request) bool {
-		if !l.ready.Load() {
-			l.unread(rule)
-		}
+		l.checkRead(rule)
 		n := denied.Load()
 		if n == nil {
 			return false
