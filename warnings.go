@@ -23,6 +23,7 @@ const noKey = "\x00" // the key of requests without a key
 // The likely causes of the misconfigurations that are logged.
 const (
 	keylessLikely = "authentication runs after the limiter; the path value is read outside of the mux; " +
+		"the value for ByContext is no string, integer or Stringer; " +
 		"clients never send the field; or the rule is for few requests"
 	emptyLikely = "the function returns \"\" and true for a request that it has no key for; " +
 		"it should return false, and a key that all share is weir.Global()"
@@ -93,10 +94,25 @@ func checkCosts(d *decision) {
 func (rule *rule) checkClass(class string, listed bool) {
 	if listed {
 		rule.classless.end()
+	} else if like := rule.classLike(class); like != "" {
+		if rule.classless.next() > 0 {
+			rule.classless.end()
+			rule.warnOnce("class not in Headroom", "its requests leave nothing to others", "Headroom has "+like+" with other letter case or spaces")
+		}
 	} else if class != "" && rule.classless.add() {
 		rule.warnOnce("class without headroom in each of the first 200 requests with a class", "they leave nothing to others",
 			"Class and Headroom spell the classes differently; or requests of the listed classes are rare")
 	}
+}
+
+// classLike returns the class in Headroom that differs from class only in letter case or spaces, or "".
+func (rule *rule) classLike(class string) string {
+	for like := range rule.Headroom {
+		if class != "" && fold(like) == fold(class) {
+			return like
+		}
+	}
+	return ""
 }
 
 // checkWriteTimeout warns once if a request may wait for so long that the server's WriteTimeout

@@ -125,12 +125,15 @@ func TestSilence(t *testing.T) {
 	classed := func(class weir.KeyFunc, listed string) weir.Rule {
 		return weir.Rule{Key: weir.ByIP(), Limits: limit, Class: class, Headroom: map[string]int{listed: 30}}
 	}
+	withAccount := ask("/", "192.0.2.1:4")
+	withAccount = withAccount.WithContext(context.WithValue(withAccount.Context(), account{}, &account{}))
 	for name, c := range map[string]struct {
 		rule    weir.Rule
 		request *http.Request
 		want    string // part of the only line; "" means no line
 	}{
 		"a limiter before authentication":         {weir.Rule{Key: weir.ByContext(account{}), Limits: limit}, nil, "key missing in each"},
+		"a context value that is no string":       {weir.Rule{Key: weir.ByContext(account{}), Limits: limit}, withAccount, "the value for ByContext is no string"},
 		"a path value outside of the mux":         {weir.Rule{Key: weir.ByPathValue("room"), Limits: limit}, nil, "key missing in each"},
 		"shared":                                  {weir.Rule{Key: weir.ByContext(account{}), NoKey: weir.NoKeyShare, Limits: limit}, nil, "key missing in each"},
 		"refused":                                 {weir.Rule{Key: weir.ByContext(account{}), NoKey: weir.NoKeyRefuse, Limits: limit}, nil, "key missing in each"},
@@ -146,7 +149,8 @@ func TestSilence(t *testing.T) {
 		"a tier without limits on purpose":        {weir.Rule{Key: weir.ByIP(), Policy: tier}, ask("/", "192.0.2.1:4", "Tier", "staff"), ""},
 		"an empty key":                            {weir.Rule{Key: func(*http.Request) (string, bool) { return "", true }, Limits: limit}, nil, "key empty"},
 		"Global":                                  {weir.Rule{Key: weir.Global(), Limits: limit}, nil, ""},
-		"a class that Headroom spells otherwise":  {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "Batch"), "class without headroom in each of the first 200 requests with a class"},
+		"a class that Headroom spells otherwise":  {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "Batch"), "class not in Headroom\" rule=api effect=\"its requests leave nothing to others\" likely=\"Headroom has batch with"},
+		"a class that Headroom lacks":             {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "bulk"), "class without headroom in each of the first 200 requests with a class"},
 		"a class with headroom":                   {classed(weir.ByHeader("Tier"), "batch"), ask("/", "192.0.2.1:4", "Tier", "batch"), ""},
 		"no class":                                {classed(weir.ByHeader("Tier"), "batch"), nil, ""},
 		"a class with headroom, at last":          {classed(lastly(199), "batch"), nil, ""},

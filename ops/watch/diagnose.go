@@ -147,7 +147,7 @@ func (d *diagnosis) compare() {
 
 // unlimitedLikely is the likely cause if no rule limits any request.
 const unlimitedLikely = "authentication runs after the limiter, path values are read outside of the mux, " +
-	"or the cost is not known before the handler runs"
+	"the value for ByContext is no string, or the cost is not known before the handler runs"
 
 // firstRequests is the number of first requests that the rules must leave unlimited before this is
 // reported.
