@@ -289,7 +289,7 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 		return err
 	}
 	if len(charges) == 0 { // the key has no limits
-		t.what = "refunded no units, because it has no limits"
+		t.nothing, t.what = true, "refunded no units, because it has no limits"
 		return f(charges)
 	}
 	before, err := quota.Peek(ctx, h.store, charges...)
@@ -317,7 +317,7 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 		}
 	}
 	if len(texts) == 0 {
-		t.what = "refunded no units, because it had spent none"
+		t.nothing, t.what = true, "refunded no units, because it had spent none"
 		return nil
 	}
 	t.what = "refunded units: " + strings.Join(texts, ", ")

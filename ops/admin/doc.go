@@ -69,7 +69,7 @@
 //	POST /undo?change=C              undoes the change C
 //
 // The response to a change contains the new state of K, and its Weir-Change header field contains
-// the ID of the change. If the change is about a prefix or a network, the response lists all
+// the ID of the change. If there was nothing to change, as for a misspelled key, "unchanged" says so. If the change is about a prefix or a network, the response lists all
 // overrides of R instead. No character of K has a special meaning, because clients choose keys:
 // K can be "a*" or "0.0.0.0/1", and is then that key alone. Durations are in seconds:
 //

@@ -230,6 +230,8 @@ func TestTypedKeys(t *testing.T) {
 		{"POST", "/override?rule=ip&prefix=a", `{"denied": true}`, 200, `"prefix":"a"`},
 		{"POST", "/override?rule=ip&prefix=x", `{"denied": true}`, 400, `is never the key`},
 		{"POST", "/reset?rule=ip&key=unknown", "", 200, `"remaining":1`},
+		{"POST", "/unban?rule=api&key=sk-alcie", "", 200, `"unchanged":"lifted no ban, because it had neither a ban nor strikes"`},
+		{"POST", "/reset?rule=user&key=alcie", "", 200, `"unchanged":"refunded no units, because it had spent none"`},
 		{"POST", "/reset?rule=user&key=Alice", "", 400, `want \"alice\"`},
 		{"GET", "/explain?rule=user&key=Alice", "", 200, `no request has this key: \"Alice\" is never the key of rule \"user\"`},
 	} {

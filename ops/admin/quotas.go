@@ -75,7 +75,7 @@ func (h *Handler) unban(ctx context.Context, _ *http.Request, t *target) error {
 	found := false
 	err := t.banning(ctx, func() error { return t.eachWithPenalty(t.unbanIn(ctx, &found)) })
 	if err == nil && !found {
-		t.what = "lifted no ban, because it had neither a ban nor strikes"
+		t.nothing, t.what = true, "lifted no ban, because it had neither a ban nor strikes"
 	}
 	return err
 }

@@ -188,6 +188,8 @@ const unchecked = "the override was not compared with the limits that Policy cho
 type stateBody struct {
 	Key   string      `json:"key"`
 	Rules []ruleState `json:"rules"`
+
+	Unchanged string `json:"unchanged,omitempty"` // why a change has changed nothing
 }
 
 // states returns the state of a key under each of the rules, for a client at the address from,

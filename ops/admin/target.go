@@ -119,6 +119,7 @@ type target struct {
 	scope
 
 	what    string // a change that was made, in a sentence whose subject is the operator
+	nothing bool   // it has changed nothing
 	undo    undo   // of that change, or nil
 	warning string // what the change did not do, or ""
 }
@@ -268,7 +269,14 @@ func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
 		}
 		return body, nil
 	}
-	return h.states(ctx, []rule{t.rule}, t.Key, netip.Addr{})
+	body, err := h.states(ctx, []rule{t.rule}, t.Key, netip.Addr{})
+	if err != nil {
+		return nil, err
+	}
+	if t.nothing {
+		body.Unchanged = t.what
+	}
+	return body, nil
 }
 
 // overridesKeys returns an error if an override of a key of a rule would have no effect.
