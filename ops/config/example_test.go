@@ -16,6 +16,7 @@ import (
 	"github.com/seed83679106/weir/headers"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/config"
+	"github.com/seed83679106/weir/ops/overrides"
 )
 
 // The routes of a program name rules, and the file defines them.
@@ -220,4 +221,26 @@ limits:
 	}
 	fmt.Println(rules.Reads("tenant"))
 	// Output: [header:X-Tenant ip method content-length]
+}
+
+// An operator types an API key. The rule counts it under its hash.
+func ExampleFile_EntryOf() {
+	files := fstest.MapFS{"rules.yaml": {Data: []byte(`
+limits:
+  - {name: api, key: "hashed:header:X-Api-Key", config: [{limit: 100, period: 1m}]}
+  - {name: clients, key: ip, config: [{limit: 100, period: 1m}]}
+`)}}
+	secret := []byte("from your configuration")
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: files, Secret: secret})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	e, err := rules.EntryOf("api", overrides.Entry{Key: "sk-alice"})
+	fmt.Println(e.Key == weir.HashedKey(secret, "sk-alice"), err)
+	_, err = rules.EntryOf("clients", overrides.Entry{Key: "alice"})
+	fmt.Println(err)
+	// Output:
+	// true <nil>
+	// config: "alice" is never the key of rule "clients": want an address such as 192.0.2.1 or a network such as 2001:db8::/64
 }
