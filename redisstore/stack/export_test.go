@@ -18,11 +18,13 @@ func (s *Store) Beat() bool {
 	p := &s.checker.processes
 	p.calling.Lock()
 	p.since = p.since.Add(-fallAfter)
+	last := p.losses.last
 	p.calling.Unlock()
 	p.mu.Lock()
 	p.compared = time.Time{}
 	p.mu.Unlock()
-	last := p.losses.last
 	p.beat()
+	p.calling.Lock()
+	defer p.calling.Unlock()
 	return p.losses.last != last
 }
