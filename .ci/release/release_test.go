@@ -43,7 +43,7 @@ func stranger(t *testing.T, out string) []string {
 		"GOPROXY=file://" + filepath.ToSlash(filepath.Join(out, "proxy")) + "," + upstream(),
 		"GONOSUMDB=github.com/seed83679106/weir", // the checksum database learns of a release when it is published
 		"GOMODCACHE=" + filepath.Join(home, "mod"), "GOPATH=" + home, "GOBIN=" + filepath.Join(home, "bin"),
-		"GOFLAGS=-modcacherw -trimpath", "GOWORK=off", // -trimpath: the dry run has compiled most of it
+		"GOFLAGS=-modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off", // as in the dry run, which has compiled most of it
 	}
 }
 
