@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed83679106/weir"
@@ -23,6 +24,7 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -190,7 +192,15 @@ func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reserv
 	if most := int64(longestLife / time.Second); c.Seconds < 1 || c.Seconds > most {
 		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
 	}
-	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: storedkey.Of(*c.Key), Class: c.Class,
+	// A key that no request has would spend units that nobody else counts.
+	e, err := v.g.rules.EntryOf(c.Rule, overrides.Entry{Key: *c.Key})
+	if err != nil {
+		return nil, fault(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "config: "))
+	}
+	if reads := v.g.rules.Reads(c.Rule); e.Key == "" && len(reads) > 0 && reads[0] != "global" {
+		return nil, fault(http.StatusBadRequest, `key is ""; rule %q has other keys`, c.Rule)
+	}
+	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: storedkey.Of(e.Key), Class: c.Class,
 		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/test/redistest"
 )
 
@@ -92,6 +93,42 @@ func (d desk) left(rule, key string, want int) {
 		d.Errorf("%s, %s: got fewer than %d units", rule, key, want)
 	} else {
 		d.settle(id, 0, true)
+	}
+}
+
+// TestReserveKeys: a key that no request can have is an error, and the plain key of a hashed rule is that of
+// its requests.
+func TestReserveKeys(t *testing.T) {
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), `trusted-proxies: [127.0.0.1]
+limits:
+  - {name: client, config: [{limit: 9, period: 1h}]}
+  - {name: all, key: global, config: [{limit: 9, period: 1h}]}
+  - {name: tenant, key: header:X-Tenant, config: [{limit: 9, period: 1h}]}
+  - {name: api, key: 'hashed:header:X-Api-Key', config: [{limit: 9, period: 1h}]}
+`)
+	const secret = "0123456789abcdef"
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", secret)}
+	for _, tt := range []struct {
+		rule, key string
+		status    int
+		text      string
+	}{
+		{"client", "192.0.2.1", 200, ""},
+		{"client", "acme", 400, `"acme" is never the key of rule "client": want an address such as 192.0.2.1`},
+		{"client", "", 400, `key is ""; rule "client" has other keys`},
+		{"all", "", 200, ""},
+		{"all", "acme", 400, `"acme" is never the key of rule "all": `},
+		{"tenant", "acme", 200, ""},
+		{"tenant", "", 400, `key is ""; rule "tenant" has other keys`},
+		{"tenant", strings.Repeat("x", 200), 200, ""},
+		{"none", "", 404, `no rule "none"`},
+		{"api", "sk-alice", 200, ""},
+		{"api", weir.HashedKey([]byte(secret), "sk-alice"), 429, ""}, // 9 of 9 units are spent
+	} {
+		status, _, text := d.call("/reserve", fmt.Sprintf(`{"rule": %q, "key": %q, "units": 9}`, tt.rule, tt.key))
+		if status != tt.status || !strings.Contains(text, tt.text) || strings.Contains(text, "config:") {
+			t.Errorf("rule %s, key %q: got %d, %s; want %d, %s", tt.rule, tt.key, status, text, tt.status, tt.text)
+		}
 	}
 }
 
