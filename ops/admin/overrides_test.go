@@ -183,6 +183,7 @@ func TestTypedKeys(t *testing.T) {
 	files := fstest.MapFS{"r.yaml": {Data: []byte(`limits:
 - {name: api, key: "hashed:header:X-Api-Key", penalty: {strikes: {limit: 2, period: 60}, for: 600}, config: [{limit: 1, period: 1h}]}
 - {name: first, key: {first-of: ["hashed:header:X-Api-Key", ip]}, config: [{limit: 1, period: 1h}]}
+- {name: joined, key: ["hashed:header:X-Api-Key", method], config: [{limit: 1, period: 1h}]}
 - {name: addr, key: "hashed:ip", config: [{limit: 1, period: 1h}]}
 - {name: ip, key: ip, config: [{limit: 1, period: 1h}]}
 - {name: user, key: basic-auth-user, config: [{limit: 1, period: 1h}]}
@@ -223,6 +224,9 @@ func TestTypedKeys(t *testing.T) {
 		{"POST", "/override?rule=api&prefix=", `{"denied": true}`, 200, `"all":true`},
 		{"DELETE", "/override?rule=api&prefix=", "", 200, ``},
 		{"POST", "/override?rule=first&key=0:sk-alice", `{"denied": true}`, 200, `"key":"0:` + digest + `"`},
+		{"POST", "/override?rule=joined&key=8:sk-alice,4:POST,", `{"denied": true}`, 200, `"key":"22:` + digest + `,4:POST,"`},
+		{"GET", "/explain?rule=joined&key=22:" + digest + ",4:POST,", "", 200, `"listed":"deny"`},
+		{"POST", "/override?rule=joined&key=sk-alice", `{"denied": true}`, 400, "a list of keys makes a key such as"},
 		{"POST", "/override?rule=first&key=alice", `{"denied": true}`, 400, `want \"0:alice\"`},
 		{"POST", "/override?rule=addr&key=192.0.2.1", `{"denied": true}`, 200, weir.HashedKey(secret, "192.0.2.1")},
 		{"POST", "/override?rule=addr&key=alice", `{"denied": true}`, 400, "want an address such as 192.0.2.1"},
@@ -240,7 +244,7 @@ func TestTypedKeys(t *testing.T) {
 		}
 	}
 	for _, o := range keeper.All() {
-		if strings.Contains(o.Key, "sk-") {
+		if strings.Contains(o.Key, "sk-alice") {
 			t.Errorf("the store has the override of %q", o.Key)
 		}
 	}

@@ -89,8 +89,29 @@ func (k *key) hashed(text string, keep bool) string {
 				return index + k.parts[i].hashed(rest, keep)
 			}
 		}
+	case kindJoined:
+		return k.hashedParts(text, keep)
 	}
 	return text
+}
+
+// hashedParts is hashed for a key that weir.Join returns: each part, after its length and a colon, and
+// before a comma. It returns any other text unchanged.
+func (k *key) hashedParts(text string, keep bool) (joined string) {
+	rest := text
+	for i := range k.parts {
+		length, after, _ := strings.Cut(rest, ":")
+		n, err := strconv.Atoi(length)
+		if err != nil || n < 0 || n >= len(after) || after[n] != ',' {
+			return text
+		}
+		part := k.parts[i].hashed(after[:n], keep)
+		joined, rest = fmt.Sprint(joined, len(part), ":")+part+",", after[n+1:]
+	}
+	if rest != "" {
+		return text
+	}
+	return joined
 }
 
 // isHash reports whether text looks like a result of weir.HashedKey.
