@@ -176,7 +176,7 @@ func TestSilence(t *testing.T) {
 			for range 1000 {
 				do(h, c.request)
 			}
-			lines := strings.Count(log.String(), "\n")
+			lines := strings.Count(log.String(), "\n") - strings.Count(log.String(), "ten limiters of one rule") // this test makes them, too
 			if c.want == "" && lines > 0 || c.want != "" && (lines != 1 || !strings.Contains(log.String(), c.want) || !strings.Contains(log.String(), "rule=api effect=")) {
 				t.Errorf("got %q, want %q in one line", log.String(), c.want)
 			}
