@@ -15,6 +15,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -24,6 +25,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -153,13 +155,14 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		report(path, err)
 	}
 	if o.redis.addrs != "" {
-		report(o.redis.String(), checkRedis(ctx, &o.redis))
+		report(o.redis.String(), checkRedis(ctx, &o.redis, stdout))
 	}
 	return status
 }
 
-// checkRedis checks that a Redis server is usable, and returns what is missing.
-func checkRedis(ctx context.Context, o *redisOptions) error {
+// checkRedis checks that a Redis server is usable, and returns what is missing. It prints the warnings that
+// serve would log.
+func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 	s, rdb, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
@@ -168,6 +171,18 @@ func checkRedis(ctx context.Context, o *redisOptions) error {
 	defer s.Close()
 	if err := s.Probe(ctx); err != nil {
 		return fmt.Errorf("%s: %w", o, err)
+	}
+	var lines bytes.Buffer
+	s.CheckSettings(ctx, slog.New(slog.NewTextHandler(&lines, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	})))
+	for line := range strings.Lines(lines.String()) {
+		fmt.Fprintf(stdout, "%s: warning: %s", o, line)
 	}
 	return nil
 }

@@ -576,6 +576,10 @@ func TestCheckRedis(t *testing.T) {
 		}
 	}
 	const password = "WEIR_REDIS_PASSWORD=verysecret"
+	evicting := redistest.Server(t)
+	if _, err := evicting.Do("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru"); err != nil {
+		t.Fatal(err)
+	}
 	timeless := "-redis-timeout 5s -redis-addrs " + redistest.Lua54(t).RefuseTime().Addr()
 	at := "-redis-addrs " + server.Addr() + " -redis-timeout 5s"
 	for _, tt := range []struct {
@@ -593,6 +597,7 @@ func TestCheckRedis(t *testing.T) {
 		{"-redis-addrs redis://all:verysecret@" + server.Addr() + "/x", "", 1, "want host:port, such as localhost:6379, a URL"},
 		{"-redis-addrs localhost", "", 1, `the address "localhost" can't be used; want host:port`},
 		{"limits.yaml", "REDIS_URL=redis://127.0.0.1:1", 0, "limits.yaml: ok\n"},
+		{"-redis-timeout 5s -redis-addrs " + evicting.Addr(), "", 0, "redis at " + evicting.Addr() + `: warning: msg="stack: setting of Redis lets it evict keys that are being limited" text="maxmemory-policy allkeys-lru" effect="an evicted key has its whole quota again" fix="set maxmemory-policy to volatile-lfu, or to noeviction"` + "\nredis at " + evicting.Addr() + ": ok\n"},
 		{timeless, "", 1, "Options.SendTime"},
 		{timeless + " -redis-send-time -redis-lock-keys", "", 0, ": ok"},
 		{at + " -redis-username all -redis-lock-keys", password, 1, "Options.LockKeys"},

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"regexp"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,14 @@ type checker struct {
 // redisstore.Store.Probe.
 func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
 
+// CheckSettings writes to the logger, as the store does itself after each successful check, which settings
+// of a usable Redis work against the store: a maxmemory-policy that evicts keys that are being limited,
+// and a missing right to track keys. Tools that check a server before it is used call it after Probe.
+func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {
+	s.checker.checkEviction(ctx, logger)
+	s.checker.checkTracking(ctx, logger)
+}
+
 // Err returns the result of the last check of Redis: nil if Redis was usable, or an error that
 // wraps quota.ErrUnusable if Redis is misconfigured or not supported. Any other error means that
 // Redis was unreachable or has not been checked yet. Err makes no network call, so a health check
@@ -111,8 +120,8 @@ func (c *checker) run() {
 		c.err.Store(&err)
 		if err == nil {
 			c.outages.passed()
-			c.checkEviction()
-			c.checkTracking()
+			c.checkEviction(c.ctx, c.outages.logger)
+			c.checkTracking(c.ctx, c.outages.logger)
 			return
 		}
 		c.outages.begin(err)
@@ -139,21 +148,21 @@ if not redis.acl_check_cmd or not redis.acl_check_cmd('INFO', 'memory') then ret
 return redis.call('INFO', 'memory')`
 
 // checkEviction warns if Redis may evict keys that are being limited, or overrides.
-func (c *checker) checkEviction() {
-	info, _ := c.eval(c.ctx, memoryLua, nil).Text()
+func (c *checker) checkEviction(ctx context.Context, logger *slog.Logger) {
+	info, _ := c.eval(ctx, memoryLua, nil).Text()
 	found := maxMemory.FindStringSubmatch(info)
 	if found == nil || found[1] == "0" || found[2] == "noeviction" || found[2] == "volatile-lfu" {
 		return
 	}
-	c.outages.logger.Warn("stack: setting of Redis lets it evict keys that are being limited", "text", "maxmemory-policy "+found[2],
+	logger.Warn("stack: setting of Redis lets it evict keys that are being limited", "text", "maxmemory-policy "+found[2],
 		"effect", "an evicted key has its whole quota again", "fix", "set maxmemory-policy to volatile-lfu, or to noeviction")
 }
 
 // checkTracking warns if the user of Redis lacks the right to track keys. TRACKING OFF, which needs
 // the same right as ON, has no effect on a connection of the pool.
-func (c *checker) checkTracking() {
-	if err := c.do(c.ctx, "client", "tracking", "off").Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
-		c.outages.logger.Warn("stack: right of the Redis user missing", "err", err,
+func (c *checker) checkTracking(ctx context.Context, logger *slog.Logger) {
+	if err := c.do(ctx, "client", "tracking", "off").Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
+		logger.Warn("stack: right of the Redis user missing", "err", err,
 			"effect", "a refusal that another process ends may last up to 10 s longer", "fix", "add +client|tracking to the ACL of the user")
 	}
 }

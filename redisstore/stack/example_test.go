@@ -73,3 +73,20 @@ func ExampleStore() {
 	http.Handle("/", api.Handler(http.NotFoundHandler()))
 	http.Handle("/login", login.Handler(http.NotFoundHandler()))
 }
+
+// A tool checks a Redis server before a program uses it.
+func ExampleStore_CheckSettings() {
+	rdb := redis.NewUniversalClient(redisstore.ClientOptions(0, "localhost:6379"))
+	defer rdb.Close()
+	store, err := stack.New(rdb, stack.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer store.Close()
+	if err := store.Probe(context.Background()); err != nil {
+		fmt.Println("not usable:", err)
+		return
+	}
+	store.CheckSettings(context.Background(), slog.Default())
+}
