@@ -420,6 +420,7 @@ type snapshot struct {
 	at        int64            // when they were made on the store's clock, in µs since 1970
 	wait      time.Duration
 	replicas  int       // among which the limits were divided: see quota.Result
+	fellBack  bool      // as in quota.Result
 	why       *refusal  // &noRefusal if the request is admitted
 	ticket    *ticket   // if the request will be settled
 	front     *Limiter  // the outermost that has decided on the request: the response speaks its dialect
@@ -447,7 +448,8 @@ func snapshotOf(ctx context.Context) *snapshot {
 
 // saveTo makes s a snapshot of the decision.
 func (d *decision) saveTo(s *snapshot) {
-	s.Context, s.at, s.wait, s.replicas, s.why, s.front, s.outer = d.Context, d.at, d.tx.Wait, d.replicas, d.why, d.front, d.outer
+	s.Context, s.at, s.wait, s.replicas, s.fellBack = d.Context, d.at, d.tx.Wait, d.replicas, d.fellBack
+	s.why, s.front, s.outer = d.why, d.front, d.outer
 	if d.why.Reason != 0 {
 		why := *d.why
 		s.why = &why
@@ -468,13 +470,13 @@ func (l *Limiter) recycle(d *decision) {
 			d.claims[i].policy = nil
 		}
 	}
-	d.claims, d.decisions, d.at, d.replicas = d.claims[:0], d.decisions[:0], 0, 0
+	d.claims, d.decisions, d.at, d.replicas, d.fellBack = d.claims[:0], d.decisions[:0], 0, 0, false
 	if d.sender != nil || d.shadow != nil || d.calls != nil { // newDecision sets the other pointers
 		d.sender, d.shadow, d.calls = nil, nil, nil
 	}
 	d.took, d.banBegan, d.slept = 0, false, 0
 	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
-	t.Within, t.Wait, t.At = 0, 0, time.Time{}
+	t.Within, t.Wait, t.At, t.Replicas, t.FellBack = 0, 0, time.Time{}, 0, false // a store may not know the newer ones
 	l.pool.Put(d)
 }
 

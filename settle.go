@@ -176,16 +176,15 @@ func (t *ticket) settle(o Outcome) {
 	}
 	o.Request = t.request
 	t.close(ctx)
-	t.settleClaims(ctx, o, &t.snapshot, t.fellBack, false)
+	t.settleClaims(ctx, o, &t.snapshot, false)
 	t.refundDrawn(ctx)
 	if t.shadow != nil && t.shadow.err == nil && t.shadow.why.Reason == 0 {
-		t.settleClaims(ctx, o, &t.shadow.snapshot, t.shadow.tx.FellBack, true)
+		t.settleClaims(ctx, o, &t.shadow.snapshot, true)
 	}
 }
 
-func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, fellBack, inShadow bool) {
+func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inShadow bool) {
 	var refunds, debts []quota.Charge
-	result := quota.Result{Decisions: s.decisions, FellBack: fellBack}
 	for i := range s.claims {
 		c := &s.claims[i]
 		if c.rule.Settle == nil {
@@ -205,7 +204,7 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, fellB
 		}
 		cost := max(0, c.rule.Settle(o))
 		c.rule.checkSettled(cost, o.Reported)
-		for j := range c.limits {
+		for j, on := range c.of(s.decisions) {
 			charge := c.charge(j)
 			charge.Cost = cost - o.Cost
 			if drawn > 0 && !c.limits[j].inFlight { // what was drawn was spent last
@@ -216,7 +215,7 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, fellB
 			switch {
 			case c.limits[j].inFlight:
 			case charge.Cost < 0:
-				charge.Spent = result.Spent(int(c.first) + j)
+				charge.Spent, charge.FellBack = on.At, s.fellBack
 				refunds = append(refunds, charge)
 			case charge.Cost > 0:
 				debts = append(debts, charge)
@@ -521,8 +520,6 @@ type ticket struct {
 	shadow  *decision                              // is settled, too
 	calls   context.Context                        // as in decision
 
-	fellBack bool // as in quota.Result
-
 	end   func() // releases units in flight; nil if there are none
 	begun time.Time
 	over  atomic.Bool
@@ -537,7 +534,7 @@ type ticket struct {
 // settled, its snapshot points to the ticket, because ReportUsage and Draw need the ticket.
 func (t *ticket) of(l *Limiter, d *decision, onError func(*http.Request, error) error) {
 	d.saveTo(&t.snapshot)
-	t.l, t.request, t.onError, t.shadow, t.calls, t.fellBack = l, d.request, onError, d.shadow, d.calls, d.tx.FellBack
+	t.l, t.request, t.onError, t.shadow, t.calls = l, d.request, onError, d.shadow, d.calls
 	if l.settlesAfter(d) {
 		t.ticket = t
 	}

@@ -249,6 +249,41 @@ func TestSettleOutage(t *testing.T) {
 	}
 }
 
+// TestSettleDecorator: a decorator that answers by itself, and knows no Result.FellBack, does not leave
+// that of an earlier request there: its units are refunded in the first store.
+func TestSettleDecorator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second, own := memory(), memory(), false
+		fallback := quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+			if own {
+				return first.Take(ctx, tx)
+			}
+			return errDown
+		}), second, quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
+		store := storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+			if tx.Charges[0].Cost < 0 || !own {
+				return fallback.Take(ctx, tx)
+			}
+			copied := quota.Transaction{Charges: tx.Charges}
+			err := first.Take(ctx, &copied)
+			tx.Decisions, tx.At = copied.Decisions, copied.At
+			return err
+		})
+		limit := algorithms.FixedWindow(20, time.Hour)
+		l := must(t, store, weir.Options{Logger: slog.New(slog.DiscardHandler), Rules: []weir.Rule{{Name: "r", Key: weir.Global(),
+			Limits: []weir.Limit{limit}, Cost: func(*http.Request) int64 { return 5 }, Settle: func(weir.Outcome) int64 { return 1 }}}})
+		left := func(s quota.Store) int64 {
+			return weirtest.Peek(t, s, quota.Charge{Rule: "r", Limit: limit.Named("1h")}).Decisions[0].Remaining
+		}
+		for _, own = range []bool{false, true} {
+			do(l.Handler(served), ask("/", "192.0.2.1:1"))
+		}
+		if got, want := [2]int64{left(first), left(second)}, [2]int64{19, 19}; got != want {
+			t.Errorf("got %v left, want %v", got, want)
+		}
+	})
+}
+
 // TestSettleUnwraps: a handler behind Settle can flush by http.ResponseController.
 func TestSettleUnwraps(t *testing.T) {
 	h := must(t, memstore.New(memstore.Options{}), weir.Options{Rules: []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}, Settle: weir.RefundErrors}}}).

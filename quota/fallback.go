@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +43,7 @@ type FallbackOptions struct {
 // A failed call to the primary store may still have spent the units, for example if only the answer
 // was lost. The charge may then count in both stores, which can reduce the number of units that are
 // admitted later, but not increase it. Units are refunded only in the store that has spent them, which
-// Charge.Spent says. If the primary fails to refund its units, Take returns its error, so that Hold
+// Charge.FellBack says, the same for all charges of a transaction. If the primary fails to refund its units, Take returns its error, so that Hold
 // and weir.Limiter release units of concurrency limits later. A refund without Spent, or a call with
 // ModeForget, takes effect in the store that answers, or in both stores if only the primary store's
 // answer was lost. The secondary store keeps its counts between outages.
@@ -61,6 +62,11 @@ func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	}
 	if isInstant(primary) {
 		warnOrder(o.Logger, "Fallback has a primary in memory, which does not fail, so the secondary store is not used")
+	}
+	for _, s := range []Store{primary, secondary} {
+		if _, ok := s.(*FallbackStore); ok {
+			warnOrder(o.Logger, "Fallback is around another Fallback, so units of one store may be refunded to another")
+		}
 	}
 	if _, ok := secondary.(cacher); ok {
 		warnOrder(o.Logger, "Fallback has Hybrid around its second store, so it saves calls only in an outage")
@@ -174,24 +180,21 @@ func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	f.o.OnChange(false, nil)
 }
 
-// refundIn has secondary refund what it has spent.
-func (f *FallbackStore) refundIn(ctx context.Context, t *Transaction) error {
-	var back Transaction
-	back.SetQuestion(t)
-	for i := range back.Charges {
-		back.Charges[i].Spent = -back.Charges[i].Spent
-	}
-	err := f.secondary.Take(ctx, &back)
-	t.SetResult(&back.Result)
-	t.FellBack = true
-	return err
-}
+var errBothStores = errors.New("quota: Fallback: a transaction refunds units of both stores; want one for each")
 
 // Take implements Store.
 func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	refunds := len(t.Charges) > 0 && t.Charges[0].Cost < 0 && t.Refunds()
-	if refunds && t.Charges[0].Spent < 0 {
-		return f.refundIn(ctx, t)
+	if refunds {
+		fellBack := t.Charges[0].FellBack
+		switch {
+		case slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.FellBack != fellBack }):
+			return errBothStores
+		case fellBack:
+			err := f.secondary.Take(ctx, t)
+			t.FellBack = true
+			return err
+		}
 	}
 	err := f.primary.Take(ctx, t)
 	if err == nil {

@@ -266,6 +266,45 @@ func TestFallbackRefunds(t *testing.T) {
 	}
 }
 
+// TestFallbackBoth: units of both stores cannot be refunded together or not at all, so neither store
+// refunds any.
+func TestFallbackBoth(t *testing.T) {
+	first, second := memory(), memory()
+	store := quota.Fallback(storeFunc(first.Take), second, quota.FallbackOptions{})
+	for _, fellBack := range []bool{false, true} {
+		back := quota.Transaction{}
+		for _, key := range []string{"a", "b"} {
+			c := quota.Charge{Rule: "r", Key: key, Limit: algorithms.FixedWindow(10, time.Hour), Cost: 5}
+			at := take(t, first, 0, c).Decisions[0].At
+			take(t, second, 0, c)
+			c.Cost, c.Spent, c.FellBack = -5, at, fellBack == (key == "a")
+			back.Charges = append(back.Charges, c)
+		}
+		before := [2]int64{peek(t, first, back.Charges[0]).Decisions[0].Remaining, peek(t, second, back.Charges[0]).Decisions[0].Remaining}
+		err := store.Take(t.Context(), &back)
+		after := [2]int64{peek(t, first, back.Charges[0]).Decisions[0].Remaining, peek(t, second, back.Charges[0]).Decisions[0].Remaining}
+		if err == nil || before != after {
+			t.Errorf("the second store spent those of a: %v: got %v and %v left, want an error and %v", fellBack, err, after, before)
+		}
+	}
+}
+
+// TestFallbackNested: a Fallback around another one says that it cannot tell which store to refund.
+func TestFallbackNested(t *testing.T) {
+	quiet := quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)}
+	nested := quota.Fallback(down, memory(), quiet)
+	for _, c := range []struct {
+		primary, secondary quota.Store
+		want               int
+	}{{nested, memory(), 1}, {down, nested, 1}, {down, memory(), 0}} {
+		log := &strings.Builder{}
+		quota.Fallback(c.primary, c.secondary, quota.FallbackOptions{Logger: slog.New(slog.NewTextHandler(log, nil))})
+		if got := strings.Count(log.String(), "around another Fallback"); got != c.want {
+			t.Errorf("%T, %T: got the log %q, want %d warnings", c.primary, c.secondary, log, c.want)
+		}
+	}
+}
+
 // TestFallbackUsedUp: a call that fails only because earlier calls of the request have used up the time
 // does not fall back: primary has decided on the request, and secondary would charge for it what primary
 // then lacks. During an outage secondary decides on all calls of a request.

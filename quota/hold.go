@@ -70,9 +70,8 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	var charges []Charge
 	lease := MaxTicks * time.Microsecond
 	for i := range t.Charges {
-		if c := t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
-			c.Cost, c.Spent = -c.Cost, t.Spent(i)
-			charges, lease = append(charges, c), min(lease, c.Limit.Period)
+		if c := &t.Charges[i]; c.Cost > 0 && c.Limit.InFlight() {
+			charges, lease = append(charges, t.refunds(i)), min(lease, c.Limit.Period)
 		}
 	}
 	if len(charges) == 0 {
@@ -187,7 +186,7 @@ func (h *held) renew() {
 	}
 	fresh := Transaction{Mode: ModeForce}
 	for _, c := range h.charges {
-		c.Cost, c.Spent = -c.Cost, 0
+		c.Cost, c.Spent, c.FellBack = -c.Cost, 0, false
 		fresh.Charges = append(fresh.Charges, c)
 	}
 	if err := h.takeSafely(&fresh); err != nil { // the store may still have spent the units
@@ -197,9 +196,8 @@ func (h *held) renew() {
 	}
 	old, ended := h.charges, h.ends
 	h.charges, h.ends = nil, time.Now().Add(h.lease)
-	for i, c := range fresh.Charges {
-		c.Cost, c.Spent = -c.Cost, fresh.Spent(i)
-		h.charges = append(h.charges, c)
+	for i := range fresh.Charges {
+		h.charges = append(h.charges, fresh.refunds(i))
 	}
 	live.add(h.store, h.charges)
 	live.remove(h.store, old)
@@ -229,7 +227,12 @@ type liveUnits struct {
 
 type liveKey struct {
 	waitKey
-	spent int64
+	spent    int64
+	fellBack bool
+}
+
+func liveKeyOf(store Store, c *Charge) liveKey {
+	return liveKey{waitKeyOf(store, c), c.Spent, c.FellBack}
 }
 
 func (l *liveUnits) add(store Store, charges []Charge) { l.change(store, charges, -1) }
@@ -246,7 +249,7 @@ func (l *liveUnits) change(store Store, charges []Charge, sign int64) {
 		l.units = map[liveKey]int64{}
 	}
 	for i := range charges {
-		k := liveKey{waitKeyOf(store, &charges[i]), charges[i].Spent}
+		k := liveKeyOf(store, &charges[i])
 		if l.units[k] += sign * charges[i].Cost; l.units[k] <= 0 {
 			delete(l.units, k)
 		}
@@ -258,7 +261,7 @@ func (l *liveUnits) has(store Store, charges []Charge) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(charges, func(c Charge) bool {
-		return l.units[liveKey{waitKeyOf(store, &c), c.Spent}] > 0
+		return l.units[liveKeyOf(store, &c)] > 0
 	})
 }
 

@@ -116,11 +116,14 @@ type Charge struct {
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent says which units a negative Cost refunds: those of an earlier charge for which
-	// Result.Spent returned this value, which is its Decision.At, or −At if the second store of a
-	// Fallback has spent them. If Spent is 0, or the Algorithm is not an optional.Canceler, the newest
-	// units are refunded.
+	// Spent says which units a negative Cost refunds: those of an earlier charge whose Decision.At
+	// was this value. If Spent is 0, or the Algorithm is not an optional.Canceler, the newest units
+	// are refunded.
 	Spent int64
+
+	// FellBack says that the second store of a Fallback has spent the units of Spent: it is the
+	// Result.FellBack of the earlier transaction. Stores ignore it, except a Fallback.
+	FellBack bool
 
 	// Headroom is how many units the charge must leave to other charges of the key: it is spent
 	// only if Cost + Headroom units fit, and then spends Cost. Charges of a key thus have classes.
@@ -262,16 +265,9 @@ type Result struct {
 	// 0 if they were not.
 	Replicas int
 
-	// FellBack reports whether the second store of a Fallback has decided.
+	// FellBack reports whether the second store of a Fallback has decided. Charges that refund the
+	// units then need it: see Charge.FellBack.
 	FellBack bool
-}
-
-// Spent returns what Charge.Spent must be to refund the units of the i-th charge.
-func (r *Result) Spent(i int) int64 {
-	if r.FellBack {
-		return -r.Decisions[i].At
-	}
-	return r.Decisions[i].At
 }
 
 // SetQuestion copies *from to *t, except for the Result, and reuses t's memory. Stores call
@@ -279,6 +275,13 @@ func (r *Result) Spent(i int) int64 {
 func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Charges, t.Cancels = append(t.Charges[:0], from.Charges...), append(t.Cancels[:0], from.Cancels...)
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
+}
+
+// refunds returns the charge that refunds the units of the i-th charge, which is allowed.
+func (t *Transaction) refunds(i int) Charge {
+	c := t.Charges[i]
+	c.Cost, c.Spent, c.FellBack = -c.Cost, t.Decisions[i].At, t.FellBack
+	return c
 }
 
 // Refunds reports whether t does nothing but refund units of certain charges: whether each of its

@@ -46,9 +46,13 @@ type Stream struct {
 	spent  [][]spent   // of each lease, oldest first, one element for each charge
 }
 
-// spent says how many units of one lease were drawn under a charge and not refunded, and the
-// Charge.Spent of their refund.
-type spent struct{ at, units int64 }
+// spent says how many units of one lease were drawn under a charge and not refunded, and which
+// units these are: see Charge.Spent and Charge.FellBack.
+type spent struct {
+	at       int64
+	fellBack bool
+	units    int64
+}
 
 // NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
 // example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and use the price of a
@@ -112,10 +116,10 @@ func (s *Stream) Close(ctx context.Context) error {
 		return nil
 	}
 	s.unused = 0
-	t := Transaction{Charges: slices.Clone(s.lease.Charges)}
+	t := Transaction{Charges: make([]Charge, len(s.lease.Charges))}
 	for i := range t.Charges {
-		c := &t.Charges[i]
-		c.Cost, c.Spent = -c.Cost*back, s.lease.Spent(i)
+		t.Charges[i] = s.lease.refunds(i)
+		t.Charges[i].Cost *= back
 	}
 	return s.store.Take(context.WithoutCancel(ctx), &t)
 }
@@ -145,7 +149,7 @@ func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 				units[i] -= n
 				lease[i].units -= n
 				c := s.lease.Charges[i]
-				c.Cost, c.Spent = -c.Cost*n, lease[i].at
+				c.Cost, c.Spent, c.FellBack = -c.Cost*n, lease[i].at, lease[i].fellBack
 				t.Charges = append(t.Charges, c)
 			}
 		}
@@ -174,7 +178,7 @@ func (s *Stream) hand(n int64) {
 func (s *Stream) remember() {
 	if len(s.spent) == mostSpent {
 		for i := range s.spent[0] {
-			if s.spent[0][i].at > 0 == (s.spent[1][i].at > 0) {
+			if s.spent[0][i].fellBack == s.spent[1][i].fellBack {
 				s.spent[0][i].units += s.spent[1][i].units
 			}
 		}
@@ -182,7 +186,7 @@ func (s *Stream) remember() {
 	}
 	lease := make([]spent, len(s.lease.Charges))
 	for i := range lease {
-		lease[i].at = s.lease.Spent(i)
+		lease[i] = spent{at: s.lease.Decisions[i].At, fellBack: s.lease.FellBack}
 	}
 	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
 }
@@ -220,7 +224,7 @@ func (s *Stream) leases() bool {
 // fetch takes n units, or as many as fit, and a few in advance, and returns how many of the n units
 // it got. What is left of the last lease has been used, or is no longer usable.
 func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
-	s.unused, s.lease.Most = 0, n
+	s.unused, s.lease.Most, s.lease.FellBack = 0, n, false
 	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {
 		s.lease.Most += ahead
 	}

@@ -185,9 +185,10 @@ func Refund(ctx context.Context, store Store, t *Transaction) error {
 	if t.Mode == ModeAtMost {
 		times = t.Granted
 	}
-	for i, c := range t.Charges {
-		if c.Cost > 0 && times > 0 {
-			c.Cost, c.Spent = -min(c.Cost, 2*MaxTicks/times)*times, t.Spent(i)
+	for i := range t.Charges {
+		if cost := t.Charges[i].Cost; cost > 0 && times > 0 {
+			c := t.refunds(i)
+			c.Cost = -min(cost, 2*MaxTicks/times) * times
 			back.Charges = append(back.Charges, c)
 			if len(t.Undo) > 0 {
 				back.Cancels = append(back.Cancels, t.Undo[i])

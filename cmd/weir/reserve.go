@@ -349,11 +349,6 @@ func (v *reservations) settle(_ http.ResponseWriter, r *http.Request, c *reserva
 	}
 	var errs []error
 	for _, charges := range refunds[1:] {
-		for i := range charges {
-			if memory { // see quota.Result.Spent
-				charges[i].Spent = -charges[i].Spent
-			}
-		}
 		if len(charges) > 0 {
 			errs = append(errs, v.store.Take(ctx, &quota.Transaction{Charges: charges}))
 		}
@@ -387,14 +382,14 @@ func (v *reservations) settlement(res *reservation, used int64, memory bool) (re
 		for j := range res.Parts {
 			part := &res.Parts[len(res.Parts)-1-j]
 			if n := min(left, part.Units); n > 0 {
-				if charge.Cost, charge.Spent = -n, part.spent(i); charge.Spent > 0 && part.Memory == memory {
+				if charge.Cost, charge.Spent, charge.FellBack = -n, part.spent(i), part.Memory; charge.Spent > 0 && part.Memory == memory {
 					refunds[j] = append(refunds[j], charge)
 				}
 				left -= n
 			}
 		}
 		if left < 0 {
-			charge.Cost, charge.Spent = -left, 0
+			charge.Cost, charge.Spent, charge.FellBack = -left, 0, false
 			debts = append(debts, charge)
 		}
 	}

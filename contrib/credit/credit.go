@@ -284,7 +284,7 @@ func (s *Store) payable(c *quota.Charge) bool {
 	return slices.Contains(s.rules, c.Rule) && !never && !c.Limit.InFlight()
 }
 
-func isPaid(c quota.Charge) bool { return c.Cost < 0 && (c.Spent == Paid || c.Spent == -Paid) }
+func isPaid(c quota.Charge) bool { return c.Cost < 0 && c.Spent == Paid }
 
 // refund returns units. Units of paid charges become granted units again, and other
 // units return to their limits.
@@ -292,14 +292,14 @@ func (s *Store) refund(ctx context.Context, t *quota.Transaction) error {
 	p := quota.Transaction{}
 	for _, c := range t.Charges {
 		if isPaid(c) {
-			spent := c.Spent // of the first store of a Fallback, or of the second
+			fellBack := c.FellBack
 			c = charge(c.Rule, c.Key, c.Cost, forever)
-			c.Spent = spent
+			c.Spent, c.FellBack = Paid, fellBack
 		}
 		add(&p, c)
 	}
 	err := s.next.Take(ctx, &p)
-	t.Result = quota.Result{Decisions: make([]quota.Decision, len(t.Charges)), At: p.At}
+	t.Result = quota.Result{Decisions: make([]quota.Decision, len(t.Charges)), At: p.At, FellBack: p.FellBack}
 	for i := range t.Decisions {
 		t.Decisions[i] = quota.Decision{Allowed: true, Remaining: -1, At: p.At.UnixMicro()}
 	}
