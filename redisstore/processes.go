@@ -15,10 +15,11 @@ import (
 // need not be right.
 const (
 	processLife = 20 * time.Second // how long a process counts after it has reported
+	hashLife    = time.Hour        // how long the hash is kept after the last report
 	limitsLife  = 30 * time.Second // how long a text is known after a process has reported it
 )
 
-// heartbeatLua gets a process, the time in µs for which it counts, and its group. It returns how
+// heartbeatLua gets a process, the time in µs for which it counts, its group, and hashLife in ms. It returns how
 // many processes count, until when this one has counted and counts now, and the field with the
 // empty name: when the next sweep is due, when the hash was made and, as the last sweep has found
 // them, the id of the server, how many keys it has evicted (both "-" if the user has no right to
@@ -28,7 +29,7 @@ const heartbeatLua = `
 local h, id, group, ends = KEYS[1], ARGV[1], ARGV[3], string.format('%.0f', now + ARGV[2])
 local known, of = string.match(redis.call('HGET', h, id) or '', '^(%d+) ?(.*)')
 redis.call('HSET', h, id, ends .. ' ' .. group)
-redis.call('PEXPIRE', h, 3600000)
+redis.call('PEXPIRE', h, ARGV[4])
 local data = redis.call('HGET', h, '') or ''
 local due, made = string.match(data, '^(%d+) (%d+)')
 if not due or of ~= group or now >= due + 0 then
@@ -90,16 +91,20 @@ type Heartbeat struct {
 
 // Lost reports whether Redis has lost data since an earlier Heartbeat of the same process: all of
 // it, or the newest because an older copy was restored. Lost cannot detect an older copy if the
-// process had not reported for 20 s.
+// process had not reported for 20 s, and nothing if it had not for an hour, as in a frozen container:
+// the hash of the processes may have expired.
 func (h *Heartbeat) Lost(before *Heartbeat) bool {
 	expired := h.known == 0 && h.end-processLife.Microseconds() >= before.end
+	if h.end-before.end >= hashLife.Microseconds() {
+		return false
+	}
 	return h.made != before.made || h.known < before.end && !expired
 }
 
 // Heartbeat reports that a process of a group uses the store. The id identifies the process;
 // neither id nor group may contain spaces. Package stack calls Heartbeat every 2 s.
 func (s *Store) Heartbeat(ctx context.Context, id, group string) (*Heartbeat, error) {
-	cmd, err := s.run(ctx, s.prefix+"processes", heartbeatLua, id, processLife.Microseconds(), group)
+	cmd, err := s.run(ctx, s.prefix+"processes", heartbeatLua, id, processLife.Microseconds(), group, hashLife.Milliseconds())
 	if err == nil {
 		var text string
 		if text, err = cmd.Text(); err == nil {
@@ -122,7 +127,7 @@ func readHeartbeat(fields []string) *Heartbeat {
 	h.Processes, errs[0] = strconv.Atoi(fields[0])
 	h.known, errs[1] = strconv.ParseInt(fields[1], 10, 64)
 	h.end, errs[2] = strconv.ParseInt(fields[2], 10, 64)
-	if n, err := strconv.ParseInt(fields[6], 10, 64); err == nil {
+	if n, err := strconv.ParseInt(fields[6], 10, 64); err == nil && fields[5] != "-" {
 		h.Server, h.Evicted = fields[5], n
 	}
 	for _, field := range fields[7:] {

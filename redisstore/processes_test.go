@@ -79,6 +79,7 @@ func TestHeartbeatGroups(t *testing.T) {
 		{23 * time.Second, "b", "y", "map[:1 y:1]", false}, // the clock has stepped back
 		{24 * time.Second, "c", "", "map[:1 y:1]", false}, {60 * time.Second, "FLUSHALL", "", "", false},
 		{61 * time.Second, "c", "", "map[:1]", true}, {62 * time.Second, "b", "y", "map[:1 y:1]", true}, {63 * time.Second, "c", "", "map[:1 y:1]", false},
+		{3 * time.Hour, "FLUSHALL", "", "", false}, {3 * time.Hour, "c", "", "map[:1]", false}, // the hash has expired
 	} {
 		lua.SetTime(begin.Add(step.at))
 		if step.id == "FLUSHALL" {

@@ -274,6 +274,27 @@ func askAll(t *testing.T, reply []byte) {
 	}
 	store.LoadOverrides(ctx, "")
 	store.SaveOverride(ctx, "a", "b", 0, 1)
+	store.Heartbeat(ctx, "a", "b")
+	store.CompareLimits(ctx, "a", map[string]string{"b": "c"})
+}
+
+// TestHeartbeatWithoutInfo: a heartbeat names the server only if it knows the evictions, too, and the
+// other way round.
+func TestHeartbeatWithoutInfo(t *testing.T) {
+	for info, want := range map[string]string{"abc 7": "abc 7", "- -": " 0", "abc -": " 0", "- 7": " 0"} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb := clientOf(bulk("1 0 20000000 5000000 1 " + info + " x=1"))
+			defer rdb.Close()
+			store, err := New(rdb, Options{Timeout: 20 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := store.Heartbeat(t.Context(), "a", "x")
+			if err != nil || fmt.Sprint(h.Server, " ", h.Evicted) != want || h.Processes != 1 {
+				t.Errorf("%q: got %+v, error %v, want %q", info, h, err, want)
+			}
+		})
+	}
 }
 
 // TestReplyStates: the same as FuzzReply, for replies with random states.
