@@ -27,7 +27,7 @@ func (Cmd) NoRetry() bool { return true }
 // it. Only one goroutine at a time gathers the commands that it sends: see run.
 func (q *Queue) start(now time.Time) {
 	if b := q.gathering; b != nil && (b.yields && q.queued >= maxBatch || time.Since(b.sent) > beat) {
-		q.gathered(b) // its goroutine gets no processor, so another one takes its place
+		q.gathered(b) // another goroutine takes the place of that of b, which returns when it gets a processor
 		q.runners--
 	}
 	if q.mayCall() && q.runners < q.calls(now) {
@@ -65,7 +65,8 @@ func (q *Queue) gather(now time.Time) *batch {
 	return b
 }
 
-// gathered notes that b, which is still empty, is no longer being gathered.
+// gathered notes that b, which is still empty, is no longer being gathered. It is the last of q.sent,
+// because no other call begins meanwhile.
 func (q *Queue) gathered(b *batch) {
 	if b.yields && time.Since(b.sent) > beat {
 		q.crowded = time.Now().Add(crowdedFor)
