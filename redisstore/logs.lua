@@ -42,7 +42,8 @@ do
     local rest -- other logs, of limits that were removed or that only others charge
     if from + len <= #text then
       if at > now or len < 26 then break end
-      text, rest = string.sub(text, 1, from + len - 1), string.sub(text, from + len)
+      rest = string.sub(text, from + len) -- by itself: the Lua of miniredis would take the new text
+      text = string.sub(text, 1, from + len - 1)
     end
     if at > now and (not catch_up or VALUE > 1) then break end
     if #text ~= from + len - 1 or string.byte(text, from) ~= 110 or ANY{k_i ~= y_i} then break end

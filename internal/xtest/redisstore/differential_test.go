@@ -113,8 +113,9 @@ type history struct {
 	taken []quota.Transaction // transactions that give back what was spent
 	tiers bool                // a few meters, each with two sets of numbers
 	// These fields say what the history tests besides plain charges.
-	waiting, changing, unlike, looks, huge, back, long, debts bool
-	log                                                       []func() string // lines for the message of a failure
+	waiting, changing, unlike, looks, huge, back, long, debts, removes bool
+	removed                                                            map[int]bool    // the limits that are not charged now, by index: see remove
+	log                                                                []func() string // lines for the message of a failure
 }
 
 // note adds a line to the log. The line is formatted only if the history fails.
@@ -177,6 +178,7 @@ func newHistory(r *rand.Rand, server world, store quota.Store) *history {
 		now:    1_700_000_000_000_000 + r.Int64N(1e14),
 		states: map[string]quota.State{}, tills: map[string]int64{}, restored: map[string]int64{}, former: map[string]quota.Limit{}, ends: map[string]int64{}, ttls: map[string]int64{},
 		waiting: r.IntN(2) == 0, changing: r.IntN(2) == 0, unlike: r.IntN(4) == 0, looks: r.IntN(4) == 0, huge: r.IntN(4) == 0, back: r.IntN(3) == 0, debts: r.IntN(3) == 0,
+		removes: r.IntN(3) == 0, removed: map[int]bool{},
 	}
 	kind := r.IntN(12)
 	limits := 1 + r.IntN(4)
@@ -353,8 +355,8 @@ func (h *history) charges() []quota.Charge {
 		if !h.back && (h.r.IntN(40) == 0 || h.tiers && h.r.IntN(4) == 0) {
 			cost = h.manyBack(key)
 		}
-		for _, l := range h.limits {
-			if h.unlike && h.r.IntN(4) == 0 {
+		for i, l := range h.limits {
+			if h.removed[i] || h.unlike && h.r.IntN(4) == 0 {
 				continue
 			}
 			charges = append(charges, quota.Charge{Rule: "r", Key: key, Limit: l, Cost: h.vary(cost, l)})
@@ -364,6 +366,16 @@ func (h *history) charges() []quota.Charge {
 		h.r.Shuffle(len(charges), func(i, j int) { charges[i], charges[j] = charges[j], charges[i] })
 	}
 	return charges
+}
+
+// remove sometimes removes a limit for several transactions, or adds one again. A script without a loop
+// decides although a value has states of a removed limit. Transactions that give back what was spent
+// still charge it.
+func (h *history) remove() {
+	if n := len(h.limits); n > 1 && h.r.IntN(8) == 0 {
+		i := h.r.IntN(min(n, 3)) // mostly the same ones, so that they are added again
+		h.removed[i] = !h.removed[i]
+	}
 }
 
 // vary returns the cost of a charge. It is often 0 in histories with looks, and sometimes a cost of
@@ -485,6 +497,9 @@ func value(c *quota.Charge) string {
 func (h *history) step(t *testing.T) (int, error) {
 	if h.changing {
 		h.change()
+	}
+	if h.removes {
+		h.remove()
 	}
 	got := quota.Transaction{Charges: h.charges()}
 	if h.long && h.r.IntN(12) == 0 {
@@ -956,7 +971,7 @@ func (h *history) move(t *quota.Transaction) {
 	}
 	back := period // a store keeps a log by the longest period of the limits that are charged
 	for i := range h.limits {
-		if h.unlike {
+		if h.unlike || h.removes {
 			back = min(back, h.limits[i].Period.Microseconds())
 		}
 	}
@@ -1032,6 +1047,28 @@ func longLogs(t *testing.T, rdb *redis.Client, server world) {
 		t.Logf("seed %d: history %d: %d limits, %d blocks", seed, n, len(h.limits), blocks)
 		rdb.FlushDB(t.Context())
 	}
+}
+
+// TestReturnedLog: a log that was removed, and is charged again, has its units.
+func TestReturnedLog(t *testing.T) {
+	onBothLuas(t, func(t *testing.T, rdb *redis.Client, server world) {
+		server.SetTime(time.UnixMicro(1_700_000_000_000_000))
+		var charges []quota.Charge
+		for i := range 3 {
+			charges = append(charges, quota.Charge{Rule: "r", Key: "k", Limit: algorithms.SlidingLog(100, time.Hour).Named(fmt.Sprint(i)), Cost: 1})
+		}
+		store, got := newStore(t, rdb), []int64{}
+		for _, charges := range [][]quota.Charge{charges, charges[1:], charges[1:], charges[1:], charges} {
+			tx := quota.Transaction{Charges: charges}
+			if err := store.Take(t.Context(), &tx); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, tx.Decisions[0].Remaining)
+		}
+		if want := []int64{99, 98, 97, 96, 98}; !slices.Equal(got, want) {
+			t.Errorf("got %v units left, want %v", got, want)
+		}
+	})
 }
 
 // TestFormat compares stored values with values that are written out here. A redis-server must
