@@ -33,10 +33,14 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if e := t.of[k]; e != nil {
+		e.units, e.until = max(0, units), now.Add(d)
+		return
+	}
 	if t.of == nil {
 		t.of = map[Key]*entry{}
 	}
-	if _, known := t.of[k]; !known && len(t.of) >= mostRemaining {
+	if len(t.of) >= mostRemaining {
 		for k, e := range t.of {
 			if !now.Before(e.until) {
 				delete(t.of, k)

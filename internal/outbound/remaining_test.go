@@ -38,3 +38,13 @@ func TestRemainingKeys(t *testing.T) {
 	}
 	runtime.KeepAlive(&left)
 }
+
+// TestRemainingSetAgain: the answers of a server about a known key replace each other without garbage.
+func TestRemainingSetAgain(t *testing.T) {
+	var left outbound.Remaining
+	k := outbound.Key{Rule: "r", Key: "192.0.2.1"}
+	left.Set(k, 0, time.Hour)
+	if n := testing.AllocsPerRun(100, func() { left.Set(k, 3, time.Hour) }); n != 0 || left.Wait(k, 3) != 0 || left.Wait(k, 4) == 0 {
+		t.Errorf("got %v allocations and waits of %v and %v, want 3 units left", n, left.Wait(k, 3), left.Wait(k, 4))
+	}
+}
