@@ -30,8 +30,9 @@ type FallbackOptions struct {
 
 // Fallback returns a store that calls the primary store first, and calls the secondary store if the
 // primary fails. If both stores fail, Take returns both errors. If the context is done or the
-// transaction is invalid, the secondary store is not called. Put a Breaker around the primary
-// store, so that requests do not wait for it while it is down:
+// transaction is invalid, the secondary store is not called. Neither is it for an ErrUsedUp, unless
+// primary is down already. Put a Breaker around the primary store, so that requests do not wait for
+// it while it is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //
