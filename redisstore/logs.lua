@@ -41,7 +41,7 @@ do
     local from = #ids + 33 + 36 * CHARGES
     local rest -- other logs, of limits that were removed or that only others charge
     if from + len <= #text then
-      if at > now or len < 26 then break end
+      if at > now then break end
       rest = string.sub(text, from + len) -- by itself: the Lua of miniredis would take the new text
       text = string.sub(text, 1, from + len - 1)
     end
@@ -63,16 +63,15 @@ do
     if ANY{s_i + cost > x_i} then
       wait = 1
     elseif wait == 0 then
-      local next = 1
+      local next = 1 -- where the next of these logs begins
       while rest and next <= #rest do
         local ids_end = find(rest, ';', next, true)
         if not ids_end or #rest < ids_end + 32 then break end
-        local _, other_at, other_expires, _, _, other_len = fields('<I4ddI4I4I4', rest, ids_end + 1)
-        if other_at > now or other_expires <= now then break end
+        local other_len = fields('<I4', rest, ids_end + 29)
         local _, limits = string.gsub(string.sub(rest, next, ids_end), '[,;]', '')
         next = ids_end + 33 + 36 * limits + other_len
       end
-      if rest and next ~= #rest + 1 then break end -- a log may have ended or lie ahead: general.lua decides
+      if rest and next ~= #rest + 1 then break end -- the time of the write follows, because a log lies ahead
       if now - base >= 2 ^ 40 or sum + cost >= 2 ^ 32 then break end
       local till, size = #text, len + 9
       if last == now then till, size = till - 9, len elseif len >= 17 + 64 * 9 then break end
