@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -507,6 +508,48 @@ func TestSendTimeMixed(t *testing.T) {
 			if err := store.Take(t.Context(), tx); err != nil || tx.Wait != time.Duration(i)*time.Second {
 				t.Errorf("%s: call %d: got %v and a wait of %v, want %d s", l.Algorithm.Name(), i, err, tx.Wait, i)
 			}
+		}
+	}
+}
+
+// TestSendTimeMany: transactions of so many charges that a loop decides them do not overtake the states
+// that another process has written at a later time, whichever of the states is the newest. Only the first
+// limit refuses a second charge, and only within 4 s.
+func TestSendTimeMany(t *testing.T) {
+	meter := func(i int) quota.Limit {
+		return algorithms.GCRA(min(2, 1+int64(i)), 4*time.Second).Named(fmt.Sprint(i))
+	}
+	log := func(i int) quota.Limit {
+		return algorithms.SlidingLog(min(2, 1+int64(i)), 4*time.Second).Named(fmt.Sprint(i))
+	}
+	for name, c := range map[string]struct {
+		limit       func(i int) quota.Limit
+		n, keys, of int // how many charges, their keys, and how many of them the other process does not spend
+	}{
+		"meters": {meter, 21, 1, 0}, "the first meter is older": {meter, 21, 1, 1}, "keys": {meter, 22, 22, 0},
+		"the first key is older": {meter, 22, 22, 1}, "logs": {log, 11, 1, 0}, "keys with logs": {log, 12, 12, 0}, "the first log is older": {log, 12, 12, 1},
+	} {
+		lua, begin := redistest.Lua54(t), time.UnixMicro(1_700_000_000_000_000)
+		lua.SetTime(begin)
+		rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, lua.Addr())))
+		behind, other, still := newStore(t, rdb, true), newStore(t, rdb), time.Now()
+		behind.SetClock(func() time.Time { return still })
+		var charges []quota.Charge
+		for i := range c.n {
+			charges = append(charges, quota.Charge{Rule: "r", Key: fmt.Sprint(i % c.keys), Limit: c.limit(i), Cost: 1})
+		}
+		take(t, behind, charges...)
+		lua.SetTime(begin.Add(5 * time.Second))
+		later := slices.Clone(charges)
+		for i := range c.of {
+			later[i].Cost = 0
+		}
+		if tx := take(t, other, later...); !tx.Allowed() {
+			t.Fatalf("%s: the other process is refused", name)
+		}
+		lua.SetTime(begin.Add(10 * time.Second))
+		if got := take(t, behind, charges...); got.Allowed() != (c.of > 0) || !got.At.Equal(begin.Add(5*time.Second)) {
+			t.Errorf("%s: allowed %v at %v, want %v at 5 s", name, got.Allowed(), got.At.Sub(begin), c.of > 0)
 		}
 	}
 }
