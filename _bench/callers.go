@@ -47,7 +47,7 @@ func callersTables(o options) ([]*table, error) {
 	contenders := []caller{
 		{valkeyLimiter, limiterScript(vk)},
 		{scriptOnValkey, scriptOver(vk, addr, limit)},
-		{rateLimiter, sharedContenders[0].open(plain, 1<<24)},
+		{rateLimiter, contenderOf("redis_rate").open(plain, 1<<24)},
 		{"redis_rate, weir's client options", rateOf(own)},
 		{plainWeir, weirOf(store(plain, "cp:"), limit)},
 		{ownWeir, weirOf(store(own, "co:"), limit)},

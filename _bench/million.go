@@ -35,10 +35,10 @@ func million(o options) ([]*table, error) {
 		keys []string
 		shared
 	}{
-		{"`redisstore`, one hot key", many[:1], sharedContenders[3]},
-		{"`redisstore`, 100,000 keys", many, sharedContenders[3]},
-		{"`redisstore`, 100,000 keys with five limits", many, sharedContenders[4]},
-		{"`redisstore`, two rules with a key each, on one node", many, windows[5]},
+		{"`redisstore`, one hot key", many[:1], contenderOf("weir, GCRA")},
+		{"`redisstore`, 100,000 keys", many, contenderOf("weir, GCRA")},
+		{"`redisstore`, 100,000 keys with five limits", many, contenderOf("weir, five GCRA")},
+		{"`redisstore`, two rules with a key each, on one node", many, contenderOf("weir, two rules with a key each")},
 		{"`Coalesce`, one hot key", many[:1], concurrent[0]},
 		{"`Coalesce`, 100,000 keys", many, concurrent[0]},
 		{"`lease`, one hot key", many[:1], shared{name: "lease", open: leased}},

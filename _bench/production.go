@@ -32,7 +32,7 @@ func production(o options) (tables []*table, err error) {
 	rounds, d := o.pick(60, 1), time.Duration(o.pick(150, 50))*time.Millisecond
 	t := &table{title: "CPU of a check in a busy Redis", place: "production",
 		note: fmt.Sprintf("The times are the server's CPU time per check in µs: the median, and in brackets the minimum, of %d alternating rounds of %d ms on %s. The percentages show the load on the server's processor. The columns ÷ contain the median of each round's ratio to redis_rate. %s.", rounds, d.Milliseconds(), time.Now().Format("2 January 2006"), where)}
-	contenders := []shared{sharedContenders[0], sharedContenders[3], windows[5]}
+	contenders := []shared{contenderOf("redis_rate"), contenderOf("weir, GCRA"), contenderOf("weir, two rules with a key each")}
 	asks, calls, replays := make([]func() check, len(contenders)), make([][]any, len(contenders)), make([]func() check, len(contenders))
 	for i, c := range contenders {
 		rec := &recorder{sent: map[string]int64{}}

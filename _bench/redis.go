@@ -115,6 +115,12 @@ var windows = []shared{
 	{name: "weir, a refund", always: true, open: refunds},
 }
 
+// contenderOf returns the contender of that name.
+func contenderOf(name string) shared {
+	list := slices.Concat(sharedContenders, windows)
+	return list[slices.IndexFunc(list, func(c shared) bool { return c.name == name })]
+}
+
 // rulesOfOne makes n rules of one limit each.
 func rulesOfOne(n int) func(units int64) [][]quota.Limit {
 	return func(units int64) (rules [][]quota.Limit) {
