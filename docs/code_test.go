@@ -36,7 +36,7 @@ var imported = []string{
 	"github.com/go-chi/chi/v5", "github.com/go-chi/chi/v5/middleware", "github.com/redis/go-redis/v9", "github.com/redis/go-redis/extra/redisprometheus/v9", "github.com/redis/go-redis/extra/redisotel/v9",
 	"github.com/seed83679106/weir/ops/weirotel", "go.opentelemetry.io/otel",
 	"github.com/seed83679106/weir", "github.com/seed83679106/weir/algorithms", "github.com/seed83679106/weir/ops/config", "github.com/seed83679106/weir/contrib/credit", "github.com/seed83679106/weir/headers", "github.com/seed83679106/weir/contrib/lease", "github.com/seed83679106/weir/contrib/llm", "github.com/seed83679106/weir/ops/overrides", "github.com/seed83679106/weir/contrib/regions",
-	"github.com/seed83679106/weir/ops/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/redisstore/stack", "github.com/seed83679106/weir/quota/storetest", "github.com/seed83679106/weir/ops/watch", "github.com/seed83679106/weir/ops", "github.com/seed83679106/weir/ops/admin", "github.com/seed83679106/weir/contrib/weirchi",
+	"github.com/seed83679106/weir/ops/weirprom", "github.com/prometheus/client_golang/prometheus", "github.com/prometheus/client_golang/prometheus/promhttp", "github.com/seed83679106/weir/memstore", "github.com/seed83679106/weir/quota", "github.com/seed83679106/weir/redisstore", "github.com/seed83679106/weir/redisstore/stack", "github.com/seed83679106/weir/quota/storetest", "github.com/seed83679106/weir/ops/watch", "github.com/seed83679106/weir/ops", "github.com/seed83679106/weir/ops/admin", "github.com/seed83679106/weir/contrib/weirchi",
 	"github.com/seed83679106/weir/contrib/weirgrpc", "google.golang.org/grpc", "google.golang.org/grpc/credentials", "google.golang.org/protobuf/proto",
 }
 
@@ -501,7 +501,7 @@ var notGo = []string{
 // whole program, or a whole call if other packages take what the package returns. A vocabulary
 // is the last section. The Go code compiles.
 func TestPackageComments(t *testing.T) {
-	packages := slices.Concat(imported, []string{"net", "github.com/prometheus/client_golang/prometheus/promhttp", "github.com/seed83679106/weir/contrib/jsonrpc"})
+	packages := slices.Concat(imported, []string{"net", "github.com/seed83679106/weir/contrib/jsonrpc"})
 	b := newSource(t, packages)
 	given := b.given(t, "testdata/given.go")
 	for _, dir := range public {
