@@ -17,29 +17,43 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// commands returns how many commands a server has run, those in scripts included.
-func commands(t *testing.T, rdb *redis.Client) (n int) {
+// A ledger says how often a server has run each command, those in scripts included.
+type ledger map[string]int
+
+// commands returns the ledger of a server, without the commands of new connections.
+func commands(t *testing.T, rdb *redis.Client) ledger {
 	t.Helper()
 	info, err := rdb.Info(context.Background(), "commandstats").Result()
 	if err != nil {
 		t.Fatal(err)
 	}
+	calls := ledger{}
 	for name, s := range redistest.CommandStats(info) {
-		if group, _, _ := strings.Cut(name, "|"); group != "info" && group != "hello" && group != "client" { // those of a new connection
-			n += s.Calls
+		if group, _, _ := strings.Cut(name, "|"); group != "info" && group != "hello" && group != "client" {
+			calls[name] = s.Calls
 		}
 	}
-	return n
+	return calls
 }
 
-// commandsOf returns how many commands a transaction costs.
-func commandsOf(t *testing.T, rdb *redis.Client, store quota.Store, tx *quota.Transaction) int {
+// since returns how many commands the server has run since before, and a text that lists them.
+func (l ledger) since(before ledger) (n int, list string) {
+	for name, calls := range l {
+		if calls -= before[name]; calls > 0 {
+			n, list = n+calls, fmt.Sprint(list, " ", name, " ", calls)
+		}
+	}
+	return n, list
+}
+
+// commandsOf returns how many commands a transaction costs, and which.
+func commandsOf(t *testing.T, rdb *redis.Client, store quota.Store, tx *quota.Transaction) (n int, list string) {
 	t.Helper()
 	before := commands(t, rdb)
 	if err := store.Take(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	return commands(t, rdb) - before
+	return commands(t, rdb).since(before)
 }
 
 // fill charges a key n times, which makes n entries in its logs. The transactions may wait,
@@ -142,7 +156,7 @@ func TestLogAttacks(t *testing.T) {
 				tx.Charges = append(tx.Charges, c)
 			}
 			for range 2 { // the first round loads the script into the server
-				if got := commandsOf(t, rdb, store, &tx); got > attack.most {
+				if got, _ := commandsOf(t, rdb, store, &tx); got > attack.most {
 					t.Errorf("%s in a log of %d: %d commands, want %d at most", attack.name, n, got, attack.most)
 				} else {
 					t.Logf("%s in a log of %d: %d commands", attack.name, n, got)
@@ -166,7 +180,7 @@ func TestLogParts(t *testing.T) {
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
 		}
-		if got := commands(t, rdb) - before; got > most {
+		if got, _ := commands(t, rdb).since(before); got > most {
 			t.Errorf("charge %d: %d commands, want %d at most", i, got, most)
 		}
 	}
@@ -204,7 +218,7 @@ func TestLogCancels(t *testing.T) {
 		if err := store.Take(t.Context(), &tx); err != nil {
 			t.Fatal(err)
 		}
-		if got := commands(t, rdb) - before; got > 60 {
+		if got, _ := commands(t, rdb).since(before); got > 60 {
 			t.Errorf("a cancellation before %d entries: %d commands, want 60 at most", 500*(len(held)-i), got)
 		}
 		if got, want := c.Limit.Quota-tx.Decisions[0].Remaining, int64(20*501-i-1); got != want {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -186,11 +187,15 @@ func TestFirstOfKey(t *testing.T) {
 		algorithms.FixedWindow(100, time.Hour), algorithms.AnchoredWindow(100, time.Hour), algorithms.SlidingWindow(100, time.Hour),
 		algorithms.Calendar(100, algorithms.Month, nil),
 	} {
-		for n := range 3 { // the first one also loads the script
+		least, list := math.MaxInt, ""
+		for n := range 4 { // the first one also loads the script; a busy client may send a TIME of its own
 			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: fmt.Sprint(limit.Algorithm.Name(), n), Limit: limit, Cost: 1}}}
-			if got := commandsOf(t, rdb, store, &tx); n > 0 && got != 4 {
-				t.Errorf("%v, key %d: got %d commands, want 4", limit, n, got)
+			if got, commands := commandsOf(t, rdb, store, &tx); got < least {
+				least, list = got, commands
 			}
+		}
+		if least != 4 {
+			t.Errorf("%v: got%s, want 4 commands", limit, list)
 		}
 	}
 }

@@ -64,11 +64,21 @@ func (s *failingStore) Take(ctx context.Context, t *quota.Transaction) error {
 	return s.Store.Take(ctx, t)
 }
 
+// Stats says that a server has lost counts, while the store fails.
+func (s *failingStore) Stats() (lost quota.LossStats) {
+	if s.fails.Load() {
+		lost.Lost = 1
+	}
+	return lost
+}
+
 // A program limits requests by their header field K, and serves metrics.
 type program struct {
 	http.Handler
 	file    string
 	metrics string // host:port of the metrics
+
+	rejected prometheus.Counter // as weir serve has it
 }
 
 const rules = `
@@ -91,7 +101,8 @@ func start(t *testing.T, text string, o weir.Options, store weir.Store, stores .
 		t.Fatal(err)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics, weirprom.NewFile(f))
+	p.rejected = prometheus.NewCounter(prometheus.CounterOpts{Name: "weir_auth_rejected_total"})
+	registry.MustRegister(metrics, weirprom.NewFile(f), p.rejected)
 	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	t.Cleanup(server.Close)
 	p.metrics = server.Listener.Addr().String()
@@ -288,13 +299,14 @@ func TestEveryAlertFires(t *testing.T) {
 	expect("WeirRulesRemoved", "WeirRefusals", "WeirBans", "WeirStoreSlow", "WeirRulesStale", "WeirVersionsDiffer")
 
 	fails.Store(true)
-	expect("WeirErrors", "WeirUnusable", "WeirFallback", "WeirBusy", "WeirFull", "WeirTooSlow")
+	a.rejected.Add(1e4)
+	expect("WeirErrors", "WeirUnusable", "WeirFallback", "WeirBusy", "WeirFull", "WeirTooSlow", "WeirCountsLost", "WeirAuthRejected")
 
 	server.Kill()
 	expect("WeirPassedUndecided", "WeirBreakerOpen")
 
 	data, _ := os.ReadFile("../../../ops/weirprom/rules.yaml")
-	if n := strings.Count(string(data), "- alert: "); n != 14 {
-		t.Errorf("rules.yaml has %d alerts; this test makes 14 of them fire", n)
+	if n := strings.Count(string(data), "- alert: "); n != 16 {
+		t.Errorf("rules.yaml has %d alerts; this test makes 16 of them fire", n)
 	}
 }
