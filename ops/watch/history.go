@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -107,13 +106,6 @@ func (t *Traffic) observeUncharged(e *weir.Event) {
 			s.passed++
 		}
 	}
-}
-
-// isNear reports whether a decision left less than a fifth of a limit, or of its share if it was
-// divided among replicas.
-func isNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
-	full := max(1, cmp.Or(l.Burst, l.Quota)/max(1, int64(replicas)))
-	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
 // History returns the number of requests under a rule in the last 15 minutes, broken down by

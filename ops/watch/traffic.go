@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
+	"github.com/seed83679106/weir/ops/internal/tally"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -76,7 +77,7 @@ func (t *Traffic) Observe(e weir.Event) {
 		first, refused, near := i, false, false
 		for ; i < len(charges) && charges[i].Rule == charges[first].Rule; i++ {
 			refused = refused || !decisions[i].Allowed
-			near = near || e.Refusal.Reason == 0 && isNear(&charges[i].Limit, &decisions[i], e.Transaction.Replicas)
+			near = near || e.Refusal.Reason == 0 && tally.IsNear(&charges[i].Limit, &decisions[i], e.Transaction.Replicas)
 		}
 		if charges[first].Cost > 0 {
 			t.add(&e, &charges[first], refused, near, !counted)

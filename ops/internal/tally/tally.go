@@ -131,10 +131,16 @@ func (c *counts) spend(charge *quota.Charge, d *quota.Decision, of *quota.Result
 	if charge.Cost != 1 {
 		c.more.Add(charge.Cost - 1)
 	}
-	full := max(1, cmp.Or(charge.Limit.Burst, charge.Limit.Quota)/max(1, int64(of.Replicas)))
-	if uint64(d.Remaining) <= uint64(full-1)/5 { // -1 is unknown
+	if IsNear(&charge.Limit, d, of.Replicas) {
 		c.near.Add(1)
 	}
+}
+
+// IsNear reports whether a decision left less than a fifth of a limit, or of its share if it was
+// divided among replicas.
+func IsNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
+	full := max(1, cmp.Or(l.Burst, l.Quota)/max(1, int64(replicas)))
+	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
 // requests returns the number of requests, including those for which no decision was possible.
