@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"log/slog"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,32 +37,31 @@ type outages struct {
 // too slow, and gets few requests, each of them begins an outage that the others end.
 const slowAgain = 10 * time.Minute
 
-// reply finds the code of an error reply that says why Redis cannot decide, even if Redis before 7.0
-// has the code in the middle of the text.
-var reply = regexp.MustCompile(`\b(READONLY|OOM|MISCONF|NOREPLICAS|LOADING|BUSY) `)
-
-// advices say what to do about an error reply. They are by its code.
-var advices = map[string]string{
-	"READONLY":   "use the address of the master: this server is a replica",
-	"OOM":        "give Redis more memory, or set maxmemory-policy to volatile-lfu",
-	"MISCONF":    "make Redis able to save its data: its log says why it cannot",
-	"NOREPLICAS": "start the replicas that min-replicas-to-write requires",
-	"LOADING":    "wait until Redis has loaded its data",
-	"BUSY":       "end the script that blocks Redis: SCRIPT KILL",
+// A reply is an error reply that says why Redis cannot decide.
+type reply struct {
+	advice string
+	writes bool // Redis refuses writes
 }
 
-// codeOf returns the code of the error reply in err, or "".
-func codeOf(err error) string { return strings.TrimSuffix(reply.FindString(err.Error()), " ") }
+// replies has the replies by their codes.
+var replies = map[string]reply{
+	"READONLY":   {"use the address of the master: this server is a replica", true},
+	"OOM":        {"give Redis more memory, or set maxmemory-policy to volatile-lfu", true},
+	"MISCONF":    {"make Redis able to save its data: its log says why it cannot", true},
+	"NOREPLICAS": {"start the replicas that min-replicas-to-write requires", true},
+	"LOADING":    {"wait until Redis has loaded its data", false},
+	"BUSY":       {"end the script that blocks Redis: SCRIPT KILL", false},
+}
+
+// code finds the code of a reply, which Redis before 7.0 has in the middle of the text.
+var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `) `)
+
+// replyOf returns the reply in err, or the zero value.
+func replyOf(err error) reply { return replies[strings.TrimSuffix(code.FindString(err.Error()), " ")] }
 
 // refusesWrites reports whether Redis has answered that it refuses writes. It still answers calls
 // that change nothing, such as those of health checks, so their success does not end the outage.
-func refusesWrites(err error) bool {
-	switch codeOf(err) {
-	case "READONLY", "OOM", "MISCONF", "NOREPLICAS":
-		return true
-	}
-	return false
-}
+func refusesWrites(err error) bool { return replyOf(err).writes }
 
 // begin notes that Redis has failed.
 func (o *outages) begin(err error) {
@@ -94,7 +95,7 @@ func (o *outages) begin(err error) {
 	}
 	if begins {
 		o.logged = true
-		text, advice := "stack: outage of Redis began", cmp.Or(advices[codeOf(err)], "check that Redis runs and that this process can reach it")
+		text, advice := "stack: outage of Redis began", cmp.Or(replyOf(err).advice, "check that Redis runs and that this process can reach it")
 		if errors.Is(err, quota.ErrBusy) {
 			text, advice = "stack: overload of Redis or this process began", "lower the load, or add processors"
 		}
