@@ -6,6 +6,13 @@ import (
 	"time"
 )
 
+// prepare fills in the Result of t for the instant at, and makes room for the decisions.
+func (t *Transaction) prepare(at int64) {
+	n := len(t.Charges)
+	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(at), 0, 0, t.Undo[:0], 0, false
+}
+
 // Decide evaluates t and fills in its Result. It is for implementations of Store. The states
 // argument holds the current states, one for each charge. If all charges fit, Decide replaces the
 // elements of states with the new states, which the store must keep, and returns true. Otherwise,
@@ -13,8 +20,7 @@ import (
 // time on the store's clock, in microseconds since 1970. The transaction must be valid.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
-	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(now), 0, 0, t.Undo[:0], 0, false
+	t.prepare(now)
 	within := time.Duration(0)
 	switch t.Mode {
 	case ModeSpend:

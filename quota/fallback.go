@@ -199,7 +199,8 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	}
 	err := f.primary.Take(ctx, t)
 	if err == nil {
-		if t.FellBack = false; !f.worked.Load() {
+		t.FellBack = false
+		if !f.worked.Load() {
 			f.worked.Store(true)
 		}
 		if began := f.began.Load(); began > 0 {

@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math/bits"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -197,9 +196,7 @@ func (h *HybridStore) serve(t *Transaction) bool {
 // unknown fills Decisions with placeholders for the instant at. Each is Allowed, and its Remaining
 // is unknown (-1).
 func (t *Transaction) unknown(at int64) {
-	n := len(t.Charges)
-	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(at), 0, 0, t.Undo[:0], 0, false
+	t.prepare(at)
 	for i := range t.Decisions {
 		t.Decisions[i] = Decision{Allowed: true, Remaining: -1, At: at}
 	}
