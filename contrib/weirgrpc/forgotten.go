@@ -40,7 +40,7 @@ func forgotten(made *atomic.Bool, interceptor string, service any, is func(refle
 	}
 	t := reflect.TypeOf(service)
 	check := checks{t, interceptor}
-	if _, known := checked.Load(check); known {
+	if _, known := checked.Load(check); known { // LoadOrStore would allocate in each call
 		return
 	}
 	checked.Store(check, nil)
