@@ -38,7 +38,7 @@ type gateway struct {
 	metrics  *weirprom.Collector
 	rejected *prometheus.CounterVec
 	reserved *reservations
-	usage    usageReader
+	usage    *usageReader
 	health   health
 	logger   *slog.Logger
 
@@ -88,8 +88,7 @@ type backend struct {
 // newGateway returns a gateway with the rules of the file at path, or without rules if path
 // is "".
 func newGateway(path string, b backend) (*gateway, error) {
-	g := &gateway{registry: prometheus.NewRegistry(), health: newHealth(b.logger), logger: b.logger}
-	g.usage.llm.Logger = b.logger
+	g := &gateway{registry: prometheus.NewRegistry(), health: newHealth(b.logger), usage: newUsageReader(b.logger), logger: b.logger}
 	metrics := weirprom.New(b.all...)
 	g.metrics = metrics
 	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
@@ -171,7 +170,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	quotas := g.rateLimit()
 	failures := sparse.Logger(g.logger)
 	forward := &httputil.ReverseProxy{
-		Transport: &g.usage,
+		Transport: g.usage,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.Host = r.In.Host

@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -521,5 +523,51 @@ func TestUpstreamFields(t *testing.T) {
 		if got := fmt.Sprint(res.Header["Ratelimit-Policy"], res.Header["X-Ratelimit-Limit"]); res.StatusCode != 200 || got != want {
 			t.Errorf("Expect %q: %d %s, want 200 %s", expect, res.StatusCode, got, want)
 		}
+	}
+}
+
+// TestUpstreamConnections: requests that run at the same time leave their connections to the upstream to
+// the next ones.
+func TestUpstreamConnections(t *testing.T) {
+	const many = 40
+	g, _ := start(t, 1_000_000)
+	var opened atomic.Int64
+	together := make(chan chan struct{}, many)
+	upstream := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		all := make(chan struct{})
+		together <- all
+		<-all
+	}))
+	upstream.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	upstream.Start()
+	defer upstream.Close()
+	to, _ := url.Parse(upstream.URL)
+	proxy := g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute})
+	for range 3 {
+		var running sync.WaitGroup
+		for range many {
+			running.Go(func() {
+				w := httptest.NewRecorder()
+				proxy.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+				if w.Code != 200 {
+					t.Errorf("got %d, want 200", w.Code)
+				}
+			})
+		}
+		var all []chan struct{}
+		for range many {
+			all = append(all, <-together)
+		}
+		for _, one := range all {
+			close(one)
+		}
+		running.Wait()
+	}
+	if n := opened.Load(); n > many {
+		t.Errorf("%d connections for %d requests at a time", n, many)
 	}
 }

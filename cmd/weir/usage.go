@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"net/http"
 	"sync/atomic"
 
@@ -23,6 +24,18 @@ type usageReader struct {
 	llm   llm.Transport
 }
 
+// mostIdle is how many connections to the upstream are kept for later requests. http.DefaultTransport
+// keeps two for each host, so with 64 requests at a time, most would open a connection, and a few
+// thousand a second would soon use up the local ports.
+const mostIdle = 1024
+
+// newUsageReader returns a usageReader, which reads no usage until follow is called.
+func newUsageReader(logger *slog.Logger) *usageReader {
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.MaxIdleConns, base.MaxIdleConnsPerHost = mostIdle, mostIdle
+	return &usageReader{llm: llm.Transport{Base: base, Logger: logger}}
+}
+
 // follow makes u read usage if one of the rules needs it.
 func (u *usageReader) follow(rules []weir.Rule) {
 	reads := false
@@ -37,5 +50,5 @@ func (u *usageReader) RoundTrip(r *http.Request) (*http.Response, error) {
 	if u.reads.Load() {
 		return u.llm.RoundTrip(r)
 	}
-	return http.DefaultTransport.RoundTrip(r)
+	return u.llm.Base.RoundTrip(r)
 }
