@@ -90,11 +90,16 @@ type Live struct {
 
 	mu      sync.Mutex // guards the fields below
 	version string
-	changes int // how often apply has changed the table
-	all     []Override
-	rules   map[string]*atomic.Pointer[Table]
-	denied  map[string]*atomic.Pointer[networks]
+	changes int        // how often apply has changed the table
+	all     []Override // sorted by name
+	rules   map[string]*liveRule
 	err     error
+}
+
+// A liveRule has the overrides of one rule.
+type liveRule struct {
+	forKeys, forNetworks bool // Of or DenyFrom was called for the rule
+	table                atomic.Pointer[Table]
 }
 
 // An Override is an Entry in a Live table.
@@ -108,15 +113,10 @@ type Override struct {
 // NewLive returns an empty table. Run loads the overrides from the Keeper. To load them before the
 // first request, call Refresh.
 func NewLive(o LiveOptions) *Live {
-	alone := o.Keeper == nil
-	if alone {
-		o.Keeper = &memory{kept: map[string]string{}, begin: time.Now()}
-	}
 	o.Interval = cmp.Or(o.Interval, 500*time.Millisecond)
-	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*atomic.Pointer[Table]{},
-		denied: map[string]*atomic.Pointer[networks]{}}
-	l.ready.Store(alone)
-	l.reads.Store(alone)
+	l := &Live{o: o, log: cmp.Or(o.Logger, slog.Default()), rules: map[string]*liveRule{}}
+	l.ready.Store(o.Keeper == nil)
+	l.reads.Store(o.Keeper == nil)
 	return l
 }
 
@@ -152,24 +152,25 @@ func (l *Live) checkRead(rule string) {
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	table := l.rules[rule]
-	if table == nil {
-		table = new(atomic.Pointer[Table])
-		l.rules[rule] = table
-		l.build()
-	}
+	r := l.rule(rule)
+	r.forKeys = true
 	return func(key string) weir.Policy {
 		l.checkRead(rule)
-		if t := table.Load(); t != nil {
-			if p := t.ForKey(key); !p.Is(weir.Policy{}) {
-				return p
-			}
+		p := r.table.Load().ForKey(key)
+		if p.Is(weir.Policy{}) && file != nil {
+			return file(key)
 		}
-		if file == nil {
-			return weir.Policy{}
-		}
-		return file(key)
+		return p
 	}
+}
+
+// rule returns the overrides of a rule, which are then kept up to date. The caller holds l.mu.
+func (l *Live) rule(name string) *liveRule {
+	if l.rules[name] == nil {
+		l.rules[name] = &liveRule{}
+		l.build(name)
+	}
+	return l.rules[name]
 }
 
 // OverridesKeys reports whether overrides take effect under the rule, that is, whether [Live.Of]
@@ -177,7 +178,8 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 func (l *Live) OverridesKeys(rule string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.rules[rule] != nil
+	r := l.rules[rule]
+	return r != nil && r.forKeys
 }
 
 // Run refreshes the table until ctx is done, and then returns ctx.Err(). It blocks, so call it in
@@ -206,6 +208,9 @@ func (l *Live) Refresh(ctx context.Context) error {
 }
 
 func (l *Live) refresh(ctx context.Context) error {
+	if l.o.Keeper == nil {
+		return nil
+	}
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	l.mu.Lock()
@@ -252,7 +257,8 @@ func (l *Live) take(kept map[string]string, now time.Time) {
 		o, err := decode(name, text)
 		end, errEnd := strconv.ParseInt(micros, 10, 64)
 		if err := cmp.Or(err, errEnd); err != nil {
-			l.log.Warn("overrides: override ignored", "err", err)
+			rule, _, _ := strings.Cut(name, "\x00")
+			l.log.Warn("overrides: override ignored", "err", fmt.Errorf("overrides: rule %.40q: %w", rule, err))
 			continue
 		}
 		if end != 0 {
@@ -260,52 +266,29 @@ func (l *Live) take(kept map[string]string, now time.Time) {
 		}
 		l.all = append(l.all, o)
 	}
-	l.build()
-}
-
-// build makes the tables and the networks of the rules from l.all.
-func (l *Live) build() {
 	for rule := range l.rules {
-		l.buildRule(rule)
-	}
-	for rule := range l.denied {
-		l.buildNetworks(rule)
+		l.build(rule)
 	}
 }
 
-// ofRule returns the overrides in l.all that belong to a rule.
-func (l *Live) ofRule(rule string) []Override {
-	from, _ := slices.BinarySearchFunc(l.all, rule,
-		func(o Override, rule string) int { return strings.Compare(o.Rule, rule) })
-	to := from
-	for to < len(l.all) && l.all[to].Rule == rule {
-		to++
-	}
-	return l.all[from:to]
-}
-
-// buildRule makes the table of a rule, if it has one.
-func (l *Live) buildRule(rule string) {
-	table := l.rules[rule]
-	if table == nil {
+// build makes the table of a rule from l.all, if requests look it up.
+func (l *Live) build(rule string) {
+	r := l.rules[rule]
+	if r == nil {
 		return
 	}
-	var t *Table
-	all := l.ofRule(rule)
-	for i := range all {
-		if o := &all[i]; !o.Network.IsValid() {
-			if t == nil {
-				t = emptyTable()
-			}
+	t := emptyTable()
+	for i := range l.all {
+		if o := &l.all[i]; o.Rule == rule {
 			t.add(&o.Entry, &node{policy: o.policy(), until: o.End}) // adds each: the names of overrides differ, so their keys do
 		}
 	}
-	table.Store(t)
+	r.table.Store(t)
 }
 
 // find returns the index of an override in l.all, or the index at which it would be inserted.
-func (l *Live) find(rule, id string) (i int, found bool) {
-	return slices.BinarySearchFunc(l.all, nameOf(rule, id),
+func (l *Live) find(name string) (i int, found bool) {
+	return slices.BinarySearchFunc(l.all, name,
 		func(o Override, name string) int { return strings.Compare(o.name(), name) })
 }
 
@@ -318,7 +301,7 @@ func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, found := l.find(o.Rule, o.id())
+	i, found := l.find(o.name())
 	switch {
 	case remove && found:
 		l.all = slices.Delete(l.all, i, i+1)
@@ -330,8 +313,7 @@ func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	}
 	l.version = changedHere
 	l.changes++
-	l.buildRule(o.Rule)
-	l.buildNetworks(o.Rule)
+	l.build(o.Rule)
 	return nil
 }
 
@@ -347,32 +329,49 @@ func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, n
 	if d < 0 {
 		return invalid("the duration is %v; want at least 0", d)
 	}
-	name, text, err := encode(rule, &e, note)
-	if err != nil {
-		return err
+	if err := e.check(false); err != nil {
+		return invalid("%v", err)
 	}
-	full, err := l.o.Keeper.SaveOverride(ctx, name, text, d, MaxLive)
-	if full {
-		return ErrFull
+	if rule == "" || strings.Contains(rule, "\x00") {
+		return invalid("no rule has the name %q", rule)
 	}
-	if err != nil {
-		return err
-	}
+	name, text := nameOf(rule, e.id()), encode(&e, note)
 	o, err := decode(name, text) // as every process will read it
 	if err != nil {
-		return err
+		return invalid("%v: %v", &e, err)
 	}
 	if d > 0 {
 		o.End = time.Now().Add(d)
 	}
+	if err := l.save(ctx, name, text, d); err != nil {
+		return err
+	}
 	return l.apply(ctx, &o, false)
+}
+
+// save gives the text of an override to the Keeper, and returns ErrFull if there are too many others.
+func (l *Live) save(ctx context.Context, name, text string, d time.Duration) error {
+	if l.o.Keeper != nil {
+		full, err := l.o.Keeper.SaveOverride(ctx, name, text, d, MaxLive)
+		if full {
+			return ErrFull
+		}
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = slices.DeleteFunc(l.all, func(o Override) bool { return !unexpired(o.End) })
+	if _, found := l.find(name); text != "" && !found && len(l.all) >= MaxLive {
+		return ErrFull
+	}
+	return nil
 }
 
 // Remove removes the override of a rule with the same Key, Prefix, All or Network as e; no other field
 // of e matters. If this process knows no such override, found is false.
 func (l *Live) Remove(ctx context.Context, rule string, e Entry) (found bool, err error) {
 	_, found = l.Get(rule, e)
-	if _, err := l.o.Keeper.SaveOverride(ctx, nameOf(rule, e.id()), "", 0, 0); err != nil {
+	if err := l.save(ctx, nameOf(rule, e.id()), "", 0); err != nil {
 		return false, err
 	}
 	return found, l.apply(ctx, &Override{Rule: rule, Entry: e}, true)
@@ -383,7 +382,7 @@ func (l *Live) Remove(ctx context.Context, rule string, e Entry) (found bool, er
 func (l *Live) Get(rule string, e Entry) (o Override, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i, found := l.find(rule, e.id()); found && unexpired(l.all[i].End) {
+	if i, found := l.find(nameOf(rule, e.id())); found && unexpired(l.all[i].End) {
 		return l.all[i], true
 	}
 	return o, false
@@ -449,109 +448,41 @@ type recordLimit struct {
 
 const maxText = 4096 // bytes
 
-func encode(rule string, e *Entry, note string) (name, text string, err error) {
-	if err := cmp.Or(e.checkNetwork(), e.check(false)); err != nil {
-		return "", "", invalid("%v", err)
-	}
-	if rule == "" || strings.Contains(rule, "\x00") {
-		return "", "", invalid("no rule has the name %q", rule)
-	}
+func encode(e *Entry, note string) string {
 	rec := record{Unlimited: e.Unlimited, Denied: e.Denied, Note: note}
 	for _, l := range e.Limits {
 		r := recordLimit{Name: l.Name, Quota: l.Quota, Period: l.Period, Burst: l.Burst}
 		if l.Algorithm != nil {
-			if r.Algorithm = l.Algorithm.Name(); algorithms.ByName(r.Algorithm) == nil {
-				return "", "", invalid("%v: the algorithm %s cannot be set while the program runs", e, r.Algorithm)
-			}
-		}
-		switch {
-		case l.Period < 0:
-			return "", "", invalid("%v: period is %v; want at least 0", e, l.Period)
-		case l.Burst < 0:
-			return "", "", invalid("%v: burst is %d; want at least 0", e, l.Burst)
+			r.Algorithm = l.Algorithm.Name()
 		}
 		rec.Limits = append(rec.Limits, r)
 	}
-	b, err := json.Marshal(rec)
-	if err == nil && len(b) > maxText {
-		err = invalid("%v: the override has %d bytes; want at most %d", e, len(b), maxText)
-	}
-	return nameOf(rule, e.id()), string(b), err
+	text, _ := json.Marshal(rec) // has only values that JSON can express
+	return string(text)
 }
 
 func decode(name, text string) (o Override, err error) {
+	if len(text) > maxText {
+		return o, fmt.Errorf("the override has %d bytes; want at most %d", len(text), maxText)
+	}
 	var rec record
-	rule, id, ok := strings.Cut(name, "\x00")
-	if !ok || len(text) > maxText {
-		return o, fmt.Errorf("overrides: rule %.40q: the override was not written by this version", rule)
-	}
 	if err := json.Unmarshal([]byte(text), &rec); err != nil {
-		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)
+		return o, err
 	}
+	rule, id, _ := strings.Cut(name, "\x00")
 	o = Override{Rule: rule, Note: rec.Note}
 	if o.Entry, err = entryNamed(id); err != nil {
-		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)
+		return o, err
 	}
 	o.Unlimited, o.Denied = rec.Unlimited, rec.Denied
 	for _, r := range rec.Limits {
 		l := weir.Limit{Name: r.Name, Quota: r.Quota, Period: r.Period, Burst: r.Burst}
 		if r.Algorithm != "" {
 			if l.Algorithm = algorithms.ByName(r.Algorithm); l.Algorithm == nil {
-				return o, fmt.Errorf("overrides: rule %.40q: unknown algorithm %.40q", rule, r.Algorithm)
+				return o, fmt.Errorf("the algorithm %.40s cannot be set while the program runs", r.Algorithm)
 			}
 		}
 		o.Limits = append(o.Limits, l)
 	}
-	if err := cmp.Or(o.checkNetwork(), o.check(false)); err != nil {
-		return o, fmt.Errorf("overrides: rule %.40q: %w", rule, err)
-	}
-	return o, nil
-}
-
-// memory is the Keeper of one process.
-type memory struct {
-	mu      sync.Mutex
-	kept    map[string]string
-	changes int
-	begin   time.Time // with a monotonic reading, so that steps of the clock change nothing
-}
-
-func (m *memory) now() time.Time { return m.begin.Add(time.Since(m.begin)) }
-
-func (m *memory) LoadOverrides(ctx context.Context, version string) (map[string]string, string, time.Time, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	newest := strconv.Itoa(m.changes)
-	if newest == version {
-		return nil, newest, m.now(), nil
-	}
-	return maps.Clone(m.kept), newest, m.now(), nil
-}
-
-func (m *memory) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool,
-	err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := m.now()
-	m.changes++
-	delete(m.kept, name)
-	if text == "" {
-		return false, nil
-	}
-	if len(m.kept) >= most {
-		maps.DeleteFunc(m.kept, func(_, text string) bool {
-			micros, _, _ := strings.Cut(text, " ")
-			end, _ := strconv.ParseInt(micros, 10, 64)
-			return end != 0 && end <= now.UnixMicro()
-		})
-		if len(m.kept) >= most {
-			return true, nil
-		}
-	}
-	end := int64(0)
-	if d > 0 {
-		end = now.Add(d).UnixMicro()
-	}
-	m.kept[name] = strconv.FormatInt(end, 10) + " " + text
-	return false, nil
+	return o, o.check(false)
 }

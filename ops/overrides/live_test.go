@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,9 +293,11 @@ func TestLiveBounded(t *testing.T) {
 	}
 	for name, open := range keeper {
 		t.Run(name, func(t *testing.T) {
-			l := overrides.NewLive(overrides.LiveOptions{Keeper: open(t)})
-			k := l.Keeper()
-			fillKeeper(t, k, overrides.MaxLive-1)
+			k := open(t)
+			l := overrides.NewLive(overrides.LiveOptions{Keeper: k})
+			for i := range overrides.MaxLive - 1 {
+				fill(t, l, k, fmt.Sprint("customer-", i))
+			}
 			set := func(key string, d time.Duration) error {
 				return l.Set(t.Context(), "api", overrides.Entry{Key: key, Denied: true}, d, "")
 			}
@@ -306,7 +311,7 @@ func TestLiveBounded(t *testing.T) {
 			if err := set("last", 0); err != nil {
 				t.Errorf("replacing an override: %v", err)
 			}
-			if err := l.Refresh(t.Context()); err != nil { // fillKeeper has not used l
+			if err := l.Refresh(t.Context()); err != nil { // fill has not used l if there is a Keeper
 				t.Fatal(err)
 			}
 			if n := len(l.All()); n != overrides.MaxLive {
@@ -316,14 +321,52 @@ func TestLiveBounded(t *testing.T) {
 	}
 }
 
-// fillKeeper saves n overrides.
-func fillKeeper(t *testing.T, k overrides.Keeper, n int) {
+// fill saves an override of a key in the Keeper of l, or in l if it has none.
+func fill(t *testing.T, l *overrides.Live, k overrides.Keeper, key string) {
 	t.Helper()
-	for i := range n {
-		if full, err := k.SaveOverride(t.Context(), fmt.Sprintf("api\x00=customer-%d", i), `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
-			t.Fatal(i, full, err)
-		}
+	if k == nil {
+		mustSet(t, l, overrides.Entry{Key: key, Limits: limits(7)}, 0)
+		return
 	}
+	if full, err := k.SaveOverride(t.Context(), "api\x00="+key, `{"limits":[{"quota":7}]}`, 0, overrides.MaxLive); full || err != nil {
+		t.Fatal(key, full, err)
+	}
+}
+
+// A memoryKeeper keeps overrides in memory, for several Lives of one process.
+type memoryKeeper struct {
+	mu      sync.Mutex
+	kept    map[string]string
+	changes int
+}
+
+func (k *memoryKeeper) LoadOverrides(_ context.Context, version string) (map[string]string, string, time.Time, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	newest := strconv.Itoa(k.changes)
+	if newest == version {
+		return nil, newest, time.Now(), nil
+	}
+	return maps.Clone(k.kept), newest, time.Now(), nil
+}
+
+func (k *memoryKeeper) SaveOverride(_ context.Context, name, text string, d time.Duration, _ int) (full bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.changes++
+	delete(k.kept, name)
+	if text == "" {
+		return false, nil
+	}
+	end := int64(0)
+	if d > 0 {
+		end = time.Now().Add(d).UnixMicro()
+	}
+	if k.kept == nil {
+		k.kept = map[string]string{}
+	}
+	k.kept[name] = fmt.Sprint(end, " ", text)
+	return false, nil
 }
 
 // TestReplicas: three processes share a Redis. An override that one process sets is in
@@ -411,7 +454,7 @@ func TestKeeperFails(t *testing.T) {
 // TestKeeperSilent: while the Keeper does not answer, the table can be read and changed. What was read
 // before a change is not put in its place.
 func TestKeeperSilent(t *testing.T) {
-	keeper := &slowKeeper{Keeper: overrides.NewLive(overrides.LiveOptions{}).Keeper(), read: make(chan bool), answer: make(chan bool)}
+	keeper := &slowKeeper{Keeper: &memoryKeeper{}, read: make(chan bool), answer: make(chan bool)}
 	live := overrides.NewLive(overrides.LiveOptions{Keeper: keeper})
 	forKey := live.Of("api", nil)
 	read := func() chan error {
@@ -640,7 +683,7 @@ func TestUnread(t *testing.T) {
 func TestNobodyReads(t *testing.T) {
 	for who, lines := range map[string]int{"nobody": 1, "the program": 0, "Run": 0} {
 		log := new(weirtest.Log)
-		live := overrides.NewLive(overrides.LiveOptions{Keeper: &countingKeeper{Keeper: overrides.NewLive(overrides.LiveOptions{}).Keeper()}, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		live := overrides.NewLive(overrides.LiveOptions{Keeper: &countingKeeper{Keeper: &memoryKeeper{}}, Logger: slog.New(slog.NewTextHandler(log, nil))})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		mustSet(t, live, overrides.Entry{Key: "x", Denied: true}, 0)
@@ -686,7 +729,7 @@ func (k *countingKeeper) LoadOverrides(ctx context.Context, version string) (map
 // TestBulk: setting many overrides reads none of the others again, and the table is then as if it had been
 // read. Another process's change of the same override at the same time wins with the next Refresh.
 func TestBulk(t *testing.T) {
-	k := &countingKeeper{Keeper: overrides.NewLive(overrides.LiveOptions{}).Keeper()}
+	k := &countingKeeper{Keeper: &memoryKeeper{}}
 	l, other := overrides.NewLive(overrides.LiveOptions{Keeper: k}), overrides.NewLive(overrides.LiveOptions{Keeper: k.Keeper})
 	if err := l.Refresh(t.Context()); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -53,6 +54,7 @@ const (
 // have Nested.
 func (e *Entry) check(mayNest bool) error {
 	n := count(len(e.Limits) > 0, e.Unlimited, e.Denied)
+	network := e.Network
 	switch matches := count(e.Key != "", e.Prefix != "", e.All, e.Network.IsValid()); {
 	case matches == 0:
 		return errors.New("an entry has none of Key, Prefix, All and Network; want one")
@@ -68,10 +70,21 @@ func (e *Entry) check(mayNest bool) error {
 		return fmt.Errorf("%v has nested entries; only an entry for the first part of joined keys may have them", e)
 	case len(e.Limits) > maxLimits:
 		return fmt.Errorf("%v has %d limits; want at most %d", e, len(e.Limits), maxLimits)
+	case network.IsValid() && network != network.Masked():
+		return fmt.Errorf("%v has bits after its prefix; want %v", e, network.Masked())
+	case network.Addr().Is4In6():
+		return fmt.Errorf("%v is IPv4-mapped; want an IPv4 network", e)
+	case network.IsValid() && !e.Denied:
+		return fmt.Errorf("%v is not Denied, which is all that an entry for a network can be", e)
 	}
 	for _, l := range e.Limits {
-		if l.Quota < 1 {
+		switch {
+		case l.Quota < 1:
 			return fmt.Errorf("%v: quota is %d; want at least 1, or Denied to refuse the key", e, l.Quota)
+		case l.Period < 0:
+			return fmt.Errorf("%v: period is %v; want at least 0", e, l.Period)
+		case l.Burst < 0:
+			return fmt.Errorf("%v: burst is %d; want at least 0", e, l.Burst)
 		}
 	}
 	return nil
@@ -137,6 +150,8 @@ type Table struct {
 	lengths  []int // the lengths of prefixes, the longest first: at most maxPrefix + 1
 	joined   bool  // keys are those of weir.Join
 	digests  bool  // a key of exact may be a digest
+
+	networks addr.Networks[time.Time] // denied networks, with the time at which each denial expires: see node.until
 }
 
 type node struct {
@@ -185,22 +200,22 @@ func newTable(entries []Entry, joined, nested bool) (*Table, error) {
 
 // add adds the node of an entry and returns true, unless t already has a node for the same keys.
 func (t *Table) add(e *Entry, n *node) bool {
-	nodes, name := t.exact, storedkey.Of(e.Key)
-	if e.All || e.Prefix != "" {
+	nodes, name, isPrefix := t.exact, storedkey.Of(e.Key), e.All || e.Prefix != ""
+	if isPrefix {
 		nodes, name = t.prefixes, e.Prefix
 	}
-	if nodes[name] != nil {
+	switch {
+	case e.Network.IsValid():
+		t.networks.Add(e.Network, n.until)
+		return true
+	case nodes[name] != nil:
 		return false
+	case isPrefix && !slices.Contains(t.lengths, len(name)):
+		t.lengths = append(t.lengths, len(name))
+		slices.SortFunc(t.lengths, func(a, b int) int { return b - a })
 	}
+	t.digests = t.digests || !isPrefix && strings.HasPrefix(name, "sha256:")
 	nodes[name] = n
-	if e.All || e.Prefix != "" {
-		if !slices.Contains(t.lengths, len(name)) {
-			t.lengths = append(t.lengths, len(name))
-			slices.SortFunc(t.lengths, func(a, b int) int { return b - a })
-		}
-	} else {
-		t.digests = t.digests || strings.HasPrefix(name, "sha256:")
-	}
 	return true
 }
 
@@ -242,6 +257,11 @@ func (t *Table) find(key, second string) weir.Policy {
 		}
 	}
 	return weir.Policy{}
+}
+
+// holds reports whether an address lies in a network whose denial has not expired.
+func (t *Table) holds(a netip.Addr) bool {
+	return a.IsValid() && t.networks.Hold(netip.PrefixFrom(a, a.BitLen()), unexpired)
 }
 
 // unexpired reports whether an expiry time is in the future, or is zero, which means never.
