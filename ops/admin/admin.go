@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -125,77 +126,93 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, "application/json", answer)
 }
 
-// A reader answers requests that change nothing. The function answer is called with the query,
-// which has only these parameters, and with all rules or, if the query has the parameter rule, only
-// the rule that it names.
-type reader struct {
-	parameters []string
-	answer     func(h *Handler, r *http.Request, q url.Values, rules []rule) (any, error)
+// A call is a request to the API.
+type call struct {
+	w     http.ResponseWriter
+	r     *http.Request
+	q     url.Values
+	rules []rule // all rules or, if the query names one, only that rule
+
+	body    []byte
+	bodyErr error // why the body was not read to its end, or nil
 }
 
-// The readers, and the functions that change a key's state, by path.
+// An endpoint answers the calls of a path.
+type endpoint struct {
+	methods    []string
+	parameters []string // those that the query may have
+	required   string   // the one of them that it must have, or ""
+	answer     func(*Handler, *call) (any, error)
+}
+
 var (
-	readers = map[string]reader{
-		"/rules":     {nil, (*Handler).rulesAnswer},
-		"/top":       {[]string{"rule", "seconds"}, (*Handler).topAnswer},
-		"/refusals":  {[]string{"rule", "key"}, (*Handler).refusalsAnswer},
-		"/bans":      {[]string{"rule"}, (*Handler).bansAnswer},
-		"/overrides": {[]string{"rule"}, (*Handler).overridesAnswer},
-		"/changes":   {nil, (*Handler).changesAnswer},
-		"/state":     {[]string{"rule", "key", "from"}, ofKey((*Handler).states)},
-		"/explain":   {[]string{"rule", "key", "from"}, ofKey((*Handler).explanations)},
-	}
-	changers = map[string]func(h *Handler, ctx context.Context, r *http.Request, t *target) error{
-		"/reset": (*Handler).reset, "/grant": (*Handler).grant, "/ban": (*Handler).ban, "/unban": (*Handler).unban,
-		"/override": (*Handler).override,
+	get      = []string{http.MethodGet, http.MethodHead}
+	post     = []string{http.MethodPost}
+	ofOneKey = []string{"rule", "key", "from"}
+	scoped   = append([]string{"rule"}, scopeParameters...)
+
+	endpoints = map[string]endpoint{
+		"/rules":     {get, nil, "", (*Handler).rulesAnswer},
+		"/top":       {get, []string{"rule", "seconds"}, "", (*Handler).topAnswer},
+		"/refusals":  {get, []string{"rule", "key"}, "", (*Handler).refusalsAnswer},
+		"/bans":      {get, []string{"rule"}, "", (*Handler).bansAnswer},
+		"/overrides": {get, []string{"rule"}, "", (*Handler).overridesAnswer},
+		"/changes":   {get, nil, "", (*Handler).changesAnswer},
+		"/state":     {get, ofOneKey, "key", ofKey((*Handler).states)},
+		"/explain":   {get, ofOneKey, "key", ofKey((*Handler).explanations)},
+		"/try":       {post, []string{"rule"}, "rule", (*Handler).tryAnswer},
+		"/undo":      {post, []string{"change"}, "", (*Handler).undo},
+		"/reset":     {post, scoped, "rule", change((*Handler).reset)},
+		"/grant":     {post, scoped, "rule", change((*Handler).grant)},
+		"/ban":       {post, scoped, "rule", change((*Handler).ban)},
+		"/unban":     {post, scoped, "rule", change((*Handler).unban)},
+		"/override":  {[]string{http.MethodPost, http.MethodDelete}, scoped, "rule", change((*Handler).override)},
 	}
 )
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err error) {
 	path := r.URL.Path
-	if read, ok := readers[path]; ok {
-		if err := allow(w, r, http.MethodGet, http.MethodHead); err != nil {
-			return nil, err
-		}
-		q, err := query(r, read.parameters...)
-		if err != nil {
-			return nil, err
-		}
-		rules, err := h.rules(q)
-		if err != nil {
-			return nil, err
-		}
-		return read.answer(h, r, q, rules)
-	}
-	if change := changers[path]; change != nil {
-		return h.change(w, r, change)
-	}
-	switch path {
-	case "/try":
-		return h.try(w, r)
-	case "/undo":
-		return h.undo(w, r)
-	}
-	if i := strings.LastIndexByte(path, '/'); i > 0 {
+	e, known := endpoints[path]
+	if i := strings.LastIndexByte(path, '/'); !known && i > 0 {
 		return nil, refuse(http.StatusNotFound, "unknown path %q; to serve the page at %s, mount http.StripPrefix(%q, handler)",
 			path, path[:i+1], path[:i])
 	}
-	return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, "+
-		"/overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override", path)
-}
-
-// ofKey returns a reader's answer for the key of the query under the rules.
-func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*stateBody, error),
-) func(*Handler, *http.Request, url.Values, []rule) (any, error) {
-	return func(h *Handler, r *http.Request, q url.Values, rules []rule) (any, error) {
-		from, err := clientAddr(q)
+	if !known {
+		return nil, refuse(http.StatusNotFound, "unknown path %q; known are GET /, /rules, /state, /explain, /top, /refusals, /bans, "+
+			"/overrides and /changes, POST /reset, /grant, /ban, /unban, /override, /undo and /try, and DELETE /override", path)
+	}
+	if err := allow(w, r, e.methods...); err != nil {
+		return nil, err
+	}
+	if err := h.origin.Check(r); err != nil {
+		return nil, refuse(http.StatusForbidden, "the request comes from another origin")
+	}
+	c := &call{w: w, r: r, rules: h.rules()}
+	if c.q, err = query(r, e.parameters...); err != nil {
+		return nil, err
+	}
+	if e.required != "" && !c.q.Has(e.required) {
+		return nil, refuse(http.StatusBadRequest, "the query has no %s", e.required)
+	}
+	if c.q.Has("rule") {
+		named, err := ruleOf(c.rules, c.q.Get("rule"))
 		if err != nil {
 			return nil, err
 		}
-		if !q.Has("key") {
-			return nil, refuse(http.StatusBadRequest, "the query has no key")
+		c.rules = []rule{*named}
+	}
+	c.body, c.bodyErr = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	return e.answer(h, c)
+}
+
+// ofKey returns the answer of an endpoint for the key of the query under the rules.
+func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*stateBody, error)) func(*Handler, *call) (any, error) {
+	return func(h *Handler, c *call) (any, error) {
+		from, err := clientAddr(c.q)
+		if err != nil {
+			return nil, err
 		}
-		return answer(h, r.Context(), rules, q.Get("key"), from)
+		return answer(h, c.r.Context(), c.rules, c.q.Get("key"), from)
 	}
 }
 

@@ -5,14 +5,11 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
-	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
@@ -21,16 +18,21 @@ import (
 // maxChanges is the maximum number of changes that are kept.
 const maxChanges = 200
 
-// A change is what an operator has changed through this handler.
-type change struct {
-	id              string
-	at              time.Time
-	who, rule       string
-	scope           scope
-	what            string // in a sentence
-	warning         string // what the change did not do, or ""
-	undo            undo   // nil if it cannot be undone
-	undone, undoing bool
+// A madeChange is what an operator has changed through this handler.
+type madeChange struct {
+	changeBody
+	undo undo // nil if it cannot be undone
+}
+
+type changeBody struct {
+	ID  string    `json:"id"`
+	At  time.Time `json:"at"`
+	Who string    `json:"who,omitempty"`
+	keyed
+	What     string `json:"what"`              // in a sentence whose subject is the operator
+	Warning  string `json:"warning,omitempty"` // what the change did not do
+	Undoable bool   `json:"undoable"`
+	Undone   bool   `json:"undone,omitempty"` // or it is being undone
 }
 
 // An undo reverts a change to the key of t under its rule. The file may have been reloaded since
@@ -40,36 +42,21 @@ type undo func(ctx context.Context, t *target) error
 // changes are the last changes, the earliest first.
 type changes struct {
 	mu   sync.Mutex
-	list []*change
+	list []*madeChange
 }
 
 // add keeps a change, and returns its id. Ids are random; otherwise, a page that was loaded from an
 // earlier process could undo a change of this process.
-func (c *changes) add(n change) (id string) {
-	n.id, n.at, n.scope.Key = rand.Text()[:16], time.Now(), strings.Clone(storedkey.Of(n.scope.Key))
+func (c *changes) add(n madeChange) (id string) {
+	n.ID, n.At, n.Key = rand.Text()[:16], time.Now().UTC(), strings.Clone(storedkey.Of(n.Key))
+	n.Undoable = n.undo != nil
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.list) == maxChanges {
 		c.list = slices.Delete(c.list, 0, 1)
 	}
 	c.list = append(c.list, &n)
-	return n.id
-}
-
-type changeBody struct {
-	ID  string    `json:"id"`
-	At  time.Time `json:"at"`
-	Who string    `json:"who,omitempty"`
-	keyed
-	What     string `json:"what"`
-	Warning  string `json:"warning,omitempty"`
-	Undoable bool   `json:"undoable"`
-	Undone   bool   `json:"undone,omitempty"`
-}
-
-func (c *change) body() changeBody {
-	return changeBody{c.id, c.at.UTC(), c.who, keyed{c.rule, c.scope}, c.what, c.warning, c.undo != nil && !c.undone,
-		c.undone}
+	return n.ID
 }
 
 // bodies returns the changes, the newest first.
@@ -78,78 +65,65 @@ func (c *changes) bodies() []changeBody {
 	defer c.mu.Unlock()
 	list := []changeBody{}
 	for _, n := range slices.Backward(c.list) {
-		list = append(list, n.body())
+		list = append(list, n.changeBody)
 	}
 	return list
 }
 
-// find returns the change with an id.
-func (c *changes) find(id string) (changeBody, bool) {
-	list := c.bodies()
-	i := slices.IndexFunc(list, func(b changeBody) bool { return b.ID == id })
-	if i < 0 {
-		return changeBody{}, false
-	}
-	return list[i], true
-}
-
-// claim returns the change with an id, if it can be undone and nobody else is undoing it. The
-// caller calls done.
-func (c *changes) claim(id string) (n *change, done func(undone bool), err error) {
+// claim returns the change with an id and marks it as undone, if it can be undone. If it is not
+// undone after all, the caller calls release.
+func (c *changes) claim(id string) (*madeChange, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := slices.IndexFunc(c.list, func(n *change) bool { return n.id == id })
+	i := slices.IndexFunc(c.list, func(n *madeChange) bool { return n.ID == id })
 	switch {
 	case i < 0:
-		return nil, nil, refuse(http.StatusNotFound,
+		return nil, refuse(http.StatusNotFound,
 			"this process knows no change %q: it remembers the last %d changes that were made through it", id, maxChanges)
-	case c.list[i].undone:
-		return nil, nil, refuse(http.StatusConflict, "the change is undone already")
+	case c.list[i].Undone:
+		return nil, refuse(http.StatusConflict, "the change is undone already")
 	case c.list[i].undo == nil:
-		return nil, nil, refuse(http.StatusConflict, "this change cannot be undone")
-	case c.list[i].undoing:
-		return nil, nil, refuse(http.StatusConflict, "the change is being undone")
+		return nil, refuse(http.StatusConflict, "this change cannot be undone")
 	}
-	n = c.list[i]
-	n.undoing = true
-	return n, func(undone bool) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		n.undoing, n.undone = false, undone
-	}, nil
+	n := c.list[i]
+	n.Undone, n.Undoable = true, false
+	return n, nil
+}
+
+func (c *changes) release(n *madeChange) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.Undone, n.Undoable = false, true
 }
 
 // changesAnswer returns the changes that were made through this handler.
-func (h *Handler) changesAnswer(*http.Request, url.Values, []rule) (any, error) {
+func (h *Handler) changesAnswer(*call) (any, error) {
 	return struct {
 		Changes []changeBody `json:"changes"`
 	}{h.changes.bodies()}, nil
 }
 
 // undo undoes the change that the query names, and returns the answer to the request.
-func (h *Handler) undo(w http.ResponseWriter, r *http.Request) (any, error) {
-	if err := allow(w, r, http.MethodPost); err != nil {
-		return nil, err
-	}
-	if err := h.origin.Check(r); err != nil {
-		return nil, errOrigin
-	}
-	q, err := query(r, "change")
+func (h *Handler) undo(c *call) (any, error) {
+	n, err := h.changes.claim(c.q.Get("change"))
 	if err != nil {
 		return nil, err
 	}
-	c, done, err := h.changes.claim(q.Get("change"))
+	r, err := ruleOf(c.rules, n.Rule)
 	if err != nil {
+		h.changes.release(n)
 		return nil, err
 	}
-	t, err := h.target(c.rule, c.scope)
+	t, err := h.target(c, r, n.scope)
 	if err != nil {
-		done(false)
+		h.changes.release(n)
 		return nil, err
 	}
-	t.what = "undid: " + c.what
-	answer, err := h.carryOut(w, r, t, c.what, func(ctx context.Context) error { return c.undo(ctx, t) })
-	done(w.Header().Get(changeField) != "") // even if the state after it cannot be read
+	t.did.What = "undid: " + n.What
+	answer, err := h.carryOut(t, n.What, func(ctx context.Context) error { return n.undo(ctx, t) })
+	if c.w.Header().Get(changeField) == "" { // it was not made; otherwise, only the state after it could not be read
+		h.changes.release(n)
+	}
 	return answer, err
 }
 
@@ -187,8 +161,7 @@ func (h *Handler) restore(before, after was) undo {
 
 func sameOverride(a, b overrides.Override) bool {
 	return a.Note == b.Note && a.End.IsZero() == b.End.IsZero() && a.End.Sub(b.End).Abs() < 2*time.Second &&
-		reflect.DeepEqual(bodyOfOverride(a).Limits, bodyOfOverride(b).Limits) &&
-		a.Unlimited == b.Unlimited && a.Denied == b.Denied
+		slices.Equal(a.Limits, b.Limits) && a.Unlimited == b.Unlimited && a.Denied == b.Denied
 }
 
 // overriding calls f, which changes the override of the target, and records how to undo this
@@ -199,11 +172,11 @@ func (h *Handler) overriding(t *target, f func() error) error {
 		return err
 	}
 	after := h.overrideNow(t)
-	t.undo = h.restore(before, after)
+	t.did.undo = h.restore(before, after)
 	if after.ok {
-		t.what = textOfOverride(after.Override)
+		t.did.What = textOfOverride(after.Override)
 	} else {
-		t.what = "removed its override: " + textOfOverride(before.Override)
+		t.did.What = "removed its override: " + textOfOverride(before.Override)
 	}
 	return nil
 }
@@ -226,55 +199,53 @@ func textOfOverride(o overrides.Override) string {
 	if !o.End.IsZero() {
 		text += ", until " + o.End.UTC().Format("2006-01-02 15:04:05 UTC")
 	}
-	if note := []rune(o.Note); len(note) > 100 {
-		text += " (" + string(note[:100]) + "…)"
-	} else if len(note) > 0 {
-		text += " (" + o.Note + ")"
+	if o.Note != "" {
+		text += fmt.Sprintf(" (%.100s)", o.Note)
 	}
 	return text
 }
 
 // banning calls f, which changes the ban of the target, and records how to undo this change.
 func (t *target) banning(ctx context.Context, f func() error) error {
-	var before time.Duration
-	if len(t.penalizers) > 0 {
-		var err error
-		if before, err = t.penalizers[0].Banned(ctx, t.Name, t.Key); err != nil {
-			return err
-		}
+	if len(t.penalizers) == 0 {
+		return refuse(http.StatusConflict, "rule %q has no penalty, so it has no bans", t.Name)
+	}
+	before, err := t.banned(ctx)
+	if err != nil {
+		return err
 	}
 	if err := f(); err != nil {
 		return err
 	}
-	after, err := t.penalizers[0].Banned(ctx, t.Name, t.Key)
+	after, err := t.banned(ctx)
 	if err != nil {
 		return nil // the change was made; what cannot be known cannot be undone
 	}
 	end := time.Now().Add(before)
 	switch {
 	case after > before:
-		t.what = "banned it for " + durationText(seconds(after))
+		t.did.What = "banned it for " + durationText(seconds(after))
 	case before == 0:
-		t.what = "forgot its strikes and earlier bans; it was not banned"
+		t.did.What = "forgot its strikes and earlier bans; it was not banned"
 		return nil
 	case after == 0:
-		t.what = "lifted its ban, which had " + durationText(seconds(before)) + " left"
+		t.did.What = "lifted its ban, which had " + durationText(seconds(before)) + " left"
 	default:
-		t.what = "left it banned for another " + durationText(seconds(after)) + ", which is longer"
+		t.did.What = "left it banned for another " + durationText(seconds(after)) + ", which is longer"
 		return nil
 	}
-	t.undo = func(ctx context.Context, t *target) error {
+	t.did.undo = func(ctx context.Context, t *target) error {
 		rest := time.Until(end).Truncate(time.Microsecond)
 		if after == 0 && rest <= 0 {
 			return refuse(http.StatusConflict, "the ban would have ended since")
 		}
 		if after > 0 {
-			if err := t.eachWithPenalty(t.unbanIn(ctx, new(bool))); err != nil {
+			if _, err := t.unban(ctx); err != nil {
 				return err
 			}
 		}
 		if rest > 0 {
-			return t.eachWithPenalty(func(l *weir.Limiter) error { return l.Ban(ctx, t.Name, t.Key, rest) })
+			return t.ban(ctx, rest)
 		}
 		return nil
 	}
@@ -289,7 +260,7 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 		return err
 	}
 	if len(charges) == 0 { // the key has no limits
-		t.nothing, t.what = true, "refunded no units, because it has no limits"
+		t.nothing, t.did.What = true, "refunded no units, because it has no limits"
 		return f(charges)
 	}
 	before, err := quota.Peek(ctx, h.store, charges...)
@@ -317,12 +288,12 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 		}
 	}
 	if len(texts) == 0 {
-		t.nothing, t.what = true, "refunded no units, because it had spent none"
+		t.nothing, t.did.What = true, "refunded no units, because it had spent none"
 		return nil
 	}
-	t.what = "refunded units: " + strings.Join(texts, ", ")
+	t.did.What = "refunded units: " + strings.Join(texts, ", ")
 	if len(given) > 0 {
-		t.undo = func(ctx context.Context, t *target) error { return h.chargeAgain(ctx, t, given) }
+		t.did.undo = func(ctx context.Context, t *target) error { return h.chargeAgain(ctx, t, given) }
 	}
 	return nil
 }

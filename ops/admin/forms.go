@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -158,14 +157,14 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values
 
 // ownLimits returns the limits in a form: each has a name, which may be empty, and a number of
 // units.
-func ownLimits(fields url.Values) (limits []ownLimitBody, err error) {
+func ownLimits(fields url.Values) (limits []limitBody, err error) {
 	names := fields["limit"]
 	for i, q := range fields["quota"] {
 		n, err := strconv.ParseInt(strings.TrimSpace(q), 10, 64)
 		if err != nil {
 			return nil, refuse(http.StatusBadRequest, "the number of units is %q; want an integer of at least 1", q)
 		}
-		l := ownLimitBody{Quota: n}
+		l := limitBody{Quota: n}
 		if i < len(names) {
 			l.Name = names[i]
 		}
@@ -175,12 +174,4 @@ func ownLimits(fields url.Values) (limits []ownLimitBody, err error) {
 		return nil, refuse(http.StatusBadRequest, "the form has no limits")
 	}
 	return limits, nil
-}
-
-// ruleNamed returns the rule with the given name, or nil.
-func ruleNamed(rules []rule, name string) *rule {
-	if i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name }); i >= 0 {
-		return &rules[i]
-	}
-	return nil
 }

@@ -44,15 +44,18 @@ func query(r *http.Request, known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// read decodes the JSON object that r contains into the struct that body points to.
-func read(r *http.Request, body any) error {
-	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "application/json" {
+// read decodes the JSON object in the body of the call into the struct that body points to.
+func (c *call) read(body any) error {
+	if media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); media != "application/json" {
 		return refuse(http.StatusUnsupportedMediaType, "the content type is %q; want application/json",
-			r.Header.Get("Content-Type"))
+			c.r.Header.Get("Content-Type"))
 	}
-	d := json.NewDecoder(r.Body)
+	d := json.NewDecoder(bytes.NewReader(c.body))
 	d.DisallowUnknownFields()
-	err := d.Decode(body)
+	err := c.bodyErr
+	if err == nil {
+		err = d.Decode(body)
+	}
 	if err == nil {
 		if _, after := d.Token(); after != io.EOF {
 			err = errors.New("there is text after the object")

@@ -3,7 +3,6 @@ package admin
 import (
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"time"
@@ -46,21 +45,21 @@ var (
 
 // topAnswer returns the keys that were refused most often in the time that the parameter seconds
 // gives, by default an hour.
-func (h *Handler) topAnswer(_ *http.Request, q url.Values, _ []rule) (_ any, err error) {
+func (h *Handler) topAnswer(c *call) (_ any, err error) {
 	if h.o.Top == nil {
 		return nil, errNoTop
 	}
 	window := time.Hour.Seconds()
-	if q.Has("seconds") {
-		if window, err = strconv.ParseFloat(q.Get("seconds"), 64); err != nil || !(window > 0 && window <= 3600) {
-			return nil, refuse(http.StatusBadRequest, "seconds is %q; want a number above 0, and at most 3600", q.Get("seconds"))
+	if text := c.q.Get("seconds"); c.q.Has("seconds") {
+		if window, err = strconv.ParseFloat(text, 64); err != nil || !(window > 0 && window <= 3600) {
+			return nil, refuse(http.StatusBadRequest, "seconds is %q; want a number above 0, and at most 3600", text)
 		}
 	}
 	keys, over := h.o.Top.Keys(time.Duration(window * 1e9))
 	return struct {
 		Seconds float64   `json:"seconds"`
 		Top     []topBody `json:"top"`
-	}{seconds(over), topBodies(keys, q.Get("rule"))}, nil
+	}{seconds(over), topBodies(keys, c.q.Get("rule"))}, nil
 }
 
 type refusalBody struct {
@@ -112,13 +111,13 @@ func (h *Handler) storedKey(rule, typed string) string {
 }
 
 // refusalsAnswer returns recent refusals.
-func (h *Handler) refusalsAnswer(_ *http.Request, q url.Values, _ []rule) (any, error) {
+func (h *Handler) refusalsAnswer(c *call) (any, error) {
 	if h.o.Top == nil {
 		return nil, errNoTop
 	}
 	return struct {
 		Refusals []refusalBody `json:"refusals"`
-	}{h.refusals(q.Get("rule"), q.Get("key"), maxRefusals)}, nil
+	}{h.refusals(c.q.Get("rule"), c.q.Get("key"), maxRefusals)}, nil
 }
 
 type banBody struct {
@@ -128,8 +127,8 @@ type banBody struct {
 }
 
 // bansAnswer returns the bans that this process knows of, and the networks that are denied.
-func (h *Handler) bansAnswer(r *http.Request, q url.Values, rules []rule) (any, error) {
-	bans, err := h.bans(r, rules, q.Get("rule"))
+func (h *Handler) bansAnswer(c *call) (any, error) {
+	bans, err := h.bans(c.r, c.rules, c.q.Get("rule"))
 	return struct {
 		Bans []banBody `json:"bans"`
 	}{bans}, err
@@ -192,31 +191,16 @@ type trialBody struct {
 	Top         []topBody `json:"top"`
 }
 
-// try tries limits on recent requests of a rule, and changes nothing.
-func (h *Handler) try(w http.ResponseWriter, r *http.Request) (any, error) {
-	if err := allow(w, r, http.MethodPost); err != nil {
+// tryAnswer tries limits on recent requests of a rule, and changes nothing.
+func (h *Handler) tryAnswer(c *call) (any, error) {
+	var body struct{ Limits []limitBody }
+	if err := c.read(&body); err != nil {
 		return nil, err
 	}
-	q, err := query(r, "rule")
-	if err != nil {
-		return nil, err
-	}
-	if !q.Has("rule") {
-		return nil, refuse(http.StatusBadRequest, "the query has no rule")
-	}
-	rules, err := h.rules(q)
-	if err != nil {
-		return nil, err
-	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	var body struct{ Limits []ownLimitBody }
-	if err := read(r, &body); err != nil {
-		return nil, err
-	}
-	return h.trial(&rules[0], body.Limits)
+	return h.trial(&c.rules[0], body.Limits)
 }
 
-func (h *Handler) trial(r *rule, bodies []ownLimitBody) (*trialBody, error) {
+func (h *Handler) trial(r *rule, bodies []limitBody) (*trialBody, error) {
 	if h.o.Traffic == nil {
 		return nil, errNoTraffic
 	}

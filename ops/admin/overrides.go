@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -30,24 +29,21 @@ func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 // most is the longest period or duration in a body, in seconds.
 const most = quota.MaxTicks / 1e6
 
-// inSeconds reports whether a body may have a duration of that many seconds.
-func inSeconds(s float64) bool { return s >= 1e-6 && s <= most }
-
-type ownLimitBody struct {
-	Name      string  `json:"name,omitempty"`
-	Algorithm string  `json:"algorithm,omitempty"`
-	Quota     int64   `json:"quota"`
-	Period    float64 `json:"period,omitempty"`
-	Burst     int64   `json:"burst,omitempty"`
+// durationOf returns the duration that a body has in seconds, or an error that ends with hint.
+func durationOf(seconds float64, hint string) (time.Duration, error) {
+	if !(seconds >= 1e-6 && seconds <= most) {
+		return 0, refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f%s", seconds, math.Floor(most), hint)
+	}
+	return time.Duration(seconds*1e6) * time.Microsecond, nil
 }
 
 type overrideBody struct {
 	keyed
-	Limits    []ownLimitBody `json:"limits,omitempty"`
-	Unlimited bool           `json:"unlimited,omitempty"`
-	Denied    bool           `json:"denied,omitempty"`
-	EndsAfter float64        `json:"ends_after,omitempty"` // seconds; missing if the override does not expire
-	Note      string         `json:"note,omitempty"`
+	Limits    []limitBody `json:"limits,omitempty"`
+	Unlimited bool        `json:"unlimited,omitempty"`
+	Denied    bool        `json:"denied,omitempty"`
+	EndsAfter float64     `json:"ends_after,omitempty"` // seconds; missing if the override does not expire
+	Note      string      `json:"note,omitempty"`
 }
 
 type overridesBody struct {
@@ -57,11 +53,11 @@ type overridesBody struct {
 }
 
 // overridesAnswer returns the overrides in Options.Overrides, without those in a file of rules.
-func (h *Handler) overridesAnswer(_ *http.Request, q url.Values, _ []rule) (any, error) {
+func (h *Handler) overridesAnswer(c *call) (any, error) {
 	if h.o.Overrides == nil {
 		return nil, errNoOverrides
 	}
-	return h.overridesOf(q.Get("rule")), nil
+	return h.overridesOf(c.q.Get("rule")), nil
 }
 
 // overridesOf returns the overrides of a rule, or those of all rules if rule is empty.
@@ -83,7 +79,7 @@ func bodyOfOverride(o overrides.Override) overrideBody {
 		b.EndsAfter = time.Until(o.End).Seconds()
 	}
 	for _, l := range o.Limits {
-		own := ownLimitBody{Name: l.Name, Quota: l.Quota, Period: l.Period.Seconds(), Burst: l.Burst}
+		own := limitBody{Name: l.Name, Quota: l.Quota, Period: l.Period.Seconds(), Burst: l.Burst}
 		if l.Algorithm != nil {
 			own.Algorithm = l.Algorithm.Name()
 		}
@@ -93,7 +89,7 @@ func bodyOfOverride(o overrides.Override) overrideBody {
 }
 
 // String returns the limit as the page shows it: 50 per 1m, as far as it is known.
-func (l ownLimitBody) String() string {
+func (l limitBody) String() string {
 	text := strconv.FormatInt(l.Quota, 10)
 	if l.Period > 0 {
 		text += " per " + durationText(l.Period)
@@ -106,51 +102,46 @@ func (l ownLimitBody) String() string {
 
 var errNoOverrides = refuse(http.StatusNotFound, "the program has no overrides: Options.Overrides is not set")
 
-// A newOverride is the body of a request that sets an override.
-type newOverride struct {
-	Limits            []ownLimitBody
-	Unlimited, Denied bool
-	Seconds           float64
-	Note              string
-}
-
-// check returns an error if the body is invalid for any target, or for this one.
-func (b *newOverride) check(t *target) error {
-	switch {
-	case b.Seconds != 0 && !inSeconds(b.Seconds):
-		return refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f, or none for an override that does not expire", b.Seconds, math.Floor(most))
-	case !b.Denied && t.Network != "":
-		return refuse(http.StatusBadRequest, "%s can only be denied", t.scope)
-	}
-	return nil
-}
-
 // override sets the override of a key, if its limits are valid under the rule, or removes it.
-func (h *Handler) override(ctx context.Context, r *http.Request, t *target) error {
-	if r.Method == http.MethodDelete {
+func (h *Handler) override(ctx context.Context, t *target) error {
+	if t.r.Method == http.MethodDelete {
 		return h.removeOverride(ctx, t)
 	}
 	if err := h.overridesKeys(&t.rule); err != nil &&
 		(h.o.Overrides == nil || t.Network == "") { // a network needs only DenyFrom
 		return err
 	}
-	var body newOverride
-	if err := read(r, &body); err != nil {
+	var body struct {
+		Limits            []limitBody
+		Unlimited, Denied bool
+		Seconds           float64
+		Note              string
+	}
+	if err := t.read(&body); err != nil {
 		return err
 	}
-	if err := body.check(t); err != nil {
-		return err
+	var d time.Duration
+	var err error
+	if body.Seconds != 0 {
+		d, err = durationOf(body.Seconds, ", or none for an override that does not expire")
 	}
-	limits, err := limitsFrom(body.Limits)
-	if err == nil && len(limits) > 0 && !body.Unlimited && !body.Denied {
-		err = h.check(ctx, t, limits)
+	if err == nil && !body.Denied && t.Network != "" {
+		err = refuse(http.StatusBadRequest, "%s can only be denied", t.scope)
 	}
 	if err != nil {
 		return err
 	}
 	e := t.entry()
-	e.Unlimited, e.Denied, e.Limits = body.Unlimited, body.Denied, limits
-	if err := h.set(ctx, t, e, body.Seconds, body.Note); err != nil {
+	e.Unlimited, e.Denied = body.Unlimited, body.Denied
+	if e.Limits, err = limitsFrom(body.Limits); err != nil {
+		return err
+	}
+	if len(e.Limits) > 0 && !e.Unlimited && !e.Denied {
+		if err := h.check(ctx, t, e.Limits); err != nil {
+			return err
+		}
+	}
+	if err := h.set(ctx, t, e, d, body.Note); err != nil {
 		return err
 	}
 	t.warnOfBan(ctx)
@@ -162,19 +153,16 @@ func (t *target) warnOfBan(ctx context.Context) {
 	if len(t.penalizers) == 0 || !t.single() {
 		return
 	}
-	rest, err := t.penalizers[0].Banned(ctx, t.Name, t.Key)
+	rest, err := t.banned(ctx)
 	if err == nil && rest > 0 { // the change was made, even if this cannot be found out
-		t.warning = "the key is banned for another " + durationText(seconds(rest)) +
+		t.did.Warning = "the key is banned for another " + durationText(seconds(rest)) +
 			", so its requests are still refused: lift the ban, too"
 	}
 }
 
-// set sets the override e of the target. The override expires after the given seconds, or never if
-// seconds is 0.
-func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds float64, note string) error {
-	err := h.overriding(t, func() error {
-		return h.o.Overrides.Set(ctx, t.Name, e, time.Duration(seconds*1e6)*time.Microsecond, note)
-	})
+// set sets the override e of the target for the duration d, or permanently if d is 0.
+func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, d time.Duration, note string) error {
+	err := h.overriding(t, func() error { return h.o.Overrides.Set(ctx, t.Name, e, d, note) })
 	var invalid *overrides.InvalidError
 	switch {
 	case errors.Is(err, overrides.ErrFull):
@@ -187,7 +175,7 @@ func (h *Handler) set(ctx context.Context, t *target, e overrides.Entry, seconds
 }
 
 // limitsFrom returns the limits in a body. Fields that the body leaves out are zero.
-func limitsFrom(bodies []ownLimitBody) (limits []weir.Limit, err error) {
+func limitsFrom(bodies []limitBody) (limits []weir.Limit, err error) {
 	for _, b := range bodies {
 		l := weir.Limit{Name: b.Name, Quota: b.Quota, Burst: b.Burst}
 		if l.Quota < 1 {

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,6 +96,7 @@ func (r refusalBody) By() string {
 type page struct {
 	h     *Handler
 	rules []rule
+	named *rule // that the query names, or nil
 	pageQuery
 	At       time.Time
 	Error    string
@@ -255,12 +257,10 @@ func queryOf(q url.Values) pageQuery {
 // page collects the data of the page. If it returns an error, it also returns the data collected
 // before the error.
 func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
-	p = &page{h: h, pageQuery: queryOf(q), At: time.Now(), Status: h.statusBar()}
-	if c, ok := h.changes.find(q.Get("done")); ok {
-		p.Done = &c
-	}
-	if p.rules, err = h.rules(nil); err != nil {
-		return p, err
+	p = &page{h: h, rules: h.rules(), pageQuery: queryOf(q), At: time.Now(), Status: h.statusBar()}
+	changes := h.changes.bodies()
+	if i := slices.IndexFunc(changes, func(c changeBody) bool { return c.ID == q.Get("done") }); i >= 0 {
+		p.Done = &changes[i]
 	}
 	var five []watch.Refused
 	if h.o.Top != nil {
@@ -268,9 +268,10 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	}
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
 	p.Findings = h.findings(p.Status, p.Rows, p.rules)
-	if p.Rule != "" && ruleNamed(p.rules, p.Rule) == nil {
-		_, err := h.rules(url.Values{"rule": {p.Rule}})
-		return p, err
+	if p.Rule != "" {
+		if p.named, err = ruleOf(p.rules, p.Rule); err != nil {
+			return p, err
+		}
 	}
 	switch p.Tab {
 	case "":
@@ -281,7 +282,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	case "refusals":
 		p.Refusals = h.refusals(p.Rule, p.Key, maxRefusals)
 	case "changes":
-		p.Changes, p.Reload = h.changes.bodies(), h.reloaded()
+		p.Changes, p.Reload = changes, h.reloaded()
 	case "keys":
 		return p, h.keysOnPage(r, p, q)
 	case "rules":
@@ -306,9 +307,8 @@ func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values) (err error)
 		return err
 	}
 	rules := p.rules
-	if p.Rule != "" {
-		rules = []rule{*ruleNamed(p.rules, p.Rule)}
-		rules[0].named = true
+	if p.named != nil {
+		rules = []rule{*p.named}
 	}
 	if !p.single() {
 		if p.scope, err = scopeOf(q); err != nil {
@@ -346,11 +346,10 @@ func (h *Handler) refusalsOf(s *stateBody) (list []refusalBody) {
 
 // tryOnPage tries the limit in p.Quota and p.Period, and sets p.Trial.
 func (h *Handler) tryOnPage(p *page) (err error) {
-	r := ruleNamed(p.rules, p.Rule)
-	if r == nil {
+	if p.named == nil {
 		return refuse(http.StatusBadRequest, "the query has no rule")
 	}
-	var body ownLimitBody
+	var body limitBody
 	if body.Quota, err = strconv.ParseInt(p.Quota, 10, 64); err != nil {
 		return refuse(http.StatusBadRequest, "the number of units is %q; want an integer", p.Quota)
 	}
@@ -359,6 +358,6 @@ func (h *Handler) tryOnPage(p *page) (err error) {
 			return refuse(http.StatusBadRequest, "the period is %q; want a number of seconds", p.Period)
 		}
 	}
-	p.Trial, err = h.trial(r, []ownLimitBody{body})
+	p.Trial, err = h.trial(p.named, []limitBody{body})
 	return err
 }

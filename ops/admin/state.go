@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -25,17 +24,15 @@ type rule struct {
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
-// rules returns the rules in force, or only the rule that the query names.
-func (h *Handler) rules(q url.Values) ([]rule, error) {
-	var rules []rule
-	var known []string
+// rules returns the rules in force.
+func (h *Handler) rules() (rules []rule) {
 	index := map[string]int{}
 	for _, l := range h.o.Limiters() {
 		for _, r := range l.Rules() {
 			i, ok := index[r.Name]
 			if !ok {
 				i, index[r.Name] = len(rules), len(rules)
-				rules, known = append(rules, rule{Rule: r}), append(known, r.Name)
+				rules = append(rules, rule{Rule: r})
 			} else {
 				rules[i].merge(&r)
 			}
@@ -45,15 +42,28 @@ func (h *Handler) rules(q url.Values) ([]rule, error) {
 			}
 		}
 	}
-	if !q.Has("rule") {
-		return rules, nil
+	return rules
+}
+
+// ruleNamed returns the rule with the given name, or nil.
+func ruleNamed(rules []rule, name string) *rule {
+	if i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name }); i >= 0 {
+		return &rules[i]
 	}
-	i, ok := index[q.Get("rule")]
-	if !ok {
-		return nil, refuse(http.StatusNotFound, "there is no rule %q; known are %s", q.Get("rule"), strings.Join(known, ", "))
+	return nil
+}
+
+// ruleOf returns the rule that a query names.
+func ruleOf(rules []rule, name string) (*rule, error) {
+	if r := ruleNamed(rules, name); r != nil {
+		r.named = true
+		return r, nil
 	}
-	rules[i].named = true
-	return rules[i : i+1], nil
+	var known []string
+	for i := range rules {
+		known = append(known, rules[i].Name)
+	}
+	return nil, refuse(http.StatusNotFound, "there is no rule %q; known are %s", name, strings.Join(known, ", "))
 }
 
 // merge adds what r lacks from another rule of the same name: limits, and the functions and the
@@ -135,12 +145,14 @@ func charges(r *rule, key string, limits []weir.Limit) []quota.Charge {
 	return charges
 }
 
+// A limitBody is a limit. In an override, fields that are missing have the values of the limit that it
+// replaces.
 type limitBody struct {
-	Name      string  `json:"name"`
-	Algorithm string  `json:"algorithm"`
+	Name      string  `json:"name,omitempty"`
+	Algorithm string  `json:"algorithm,omitempty"`
 	Quota     int64   `json:"quota"`
-	Period    float64 `json:"period"`
-	Burst     int64   `json:"burst"` // the most units at once
+	Period    float64 `json:"period,omitempty"`
+	Burst     int64   `json:"burst,omitempty"` // the most units at once
 }
 
 func bodyOf(l weir.Limit) limitBody {
@@ -327,12 +339,12 @@ type penaltyBody struct {
 }
 
 // rulesAnswer returns the rules in force.
-func (h *Handler) rulesAnswer(_ *http.Request, _ url.Values, rules []rule) (any, error) {
+func (h *Handler) rulesAnswer(c *call) (any, error) {
 	body := struct {
 		Version string       `json:"version,omitempty"`
 		Reloads *reloadsBody `json:"reloads,omitempty"`
 		Rules   []ruleBody   `json:"rules"`
-	}{Rules: bodiesOf(rules)}
+	}{Rules: bodiesOf(c.rules)}
 	if f := h.o.File; f != nil {
 		body.Version, body.Reloads = f.Version(), &reloadsBody{}
 		body.Reloads.Loaded, body.Reloads.Failed = f.Reloads()

@@ -1,12 +1,9 @@
 package admin
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -118,83 +115,51 @@ type target struct {
 	rule
 	scope
 
-	what    string // a change that was made, in a sentence whose subject is the operator
-	nothing bool   // it has changed nothing
-	undo    undo   // of that change, or nil
-	warning string // what the change did not do, or ""
+	*call
+	did     madeChange // what a change has done, without its rule and scope
+	nothing bool       // it has changed nothing
 }
 
-// change makes the change that a request describes, and returns the answer to the request.
-func (h *Handler) change(w http.ResponseWriter, r *http.Request,
-	apply func(*Handler, context.Context, *http.Request, *target) error) (any, error) {
-	methods := []string{http.MethodPost}
-	if r.URL.Path == "/override" {
-		methods = append(methods, http.MethodDelete)
+// change returns the answer of an endpoint that calls apply to make a change.
+func change(apply func(*Handler, context.Context, *target) error) func(*Handler, *call) (any, error) {
+	return func(h *Handler, c *call) (any, error) {
+		s, err := scopeOf(c.q)
+		if err != nil {
+			return nil, err
+		}
+		t, err := h.typedTarget(c, s)
+		if err != nil {
+			return nil, err
+		}
+		return h.carryOut(t, string(c.body), func(ctx context.Context) error { return apply(h, ctx, t) })
 	}
-	if err := allow(w, r, methods...); err != nil {
-		return nil, err
-	}
-	if err := h.origin.Check(r); err != nil {
-		return nil, errOrigin
-	}
-	q, err := query(r, append([]string{"rule"}, scopeParameters...)...)
-	if err != nil {
-		return nil, err
-	}
-	if !q.Has("rule") {
-		return nil, refuse(http.StatusBadRequest, "the query has no rule")
-	}
-	s, err := scopeOf(q)
-	if err != nil {
-		return nil, err
-	}
-	t, err := h.typedTarget(q.Get("rule"), s, r.Method == http.MethodDelete)
-	if err != nil {
-		return nil, err
-	}
-	// The body is read before anything can fail, so that the log has it.
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), failingReader{cmp.Or(err, io.EOF)}))
-	return h.carryOut(w, r, t, string(body), func(ctx context.Context) error { return apply(h, ctx, r, t) })
 }
 
 // carryOut calls f to make a change, logs the change with the given text, and returns the answer to
 // the request.
-func (h *Handler) carryOut(w http.ResponseWriter, r *http.Request, t *target, text string,
-	f func(ctx context.Context) error) (any, error) {
-	ctx, fell := watchFallback(context.WithoutCancel(r.Context())) // if the client hangs up, the change is still completed
+func (h *Handler) carryOut(t *target, text string, f func(ctx context.Context) error) (any, error) {
+	ctx, fell := watchFallback(context.WithoutCancel(t.r.Context())) // if the client hangs up, the change is still completed
 	err := f(ctx)
 	if err == nil && fell.Load() {
 		err = errHere
 	}
-	h.audit(ctx, r, t, text, err)
+	h.audit(ctx, t, text, err)
 	if err != nil {
-		return nil, h.notMade(r, err)
+		if p := new(problem); errors.As(err, &p) {
+			return nil, p
+		}
+		return nil, refuse(http.StatusServiceUnavailable,
+			"the store failed, so the change was probably not made; repeat it when the store works again. The log has the error")
 	}
-	w.Header().Set(changeField, h.changes.add(change{who: h.who(ctx), rule: t.Name, scope: t.scope, what: t.what,
-		warning: t.warning, undo: t.undo}))
+	t.did.Who, t.did.keyed = h.who(ctx), keyed{t.Name, t.scope}
+	t.w.Header().Set(changeField, h.changes.add(t.did))
 	return h.changed(ctx, t)
 }
-
-// A failingReader fails with err.
-type failingReader struct{ err error }
-
-func (r failingReader) Read([]byte) (int, error) { return 0, r.err }
 
 // errHere is the error for a change that was made only in the memory of this process, because a
 // quota.Fallback used its second store.
 var errHere = refuse(http.StatusServiceUnavailable,
 	"the store failed, so the change is in force in this process at most, and only until the store works again: repeat it then")
-
-// notMade returns the error that an operator gets after a failed change. It logs an error of the
-// store.
-func (h *Handler) notMade(r *http.Request, err error) error {
-	if h.problem(r, err) != storeFailed {
-		return err
-	}
-	return refuse(http.StatusServiceUnavailable,
-		"the store failed, so the change was probably not made; repeat it when the store works again. The log has the error")
-}
 
 // A fallbackWatch notes that a store has fallen back.
 type fallbackWatch struct{ atomic.Bool }
@@ -208,39 +173,32 @@ func watchFallback(ctx context.Context) (context.Context, *fallbackWatch) {
 	return traced.With(ctx, w), w
 }
 
-var errOrigin = refuse(http.StatusForbidden, "the request comes from another origin")
-
-// target returns the target of a change. It returns an error if there is no such rule, if no request
-// can have the key, or if the rule cannot deny the network.
-func (h *Handler) target(name string, s scope) (*target, error) {
-	rules, err := h.rules(url.Values{"rule": {name}})
-	if err != nil {
-		return nil, err
-	}
-	t := &target{rule: rules[0], scope: s}
-	if s.Network != "" && !h.deniesNetworks(name) {
-		return nil, refuse(http.StatusConflict, "rule %q refuses no networks: set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom", name)
+// target returns the target of a change. It returns an error if no request can have the key, or if the
+// rule cannot deny the network.
+func (h *Handler) target(c *call, r *rule, s scope) (*target, error) {
+	if s.Network != "" && !h.deniesNetworks(r.Name) {
+		return nil, refuse(http.StatusConflict, "rule %q refuses no networks: set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom", r.Name)
 	}
 	if s.single() {
-		if p := t.checkKey(s.Key); p != nil {
+		if p := r.checkKey(s.Key); p != nil {
 			return nil, p
 		}
 	}
-	return t, nil
+	return &target{rule: *r, scope: s, call: c}, nil
 }
 
 // typedTarget is target for a scope that an operator has typed. An override that exists can be removed
 // even if it was set for a key that no request has.
-func (h *Handler) typedTarget(name string, s scope, removes bool) (*target, error) {
-	exists := false
-	if removes && h.o.Overrides != nil {
-		_, exists = h.o.Overrides.Get(name, s.entry())
+func (h *Handler) typedTarget(c *call, s scope) (*target, error) {
+	r, exists := &c.rules[0], false
+	if c.r.Method == http.MethodDelete && h.o.Overrides != nil {
+		_, exists = h.o.Overrides.Get(r.Name, s.entry())
 	}
 	var fault error
 	if !exists {
-		s, fault = h.stored(name, s)
+		s, fault = h.stored(r.Name, s)
 	}
-	t, err := h.target(name, s)
+	t, err := h.target(c, r, s)
 	if err == nil && fault != nil {
 		err = refuse(http.StatusBadRequest, "%s", strings.TrimPrefix(fault.Error(), "config: "))
 	}
@@ -274,7 +232,7 @@ func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
 		return nil, err
 	}
 	if t.nothing {
-		body.Unchanged = t.what
+		body.Unchanged = t.did.What
 	}
 	return body, nil
 }
@@ -296,15 +254,11 @@ func (h *Handler) deniesNetworks(rule string) bool {
 }
 
 // audit logs a change, even if the change failed.
-func (h *Handler) audit(ctx context.Context, r *http.Request, t *target, body string, err error) {
-	log := h.o.Logger.With("who", h.who(ctx), "change", r.Method+" "+r.URL.Path, "rule", t.Name, "key", t.scope.text(),
-		"body", strings.TrimSpace(body))
+func (h *Handler) audit(ctx context.Context, t *target, text string, err error) {
+	log := h.o.Logger.With("who", h.who(ctx), "change", t.r.Method+" "+t.r.URL.Path, "rule", t.Name, "key", t.scope.text(),
+		"body", strings.TrimSpace(text))
 	if err != nil {
-		var p *problem
-		if !errors.As(err, &p) {
-			p = storeFailed // fail logs the error itself
-		}
-		log.WarnContext(ctx, "admin: change failed", "err", p)
+		log.WarnContext(ctx, "admin: change failed", "err", err)
 		return
 	}
 	log.InfoContext(ctx, "admin: change made")
