@@ -34,9 +34,9 @@ func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 var defaultWriter, _ = newWriter(0, nil)
 
 // writeHeaders writes a decision into the response fields, together with the decisions of outer
-// limiters on the same request, in the dialect of the outermost. If the request is refused, but by
-// no limit or only by private limits, the fields do not describe limits, because the units left
-// under other limits would mislead the client. lower is as in headers.Response.
+// limiters on the same request, in the dialect of the outermost limiter. If no limit, or only
+// private limits, refused the request, the fields describe no limits, because the units left under
+// other limits would mislead the client. lower is as in headers.Response.
 func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
 	if !refused && (len(s.claims) == 0 || dialect == headers.None) {
@@ -93,14 +93,14 @@ func (s *snapshot) show(items []headers.Item) []headers.Item {
 }
 
 // KeepHeaders returns a handler for a reverse proxy inside a Limiter. Clients get the rate-limit
-// fields that the Limiter has set, and none of those of the upstream, in any Dialect:
+// fields that the Limiter has set, and none that the upstream has set, in any Dialect:
 //
 //	limiter.Handler(weir.KeepHeaders(&httputil.ReverseProxy{…}))
 //
-// Without KeepHeaders, an httputil.ReverseProxy sends the fields of both. After an interim response
-// of the upstream, such as 103, it sends only the fields of the upstream, because it then deletes
-// all fields that were set before. KeepHeaders restores these fields. The upstream's Retry-After is
-// not deleted. The ResponseWriter is wrapped as for a rule with Settle.
+// Without KeepHeaders, an httputil.ReverseProxy sends both sets of fields. After an interim
+// response from the upstream, such as 103, it sends only the upstream's fields, because it then
+// deletes all fields that were set earlier. KeepHeaders restores the deleted fields. The upstream's
+// Retry-After is not deleted. The ResponseWriter is wrapped as for a rule with Settle.
 func KeepHeaders(proxy http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before := w.Header().Clone()
@@ -121,7 +121,7 @@ func KeepHeaders(proxy http.Handler) http.Handler {
 	})
 }
 
-// partition returns the PartitionKey of a claim, or "" if the fields of the dialect have none.
+// partition returns the PartitionKey of a claim, or "" if the dialect has no field for it.
 func (c *claim) partition(d headers.Dialect) string {
 	if d&headers.IETF == 0 || c.rule.PartitionKey == nil {
 		return ""
@@ -132,8 +132,8 @@ func (c *claim) partition(d headers.Dialect) string {
 	return ""
 }
 
-// retryAfter returns the wait of a refusal, with the jitter of the rule that refuses. After an
-// error there is no such rule.
+// retryAfter returns the wait of a refusal, plus the jitter of the rule that refused the
+// request. After an error, no rule has refused it.
 func (s *snapshot) retryAfter() time.Duration {
 	wait := s.why.RetryAfter
 	if wait == quota.Never || s.why.by == nil || s.why.by.RetryJitter == 0 {
@@ -143,8 +143,8 @@ func (s *snapshot) retryAfter() time.Duration {
 }
 
 // problem returns the answer to a refused request. After a refusal by limits, the answer names
-// them. Usually one limit refuses, and p is its prepared answer. Otherwise, violated contains the names
-// of the limits that refuse, in JSON.
+// them. Usually one limit refuses, and p is its prepared answer. Otherwise, violated contains the
+// names of the limits that refused the request, in JSON.
 func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 	switch s.why.Reason {
 	case ReasonNoKey:
@@ -203,14 +203,14 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 	answer.QuotaExceeded.Write(w, r, false)
 }
 
-// RefuseJSON answers a refused request with body as JSON and with all else that a refusal needs: the
-// Refusal's Status, Cache-Control: no-store, Retry-After and the rate-limit fields. It is for
-// OnLimited and for a RefusedError:
+// RefuseJSON answers a refused request with body as JSON, and sets everything else that a refusal
+// needs: the Refusal's Status, Cache-Control: no-store, Retry-After and the rate-limit fields. It
+// is for OnLimited and for a RefusedError:
 //
 //	weir.FromContext(r.Context()).RefuseJSON(w, r, map[string]string{"error": "rate_limited"})
 //
 // Clients of gRPC, gRPC-Web and Connect do not read such a body, so RefuseJSON calls Refuse for them.
-// It does the same if body cannot be marshaled.
+// It also calls Refuse if body cannot be marshaled.
 func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any) {
 	if ctx := a.Context(); ctx != nil {
 		a.WriteHeaders(w.Header())
@@ -228,25 +228,25 @@ func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any)
 	answer.WriteJSON(w, status, append(text, '\n'))
 }
 
-// A Refusal says why a request was refused. The zero Refusal means that the request was not
-// refused.
+// A Refusal describes why a request was refused. The zero Refusal means that the request
+// was not refused.
 //
 // A Refusal is part of every Admission and every Event. It contains no key.
 type Refusal struct {
-	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
+	// Reason is what refused the request. It is ReasonBan if the key is banned, even if a limit
 	// also refuses the request.
 	Reason Reason
 
-	// Rule is the name of the rule that refused the request for that Reason. If several rules did,
-	// it is the one with the longest wait.
+	// Rule is the name of the rule that refused the request for that Reason. If several rules
+	// refused it, Rule is the one with the longest wait.
 	Rule string
 
-	// RetryAfter is how long to wait until the request would be admitted, provided that nothing
-	// else is spent. It is the longest wait imposed by any limit or ban that refuses the request.
-	// The Retry-After field also includes the rule's jitter. If the process already knows of a ban,
-	// it does not call the store, and RetryAfter is the remaining time of the ban. RetryAfter is
-	// quota.Never for ReasonDeny and ReasonNoKey. For ReasonError it is one second if the store is
-	// busy, and otherwise 0, which means that the wait is unknown.
+	// RetryAfter is how long to wait until the request would be admitted, assuming that no other
+	// request spends units in the meantime. It is the longest wait imposed by any limit or ban that
+	// refuses the request. The Retry-After field also includes the rule's jitter. If the process
+	// already knows of a ban, it does not call the store, and RetryAfter is the remaining time of
+	// the ban. RetryAfter is quota.Never for ReasonDeny and ReasonNoKey. For ReasonError it is one
+	// second if the store is busy, and otherwise 0, which means that the wait is unknown.
 	RetryAfter time.Duration
 
 	// Limit is the Name of the limit with the longest wait, as in its Charge, if the Reason is
@@ -258,7 +258,7 @@ type Refusal struct {
 	Status int
 }
 
-// A Reason says why a request was refused.
+// A Reason is the reason why a request was refused.
 type Reason uint8
 
 const (

@@ -68,13 +68,14 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 //
 // Requests whose client address cannot be determined are still limited. If an entry is not an IP
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are
-// trusted, the key is the leftmost one. Peers without an IP address, such as those on a Unix
+// trusted, the key is the leftmost address. Peers without an IP address, such as those on a Unix
 // socket, share the key "unknown". To trust such peers, pass the zero [netip.Prefix] as one of the
 // trusted prefixes.
 //
 // ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
-// addresses. For other network sizes use [ByIPPrefix], for the Forwarded field [ByForwarded], and for
-// an address that your own function or a middleware of chi has found, [ByAddr] or weirchi.ClientIP.
+// addresses. Use [ByIPPrefix] for other network sizes, [ByForwarded] for the Forwarded field,
+// [ByAddr] for an address that your own function finds, and weirchi.ClientIP for an address that a
+// middleware of chi has found.
 func ByIP(trusted ...netip.Prefix) KeyFunc {
 	proxies := addr.NewProxies("weir: ByIP", addr.ForwardedFor, trusted)
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
@@ -82,8 +83,8 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 
 // ByIPPrefix is like [ByIP], but groups addresses into networks of the given sizes. The
 // arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
-// client that owns a larger network gets a separate quota for each network of this size within the
-// larger one.
+// client that owns a larger network gets a separate quota for each network of this size within its
+// own.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
 	size := addr.CheckedSizes("weir: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("weir: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -183,7 +184,7 @@ func ByBasicAuthUser() KeyFunc {
 	}
 }
 
-// unreadable is the key of requests in whose body ByJSON cannot read the value.
+// unreadable is the key of requests for which ByJSON cannot read the value.
 const unreadable = "unreadable"
 
 // ByJSON uses a field of the JSON request body as the key, such as the user name in a login
@@ -253,8 +254,9 @@ func ByMethod() KeyFunc {
 }
 
 // ByUrgency uses the urgency in the Priority header field (RFC 9218) as the key, from "0" for the most
-// urgent requests to "7". A request without a valid urgency has the key "3". It is for Rule.Class, and
-// for clients that have no reason to exaggerate, such as those whose own quota the classes share.
+// urgent requests to "7". A request without a valid urgency has the key "3". Use ByUrgency in
+// Rule.Class, and only for clients that have no reason to exaggerate, for example because the
+// classes share the client's own quota.
 func ByUrgency() KeyFunc { return urgency }
 
 func urgency(r *http.Request) (string, bool) { return strconv.Itoa(headers.Urgency(r.Header)), true }
@@ -287,7 +289,8 @@ func ByRoute() KeyFunc {
 	}
 }
 
-// firstRequests is how many requests without a route ByRoute sees before it warns.
+// firstRequests is how many requests without a route ByRoute gets before it logs a
+// warning.
 const firstRequests = 200
 
 // route returns a pattern without its method.
@@ -424,15 +427,15 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 
 // Folded ignores the letter case of a key and the spaces around it, because most servers do so when
 // they look up a user. Otherwise a client would get a fresh quota for the same account by sending
-// "Ann" instead of "ann". If nothing else is left of a key, the request has no key:
+// "Ann" instead of "ann". If a key consists only of spaces, the request has no key:
 //
 //	weir.Folded(weir.ByHeader("X-User"))
 //
-// Two letters are the same if [strings.EqualFold] says so, which is Unicode's simple case folding:
-// "ſ" is "s", and "ς" is "σ". The key is in lower case. Spaces are those of [strings.TrimSpace].
-// Folded keeps all other differences, such as accents, dots, plus signs, spaces within the key,
-// other Unicode normalization forms of a letter, and full-width letters. If your server ignores one
-// of these differences, write a KeyFunc that ignores it too, for example with the profile
+// Letters are compared as by [strings.EqualFold], that is, under Unicode's simple case folding: "ſ"
+// is "s", and "ς" is "σ". The key is in lower case. Spaces are those of [strings.TrimSpace]. Folded
+// keeps all other differences, such as accents, dots, plus signs, spaces within the key, other
+// Unicode normalization forms of a letter, and full-width letters. If your server ignores one of
+// these differences, write a KeyFunc that ignores it too, for example with the profile
 // UsernameCaseMapped of golang.org/x/text/secure/precis.
 func Folded(key KeyFunc) KeyFunc {
 	if key == nil {
@@ -463,10 +466,10 @@ func foldRune(r rune) rune {
 
 // Hashed replaces each key with its HMAC-SHA256, truncated to 128 bits (RFC 2104, section 5) and
 // encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
-// API keys, and cannot test guesses without the secret, which must have at least 16 bytes, chosen at
-// random. Processes that share a store need the same secret. If the secret changes, every key's
-// count starts again at 0. If the argument key finds no key in a request, neither does the returned
-// function. If user names that differ only in case are the same key, pass a [Folded] key.
+// API keys, and cannot test guesses without the secret. The secret must have at least 16 bytes,
+// chosen at random. Processes that share a store need the same secret. If the secret changes, every
+// key's count starts again at 0. If the argument key finds no key in a request, neither does the
+// returned function. If your server ignores the case of user names, pass a [Folded] key.
 func Hashed(secret []byte, key KeyFunc) KeyFunc {
 	if key == nil {
 		panic("weir: Hashed: key is nil")
@@ -531,7 +534,8 @@ func checked(name string, keys []KeyFunc) []KeyFunc {
 //
 // An entry that is an address, such as "192.0.2.7", or a network, such as "10.0.0.0/8", matches all
 // keys that equal the entry or lie within it. The entry "tenant-a/*" matches all keys with the
-// prefix "tenant-a/". Any other entry matches only that exact key, and its quota.Charge.StoredKey.
+// prefix "tenant-a/". Any other entry matches only that exact key, and the StoredKey of that key
+// (see quota.Charge).
 //
 // Entries are compared with the rule's whole key. With ByIP, the key of an IPv6 client is a /64
 // network, so the entry "2001:db8::1" matches no key, and a denylist with this entry refuses
@@ -556,8 +560,8 @@ func KeyList(entries ...string) (has func(key string) bool, err error) {
 // called with the same trusted proxies as ByIP.
 //
 // Entries are addresses such as "192.0.2.7" and "2001:db8::1", and networks such as "10.0.0.0/8". An
-// IPv4-mapped IPv6 address is equivalent to the IPv4 address that it contains. Any other entry is an
-// error; its text says what to list instead.
+// IPv4-mapped IPv6 address is equivalent to the IPv4 address that it contains. Any other entry is
+// an error, whose text explains what to list instead.
 func AddrList(find func(r *http.Request) (client netip.Addr, ok bool), entries ...string) (has func(r *http.Request) bool, err error) {
 	if find == nil {
 		return nil, errors.New("weir: AddrList: find is nil")

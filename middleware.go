@@ -96,15 +96,15 @@ type Options struct {
 	Headers headers.Dialect
 
 	// OnLimited answers refused requests; nil means Refuse. The header fields are set before
-	// OnLimited is called. FromContext returns the decision, whose Refusal says why the request was
-	// refused, by which limit and with which status. If OnError returned an error, the Reason is
+	// OnLimited is called. FromContext returns the decision, whose Refusal contains the reason, the
+	// limit that refused the request, and the status. If OnError returned an error, the Reason is
 	// ReasonError. Admission.RefuseJSON sends another body. If OnLimited sets no status, the
-	// response has the Refusal's Status. The first response with a status from 200 to 299 is logged,
-	// because clients cannot tell it from that of a served request.
+	// response has the Refusal's Status. The first response with a status from 200 to 299 is
+	// logged, because clients cannot distinguish it from the response to a served request.
 	OnLimited http.Handler
 
-	// OnError decides what happens to a request whose limits could not be checked, because the
-	// store failed or a Policy had an invalid limit. If OnError returns nil, the request is allowed
+	// OnError decides what happens to a request whose limits could not be checked because the store
+	// failed or a Policy returned an invalid limit. If OnError returns nil, the request is allowed
 	// without a limit. If it returns an error, the request is refused; the text of the error is
 	// never sent to clients. A nil OnError allows requests while the store is down (it fails open).
 	// It refuses requests if err is ErrBusy, because clients could otherwise remove their limits by
@@ -117,26 +117,26 @@ type Options struct {
 	// context of a waiting request ends, its units are refunded. The status is then 503 if the
 	// context's deadline has passed, and otherwise 499, which appears only in logs because the
 	// client has hung up. All processes that share the store share each key's queue. If there are
-	// several rules, a request that waits for one of them also takes a place in the queues of the
-	// other rules' keys, and delays the requests behind it there. Put limits that many clients
-	// share in a separate Limiter.
+	// several rules, a request that waits under one of them also takes a place in the queues of
+	// its keys under the other rules, and delays the requests behind it in those queues. Put
+	// limits that many clients share in a separate Limiter.
 	//
 	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
 	// queue for the limit and key that refuse it, and takes no place in other queues: see
-	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time. If
-	// that does not happen within MaxWait, it is refused.
+	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time,
+	// and is refused if they do not within MaxWait.
 	MaxWait time.Duration
 
 	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. Requests
 	// whose call to the store is in progress count too. When this number is reached, a request that
-	// exceeds a limit is refused without waiting. Under a concurrency limit whose key is not Global,
-	// a tenth of this number, but at least 10, may have the same key.
+	// exceeds a limit is refused without waiting. Under a concurrency limit whose key is not
+	// Global, at most a tenth of this number (but at least 10) may wait with the same key.
 	MaxWaiting int
 
 	// Logger receives a warning with the rule's name and the Cause when the store fails or a limit
 	// is invalid; nil means slog.Default(). At most one line a second is logged. ErrUnusable is
-	// logged as an error. The message says what failed, for example "weir: units not refunded". If
-	// OnError allowed the request, the message is "weir: request not decided" with passed=true.
+	// logged as an error. The message names what failed, for example "weir: units not refunded".
+	// If OnError allowed the request, the message is "weir: request not decided" with passed=true.
 	// These lines have their own rate limit, so that other errors do not hide them. No line
 	// contains a key; watch.Log can log keys. A client that hangs up is not an error.
 	Logger *slog.Logger
@@ -154,7 +154,7 @@ type Options struct {
 	NoFromContext bool
 }
 
-// New returns a Limiter, or an error that says which argument is invalid and why. It validates all
+// New returns a Limiter, or an error that names the invalid argument and the reason. It validates all
 // Limits, so only Policy and ForKey can later return an invalid limit. Create Limiters before the
 // server starts, not in a handler. New logs a warning if ten Limiters are created for the same rule
 // within a minute. It also logs a warning if another Limiter that uses the same store has a rule
@@ -207,7 +207,8 @@ func (l *Limiter) add(r *rule) {
 	l.concurrent = l.concurrent || r.Policy != nil || r.ForKey != nil || r.own.inFlight
 }
 
-// unpaid returns the store that decides without granted units: see optional.Payer.
+// unpaid returns the store that makes decisions without spending granted units: see
+// optional.Payer.
 func unpaid(store Store) Store {
 	if s, ok := store.(optional.Payer); ok {
 		return s.Unpaid()
@@ -215,7 +216,7 @@ func unpaid(store Store) Store {
 	return store
 }
 
-// isInstant reports whether s decides in memory: see optional.Instant.
+// isInstant reports whether s makes its decisions in memory: see optional.Instant.
 func isInstant(s Store) bool {
 	i, ok := s.(optional.Instant)
 	return ok && safe.Equal(i.Instant(), s)
@@ -313,7 +314,7 @@ func (l *Limiter) PolicyOf(rule, key string) (Policy, error) {
 // A Limiter applies rules to requests. It is immutable and safe for concurrent use.
 type Limiter struct {
 	store  Store
-	unpaid Store // the store for what granted units must not pay for: strikes, bans and shadow
+	unpaid Store // the store for strikes, bans and shadow rules, for which granted units must not pay
 	rules  []*rule
 	o      Options
 	writer *headers.Writer
@@ -324,9 +325,9 @@ type Limiter struct {
 	policies   bool // a rule has Policy
 	checks     bool // check has something to check in each decision
 	concurrent bool // a rule can have a concurrency limit
-	instant    bool // the store decides in memory: see isInstant
+	instant    bool // the store makes its decisions in memory: see isInstant
 
-	left    outbound.Remaining // the units, other than requests, that keys have left according to servers
+	left    outbound.Remaining // the units, other than requests, that servers have reported as left for keys
 	waiting atomic.Int64       // how many requests count towards MaxWaiting
 	lines   [256]atomic.Int64  // how many of them have keys of one hash: see lineOf
 	pool    sync.Pool          // of *decision
@@ -339,7 +340,8 @@ type Limiter struct {
 	nested, doubled, strayUnit, lateUnit, timed, likeServed atomic.Bool
 }
 
-// serve handles a request: it is decided, waits for its slot, and is answered.
+// serve handles a request: it obtains the decision, waits for the request's slot, and
+// answers.
 func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	d, end, err := l.admit(r)
 	if end != nil {
@@ -362,9 +364,9 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 }
 
-// admit decides a request, which then waits for its slot and begins. end is as in begin. admit
-// returns the error of the request's context if that ends first. If no decision is possible,
-// OnError allows or refuses the request.
+// admit obtains the decision on a request, waits for the request's slot, and begins it. end is
+// as in begin. If the request's context ends first, admit returns the context's error. If no
+// decision is possible, OnError allows or refuses the request.
 func (l *Limiter) admit(r *http.Request) (d *decision, end func(), ended error) {
 	d = l.newDecision(r)
 	switch ended = l.decide(d, l.o.MaxWait); {
@@ -430,7 +432,7 @@ type snapshot struct {
 	oneDecision [1]quota.Decision
 }
 
-// snapshotKey is the key under which a context has the snapshot of the innermost Limiter.
+// snapshotKey is the context key for the snapshot of the innermost Limiter.
 var snapshotKey = new(snapshot)
 
 func (s *snapshot) Value(key any) any {
@@ -488,7 +490,8 @@ type Admission struct {
 	// ReasonError, its Decisions are meaningless.
 	quota.Transaction
 
-	// Refusal says why the request was refused. It is zero if the request was admitted.
+	// Refusal describes why the request was refused. It is zero if the request was
+	// admitted.
 	Refusal Refusal
 
 	ticket *ticket // nil unless Admit has returned the Admission
@@ -510,9 +513,8 @@ func (a *Admission) write(h http.Header, lower bool) {
 
 // Decision returns the decision under a rule; "" stands for all rules. If several limits apply, it
 // is the decision of the tightest one: the limit with the longest wait or, if no limit refuses, the
-// one with the fewest units left. If the request was not charged under the rule, the Decision has
-// Allowed set and a Remaining of -1. That is also true of a nil Admission, so one line reads how
-// many units are left:
+// one with the fewest units left. If the request was not charged under the rule, or if the
+// Admission is nil, Allowed is true and Remaining is -1, so one line reads how many units are left:
 //
 //	left := weir.FromContext(r.Context()).Decision("account").Remaining
 func (a *Admission) Decision(rule string) (tightest quota.Decision) {
@@ -626,8 +628,9 @@ type Event struct {
 	// was banned, the store was not called and the Transaction has no Charges.
 	Transaction *quota.Transaction
 
-	// Refusal says why, by which rule, and for how long the request was refused. It is zero if the
-	// request was not refused. If Shadow is true, it says why the request would have been refused.
+	// Refusal describes why, by which rule, and for how long the request was refused. It is zero
+	// if the request was not refused. If Shadow is true, Refusal describes why the request would
+	// have been refused.
 	Refusal Refusal
 
 	// Key is the key that was refused, or "" if no key was refused. It may contain personal data.
@@ -697,8 +700,8 @@ func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
 	return a, &m.error
 }
 
-// answerRefusal calls OnLimited for a refused request, or writes a problem. fresh says that the
-// response has no fields yet except those about limits.
+// answerRefusal calls OnLimited for a refused request, or writes a problem. fresh reports
+// whether the response has no fields yet except those about limits.
 func (l *Limiter) answerRefusal(w http.ResponseWriter, r *http.Request, d *decision, fresh bool) {
 	if l.o.OnLimited == nil {
 		problem, violated := d.problem()

@@ -58,8 +58,8 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 // Unban lifts a key's ban under a rule and clears the key's strikes and earlier bans. The rule must
 // have a Penalty. Other processes may continue to enforce the ban for up to 10 seconds, but usually
 // notice within milliseconds if their store is an optional.Watcher, as package stack's is. found is
-// false if the store had none of these, as for a misspelled key, or for a name whose HashedKey was
-// banned.
+// false if the store had none of these, for example because the key is misspelled, or because it is
+// a name and the ban is under the name's HashedKey.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) (found bool, err error) {
 	r, err := l.penalized(rule)
 	if err != nil {

@@ -42,7 +42,7 @@ type Rule struct {
 	// clients could otherwise evade the rule by hanging up.
 	Key KeyFunc
 
-	// NoKey says what happens to a request for which Key returns no key; the zero value is
+	// NoKey determines what happens to a request for which Key returns no key; the zero value is
 	// NoKeySkip. If none of the first 200 requests has a key, a warning with the likely reasons is
 	// logged, whatever NoKey is.
 	NoKey NoKey
@@ -58,8 +58,8 @@ type Rule struct {
 	// of Limiter.Transport, because some requests take longer than others to reach the server. If
 	// these delays differ by at most Buffer, the server never receives more requests in a period
 	// than the limit allows. Buffer must be a whole number of microseconds. Counts are stored under
-	// the sum, so all processes must use the same Buffer, and another one starts at 0. Header
-	// fields show the Period without it.
+	// the sum, so all processes must use the same Buffer, and counts start at 0 when Buffer
+	// changes. Header fields show the Period without Buffer.
 	Buffer time.Duration
 
 	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits. It
@@ -68,15 +68,15 @@ type Rule struct {
 	// is also called for a banned key, which Allowed exempts from the ban. The zero Policy means
 	// Limits. If the rule has no Limits either, for example because a tier is misspelled, the
 	// request is handled as if a limit were invalid (see Options.OnError). A limit that cannot be
-	// counted exactly is replaced by a lower one that can, and a warning is logged. The context of
-	// r is not canceled when the client hangs up, because a canceled lookup could change the
+	// counted exactly is replaced by a lower limit that can, and a warning is logged. The context
+	// of r is not canceled when the client hangs up, because a canceled lookup could change the
 	// limits. Policy must therefore set its own timeout for lookups.
 	Policy func(r *http.Request) Policy
 
 	// ForKey returns the policy of a key that has its own, and the zero Policy for any other key;
-	// nil means that no key has its own policy. ForKey is called with the key that Key returned,
-	// for each request to which the rule applies, so it must be fast. The tables of package
-	// overrides have such a method, and When builds such a function from a KeyList.
+	// a nil ForKey means that no key has its own policy. ForKey is called with the key that Key
+	// returned, for each request to which the rule applies, so it must be fast. The tables of
+	// package overrides have such a method, and When builds such a function from a KeyList.
 	//
 	// If both Policy and ForKey return a non-zero policy, Allowed takes precedence over Denied, and
 	// Denied over limits and Unlimited. Limits or Unlimited from ForKey take precedence over those
@@ -84,27 +84,29 @@ type Rule struct {
 	//
 	// The limits from ForKey replace those that the request would otherwise have from Policy or
 	// Limits. A limit with a name replaces the limit with the same name. A limit without a
-	// name replaces the limit with the same Period. If there is none, but the request has only one
-	// limit and ForKey returns only one, the latter replaces the former. The new limit takes over
-	// the name of the limit that it replaces. If its period is the same, units already spent still
-	// count. If its Period or Algorithm is zero, it takes over that of the replaced limit. The same
-	// is true of a zero Burst if both limits have the same Algorithm. If a limit is invalid, or is
-	// incomplete and replaces no limit, the key's policy is ignored and a warning is logged.
+	// name replaces the limit with the same Period. If no limit has the same Period, but the
+	// request has only one limit and ForKey returns only one, ForKey's limit replaces the
+	// request's. The new limit takes over the name of the limit that it replaces. If its period is
+	// the same, units already spent still count. If its Period or Algorithm is zero, it takes over
+	// the value of the replaced limit. It also takes over the Burst if its own Burst is zero and
+	// both limits have the same Algorithm. If a limit is invalid, or is incomplete and replaces no
+	// limit, the key's policy is ignored and a warning is logged.
 	ForKey func(key string) Policy
 
 	// Cost returns how many units a request costs; nil means 1. A request with cost 0 is admitted
 	// and spends nothing. A request with a negative cost is refused, so that a ContentLength of −1
 	// refunds no units. If the cost exceeds what a limit can ever admit, RetryAfter is quota.Never.
-	// If this is true of each of the first 200 requests, a warning is logged.
+	// If each of the first 200 requests costs that much, a warning is logged.
 	Cost func(r *http.Request) int64
 
 	// Class returns the class of a request, such as "batch": any KeyFunc will do, such as ByHeader,
-	// ByContext for a tier, or ByUrgency. Headroom says how many percent of each limit, from 1 to
-	// 99, the requests of a class must leave to others. At 30, they are admitted only while 30 % of
-	// what the limit allows at once is left after them, rounded up to whole units. Requests without
-	// a class, and classes that Headroom does not list, leave nothing. All classes spend the same
-	// units, and the decisions, header fields and Retry-After of a request are those of its class: see
-	// Headroom in quota.Charge. A client that chooses its class can choose one that leaves nothing.
+	// ByContext for a tier, or ByUrgency. Headroom maps a class to the percentage of each limit,
+	// from 1 to 99, that requests of this class must leave to others. If it is 30, a request is
+	// admitted only if it leaves 30 % of what the limit allows at once, rounded up to whole units.
+	// Requests without a class, and classes that Headroom does not list, leave nothing. All classes
+	// spend the same units. The decisions, header fields and Retry-After of a request are computed
+	// for its class: see Headroom in quota.Charge. A client that chooses its class can choose one
+	// that leaves nothing.
 	//
 	// A request that must leave headroom does not wait, whatever Options.MaxWait is, and its
 	// refusal does not count as a strike. Class and Headroom are set together or not at all.
@@ -120,18 +122,18 @@ type Rule struct {
 	FreePreflights bool
 
 	// Settle returns the final cost of a request, and is called after the handler has returned; nil
-	// means that the cost returned by Cost is final. Until Settle is called, that cost is reserved.
-	// See Outcome.
+	// means that the cost returned by Cost is final. Until Settle is called, the cost returned by
+	// Cost is reserved. See Outcome.
 	Settle func(o Outcome) int64
 
 	// Enforce is the percentage of keys for which the rule is enforced; zero means all keys. For
-	// the other keys the rule is in shadow mode: it is charged and observed, but refuses no
-	// request, delays none and writes no header fields. Percent(10) enforces the rule for a tenth
-	// of the keys, and Percent(0) for none of them. Every process enforces the rule for the same
-	// keys, and it stays enforced for them if you raise the percentage. Once the other rules have
-	// admitted the request and its wait, if any, is over, all rules in shadow mode are charged in a
-	// second call to the store. If fewer than MaxWaiting requests wait, Observe receives the
-	// additional Wait that these rules would cause, but the request does not wait for them.
+	// the other keys the rule is in shadow mode: it is charged and observed, but refuses or delays
+	// no request and writes no header fields. Percent(10) enforces the rule for a tenth of the
+	// keys, and Percent(0) for none of them. Every process enforces the rule for the same keys, and
+	// continues to do so if you raise the percentage. Once the other rules have admitted the
+	// request and its wait, if any, is over, all rules in shadow mode are charged in a second call
+	// to the store. If fewer than MaxWaiting requests wait, Observe receives the additional Wait
+	// that these rules would cause, but the request does not wait for them.
 	Enforce Enforcement
 
 	// Penalty bans keys that the limits of this rule refuse repeatedly; nil bans no key.
@@ -170,7 +172,7 @@ type Rule struct {
 	RetryJitter time.Duration
 }
 
-// A NoKey says how a rule handles a request for which its Key function returns no key.
+// A NoKey determines how a rule handles a request for which its Key function returns no key.
 type NoKey uint8
 
 const (
@@ -185,7 +187,7 @@ const (
 	NoKeyRefuse
 )
 
-// A Policy says whether a rule limits a request, allows it without a limit, refuses it, or does not
+// A Policy determines whether a rule limits a request, allows it without a limit, refuses it, or does not
 // apply to it at all. The zero Policy means that there is no policy, so Rule.Policy and Rule.ForKey
 // can return the result of a map lookup even if the map has no entry. Policies with equal limits
 // are equivalent, so a program may create a new Policy for each request.
@@ -201,7 +203,7 @@ const (
 	unlimitedKind
 	deniedKind
 	allowedKind
-	missingKind // the request lacks the key that it must have; no Policy is of this kind
+	missingKind // the request lacks a required key; no Policy is of this kind
 )
 
 // Limited returns a policy with the given limits, or the zero Policy if no limits are given.
@@ -528,8 +530,8 @@ func (rule *rule) limited(limits []Limit, base *policy) *policy {
 
 var policySeed = maphash.MakeSeed()
 
-// hashOf hashes limits and the policy that they replace. comparable is false if they cannot be found
-// again by their values.
+// hashOf hashes limits and the policy that they replace. comparable is false if prepared limits
+// cannot be found again by these values.
 func hashOf(limits []Limit, base *policy) (hash uint64, comparable bool) {
 	if base != nil && base.of != nil && !base.kept {
 		return 0, false // base was prepared for this request
@@ -589,7 +591,7 @@ func (p *policy) storedLimits() []Limit {
 }
 
 // limitsOf prepares limits of a rule: it names them, validates them, and builds their fields. If
-// the limits are those of a single key, base has the limits that they replace.
+// the limits are those of a single key, base contains the limits that they replace.
 func (r *rule) limitsOf(limits []Limit, base []limit) ([]limit, error) {
 	var prepared []limit
 	for _, l := range limits {
@@ -661,8 +663,7 @@ func replaced(l *Limit, limits []limit, n int) *limit {
 	return found
 }
 
-// inherit sets the Name of l, and fields of l that are zero, to the values of the limit that l
-// replaces.
+// inherit sets the Name and the zero fields of l to the values of the limit that l replaces.
 func inherit(l, from *Limit) {
 	l.Name = from.Name
 	if l.Period == 0 {
@@ -695,14 +696,14 @@ func (e Enforcement) Percent() float64 { return 100 - e.shadow }
 // String returns the percentage with at most four significant digits, such as "10%".
 func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
 
-// inShadow reports whether the rule is in shadow for a key, which is the case if a hash of the
-// rule's name and the key, from 0 to 1, is below the share of keys in shadow.
+// inShadow reports whether the rule is in shadow mode for a key: whether a hash of the rule's
+// name and the key, from 0 to 1, is below the share of keys in shadow mode.
 func (r *rule) inShadow(key string) bool {
 	return r.Enforce.shadow != 0 && fraction(r.Name, key) < r.Enforce.shadow/100
 }
 
-// fraction hashes two strings to a number that is at least 0 and below 1, and the same in every
-// process and release. The upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+// fraction hashes two strings to a number in [0, 1), the same in every process and release. The
+// upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
 func fraction(a, b string) float64 {
 	h := uint64(14695981039346656037)
 	for _, s := range [...]string{a, "\x00", b} {

@@ -38,8 +38,8 @@ type Outcome struct {
 	// Cost is the number of units that Rule.Cost and Draw have reserved for the request.
 	Cost int64
 
-	// Status is the status code of the response. If the handler did not write one, Status is 500 if
-	// the handler panicked, 101 if it hijacked the connection, as for a WebSocket, and 200
+	// Status is the status code of the response. If the handler wrote no status, Status is 500
+	// after a panic, 101 if the handler hijacked the connection, as for a WebSocket, and 200
 	// otherwise. A hijacked connection may outlive the handler, but the request is settled when the
 	// handler returns. For a request sent through Limiter.Transport, Status is 0 if there was no
 	// response.
@@ -65,8 +65,8 @@ type Outcome struct {
 	// Panicked reports whether the handler panicked.
 	Panicked bool
 
-	// HungUp reports whether the client may have made the handler fail. It is true in any of these
-	// cases:
+	// HungUp reports whether the client may have made the handler fail. It is true in each of
+	// these cases:
 	//
 	//   - the context of the request ended before the handler returned
 	//   - a read of the body failed, or had not returned when the handler returned
@@ -101,8 +101,8 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 }
 
 // RefundErrors is a Settle function that refunds a request's cost if the handler responds with a
-// 5xx status or panics. If the client hangs up, the request is still charged. Most handlers fail in
-// that case, so clients could otherwise avoid paying by hanging up. Do not use RefundErrors if
+// 5xx status or panics. If the client hangs up, the request is still charged. Otherwise clients
+// could avoid paying by hanging up, because most handlers then fail. Do not use RefundErrors if
 // clients can make the handler fail on purpose, because such requests would be free.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
@@ -113,8 +113,8 @@ func RefundErrors(o Outcome) int64 {
 
 // ChargeUsed is a Settle function that charges the units that the handler reported with ReportUsage
 // or drew with Draw. If the handler called neither function, or called ReportAtLeast, its usage is
-// unknown, and the request is charged its full Cost, or what was reported if that is more. A handler
-// that used nothing should therefore report 0.
+// unknown, and the request is charged its full Cost or the reported usage, whichever is more. A
+// handler that used nothing should therefore report 0.
 //
 // If a client hangs up, only the usage reported so far is charged. Report usage as it occurs, or in
 // a deferred call.
@@ -157,7 +157,7 @@ func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	o.Panicked = false
 }
 
-// complete sets the Status that net/http sends for a handler that has written none.
+// complete sets the Status that net/http sends if the handler has written none.
 func (o *Outcome) complete() {
 	switch {
 	case o.Status != 0:
@@ -171,7 +171,7 @@ func (o *Outcome) complete() {
 // settle replaces the reserved cost of a request under each rule with the final cost.
 func (t *ticket) settle(o Outcome) {
 	ctx := t.calls
-	if ctx == nil || time.Since(t.begun) > time.Second { // one more call is not noticed
+	if ctx == nil || time.Since(t.begun) > time.Second { // after such a handler, nobody notices one more call
 		ctx = quota.WithBudget(context.WithoutCancel(t.Context))
 	}
 	o.Request = t.request
@@ -277,9 +277,9 @@ func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed str
 // warning is logged. A negative number counts as 0. ReportUsage is safe for concurrent use.
 func ReportUsage(ctx context.Context, unit string, used int64) { report(ctx, unit, used, false) }
 
-// ReportAtLeast is like ReportUsage if the request may have used more, for example because an LLM's
-// response ended before it stated its usage. Outcome.Reported is then false, so ChargeUsed does not
-// refund what Cost has reserved.
+// ReportAtLeast is like ReportUsage for a request that may have used more, for example because an
+// LLM's response ended before it stated its usage. Outcome.Reported is then false, so ChargeUsed
+// does not refund what Cost has reserved.
 func ReportAtLeast(ctx context.Context, unit string, used int64) { report(ctx, unit, used, true) }
 
 func report(ctx context.Context, unit string, used int64, partial bool) {
@@ -325,11 +325,11 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // hand out are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. If some rules have a Settle function, Draw also returns an error if none of those
-// rules has the given unit. If no rule has a Settle function, Draw returns an error if the request
-// was charged under a rule that has the unit. Otherwise, it returns n, because no rule limits the
-// unit. If the store fails, OnError decides whether the handler may use the n units. If so, Settle
-// charges them.
+// is negative. Draw also returns an error if some rules have a Settle function but none of those
+// rules has the given unit, and if the request was charged under a rule with the given unit but no
+// rule has a Settle function. Otherwise, it returns n, because no rule limits the unit. If the
+// store fails, OnError decides whether the handler may use the n units; if it may, Settle charges
+// them.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		for s := snapshotOf(ctx); s != nil; s = s.outer {
@@ -424,8 +424,9 @@ func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) 
 	return charges, reserved
 }
 
-// undraw no longer counts n units as used, because an outer Limiter has drawn fewer units. If the
-// stream has drawn them, they are refunded at once, because they could expire before the next Draw.
+// undraw subtracts n units from the used units, because an outer Limiter has drawn fewer units. If
+// the stream has drawn them, they are refunded at once, because they could expire before the next
+// Draw.
 func (t *ticket) undraw(ctx context.Context, unit string, n int64) {
 	if t == nil {
 		return
@@ -449,8 +450,8 @@ func (t *ticket) undraw(ctx context.Context, unit string, n int64) {
 	u.drawn -= n
 }
 
-// unsettled returns a rule that has charged the request and has the unit, but no Settle; nil if
-// there is none.
+// unsettled returns a rule with the given unit but no Settle function under which the request
+// was charged, or nil if there is none.
 func (s *snapshot) unsettled(unit string) *rule {
 	for i := range s.claims {
 		if r := s.claims[i].rule; r.Unit == unit && r.Settle == nil {
@@ -492,8 +493,8 @@ func (t *ticket) add(unit string, n int64, partial bool) bool {
 	return true
 }
 
-// close refunds the units that were drawn in advance. After it, the ticket's units do not change
-// any more.
+// close refunds the units that were drawn in advance. The ticket's units do not change
+// afterwards.
 func (t *ticket) close(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -510,8 +511,8 @@ func (t *ticket) close(ctx context.Context) {
 // sum returns a + b, or math.MaxInt64 if the sum is larger. Both must be at least 0.
 func sum(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
 
-// A ticket has what is left to do when an admitted request is over: release its units in flight,
-// and settle the units that it has used. Handler, Admit and Transport share it.
+// A ticket holds what is left to do when an admitted request is over: release its units in
+// flight, and settle the units that it has used. Handler, Admit and Transport use it.
 type ticket struct {
 	snapshot
 	l       *Limiter
@@ -543,7 +544,8 @@ func (t *ticket) of(l *Limiter, d *decision, onError func(*http.Request, error) 
 // settles reports whether the request will be settled.
 func (t *ticket) settles() bool { return t.ticket != nil }
 
-// settlesAfter reports whether an admitted request will be settled.
+// settlesAfter reports whether a request will be settled: whether it was admitted and a
+// rule has a Settle function.
 func (l *Limiter) settlesAfter(d *decision) bool {
 	return l.settles && d.why.Reason == 0 && (len(d.claims) > 0 || d.shadow != nil)
 }

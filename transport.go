@@ -22,15 +22,15 @@ type TransportOptions struct {
 
 	// OnError is like Options.OnError and has the same default. If MaxWait is set, OnError is
 	// called only if the store keeps failing until MaxWait has elapsed. If OnError returns an
-	// error, the request is not sent and RoundTrip returns that error, wrapped in one that says so.
+	// error, the request is not sent, and RoundTrip returns an error that wraps it.
 	OnError func(r *http.Request, err error) error
 
 	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute.
 	// Without this bound, one faulty response could stop all processes for a day. After MaxPause,
-	// requests are sent again, and their responses can renew the pause. If the server has a long
-	// window and punishes requests that come too early, as GitHub does, set MaxPause to the length
-	// of the window. A warning is logged when MaxPause first shortens a pause, and when it first
-	// shortens the time until remaining units are reset.
+	// requests are sent again, and their responses can begin another pause. If the server has a
+	// long window and punishes requests that come too early, as GitHub does, set MaxPause to the
+	// length of the window. A warning is logged when MaxPause first shortens a pause, and when it
+	// first shortens the time until remaining units are reset.
 	MaxPause time.Duration
 
 	// RetryBudget is the maximum number of retries after a 429, as a share of all requests sent,
@@ -71,19 +71,19 @@ func (o *TransportOptions) complete() error {
 // context ends during the wait, its units are refunded.
 //
 // The request's keys are paused if the response is a 429 or 503 with Retry-After, or if its header
-// fields say, in any Dialect, that no units remain. The pause lasts as long as the response says,
-// but at most MaxPause. It is kept in the store, so it applies to all processes that share the
-// store. New requests get slots after the end of the pause. A request that is already waiting is
-// checked again before it is sent, and gets a later slot if its key is paused by then. Unpause ends
-// a pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
+// fields, in any Dialect, report that no units remain. The pause lasts as long as the response
+// states, but at most MaxPause. It is kept in the store, so it applies to all processes that share
+// the store. New requests get slots after the end of the pause. A request that is already waiting
+// is checked again before it is sent, and gets a later slot if its key has been paused. Unpause
+// ends a pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
 // when the request fails without a response. If the body is never closed, the reserved units remain
 // charged, and the units in flight are not released. A 429 counts as a reported usage of 0, so
 // ChargeUsed refunds the reserved units.
 //
-// Response header fields may also say how many units of another kind, such as tokens, remain. Until
-// these units are reset (but for no longer than MaxPause), a request that costs more than the
+// Response header fields may also report how many units of another kind, such as tokens, remain.
+// Until these units are reset (but for no longer than MaxPause), a request that costs more than the
 // remaining units waits or is refused. Other processes are not affected. Each request that is sent
 // reduces the remaining units by its cost.
 //
@@ -95,7 +95,7 @@ func (o *TransportOptions) complete() error {
 // either have no body or have a GetBody function.
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
-// the windows begin. Some requests take longer than others to reach the server, so also set
+// the windows begin. Because some requests take longer than others to reach the server, also set
 // Rule.Buffer to the largest difference.
 //
 // For every request, Transport checks whether the keys are paused. A lease.Store cannot check this
@@ -147,8 +147,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// again pauses the keys of s if the response says so. If the request is then to be sent again, again
-// closes the response and returns the request; otherwise it returns nil.
+// again pauses the keys of s if the response asks for it. If the request is then to be sent again,
+// again closes the response and returns the request; otherwise it returns nil.
 func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, giveUp time.Time) (next *http.Request) {
 	done := false
 	defer func() { // if GetBody or the Logger panics, nobody else closes the body
@@ -173,9 +173,8 @@ func (t *transport) CloseIdleConnections() {
 	}
 }
 
-// retry closes the response to a request that was answered with a 429, and returns the request with
-// which to try again. It returns nil if the request cannot be sent again, or if RetryBudget is used
-// up.
+// retry closes a response with status 429, and returns the request to send next. It returns nil if
+// the request cannot be sent again, or if RetryBudget is used up.
 func (t *transport) retry(r *http.Request, res *http.Response, pause time.Duration) *http.Request {
 	next, ok := outbound.Rewound(r)
 	if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
@@ -230,7 +229,7 @@ func (t *ticket) answered(res *http.Response) {
 	t.settle(o)
 }
 
-// admit decides a request and waits for its slot, but not after giveUp.
+// admit obtains the decision on a request and waits for its slot, but not after giveUp.
 func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) {
 	l := t.l
 	for failures := 0; ; {
@@ -305,8 +304,8 @@ func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 }
 
 // spend is called at a request's slot. It subtracts the request's cost from the units that the
-// server has left for its keys. It returns false if too few are left, because another request has
-// spent them in the meantime, or because a response has reported fewer.
+// server has left for its keys. It returns false if too few units are left, because another
+// request has spent them in the meantime, or because a response has reported fewer.
 func (t *transport) spend(d *decision) bool {
 	return t.l.left.Spend(func(yield func(outbound.Key, int64) bool) {
 		for i := range d.claims {
@@ -340,8 +339,8 @@ func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duratio
 	return pause
 }
 
-// tightest returns the limit that has the fewest units left, of a server's limits on the given
-// unit. ok is false if there is none.
+// tightest returns the limit with the fewest units left among a server's limits on the given
+// unit. ok is false if there is no such limit.
 func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok bool) {
 	for _, a := range limits {
 		if a.Unit == unit && a.Remaining >= 0 && a.ResetAfter > 0 && (!ok || a.Remaining < tightest.Remaining) {

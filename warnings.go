@@ -67,8 +67,9 @@ func (l *Limiter) check(d *decision, end func()) {
 }
 
 // checkCosts logs a warning if each of a rule's first requests costs more than one of the rule's
-// limits can ever admit. For a concurrency limit, it compares the cost with the Quota, because a
-// full one also returns quota.Never. A negative cost has a separate warning.
+// limits can ever admit. For a concurrency limit, it compares the cost with the Quota, because
+// such a limit also returns quota.Never while it is full. A negative cost has a separate
+// warning.
 func checkCosts(d *decision) {
 	for i := range min(len(d.claims), len(d.decisions)) {
 		c := &d.claims[i]
@@ -150,12 +151,11 @@ func (l *Limiter) checkNesting(d *decision) {
 	}
 }
 
-// Two misconfigurations concern several Limiters of the process, so they are detected with globals.
+// Two misconfigurations involve several Limiters of the process, so globals are needed to detect them.
 var (
 	limitersMade sparse.Count // by the name of their first rule
 
-	// made has the last Limiters that the process has made, by pointers that do not keep them
-	// alive.
+	// made holds weak pointers to the last Limiters that the process has made.
 	made struct {
 		mu       sync.Mutex
 		limiters [256]weak.Pointer[Limiter]
@@ -203,8 +203,8 @@ func (l *Limiter) checkWiring() {
 	made.n++
 }
 
-// compare warns once for each name that rules of both Limiters have with different limits: see
-// conflict. The caller holds made.mu.
+// compare warns once for each name under which both Limiters have a rule, but with different
+// limits: see conflict. The caller holds made.mu.
 func (l *Limiter) compare(other *Limiter) {
 	for _, a := range l.rules {
 		for _, b := range other.rules {
@@ -223,9 +223,9 @@ func (l *Limiter) compare(other *Limiter) {
 	}
 }
 
-// conflict returns a limit of each of two rules with the same name if the two limits share their
-// counts although their Quota or Burst differ, or count separately only because their algorithms
-// differ. It also returns the effect.
+// conflict compares two rules with the same name. It returns a limit of each, and the effect, if
+// the two limits share their counts although their Quota or Burst differ, or count separately
+// only because their algorithms differ.
 func (r *rule) conflict(other *rule) (x, y *Limit, effect string) {
 	if r.Name != other.Name {
 		return nil, nil, ""
@@ -269,7 +269,7 @@ func (l *errorLog) warn(ctx context.Context, what, rule string, err error, attrs
 	loggerOr(l.logger).Log(ctx, level, "weir: "+what, attrs...)
 }
 
-// held logs what quota.Keep could not do.
+// held logs an error of quota.Keep.
 func (l *errorLog) held(ctx context.Context, what, rule string, err error) {
 	l.warn(ctx, what, rule, err)
 }
@@ -286,8 +286,8 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 // first request without the fault, n is streakLength and is only read.
 type streak struct{ n atomic.Int32 }
 
-// triedLength is the number of requests that are enough for a warning if they seem to come from a
-// developer, who does not send 200 requests to try a limit.
+// triedLength is the number of requests after which a warning is logged if they seem to come from
+// a developer, who does not send 200 requests to try a limit.
 const triedLength = 5
 
 // streakLength is the number of first requests of a rule that must all have a fault before a
