@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// These are the interfaces of package optional that this package uses; the comments are there.
-// TestOptional compares the two.
+// These are copies of the interfaces in package optional that this package uses; package
+// optional documents them. TestOptional compares the copies with the originals.
 type (
 	validator interface{ Validate(l *Limit) error }
 	stepper   interface {

@@ -13,19 +13,19 @@ const (
 	// spareBlocks is the number of blocks for which a table has one extra slot.
 	spareBlocks = 12
 
-	// blockPart is the least number of blocks of a shard, if there are several shards. Chance would
-	// fill smaller shards unevenly.
+	// blockPart is the minimum number of blocks in a shard, if there are several shards. Smaller
+	// shards would fill unevenly.
 	blockPart = 1024
 
 	// firstBuckets is how many buckets a table has at first, unless its bound is lower: enough for
 	// two million keys in 64 shards. While a table grows, it takes half as much memory again.
-	// Memory of a table that no block has used yet takes none of the machine.
+	// The operating system provides no memory for the parts of a table that no block has used yet.
 	firstBuckets = 4096
 )
 
-// blocks is a shard of the blocks of a HybridStore: a hash table in which each block has a
-// slot in one of two buckets. It has a few more slots than its part of MaxKeys (see spareBlocks),
-// because chance fills some buckets more than others.
+// blocks is a shard of the blocks of a HybridStore: a hash table in which each block has a slot
+// in one of two buckets. It has a few more slots than its share of MaxKeys (see spareBlocks),
+// because some buckets fill up earlier than others.
 type blocks struct {
 	mu    sync.Mutex
 	most  int // how many buckets the table may have
@@ -35,8 +35,8 @@ type blocks struct {
 	// the store was called.
 	drops uint64
 
-	repeated uint64 // the state whose block get has found last
-	times    int    // how often get has found it, without another block in between
+	repeated uint64 // the state whose block get found last
+	times    int    // how often in a row get has found this block
 
 	published atomic.Pointer[block] // a copy of a block of the table
 	served    atomic.Int64          // how many transactions this shard has refused
@@ -69,7 +69,7 @@ func (s *blocks) find(id uint64) *block {
 
 // publishAfter is how often get finds a block before the block is published, if get finds no
 // other block of the shard in between. A published block refuses charges without the lock, so
-// many processors can refuse one client at the same time. To publish a block costs an
+// many processors can refuse one client at the same time. Publishing a block costs an
 // allocation.
 const publishAfter = 8
 
@@ -116,8 +116,8 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// try notes in a block that the store is called to watch its state. Only the first caller gets
-// true.
+// try marks a block because the store is about to be called to watch its state. Only the first
+// caller gets true.
 func (s *blocks) try(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +211,9 @@ func (s *blocks) grow(now int64) {
 	s.most = full
 }
 
-// A block is a refusal that a HybridStore remembers, in 48 bytes without a pointer. All fields but id
-// have 48 bits above 16 others. The instants are µs since HybridStore.start.
+// A block is a refusal that a HybridStore remembers, in 48 bytes without a pointer. Each field
+// except id holds a number of 48 bits above another of 16 bits. Instants are in µs since
+// HybridStore.start.
 type block struct {
 	id       uint64 // of the state of the charge; 0 if the slot is empty
 	charge   uint64 // a hash of the refused charge (see hashOf), above the lag in units of lagUnit, above the flags
@@ -237,12 +238,12 @@ const (
 	maxInstant = 1<<48 - 1 // 8.9 years
 	longAgo    = -1 << 47
 
-	// recheck is how long a refusal is repeated from memory before the store is called again, if
-	// the store does not report changes.
+	// recheck is how long a refusal may be served from memory before the store is called again,
+	// if the store does not report changes.
 	recheck = 10 * time.Second
 
-	// watchedFor is the same if the store does report changes. It is bounded, because Redis does
-	// not report SWAPDB.
+	// watchedFor is the same duration for a store that reports changes. It is bounded because
+	// Redis does not report SWAPDB.
 	watchedFor = 5 * time.Minute
 )
 
@@ -253,20 +254,21 @@ func (b *block) isFor(charge uint64) bool { return (b.charge^charge)>>others == 
 // lag returns the time between question and answer, in µs.
 func (b *block) lag() int64 { return int64(b.charge&(1<<others-1)>>flagBits) * lagUnit }
 
-// sent returns when next was called, or up to a lagUnit earlier.
+// sent returns the instant at which next was called, or up to a lagUnit earlier.
 func (b *block) sent() int64 { return int64(b.answered>>others) - b.lag() }
 
 func (b *block) version() uint16 { return uint16(b.answered) }
 
-// ahead returns what the store's clock shows, in µs, when that of the process shows HybridStore.wall.
+// ahead returns the time of the store's clock, in µs, when the process's clock shows
+// HybridStore.wall.
 func (b *block) ahead() int64 {
 	return int64(b.fits&0xffff|b.next&0xffff<<16|b.reset&0xffff<<32) + longAgo
 }
 
 // newBlock returns a block for d, the refusal of a charge with the given hash. The wrapped store
-// was called when the clock showed sent, and had answered when it showed done. The store's clock is
-// ahead of the process's clock by the given number of µs. ok is false if the answer took too long,
-// or if a number of the refusal is beyond what a block can hold.
+// was called at the instant sent, and had answered by the instant done. The store's clock is ahead
+// of the process's clock by the given number of µs. ok is false if the answer took too long, or if
+// a number of the refusal is too large for a block.
 func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint16, flags uint64) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	longest := max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds()
@@ -288,16 +290,16 @@ func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint1
 	return b, true
 }
 
-// spread returns a part of d that depends on the id, so that blocks that begin at the same instant
-// do not all expire at the same instant.
+// spread returns a part of d that depends on the id, so that blocks that are created together do
+// not all expire together.
 func (b *block) spread(d time.Duration) int64 {
 	return int64(b.id>>32) * (d.Microseconds() >> 8) >> 24
 }
 
-// until returns the instant at which the block expires. That is the end of RetryAfter, if
-// RetryAfter is at most recheck. A longer one is cut to watchedFor if the block is watched, and
-// otherwise to recheck less up to a quarter of it. All times are measured from the call to the
-// wrapped store.
+// until returns the instant at which the block expires: the end of RetryAfter, if RetryAfter is
+// at most recheck. A longer RetryAfter is cut to watchedFor if the block is watched, and
+// otherwise to recheck minus up to a quarter of recheck. All times are measured from the call
+// to the wrapped store.
 func (b *block) until() int64 {
 	fits, longest := int64(b.fits>>others), int64(b.answered>>others)+recheck.Microseconds()
 	switch {
@@ -309,8 +311,8 @@ func (b *block) until() int64 {
 	return longest - b.spread(recheck/4) - b.lag()
 }
 
-// decide fills in the decision on the refused charge at the instant now, which is the instant at on
-// the store's clock.
+// decide fills in the decision on the refused charge. The arguments now and at are the current
+// time, on the process's clock and on the store's clock.
 func (b *block) decide(d *Decision, now, at int64) {
 	after := func(instant uint64) time.Duration {
 		return time.Duration(int64(instant>>others)-now) * time.Microsecond

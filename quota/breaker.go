@@ -16,22 +16,22 @@ import (
 // BreakerOptions are the options for Breaker. The zero value is ready to use.
 type BreakerOptions struct {
 	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures that happen
-	// together count as one: after a failure, the next one counts only if it comes at least 25 ms
-	// later and its request began after the earlier failure was known. Five failures therefore take
-	// at least 100 ms, however many requests fail, so a shorter disruption does not open the
+	// together count as one: after a failure, another failure counts only if it occurs at least 25
+	// ms later and its request began after the earlier failure was known. Five failures therefore
+	// take at least 100 ms, however many requests fail, so a shorter disruption does not open the
 	// breaker.
 	Failures int
 
 	// Cooldown is how long an open breaker waits before it calls the store again, at least 1 ms; 0
-	// means one second. After each cooldown, one request is the probe, and has to wait for the
+	// means one second. After each cooldown, one request is the probe, which has to wait for the
 	// store even if the store is still down.
 	Cooldown time.Duration
 
 	// OnChange is called after the breaker has opened, with the error that opened it, and after it
-	// has closed, with a nil error. If the store has several servers, it is called after the first
-	// of their breakers has opened and after the last has closed. It may be nil. It is not called
-	// after a failed probe. OnChange runs without a lock in the goroutine of the request that
-	// caused the change. Calls that take longer than Cooldown may overlap.
+	// has closed, with a nil error. If the store has several servers, OnChange is called after the
+	// first of their breakers has opened and after the last has closed. OnChange may be nil, and
+	// is not called after a failed probe. It runs without a lock in the goroutine of the request
+	// that caused the change. Calls that take longer than Cooldown may overlap.
 	OnChange func(open bool, err error)
 
 	// Logger gets a line when the breaker opens, with the error that opened it, and another when
@@ -51,11 +51,11 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // Some errors do not show that the wrapped store is unhealthy, so the breaker ignores them:
 // ErrBusy, errors.ErrUnsupported, and any error for a transaction that is invalid or whose context
 // is done. If a probe returns such an error, the next call is used as another probe. The breaker
-// sets no deadline, so if a probe never gets an answer, the breaker stays open.
+// sets no deadline, so it stays open if a probe never gets an answer.
 //
 // If the wrapped store has several servers (see optional.Server), such as the masters of a Redis
-// Cluster, each has its own breaker, so keys on healthy servers are not affected. If an open
-// breaker has had no call for a minute, it closes when another server next answers a call.
+// Cluster, each has its own breaker, so keys on healthy servers are not affected. An open
+// breaker that has had no call for a minute closes when another server next answers a call.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
@@ -128,8 +128,8 @@ func (b *BreakerStore) circuit(t *Transaction) *circuit {
 
 const mostCircuits = 1000 // of servers; addresses come and go
 
-// add adds a circuit for a server. If there are too many circuits, it first forgets those that are
-// closed. If all are open, servers without a circuit share that of unknown servers.
+// add adds a circuit for a server. If there are too many circuits, it first removes the closed
+// ones. If all are open, a server without a circuit shares the circuit for unknown servers.
 func (b *BreakerStore) add(name string) *circuit {
 	if b.circuits.Load() >= mostCircuits {
 		b.parts.Range(func(name, c any) bool {
@@ -153,8 +153,8 @@ func (b *BreakerStore) add(name string) *circuit {
 	return c.(*circuit)
 }
 
-// A phase lasts from one change of the breaker to the next. A result counts for the phase
-// in which its request began.
+// A phase lasts from one change of the breaker to the next. The result of a request
+// counts for the phase in which the request began.
 type phase struct {
 	failures atomic.Int64 // consecutive failures that count, while the breaker is closed
 	last     atomic.Int64 // when the last of these failures was known, in ns since 1970
@@ -170,7 +170,7 @@ type phase struct {
 
 // BreakerStats contains the statistics of a BreakerStore.
 type BreakerStats struct {
-	Open    bool  // the breaker, or that of a server, is open now, until a probe succeeds
+	Open    bool  // the breaker, or the breaker of one server, is open
 	Refused int64 // transactions that got ErrOpen
 }
 
@@ -219,7 +219,8 @@ func (b *BreakerStore) logger(c *circuit) *slog.Logger {
 }
 
 // failed counts a failure and returns the number of consecutive failures, or 0 if this
-// failure does not count. known is that number as it was when the request began.
+// failure does not count. known is the number of consecutive failures when the request
+// began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {
@@ -254,7 +255,7 @@ func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p 
 	return err
 }
 
-// closes closes a circuit. Its caller is the probe.
+// closes closes a circuit. Only the probe calls it.
 func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	c.phase.Store(next)
 	b.logger(c).InfoContext(ctx, "quota: breaker closed",
@@ -264,12 +265,12 @@ func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	}
 }
 
-// unused is how long after its Cooldown an open circuit closes, if no call is for its server.
+// unused is how long after its Cooldown an open circuit closes if its server gets no calls.
 const unused = time.Minute
 
-// closeUnused closes the open circuits that no call has used for a while, because another server has
-// their keys now, or because the server of a call was not known when they opened. No probe would ever
-// close them.
+// closeUnused closes the open circuits that no call has used for a while, because their keys have
+// moved to another server, or because the server of a call was not known when they opened. No probe
+// would ever close them.
 func (b *BreakerStore) closeUnused(ctx context.Context) {
 	now := time.Now()
 	if last := b.looked.Load(); now.UnixNano()-last < int64(b.o.Cooldown) || !b.looked.CompareAndSwap(last, now.UnixNano()) {
@@ -299,7 +300,7 @@ func isFailure(ctx context.Context, t *Transaction, err error) bool {
 	return callerError(ctx, t) == nil
 }
 
-// callerError returns the reason why no store could have decided t, or nil. The network
+// callerError returns the reason why no store could have evaluated t, or nil. The network
 // may notice a deadline before ctx does.
 func callerError(ctx context.Context, t *Transaction) error {
 	if err := ctx.Err(); err != nil {

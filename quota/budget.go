@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// A Budget is the time that all calls of one request to its stores may take together. A store that
-// waits for a network gives a call only what earlier calls have left of its timeout. Without a Budget
-// in its context, each call gets the whole timeout.
+// A Budget is the time that all store calls of one request may take together. A store that waits
+// for a network subtracts the time of earlier calls from the timeout of a call. Without a Budget in
+// its context, each call gets the whole timeout.
 type Budget struct{ used atomic.Int64 } // ns
 
 type budgetKey struct{}
 
 // WithBudget returns a copy of ctx with a new Budget, for the calls of one request. A weir.Limiter
-// does this for a request that may need several calls.
+// calls WithBudget for a request that may need several store calls.
 func WithBudget(ctx context.Context) context.Context {
 	return context.WithValue(ctx, budgetKey{}, new(Budget))
 }

@@ -60,7 +60,8 @@ func causeOf(err error) int {
 	return causeError
 }
 
-// isTimeout allocates. The checks before it, which find the errors that come in a flood, do not.
+// isTimeout allocates. The checks before it do not, and they find the errors that are frequent
+// in a flood.
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

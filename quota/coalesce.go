@@ -17,29 +17,29 @@ import (
 )
 
 // Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to the
-// wrapped store. While fewer than four calls for the key are in progress, a call is passed on
+// wrapped store. While fewer than four calls for the key are in progress, Coalesce forwards a call
 // immediately, because a store answers so few calls sooner if they are not combined. Further calls
-// wait until one of these returns, and are then sent together immediately. Coalesce never delays a
-// call just to collect more of them. Each caller gets the same decision as if the calls had been
-// made one by one. A caller gets an error only if its own transaction fails, or if the shared call
-// fails as a whole.
+// wait until one of the four returns, and are then sent together immediately. Coalesce never
+// delays a call just to collect more of them. Each caller gets the same decision as if the calls
+// had been made one by one. A caller gets an error only if its own transaction fails, or if the
+// shared call fails as a whole.
 //
 // Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
-// waiting ahead of it. If the wrapped store has a single server, and that does not answer a call
-// before the timeout, the calls that wait for that call fail with the same error. If a caller's
-// context is done while the caller waits, Take returns immediately. A transaction that has not been
-// sent yet is then dropped; otherwise, its units may be spent. A shared call runs with a background
-// context. If weirotel.Trace is tracing any of the callers, the background context carries the
-// context values of the first such caller. If the wrapped store panics in a shared call, every
-// caller of that call gets an error.
+// waiting ahead of it. If the wrapped store has a single server, and a call to it times out, the
+// calls that wait for this call fail with the same error. If a caller's context is done while the
+// caller waits, Take returns immediately. A transaction that has not been sent yet is then dropped;
+// otherwise, its units may be spent. A shared call runs with a background context. If
+// weirotel.Trace is tracing any of the callers, the background context carries the context values
+// of the first such caller. If the wrapped store panics in a shared call, every caller of that call
+// gets an error.
 //
 // Keys are distributed over 16 shards by hash. Within a shard, calls for different keys also wait
 // for each other and are combined. A transaction with several keys belongs to the shard of its
 // first key.
 //
-// If the wrapped store is not an optional.Batcher, Coalesce logs a warning, and each call is passed
-// to it immediately. The stores of packages memstore and redisstore are Batchers. Wrap such a store
-// in Coalesce first, and then in Breaker and Fallback. Coalesce panics if next is nil.
+// If the wrapped store is not an optional.Batcher, Coalesce logs a warning, and forwards each call
+// immediately. The stores of packages memstore and redisstore are Batchers. Wrap such a store in
+// Coalesce first, and then in Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
 	if next == nil {
 		panic("quota: Coalesce: the store is nil")
@@ -53,12 +53,12 @@ func Coalesce(next Store) *CoalescedStore {
 }
 
 const (
-	callShards = 16 // the most shared calls at once
+	callShards = 16 // maximum number of shared calls at a time
 
-	mostAlone = 4 // the most calls of a shard that are not shared
+	mostAlone = 4 // maximum number of calls of a shard in progress that are not shared
 
-	// mostAtOnce is the most transactions of a shared call. A longer script would delay the
-	// other clients of Redis.
+	// mostAtOnce is the maximum number of transactions in a shared call. A longer script
+	// would delay the other clients of Redis.
 	mostAtOnce = 1024
 )
 
@@ -73,12 +73,12 @@ type CoalescedStore struct {
 	shared  atomic.Int64 // how many calls were shared
 }
 
-// A callShard has the calls for the keys whose hashes lead to it. It has one shared call under way at
-// a time.
+// A callShard holds the calls for the keys whose hashes select it. At most one shared call of a
+// shard is in progress at a time.
 type callShard struct {
 	mu      sync.Mutex
-	alone   int  // calls under way that are not shared
-	running bool // run decides the calls that wait
+	alone   int  // calls in progress that are not shared
+	running bool // run is sending the waiting calls
 	waiting []*call
 	stats   CoalesceStats // without the shared calls
 	_       [64]byte
@@ -104,8 +104,8 @@ func (c *CoalescedStore) Stats() CoalesceStats {
 	return s
 }
 
-// A call is a copy of a transaction that is decided together with other transactions. The
-// caller may give the call up.
+// A call is a copy of a transaction that is evaluated together with other transactions.
+// The caller may abandon the call.
 type call struct {
 	ctx   context.Context // of the caller
 	t     Transaction
@@ -165,8 +165,8 @@ func (c *CoalescedStore) leave(ctx context.Context, sh *callShard, t *Transactio
 	sh.mu.Unlock()
 }
 
-// start starts a goroutine that decides the calls that wait, unless there is one already, or too
-// many calls are under way. The caller holds sh.mu.
+// start starts a goroutine that sends the waiting calls, unless one is running already or too
+// many calls are in progress. The caller holds sh.mu.
 func (c *CoalescedStore) start(sh *callShard) {
 	if len(sh.waiting) > 0 && !sh.running && sh.alone < c.most {
 		sh.running = true
@@ -174,8 +174,8 @@ func (c *CoalescedStore) start(sh *callShard) {
 	}
 }
 
-// failWaiting ends the calls that have waited for the call of t, if the wrapped store has not
-// answered that call, because another attempt would double the time that they take.
+// failWaiting fails the calls that have waited for the call of t, if that call has timed out,
+// because another attempt would double the time that they take.
 func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	if !isTimeout(err) || errors.Is(err, ErrBusy) || c.Server(t) != "" { // another server may answer
 		return
@@ -190,7 +190,7 @@ func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	}
 }
 
-// end wakes the caller of k, unless it has given up.
+// end wakes the caller of k, unless the caller has given up.
 func (c *CoalescedStore) end(k *call) {
 	if k.state.CompareAndSwap(pending, done) {
 		k.done <- struct{}{}
@@ -199,7 +199,7 @@ func (c *CoalescedStore) end(k *call) {
 	}
 }
 
-// join decides t together with other transactions.
+// join evaluates t together with other transactions.
 func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -235,8 +235,8 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	return err
 }
 
-// copy copies the question of t. If the caller can give up early,
-// keys are cloned, because the caller may then reuse the memory of its keys.
+// copy copies the question of t. If the caller can give up early, copy clones the keys,
+// because the caller may then reuse their memory.
 func (k *call) copy(t *Transaction, mayGiveUp bool) {
 	k.t.SetQuestion(t)
 	if mayGiveUp {
@@ -253,7 +253,7 @@ func (c *CoalescedStore) release(k *call) {
 	c.pool.Put(k)
 }
 
-// run decides the calls that wait in a shard, until no call waits there.
+// run sends the waiting calls of a shard, until no call waits there.
 func (c *CoalescedStore) run(sh *callShard) {
 	var now []*call
 	var ts []*Transaction

@@ -71,9 +71,9 @@ func (t *Transaction) takeEach(now int64, within time.Duration, states []State) 
 	return fits, wait
 }
 
-// decideAtMost searches, by halving, how many times all charges fit, up to Most, and spends them
-// that often. If they do not fit even once, it refuses them. general.lua of package redisstore
-// makes the same search.
+// decideAtMost finds, by binary search, how many times all charges fit, up to Most, and spends
+// them that often. If they do not fit even once, it refuses them. In package redisstore,
+// general.lua performs the same search.
 func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	whole := t.Charges
 	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
@@ -112,12 +112,12 @@ func (t *Transaction) costTimes(whole []Charge, n int64) {
 	}
 }
 
-// mostForced is the most units that one charge forces if the algorithm is no Forcer, so that
-// sums stay exact.
+// mostForced is the maximum number of units that one charge forces if its algorithm is not a
+// Forcer, so that sums stay exact.
 const mostForced = MaxTicks / 2
 
-// force spends all charges, even if they do not fit. Its decisions describe the states that
-// follow. general.lua of package redisstore has the same arithmetic.
+// force spends all charges, even if they do not fit. Its decisions describe the new states.
+// In package redisstore, general.lua has the same arithmetic.
 func (t *Transaction) force(now int64, states []State) {
 	for i := range t.Charges {
 		c, s := &t.Charges[i], &states[i]
@@ -149,8 +149,8 @@ func (t *Transaction) forget(now int64, states []State) {
 	}
 }
 
-// take decides the i-th charge alone, from the state s and with the given cost instead of
-// the cost of the charge. It stores the state that follows in t.next.
+// take evaluates only the i-th charge, from the state s and with the given cost instead
+// of the charge's own. It stores the new state in t.next.
 func (t *Transaction) take(i int, now, cost int64, s *State) {
 	if t.Charges[i].Headroom > 0 {
 		t.takeLeaving(i, now, cost, s)
@@ -159,8 +159,9 @@ func (t *Transaction) take(i int, now, cost int64, s *State) {
 	t.step(i, now, cost, s)
 }
 
-// takeLeaving is take for a charge with headroom: the cost and the headroom must fit together, and
-// only the cost is spent. The decision describes what is left for the class of the charge.
+// takeLeaving is like take, for a charge with headroom: the cost and the headroom must fit
+// together, but only the cost is spent. The decision describes what is left for the class of the
+// charge.
 func (t *Transaction) takeLeaving(i int, now, cost int64, s *State) {
 	c, d := &t.Charges[i], &t.Decisions[i]
 	allowed, retry := true, time.Duration(0)
@@ -186,7 +187,7 @@ func (t *Transaction) takeLeaving(i int, now, cost int64, s *State) {
 	}
 }
 
-// step is take without regard to the headroom.
+// step is like take, but ignores the headroom.
 func (t *Transaction) step(i int, now, cost int64, s *State) {
 	c := &t.Charges[i]
 	t.next[i].set(s)
@@ -198,8 +199,8 @@ func (t *Transaction) step(i int, now, cost int64, s *State) {
 	t.Decisions[i].At = now
 }
 
-// joins asks the algorithm of the i-th charge, if it is a Queuer, when the slot of the charge would
-// begin. It returns false if the queue has no room.
+// If the algorithm of the i-th charge is a Queuer, joins determines when the slot of the charge
+// would begin. It returns false if the queue has no room.
 func (t *Transaction) joins(i int, now int64, s *State) bool {
 	c, d := &t.Charges[i], &t.Decisions[i]
 	q, ok := c.Limit.Algorithm.(queuer)
@@ -211,8 +212,8 @@ func (t *Transaction) joins(i int, now int64, s *State) bool {
 	return ok
 }
 
-// set copies s field by field. A copy of the whole struct would use wider loads, which wait
-// for the narrower stores before them: 10 ns a copy.
+// set copies s field by field. A copy of the whole struct would use wider loads, which must
+// wait for the narrower stores before them, about 10 ns for each copy.
 func (to *State) set(s *State) {
 	to.At, to.A, to.B, to.C, to.Log = s.At, s.A, s.B, s.C, s.Log
 }
@@ -242,8 +243,8 @@ func (t *Transaction) cancel(i int, now int64, s State) {
 	t.take(i, now, cost, &s)
 }
 
-// reserve takes, at the instant now + wait, every charge that spends units. It returns
-// false if one of them does not fit then.
+// reserve takes every charge that spends units, for the instant now + wait. It returns
+// false if one of them does not fit at that instant.
 func (t *Transaction) reserve(now int64, wait time.Duration, states []State) bool {
 	at := now + int64(wait/time.Microsecond)
 	for i := range t.Charges {
@@ -274,8 +275,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt decides a charge that is made at the instant now, and whose units are spent at the instant
-// at, which may be later.
+// takeAt evaluates a charge that is made at the instant now and spends its units at the instant at,
+// which may be later.
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -283,8 +284,8 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	return l.Algorithm.Take(s, l, at, cost)
 }
 
-// explainRefusal makes the decisions of a transaction that spends nothing describe the states as
-// they are. Otherwise the decision on a charge that fits would describe the state as if the charge
+// explainRefusal makes the decisions of a transaction that spends nothing describe the current
+// states. Otherwise the decision on a charge that fits would describe the state as if the charge
 // had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
@@ -325,8 +326,8 @@ type Undo struct {
 	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970
 
 	// Log reports whether the algorithm keeps a log in its State. Other charges may change the log
-	// in the meantime, so a cancellation restores only At. It sets At to Before.At, or to the
-	// instant of the newest unit in the log if that is later.
+	// in the meantime, so a cancellation restores only At: it sets At to Before.At or to the
+	// instant of the newest unit in the log, whichever is later.
 	Log bool
 }
 

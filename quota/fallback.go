@@ -23,15 +23,15 @@ type FallbackOptions struct {
 
 	// Logger gets a warning with primary's error when secondary takes over, and a line when primary
 	// has worked for a second without an error; nil means slog.Default(). If only one call to
-	// primary has failed, there is no second line. An ErrUnusable does not go away by itself, so it
-	// is logged as an error, and again every minute.
+	// primary has failed, no second line is logged. An ErrUnusable does not go away by itself, so
+	// it is logged as an error, and again every minute.
 	Logger *slog.Logger
 }
 
 // Fallback returns a store that calls the primary store first, and calls the secondary store if the
-// primary fails. If both stores fail, Take returns both errors. If the context is done or the
-// transaction is invalid, the secondary store is not called. Neither is it for an ErrUsedUp, unless
-// primary is down already. Put a Breaker around the primary store, so that requests do not wait for
+// primary fails. If both stores fail, Take returns both errors. The secondary store is not called
+// if the context is done, if the transaction is invalid, or if primary returns ErrUsedUp while it
+// is not known to be down. Put a Breaker around the primary store, so that requests do not wait for
 // it while it is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
@@ -43,15 +43,16 @@ type FallbackOptions struct {
 //
 // A failed call to the primary store may still have spent the units, for example if only the answer
 // was lost. The charge may then count in both stores, which can reduce the number of units that are
-// admitted later, but not increase it. Units are refunded only in the store that has spent them, which
-// Charge.FellBack says, the same for all charges of a transaction. If the primary fails to refund its units, Take returns its error, so that Hold
-// and weir.Limiter release units of concurrency limits later. A refund without Spent, or a call with
-// ModeForget, takes effect in the store that answers, or in both stores if only the primary store's
-// answer was lost. The secondary store keeps its counts between outages.
+// admitted later, but not increase it. Units are refunded only in the store that has spent them.
+// Charge.FellBack identifies this store, and must be the same for all charges of a transaction. If
+// the primary fails to refund its units, Take returns its error, so that Hold and weir.Limiter
+// release units of concurrency limits later. A refund without Spent, or a call with ModeForget,
+// takes effect in the store that answers, or in both stores if only the primary store's answer was
+// lost. The secondary store keeps its counts between outages.
 //
-// Fallback panics if a store is nil, or if both are the same store. It logs a warning if primary
-// decides in memory, such as a memstore.Store: such a store does not fail, so the two stores may be
-// in the wrong order.
+// Fallback panics if a store is nil, or if both are the same store. It logs a warning if primary is
+// a store in memory, such as a memstore.Store. Such a store does not fail, so the two stores are
+// probably in the wrong order.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
 	case primary == nil:
@@ -88,8 +89,8 @@ type FallbackStore struct {
 	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
 	loud    sparse.Gate  // limits how often an ErrUnusable is logged
 	decided [storeCauses]atomic.Int64
-	before  atomic.Int64 // how many transactions secondary had decided when the last outage was over
-	worked  atomic.Bool  // primary has decided at least once
+	before  atomic.Int64 // how many transactions secondary had evaluated when the last outage was over
+	worked  atomic.Bool  // primary has made at least one decision
 }
 
 // FallbackStats contains the statistics of a FallbackStore.
@@ -103,13 +104,13 @@ type FallbackStats struct {
 	// Since.
 	Since, Last time.Time
 
-	// Cause is the Cause of primary's last error, except for "open": while a breaker around primary
-	// is open, it stays the cause of the last call that the breaker has made. It is "" if there was
-	// none.
+	// Cause is the Cause of primary's last error, or "" if primary has never failed. It is never
+	// "open": while a breaker around primary is open, Cause remains that of the breaker's last
+	// call.
 	Cause string
 
-	// Decided is how many transactions secondary has decided, by the Cause of primary's error. It
-	// has an entry for every Cause that a store can return, even if the count is 0.
+	// Decided is how many transactions secondary has evaluated, by the Cause of primary's error.
+	// It has an entry for every Cause that a store can return, even if the count is 0.
 	Decided map[string]int64
 }
 
@@ -130,7 +131,7 @@ func (f *FallbackStore) Stats() FallbackStats {
 	return s
 }
 
-// total returns how many transactions secondary has decided.
+// total returns how many transactions secondary has evaluated.
 func (f *FallbackStore) total() (n int64) {
 	for i := range f.decided {
 		n += f.decided[i].Load()
@@ -141,7 +142,7 @@ func (f *FallbackStore) total() (n int64) {
 // settled is how long primary must work without an error before an outage is over.
 const settled = time.Second
 
-// degraded notes that secondary is called because of err.
+// degraded records that secondary is called because of err.
 func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	if cause != causeOpen {
@@ -164,8 +165,8 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	}
 }
 
-// recovered notes that primary has decided. If the outage is over, it logs a line, unless only one
-// call failed, about which one line is enough.
+// recovered records that primary has made a decision. If the outage is over, recovered logs a
+// line, unless only one call failed, for which the first line is enough.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now, last := time.Now().UnixNano(), max(began, f.last.Load())
 	if now-last < int64(settled) || !f.began.CompareAndSwap(began, -began) {
@@ -214,7 +215,7 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	switch {
 	case refunds && f.worked.Load(): // secondary does not have the units
 		return err
-	case f.began.Load() <= 0 && errors.Is(err, ErrUsedUp): // primary works, and has decided on the request
+	case f.began.Load() <= 0 && errors.Is(err, ErrUsedUp): // primary works, and has answered earlier calls of the request
 		return err
 	}
 	cause := causeOf(err)

@@ -30,7 +30,7 @@ import (
 // units cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a
 // second. If the store is down for longer than half the lease duration, the units may expire while
 // they are still in use. It is an error if a charge has a Cost of 0 or less. Errors from the store
-// are returned unchanged. If there is such an error, units may have been spent, and units of a
+// are returned unchanged. After such an error, units may have been spent, and units of a
 // concurrency limit count until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
@@ -89,8 +89,8 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	return h.release
 }
 
-// held is what Keep keeps of one transaction: its units in flight, and how to renew and release
-// them.
+// held contains the units in flight that Keep holds for one transaction, and what is needed to
+// renew and release them.
 type held struct {
 	ctx    context.Context
 	store  Store
@@ -123,7 +123,7 @@ func (h *held) release() {
 	h.wake(charges)
 }
 
-// wake lets callers that wait for the released units call the store.
+// wake makes callers that wait for the released units call the store.
 func (h *held) wake(charges []Charge) {
 	if anyoneWaits() && !h.silently() {
 		for i := range charges {
@@ -141,9 +141,9 @@ const (
 )
 
 // retry releases units whose release has failed, unless their lease expires first. The store may
-// have released them despite the error. If another request of this process has spent its units in
-// the same µs, retry waits until that request has ended. Otherwise, it could release the units of
-// that request.
+// have released them despite the error. If another request of this process has spent units in the
+// same µs, retry waits until that request has ended, because it could otherwise release the units
+// of that request.
 func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	if time.Until(ends) <= wait {
 		return
@@ -166,8 +166,7 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 const keepsFor = 250 * time.Millisecond
 
 // silently reports whether the release wakes no caller. The longer units have been held, the more
-// likely it is that they are left to all processes, so a process with more units leaves more of
-// them.
+// likely they are left to all processes, so a process with more units leaves more of them.
 func (h *held) silently() bool {
 	if isInstant(h.store) {
 		return false
@@ -176,8 +175,8 @@ func (h *held) silently() bool {
 }
 
 // renew spends the units again, even if they do not fit, and then releases the old units. In
-// between, the units count twice, so another request may be refused although it fits, but no
-// request that does not fit is admitted.
+// between, the units count twice, so a request that fits may be refused, but no request that
+// does not fit is admitted.
 func (h *held) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,8 +215,8 @@ func (h *held) takeSafely(t *Transaction) error {
 }
 
 // live counts the units that this process holds, by the instant at which they were spent. It is a
-// global for the same reason as the variable waiting. It leaves out units of stores in memory,
-// because these stores do not fail.
+// global for the same reason as the variable waiting. It omits units of stores in memory, because
+// such stores do not fail.
 var live liveUnits
 
 type liveUnits struct {
@@ -265,7 +264,7 @@ func (l *liveUnits) has(store Store, charges []Charge) bool {
 	})
 }
 
-// isInstant reports whether a store decides in memory: see optional.Instant.
+// isInstant reports whether a store makes its decisions in memory: see optional.Instant.
 func isInstant(store Store) bool {
 	i, ok := store.(instant)
 	return ok && safe.Equal(i.Instant(), store)

@@ -18,8 +18,8 @@ type HybridOptions struct {
 	// MaxKeys is the maximum number of refusals in the cache; 0 means 65,536, which use 4 MB.
 	MaxKeys int
 
-	// Logger gets a line if the wrapped store can report changes but its server does not, and
-	// another if the decorators are in the wrong order; nil means slog.Default().
+	// Logger gets a line if the wrapped store can report changes but its server cannot, and
+	// if the decorators are in the wrong order; nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -37,10 +37,9 @@ type HybridOptions struct {
 //
 // A refund that is made through this store takes effect immediately. A refund by another process
 // usually takes effect within a few milliseconds, if the wrapped store is a redisstore.Store or
-// another optional.Tracker, directly or inside Coalesce or Breaker. The HybridStore then asks for
-// reports about keys that it refuses from the cache, and Redis reports when such a key changes. If
-// Redis does not report changes, or if the connection is lost, a refusal is cached for at most 10
-// s.
+// another optional.Tracker, directly or inside Coalesce or Breaker. The HybridStore then asks
+// Redis to report when a key that it refuses from the cache changes. If Redis does not report
+// changes, or if the connection is lost, a refusal is cached for at most 10 s.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
 	case next == nil:
@@ -84,10 +83,10 @@ func (h *HybridStore) now() int64 { return time.Since(h.start).Microseconds() }
 // calling the wrapped store. The hit rate is Hits / (Hits + Misses).
 type CacheStats struct {
 	Kind   string // "hybrid" or "lease", the value of the metric label kind
-	Hits   int64  // transactions decided from memory
+	Hits   int64  // transactions served from memory
 	Misses int64  // transactions sent to the next store
 
-	Watched int64 // further calls, each to have changes of one key reported; only of a HybridStore
+	Watched int64 // additional calls, each to make the store report changes of one key; only for a HybridStore
 	Changes int64 // changes that were reported
 }
 
@@ -126,7 +125,7 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	return nil
 }
 
-// A blockPlace is where the block of a charge belongs.
+// A blockPlace is the place of a charge's block in the cache.
 type blockPlace struct {
 	shard *blocks
 	id    uint64
@@ -136,7 +135,7 @@ type blockPlace struct {
 }
 
 // remember keeps the refusals of t, and forgets blocks whose states t has changed. The next store
-// was called when the clock showed sent, and had answered when it showed done.
+// was called at the instant sent, and had answered by the instant done.
 func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done int64) {
 	changed := t.Allowed() && t.Mode != ModePeek
 	for i := range t.Charges {
@@ -158,7 +157,7 @@ func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done i
 	}
 }
 
-// serve refuses t if one of its charges is known to be refused.
+// serve refuses t if the cache has a refusal of one of its charges.
 func (h *HybridStore) serve(t *Transaction) bool {
 	now := h.now()
 	served := false
@@ -202,8 +201,8 @@ func (t *Transaction) unknown(at int64) {
 	}
 }
 
-// refuses reports whether the block b refuses the charge c at the time now. The caller is
-// willing to wait for within, and limit is the hash of the limit.
+// refuses reports whether the block b refuses the charge c at the instant now, for a
+// caller that is willing to wait for within. The argument limit is the hash of the limit.
 func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
 	if now >= b.until() {
 		return false
@@ -220,10 +219,10 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 }
 
 // hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge, because a
-// block refuses only charges for which they are the same. It begins with a secret hash of the
-// limit, so nobody can choose a cost whose hash is that of another charge. Two costs under one
-// limit have different hashes. queue says that the algorithm is a Queuer and the caller is willing
-// to wait.
+// block refuses only charges that agree in all four. The hash is computed from a secret hash of
+// the limit, so nobody can choose a cost that leads to the hash of another charge. Different costs
+// under the same limit have different hashes. queue reports whether the algorithm is a Queuer and
+// the caller is willing to wait.
 func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if c.Headroom > 0 {

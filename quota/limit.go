@@ -59,8 +59,7 @@ func (l Limit) WithBurst(n int64) Limit {
 
 // Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
 // rounded down, but are never below 1. They are lowered further if the limit could not be counted
-// otherwise.
-// Divide does nothing if the Algorithm is an optional.Indivisible.
+// exactly otherwise. Divide does nothing if the Algorithm is an optional.Indivisible.
 func (l *Limit) Divide(n int) {
 	if _, ok := l.Algorithm.(indivisible); ok {
 		return
@@ -89,10 +88,10 @@ func (l *Limit) Headroom(percent int) int64 {
 	return (min(l.Capacity(), MaxTicks)*int64(percent) + 99) / 100
 }
 
-// FullAfter returns the wait after the decision d until the whole quota is available, if nothing else
-// is spent. The wait is at most d.ResetAfter. It is shorter if the limit is a GCRA or a bucket whose
-// key was charged under a larger limit of the same name: the store then keeps the key's debt for
-// longer than this limit counts it. The limit must be valid.
+// FullAfter returns the wait after the decision d until the whole quota is available, if nothing
+// else is spent. The wait is at most d.ResetAfter. It is shorter if the limit is a GCRA or a bucket
+// and the key was charged under a larger limit of the same name, because the store then keeps the
+// key's debt for longer than this limit counts it. The limit must be valid.
 func (l *Limit) FullAfter(d *Decision) time.Duration {
 	size := cmp.Or(l.Burst, l.Quota)
 	if _, ok := l.Algorithm.(metered); !ok || d.Remaining < 0 || d.Remaining >= size {

@@ -80,8 +80,8 @@ func (w *waiter) prepare() {
 	}
 }
 
-// take calls the store. A transaction with a concurrency limit must fit now; any other may wait in
-// the store until giveUp.
+// take calls the store. A transaction with a concurrency limit must fit now; any other transaction
+// may wait in the store until giveUp.
 func (w *waiter) take() error {
 	switch t := w.t; {
 	case !w.inFlight:
@@ -95,7 +95,8 @@ func (w *waiter) take() error {
 }
 
 // blocked finds the charge that refuses the transaction for the longest time. It returns how long
-// to wait before the next call to the store, 0 if that is unknown, or Never if waiting cannot help.
+// to wait before the next call to the store: 0 if this is unknown, and Never if waiting cannot
+// help.
 func (w *waiter) blocked() (after time.Duration) {
 	longest, left := time.Duration(0), time.Until(w.giveUp)
 	for i := range w.t.Charges {
@@ -117,7 +118,8 @@ func (w *waiter) blocked() (after time.Duration) {
 	return after
 }
 
-// behind reports whether a caller that came earlier waits in the line of one of the charges.
+// behind reports whether a caller that arrived earlier waits in the line of one of the
+// charges.
 func (w *waiter) behind() bool {
 	if !anyoneWaits() {
 		return false
@@ -134,8 +136,8 @@ func (w *waiter) behind() bool {
 // key returns what the caller waits for.
 func (w *waiter) key() waitKey { return waitKeyOf(w.store, &w.t.Charges[w.at]) }
 
-// wait waits in line until the transaction is decided or its time is over, and reports whether
-// the store was called.
+// wait waits in line until a decision on the transaction is made or its time is over, and
+// reports whether the store was called.
 func (w *waiter) wait(ctx context.Context, called bool, after time.Duration) (bool, error) {
 	place := joinLine(w.key(), w.arrival, after)
 	defer place.leave()

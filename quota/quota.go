@@ -78,17 +78,17 @@ type Algorithm interface {
 
 	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
 	// It returns the new state, or s unchanged if it refuses. A cost of 0 is always allowed and
-	// spends nothing; its Decision describes s. If a cost is allowed, so is every smaller one. A
-	// negative cost refunds the newest units, but never more than were spent.
+	// spends nothing; its Decision describes s. If a cost is allowed, every smaller cost is
+	// allowed too. A negative cost refunds the newest units, but never more than were spent.
 	//
 	// If s.At is later than now, either units are reserved or the clock has stepped back. No charge
 	// fits before s.At. A charge therefore cannot overtake a reservation, and a clock that steps
 	// back does not make spent units available.
 	//
 	// The limit l is valid. Its Quota and Burst may differ from those of the limit under which s was
-	// written. The caller replaces s with the returned State. The Logs of the two states may share
-	// memory with each other but not with other Logs, because the caller may move the entries of a
-	// Log within its memory.
+	// written. The caller replaces s with the returned State. The Logs of these two States may
+	// share memory with each other but not with other Logs, because the caller may move the entries
+	// of a Log within its memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 
@@ -116,32 +116,34 @@ type Charge struct {
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent says which units a negative Cost refunds: those of an earlier charge whose Decision.At
-	// was this value. If Spent is 0, or the Algorithm is not an optional.Canceler, the newest units
-	// are refunded.
+	// Spent identifies the units that a negative Cost refunds: those of an earlier charge whose
+	// Decision.At was this value. If Spent is 0, or the Algorithm is not an optional.Canceler, the
+	// newest units are refunded.
 	Spent int64
 
-	// FellBack says that the second store of a Fallback has spent the units of Spent: it is the
-	// Result.FellBack of the earlier transaction. Stores ignore it, except a Fallback.
+	// FellBack reports whether the second store of a Fallback has spent the units to refund: it
+	// is the Result.FellBack of the earlier transaction. Stores other than a FallbackStore
+	// ignore it.
 	FellBack bool
 
 	// Headroom is how many units the charge must leave to other charges of the key: it is spent
 	// only if Cost + Headroom units fit, and then spends Cost. Charges of a key thus have classes.
-	// Those with a headroom of h are refused while at most h units are left, so whatever they
-	// spend, charges without headroom get at least what a limit of their own would allow them: a
-	// window or log of h units, or a meter with a burst of h and the whole rate. Remaining,
-	// RetryAfter and NextAfter are those of the class. Headroom is from 0 to MaxTicks; with the
-	// capacity of the limit or more, the charge is never allowed. A charge with headroom cannot
-	// wait, because a reservation would let it overtake others, so Transaction.Within must be 0.
-	// Looks and refunds are allowed as ever, and ModeForce and ModeForget ignore Headroom.
+	// Charges with a headroom of h are refused while at most h units are left. Whatever they
+	// spend, charges without headroom therefore get at least what a separate limit would allow
+	// them: a window or log of h units, or a meter with a burst of h and the whole rate.
+	// Remaining, RetryAfter and NextAfter are computed for the class. Headroom is from 0 to
+	// MaxTicks; if it is the capacity of the limit or more, the charge is never allowed. A charge
+	// with headroom cannot wait, because a reservation would let it overtake other charges, so
+	// Transaction.Within must be 0. A charge with a Cost of 0 or less is allowed whatever its
+	// Headroom, and ModeForce and ModeForget ignore it.
 	Headroom int64
 }
 
 // StoredKey returns the form of Key that stores, caches and logs use. If Key has at most 128 bytes,
 // StoredKey returns Key itself. Otherwise, it returns "sha256:" followed by the SHA-256 hash of Key
 // in URL-safe base64, 50 characters in all. Clients therefore cannot use up memory by sending very
-// long keys. The functions of a weir.Rule get the whole key, except PartitionKey, which gets the
-// StoredKey.
+// long keys. Of the functions of a weir.Rule, PartitionKey gets the StoredKey, and all others get
+// the whole key.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
 // A Decision is a store's answer to one Charge. Its durations are whole microseconds, counted from
@@ -175,7 +177,7 @@ type Decision struct {
 	At int64
 }
 
-// A Mode says what Take does with the charges of a Transaction.
+// A Mode determines what Take does with the charges of a Transaction.
 type Mode uint8
 
 const (
@@ -183,9 +185,9 @@ const (
 	// and otherwise none.
 	ModeSpend Mode = iota
 
-	// ModePeek spends nothing. Allowed and RetryAfter of each Decision say whether and when
-	// the Cost of the charge fits, and a Cost of 0 or below is always allowed. The other
-	// fields of the Decision describe the key as it is.
+	// ModePeek spends nothing. Allowed and RetryAfter of each Decision report whether and
+	// when the Cost of the charge fits; a Cost of 0 or less is always allowed. The other
+	// fields of the Decision describe the current state of the key.
 	ModePeek
 
 	// ModeAtMost spends the charges repeatedly, as often as all of them fit now, up to
@@ -217,7 +219,7 @@ type Transaction struct {
 	// key, algorithm and Limit.StoredName.
 	Charges []Charge
 
-	// Mode says what to do with the charges; the zero Mode is ModeSpend.
+	// Mode determines what to do with the charges; the zero Mode is ModeSpend.
 	Mode Mode
 
 	// Within is the longest wait that the caller accepts; 0 means that the charges must fit
@@ -230,8 +232,8 @@ type Transaction struct {
 
 	// Cancels is nil, or a copy of the Undo of an earlier transaction whose units the Charges
 	// refund. The Charges must then have a negative Cost and have Spent set, and Cancels[i]
-	// belongs to Charges[i]. If no other charge has changed a key since, its state becomes what it
-	// was before the earlier transaction. See Refund.
+	// belongs to Charges[i]. If no other charge has changed a key since the earlier transaction,
+	// the key's state becomes what it was before that transaction. See Refund.
 	Cancels []Undo
 
 	// Result is the answer, which Take fills in.
@@ -261,12 +263,12 @@ type Result struct {
 	// Transaction.Cancels.
 	Undo []Undo
 
-	// Replicas is among how many replicas the limits were divided for this decision: see Share. It is
-	// 0 if they were not.
+	// Replicas is the number of replicas among which the limits were divided for this decision (see
+	// Share), or 0 if they were not divided.
 	Replicas int
 
-	// FellBack reports whether the second store of a Fallback has decided. Charges that refund the
-	// units then need it: see Charge.FellBack.
+	// FellBack reports whether the second store of a Fallback has made the decision. Charges that
+	// refund the units must have the same value: see Charge.FellBack.
 	FellBack bool
 }
 
@@ -284,8 +286,8 @@ func (t *Transaction) refunds(i int) Charge {
 	return c
 }
 
-// Refunds reports whether t does nothing but refund units of certain charges: whether each of its
-// charges has a negative Cost, and Spent set. Only the store that has spent the units can refund them.
+// Refunds reports whether t only refunds units of particular charges: whether each of its charges
+// has a negative Cost and has Spent set. Only the store that has spent the units can refund them.
 func (t *Transaction) Refunds() bool {
 	return len(t.Charges) > 0 && t.Mode == ModeSpend && !slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.Cost >= 0 || c.Spent == 0 })
 }
@@ -334,7 +336,7 @@ type Store interface {
 // conflicts with the other fields. Stores call Validate before they evaluate a transaction.
 func (t *Transaction) Validate() error {
 	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.of(&t.Charges[0]) {
-		return nil // most transactions end here, without the call of validate
+		return nil // most transactions return here, without a call to validate
 	}
 	return t.validate()
 }
@@ -391,8 +393,8 @@ func (t *Transaction) checkHeadroom(c *Charge) error {
 }
 
 // checkNames returns an error if two charges are for the same limit of the same key. If no two
-// charges are for the same limit, it sets distinct to their number, so that the next transaction
-// with the same rules and limits need not be checked.
+// charges are for the same limit, it sets distinct to the number of charges, so that the next
+// transaction with the same rules and limits need not be checked.
 func (t *Transaction) checkNames() error {
 	distinct := len(t.Charges)
 	for i := range t.Charges {
@@ -422,18 +424,19 @@ func (c *Charge) duplicates(d *Charge) error {
 
 // MemoryStats contains the statistics of a store that keeps a bounded number of states in memory.
 type MemoryStats struct {
-	// Evicted is how many states the store has forgotten, although units were spent, because it was
-	// full. The keys had their whole quota again.
+	// Evicted is how many states with spent units the store has dropped because it was full. Their
+	// keys have their whole quota again.
 	Evicted int64
 }
 
 // LossStats contains the statistics of a store that notices what its server loses, such as a stack.Store.
 type LossStats struct {
-	// Lost is how often the server had lost counts: all of them, as after FLUSHALL or a restart without
-	// persistence, or the newest, as after a restart from an older copy.
+	// Lost is how often the server has lost counts: all counts, for example after FLUSHALL or a
+	// restart without persistence, or the newest counts, for example after a restart from an older
+	// copy.
 	Lost int64
 
-	// Evicted is how many keys the server has evicted, of all its users.
+	// Evicted is how many keys the server has evicted, including keys of other programs.
 	Evicted int64
 }
 
@@ -455,12 +458,12 @@ var (
 	// should be given more room: see MaxKeys in memstore.Options.
 	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
 
-	// ErrUsedUp is an ErrBusy of a store that gets too little time, because earlier calls of the
-	// request have used up its Budget. It says nothing about the store.
+	// ErrUsedUp is an ErrBusy that a store returns if earlier calls of the same request have
+	// used up the request's Budget. It does not mean that the store is busy.
 	ErrUsedUp = fmt.Errorf("%w: earlier calls of the request have used the time up", ErrBusy)
 
-	// ErrSlow is returned by a store that works, but takes too long for the timeout of its calls, so
-	// that many of them fail. It is a timeout; a larger one would help.
+	// ErrSlow is returned by a store that works, but whose answers take so long that many calls
+	// time out. It counts as a timeout. Setting a longer timeout would help.
 	ErrSlow = errors.New("quota: the store is too slow for its timeout")
 
 	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for

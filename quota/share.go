@@ -8,17 +8,17 @@ import (
 
 // Share wraps a store, and divides the Quota and Burst of each limit, and the Headroom of each
 // charge, by the number of replicas. If each replica has a separate store, all of them together then
-// admit at most the limit. The caller's charges are not modified, but Result.Replicas says that the
-// limits were divided. Remaining and the limit that response headers show are those of this replica's
-// share. A client whose requests all reach the same replica gets only one share.
+// admit at most the limit. The caller's charges are not modified, but Result.Replicas shows that
+// the limits were divided. Remaining, and the limit in response headers, are those of this
+// replica's share. A client whose requests all reach the same replica gets only one share.
 //
-// The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota is smaller
-// than the number of replicas, all replicas together can therefore exceed the limit; the same is
-// true of a Burst, unless it is 0. For GCRA and the buckets, avoid this by expressing a small Quota
-// over a longer Period with the same Burst, such as 60 per minute instead of 1 per second. A
-// Headroom is rounded up, but never to the whole share, so that a class that the whole limit admits
-// is not refused forever. Costs are not divided, so a charge whose Cost exceeds the share is always
-// refused. Share panics if next is nil or replicas is below 1.
+// The results are rounded down, but are never below 1 (see Limit.Divide). If the Quota, or a Burst
+// other than 0, is smaller than the number of replicas, all replicas together can therefore exceed
+// the limit. For GCRA and the buckets, avoid this by expressing a small Quota over a longer Period
+// with the same Burst, such as 60 per minute instead of 1 per second. A Headroom is rounded up, but
+// never to the whole share, so that a class that the whole limit admits is not refused forever.
+// Costs are not divided, so a charge whose Cost exceeds the share is always refused. Share panics
+// if next is nil or replicas is below 1.
 func Share(next Store, replicas int) Store {
 	switch {
 	case next == nil:
@@ -41,7 +41,7 @@ type shared struct {
 
 // Take implements Store.
 func (s *shared) Take(ctx context.Context, t *Transaction) error {
-	if err := t.Validate(); err != nil { // with other limits, an invalid transaction may be valid
+	if err := t.Validate(); err != nil { // with divided limits, an invalid transaction may become valid
 		return err
 	}
 	part := s.pool.Get().(*Transaction)
@@ -51,8 +51,8 @@ func (s *shared) Take(ctx context.Context, t *Transaction) error {
 		whole := c.Headroom > 0 && c.Headroom < c.Limit.Capacity()
 		c.Limit.Divide(s.replicas)
 		if c.Headroom = (c.Headroom + int64(s.replicas) - 1) / int64(s.replicas); whole {
-			// Rounded up, it may be all of a small share, which would refuse the class whatever it
-			// waits.
+			// If a small share is rounded up to all of the capacity, the class would be refused
+			// forever.
 			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
 		}
 	}

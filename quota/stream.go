@@ -36,9 +36,9 @@ type Stream struct {
 	store Store
 
 	mu     sync.Mutex
-	err    error       // of every Draw: a charge is wrong, or the Stream is closed
+	err    error       // returned by every Draw: a charge is invalid, or the Stream is closed
 	lease  Transaction // the newest one
-	sent   time.Time   // when the store was called for it
+	sent   time.Time   // when the store was called for the lease
 	unused int64       // how many of its units can still be drawn
 	taken  int64       // how many of its units were drawn
 	back   int64       // how many units were refunded since it was taken
@@ -46,8 +46,8 @@ type Stream struct {
 	spent  [][]spent   // of each lease, oldest first, one element for each charge
 }
 
-// spent says how many units of one lease were drawn under a charge and not refunded, and which
-// units these are: see Charge.Spent and Charge.FellBack.
+// spent records how many units of one lease were drawn under a charge and not refunded, and
+// identifies these units: see Charge.Spent and Charge.FellBack.
 type spent struct {
 	at       int64
 	fellBack bool
@@ -65,7 +65,7 @@ func NewStream(store Store, charges ...Charge) *Stream {
 
 // Draw draws up to n units and returns how many the caller may use. If drawn is less than n, no
 // more units are available now. If no unit is available, drawn is 0 and err is a *LimitedError,
-// whose RetryAfter says how long to wait before calling Draw again.
+// whose RetryAfter is the time to wait before calling Draw again.
 //
 // If ctx is done, Draw draws nothing and returns ctx.Err(). It does not interrupt its call to the
 // store, because only the store's answer shows how many units the Stream has obtained. Errors from
@@ -110,7 +110,8 @@ func (s *Stream) Close(ctx context.Context) error {
 	if s.unused == 0 {
 		return nil
 	}
-	// If the drawn units were used a moment ago, what has drained in the meantime was theirs.
+	// If the drawn units have just been used, they are the units that have drained in the
+	// meantime.
 	back := min(s.unused, s.usable(s.lease.Granted)-s.taken)
 	if back <= 0 {
 		return nil
@@ -128,11 +129,11 @@ func (s *Stream) Close(ctx context.Context) error {
 const mostSpent = 64
 
 // Refund refunds units that were drawn, for example because the work has failed. The i-th number is
-// how many units are refunded under the i-th charge of the Stream, but no more are refunded than
-// were drawn under it. The units that were drawn last are refunded first. Units that have expired
-// are not refunded. If the Stream has called the store more than 64 times, some of the oldest units
-// are not refunded either. Refund calls the store once for each call that has spent some of the
-// units. It may be called after Close, and runs even if ctx is done.
+// how many units are refunded under the i-th charge of the Stream, at most as many as were drawn
+// under it. The units that were drawn last are refunded first. Units that have expired are not
+// refunded. If the Stream has called the store more than 64 times, some of the oldest units are not
+// refunded either. Refund calls the store once for each call that has spent some of the units. It
+// may be called after Close, and runs even if ctx is done.
 func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +163,7 @@ func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 	return nil
 }
 
-// hand notes that n units of the newest lease were drawn.
+// hand records that n units of the newest lease were drawn.
 func (s *Stream) hand(n int64) {
 	if s.taken += n; n > 0 {
 		last := s.spent[len(s.spent)-1]
@@ -173,8 +174,9 @@ func (s *Stream) hand(n int64) {
 }
 
 // remember makes room for the units of a lease. If there are too many leases, the units of the
-// second count as spent at the same time as those of the first, so that less is refunded, never
-// more. If another store has spent them, they are forgotten.
+// second lease count as spent at the same time as those of the first, so that fewer units are
+// refunded, never more. If different stores have spent the units of the two leases, those of
+// the second are dropped.
 func (s *Stream) remember() {
 	if len(s.spent) == mostSpent {
 		for i := range s.spent[0] {
@@ -199,14 +201,14 @@ func (s *Stream) usable(n int64) int64 {
 	since := time.Since(s.sent)/time.Microsecond + 1 // at most this many µs have passed in the store
 	for i := range s.lease.Charges {
 		c, d := &s.lease.Charges[i], s.lease.Decisions[i]
-		// Other callers may spend units that were refunded, so that many units fewer are usable.
+		// Other callers may spend the units that were refunded, so these units are not usable.
 		left := c.Limit.Algorithm.(leaser).Usable(&c.Limit, d, d.At, d.At+int64(since), (n+s.back)*c.Cost)
 		n = max(0, min(n, left/c.Cost-s.back))
 	}
 	return n
 }
 
-// A leaser has the same method as lease.Leaser, where the comments are.
+// A leaser has one of the methods of lease.Leaser, which documents it.
 type leaser interface {
 	Usable(l *Limit, d Decision, at, now, n int64) int64
 }
@@ -222,7 +224,7 @@ func (s *Stream) leases() bool {
 }
 
 // fetch takes n units, or as many as fit, and a few in advance, and returns how many of the n units
-// it got. What is left of the last lease has been used, or is no longer usable.
+// it got. The units of the previous lease must have been used or no longer be usable.
 func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 	s.unused, s.lease.Most, s.lease.FellBack = 0, n, false
 	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {

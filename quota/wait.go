@@ -10,7 +10,7 @@ import (
 // A LimitedError reports that charges were refused. Wait, Reserve, Hold and Stream.Draw return it
 // as a *LimitedError.
 type LimitedError struct {
-	// Transaction holds the charges. Its Decisions say when each charge would fit.
+	// Transaction holds the charges. Its Decisions report when each charge would fit.
 	Transaction *Transaction
 }
 
@@ -36,7 +36,7 @@ func (e *LimitedError) Error() string {
 func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAfter() }
 
 // Allow spends one charge if its limit allows it now. Otherwise, it spends nothing, and the
-// Decision's RetryAfter says how long to wait before trying again. If there is an error, Allowed is
+// Decision's RetryAfter is the time to wait before trying again. If there is an error, Allowed is
 // false, and the caller may choose to proceed anyway.
 //
 // It is an error if the Cost is 0 or less, because such a charge would always be allowed. Use Peek
@@ -54,8 +54,9 @@ func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 }
 
 // AllowAtMost spends as many units as are available now, up to the Cost of the charge. If no unit
-// is available, granted is 0, and the Decision's RetryAfter says how long to wait for one. In all
-// other respects, AllowAtMost is like Allow. To spend several charges in this way, use ModeAtMost.
+// is available, granted is 0, and the Decision's RetryAfter is the time until a unit is available.
+// In all other respects, AllowAtMost is like Allow. To spend several charges in this way, use
+// ModeAtMost.
 func AllowAtMost(ctx context.Context, store Store, charge Charge) (granted int64, d Decision, err error) {
 	if err := spends(charge); err != nil {
 		return 0, d, err
@@ -82,16 +83,16 @@ func spends(charges ...Charge) error {
 }
 
 // Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. How long Wait may wait is limited by the within argument and by ctx's deadline. If the slot
-// would begin later than that, Wait spends nothing and immediately returns a *LimitedError. Callers
-// with the same key get slots in order of arrival, across all processes that share the store. For
+// then. The within argument and ctx's deadline limit how long Wait may wait. If the slot would
+// begin later than that, Wait spends nothing and immediately returns a *LimitedError. Callers with
+// the same key get slots in order of arrival, across all processes that share the store. For
 // concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
 // them.
 //
 // If ctx is done before the call, Wait spends nothing and returns ctx.Err(). If ctx is done before
-// the slot begins, Wait cancels the reservation and returns ctx.Err(). It
-// does not interrupt its call to the store, because only the store's answer says what to refund. If
-// the slot has begun by the time the store answers, Wait returns nil even if ctx is done.
+// the slot begins, Wait cancels the reservation and returns ctx.Err(). It does not interrupt its
+// call to the store, because only the store's answer shows what to refund. If the slot has begun by
+// the time the store answers, Wait returns nil even if ctx is done.
 //
 // It is an error if a charge has a Cost of 0 or less. Errors from the store are returned unchanged.
 // In that case, units may have been spent, and the caller may choose to proceed anyway.
@@ -212,7 +213,7 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 // Reset refunds all units that the key of each charge has spent under the limit of that charge. It
 // ignores the Cost. Slots that are already reserved keep their times, and new callers get later
 // slots. To refund only some units, call Take with a negative Cost. found is false if there was
-// nothing to refund, as under a misspelled key.
+// nothing to refund, for example because the key is misspelled.
 func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err error) {
 	t, err := Peek(ctx, store, charges...)
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 
 // This file keeps the callers of a process in the order in which they came, while they wait for the
 // same limit of the same key. It makes no decisions. Only the first of these callers may call the
-// store, and this file says when.
+// store, and this file determines when.
 
-// A waitKey says what callers wait for.
+// A waitKey identifies what callers wait for.
 type waitKey struct {
 	store                       any // comparable
 	rule, key, limit, algorithm string
 }
 
-// waitKeyOf returns what a caller waits for after c has been refused. Stores of one type share
-// their lines if they cannot be compared.
+// waitKeyOf returns what a caller waits for after c has been refused. Stores of the same type
+// share their lines if the type is not comparable.
 func waitKeyOf(store Store, c *Charge) waitKey {
 	k := waitKey{store, c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 	if !safe.Comparable(store) {
@@ -46,7 +46,7 @@ type line struct {
 	places list.List // of *place, by arrival
 	freed  int       // how many releases have not yet led to a call to the store
 	next   time.Time // when the first caller calls the store even if nothing is released
-	exact  bool      // next is when the first caller's units are available, which says nothing about other callers
+	exact  bool      // next is when the first caller's units are available, and has no meaning for other callers
 }
 
 // The first caller in a line calls the store again after 5 to 15 ms, because another process may
@@ -93,9 +93,9 @@ func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 	return p
 }
 
-// wait keeps p in the line of k after a refusal, or moves it there. If p is the first, its caller
-// calls the store again after the given time. If that is 0, it calls the store when units are
-// released in this process, or may have been released in another.
+// wait keeps p in the line of k after a refusal, or moves it there. If p is the first in the
+// line, its caller calls the store again after the given time or, if the time is 0, when units
+// are released in this process or may have been released in another process.
 func (p *place) wait(k waitKey, after time.Duration) {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *place) wait(k waitKey, after time.Duration) {
 	p.callAgain(after)
 }
 
-// leave removes p from its line, and wakes the caller that is then the first. A second call does
+// leave removes p from its line, and wakes the caller that is now the first. A second call does
 // nothing.
 func (p *place) leave() {
 	waiting.mu.Lock()
@@ -122,7 +122,8 @@ func (p *place) leave() {
 }
 
 // due returns how long the caller must wait before it calls the store: 0 if it must call now, and
-// math.MaxInt64 if another caller is the first. A value from wake says that due has changed.
+// math.MaxInt64 if another caller is the first. A value received from wake means that due has
+// changed.
 func (p *place) due() time.Duration {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -179,7 +180,7 @@ func (p *place) enter(k waitKey) {
 	p.at = l.places.PushFront(p)
 }
 
-// exit removes p and returns its line, or nil if nobody is left there.
+// exit removes p and returns its line, or nil if the line is empty.
 func (p *place) exit() *line {
 	l := p.line
 	if l.exact && l.first() == p {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A watch finds out which remembered decisions of a store may be out of date, because another
+// A watch finds out which remembered decisions of a store may be out of date because another
 // process has changed a state: see the interface tracker.
 //
 // A decision is remembered with the version of its key, which was read before the store was called.
@@ -36,34 +36,33 @@ type watch struct {
 }
 
 const (
-	// A decision is worth a call that makes the store report changes, if the decision is at least
+	// A call that makes the store report changes is worthwhile for a decision that is at least
 	// watchAfter old and holds for at least another watchLeast.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 
-	// unproven is how long a watched decision counts without the proof that all changes so far have
-	// been reported. It is longer than the time between two proofs.
+	// unproven is how long a watched decision may be used without proof that all changes so far
+	// have been reported. It is longer than the time between two proofs.
 	unproven = 3 * time.Second
 
 	mostPeeks   = 128   // in one call of the store
 	mostPending = 4_096 // that wait for one
 )
 
-// A slot has three parts. The low 16 bits are the version of the keys whose hashes lead to the
-// slot. The next 4 bits are how many changes, up to 5, came shortly after the one before. The other
-// bits are the time of the last change, in ms.
+// A slot has three parts. The low 16 bits are the version of the keys whose hashes select the slot.
+// The next 4 bits count, up to 5, the changes that came shortly after the previous change. The
+// remaining bits are the time of the last change, in ms.
 type slot uint64
 
 func (s slot) version() uint16 { return uint16(s) }
 func (s slot) level() uint64   { return uint64(s) >> 16 & 15 }
 func (s slot) last() int64     { return int64(s >> 20) }
 
-// rest returns the time, in ms, until which a key that other processes keep changing is not watched
-// again: 100 ms after a change, and up to 3.2 s after the last of several changes.
+// rest returns the time, in ms, before which a key that has changed is not watched again: 100 ms
+// after a change, and up to 3.2 s after the last of several changes in quick succession.
 func (s slot) rest() int64 { return s.last() + watchAfter.Milliseconds()<<s.level() }
 
-// A lease says for how long the decisions that a store has made while it tracked changes may be
-// used.
+// A lease determines how long decisions may be used that a store made while it tracked changes.
 type lease struct {
 	proven int64 // all changes before this instant have been reported
 	lost   int64 // when the store last lost track: it does not report later changes of states that it evaluated before
@@ -71,7 +70,7 @@ type lease struct {
 	provenThen, lostBefore int64 // the same at the time of that loss
 }
 
-// A peek is a charge that the store is to evaluate, and whose state it is to watch.
+// A peek is a charge that the store must evaluate and whose state it must watch.
 type peek struct {
 	t       Transaction
 	key     uint64 // the hash of the key
@@ -114,7 +113,7 @@ func (w *watch) now() int64 { return time.Since(w.start).Microseconds() }
 
 func (w *watch) slot(key uint64) slot { return slot(w.slots[key%uint64(len(w.slots))].Load()) }
 
-// version returns the version of a key, by its hash. It is 0 if w is nil.
+// version returns the version of the key with the given hash, or 0 if w is nil.
 func (w *watch) version(key uint64) uint16 {
 	if w == nil {
 		return 0
@@ -187,7 +186,8 @@ func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key
 		if sent > l.lost {
 			return true
 		}
-		// Watch not all of these states again at once, and first those whose blocks expire first.
+		// Do not watch all of these states again at once; begin with those whose blocks expire
+		// first.
 		from = l.lost + recheck.Microseconds()/4 - b.spread(recheck/4)
 	}
 	if b.is(tried) || now < from || b.until() < now+watchLeast.Microseconds() {
@@ -262,7 +262,7 @@ func (w *watch) call(batch []*peek) {
 			pause = time.Minute
 			if !w.silent.Swap(true) {
 				level := slog.LevelInfo
-				if errors.Is(errs[i], ErrUnusable) { // somebody can change that
+				if errors.Is(errs[i], ErrUnusable) { // somebody may fix the setup
 					level = slog.LevelWarn
 				}
 				loggerOr(w.log).Log(context.Background(), level, "quota: the store does not report changes",

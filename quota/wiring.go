@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// warnOrder logs that a decorator wraps a store around which it does harm or has no effect. A
-// decorator sees only the store that it wraps directly.
+// warnOrder logs that a decorator has no effect, or a harmful one, around the store that it
+// wraps. A decorator sees only the store that it wraps directly.
 func warnOrder(l *slog.Logger, effect string) {
 	loggerOr(l).Warn("quota: decorators in the wrong order", "effect", effect,
 		"fix", "Fallback(Hybrid(Breaker(Coalesce(store))), Share(memory)), as in package stack")
@@ -16,7 +16,7 @@ func warnOrder(l *slog.Logger, effect string) {
 // may set the default later.
 func loggerOr(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
 
-// A cacher is an optional.Watcher, such as a HybridStore or a store that has one.
+// A cacher is an optional.Watcher, such as a HybridStore or a store that contains one.
 type cacher interface {
 	Watch(c Charge, done func(d Decision, current func() bool)) bool
 }

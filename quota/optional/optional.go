@@ -1,7 +1,7 @@
-// Package optional has the interfaces that a [quota.Algorithm] or a [quota.Store] may implement in
-// addition to its own. It is for authors of algorithms and stores; their users need only package
-// quota. An algorithm or a store has an ability if it has the methods of the interface. Nothing is
-// registered, and an implementation need not import this package.
+// Package optional contains interfaces that a [quota.Algorithm] or a [quota.Store] may
+// additionally implement. It is for authors of algorithms and stores; their users need only
+// package quota. An algorithm or a store has an ability if it has the methods of the interface.
+// Nothing needs to be registered, and an implementation need not import this package.
 //
 //	an Algorithm     used by                     without it
 //	Validator        Limit.Validate              every limit can be counted
@@ -37,8 +37,8 @@ import (
 )
 
 // A Validator is a quota.Algorithm that supports only some limits. Validate returns an error that
-// says which of the limit's numbers is too large. It is called only for limits whose Quota and
-// Period are positive and whose Burst is not negative.
+// names the limit's number that is too large. It is called only for limits whose Quota and Period
+// are positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *quota.Limit) error
 }
@@ -53,8 +53,8 @@ type Uncountable interface {
 	Nearest() quota.Limit
 }
 
-// A Stepper is a quota.Algorithm that can update a State in place. Step does the same as Take, but
-// it stores the new State in *s and the Decision in *d, so that a State need not be copied.
+// A Stepper is a quota.Algorithm that can update a State in place. Step is like Take, but stores
+// the new State in *s and the Decision in *d, so that no State is copied.
 type Stepper interface {
 	Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64)
 }
@@ -73,7 +73,7 @@ type Queuer interface {
 // A Reserver is a quota.Algorithm with a separate method for reservations, because Take would
 // discard data that is needed to cancel one. The now argument is the time at which the reservation
 // is made, and the at argument is the later time for which it is made. Reserve makes the decision
-// that Take would make at that later time, and keeps the data that a cancellation needs.
+// that Take would make at the later time, and keeps the data that a cancellation needs.
 type Reserver interface {
 	Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision)
 }
@@ -82,7 +82,8 @@ type Reserver interface {
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
 	// Cancel refunds units that were spent at one instant, the at argument: n > 0 units, or fewer
-	// if fewer of them still count. That instant may be before or after now; both are in µs since
+	// if fewer of them still count. The instant at may be before or after now; both are in µs
+	// since
 	// 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
 }
@@ -92,22 +93,22 @@ type Canceler interface {
 // enough of the spent units have expired.
 type Forcer interface {
 	// Force spends cost > 0 units even if they do not fit. It spends them at the instant in the at
-	// argument, in µs since 1970, which is never before s.At.
+	// argument, in µs since 1970, which is never earlier than s.At.
 	Force(s quota.State, l *quota.Limit, at, cost int64) quota.State
 }
 
 // Metered is a quota.Algorithm whose debt drains at a constant rate, such as GCRA or a bucket. A
-// store can do its arithmetic itself. A unit has as many parts as the Period has µs. A State holds
-// the debt at the time At: A is the number of whole units, and B is the number of further parts. In
-// each µs, as many parts drain as the Quota has units.
+// store can compute its decisions without calling Take. A unit consists of as many parts as the
+// Period has µs. A State holds the debt at the time At: A is the number of whole units, and B is
+// the number of further parts. In each µs, as many parts drain as the Quota has units.
 type Metered interface{ Metered() }
 
 // Concurrent is a quota.Algorithm whose units are released when the request ends. The Period of its
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// Indivisible is a quota.Algorithm whose Quota is not a number of units that replicas or regions can
-// share, but for instance a duration.
+// Indivisible is a quota.Algorithm whose Quota is not a number of units that replicas or regions
+// can share, but, for example, a duration.
 type Indivisible interface{ Indivisible() }
 
 // A Comparer is a quota.Algorithm that can detect redundant limits. Redundant reports whether l
@@ -127,8 +128,8 @@ type Batcher interface {
 }
 
 // A Server is a quota.Store whose keys are spread over servers that can fail separately. The method
-// Server names the server that evaluates a transaction, or the combination of servers. It returns ""
-// if the server is not known. It makes no call to a server.
+// Server names the server that evaluates a transaction, or the combination of servers. It returns
+// "" if the server is not known. It does not call the server.
 type Server interface {
 	Server(t *quota.Transaction) string
 }
@@ -138,27 +139,29 @@ type Server interface {
 type Tracker interface {
 	// Track returns a function that evaluates transactions of one charge in ModePeek, and tracks
 	// the states of those for which it returns no error: as soon as such a state changes, the store
-	// calls the argument changed, once, with the key, or with all set if any key may have changed.
-	// It may call it without reason. Of one state, an answer never arrives after a later change was
-	// reported and before an earlier one.
+	// calls the argument changed once, with the key, or with all set to true if any key may have
+	// changed. It may call changed even if nothing has changed. For each state, answers and reports
+	// arrive in order: an answer arrives after the reports of all earlier changes, and before the
+	// reports of later ones.
 	//
 	// The store calls the argument current with a time before which all changes have been reported,
-	// at least every 2 s while it tracks states. It calls current with the zero Time if it no longer
-	// tracks the states that it has evaluated so far. Neither argument may block.
+	// at least every 2 s while it tracks states. It calls current with the zero Time when it has
+	// stopped tracking the states that it has evaluated so far. Neither argument may block.
 	//
-	// takeEach is called by one goroutine at a time. An error that wraps quota.ErrBusy concerns only
-	// its transaction. errors.ErrUnsupported means that the server cannot track states. After any
-	// other error, the caller waits a second. Track returns nil if tracking is turned off.
+	// takeEach is called by one goroutine at a time. An error that wraps quota.ErrBusy applies only
+	// to its own transaction. errors.ErrUnsupported means that the server cannot track states.
+	// After any other error, the caller waits a second. Track returns nil if tracking is turned
+	// off.
 	Track(changed func(key string, all bool), current func(at time.Time)) (takeEach func(ts []*quota.Transaction) []error)
 }
 
-// A Watcher is a quota.Store, such as a quota.HybridStore, that can tell whether another process
+// A Watcher is a quota.Store, such as a quota.HybridStore, that can detect that another process
 // has made a decision out of date.
 type Watcher interface {
 	// Watch evaluates a charge in ModePeek, in the background. Then it calls done with the
 	// decision, and with a function that reports whether the decision is still up to date. It does
-	// not call done if the store fails. Watch returns false if it does nothing, because the store
-	// does not track changes, or because the key keeps changing.
+	// not call done if the store fails. Watch returns false and does nothing if the store does not
+	// track changes, or if the key keeps changing.
 	Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool
 }
 
@@ -173,7 +176,8 @@ type Instant interface{ Instant() quota.Store }
 type Payer interface{ Unpaid() quota.Store }
 
 // An Announcer is a quota.Store that compares the limits of its users, such as a stack.Store.
-// Announce is called with the limits of a rule; they replace those of an earlier call for the rule.
+// Announce is called with the limits of a rule, which replace the limits from an earlier call for
+// the same rule.
 type Announcer interface {
 	Announce(rule string, limits []quota.Limit)
 }
