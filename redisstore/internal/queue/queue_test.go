@@ -636,6 +636,19 @@ func TestOneSlowCall(t *testing.T) {
 	}
 }
 
+// TestClockStepsBack: while an answer waits to be read, each tick takes back the time of a beat. A call that
+// began within that beat and ends soon afterwards took no time, and never less.
+func TestClockStepsBack(t *testing.T) {
+	q := (&far{}).queue(50 * time.Millisecond)
+	now := time.Now()
+	for range 100 {
+		q.learn(&batch{cmds: make([]Cmd, 1), began: now}, time.Millisecond, now.Add(-beat), nil)
+		if q.service < 0 || q.own < 0 {
+			t.Fatalf("a call took %v, calls take %v on average; want at least 0", q.own, q.service)
+		}
+	}
+}
+
 // TestLateAnswer: if an answer does not come while other answers do, Redis is busy. If no
 // answer comes, Redis may be down.
 func TestLateAnswer(t *testing.T) {

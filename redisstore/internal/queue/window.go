@@ -33,7 +33,7 @@ type pace struct {
 // most half of the timeout. Perhaps other processes load Redis instead, and if all of them
 // then made their windows larger, every answer would be late.
 func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
-	own := min(took, now.Sub(b.began))
+	own := max(0, min(took, now.Sub(b.began))) // the clock may have stepped back: see tick
 	if err != nil { // the connection is lost
 		q.open = max(0, q.open-1)
 	} else {
