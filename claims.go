@@ -150,7 +150,7 @@ func (l *Limiter) collect(d *decision) {
 		rule.claim(d, &c)
 		switch {
 		case c.kind == allowedKind:
-		case rule.inShadow(c.key):
+		case !rule.Enforce.Enforces(rule.Name, c.key):
 			l.addShadow(d, &c)
 		default:
 			d.addClaim(rule, &c)

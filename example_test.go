@@ -215,6 +215,17 @@ func ExamplePercent() {
 	// enforced for 100% refused about 1000 true
 }
 
+// A program that charges a store itself can find out for which keys a rule is enforced.
+func ExampleEnforcement_Enforces() {
+	for _, percent := range []float64{10, 50, 100} {
+		fmt.Println(weir.Percent(percent).Enforces("api", "user-1"), weir.Percent(percent).Enforces("api", "user-2"))
+	}
+	// Output:
+	// false false
+	// true false
+	// true true
+}
+
 type account struct{}
 
 // authenticate finds the account of a request. In a program it checks the password, too.

@@ -696,10 +696,11 @@ func (e Enforcement) Percent() float64 { return 100 - e.shadow }
 // String returns the percentage with at most four significant digits, such as "10%".
 func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
 
-// inShadow reports whether the rule is in shadow mode for a key: whether a hash of the rule's
-// name and the key, from 0 to 1, is below the share of keys in shadow mode.
-func (r *rule) inShadow(key string) bool {
-	return r.Enforce.shadow != 0 && fraction(r.Name, key) < r.Enforce.shadow/100
+// Enforces reports whether a rule with the given name and this Enforcement is enforced for a key. The
+// rule is in shadow mode for the other keys. Package quota's StoredKey of a key gives the same result.
+func (e Enforcement) Enforces(rule, key string) bool {
+	// A key is in shadow mode if a hash of both names, from 0 to 1, is below the share of keys in shadow mode.
+	return e.shadow == 0 || fraction(rule, storedkey.Of(key)) >= e.shadow/100
 }
 
 // fraction hashes two strings to a number in [0, 1), the same in every process and release. The

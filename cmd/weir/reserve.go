@@ -74,6 +74,21 @@ func (v *reservation) units() (n int64) {
 	return n
 }
 
+// add adds the units of a transaction. If it was refused, under a rule in shadow, nothing was spent.
+func (v *reservation) add(units int64, t *quota.Transaction) {
+	p := part{Units: units, Memory: t.Replicas > 0, At: make([]int64, len(v.Limits), len(v.Limits)+len(t.Charges))}
+	for i := 0; t.Allowed() && i < len(t.Charges); i++ {
+		name := t.Charges[i].Limit.StoredName()
+		at := slices.Index(v.Limits, name)
+		if at < 0 {
+			at = len(v.Limits)
+			v.Limits, p.At = append(v.Limits, name), append(p.At, 0)
+		}
+		p.At[at] = t.Decisions[i].At
+	}
+	v.Parts = append(v.Parts, p)
+}
+
 // mark returns the charge that is refused from the second settlement on.
 func (v *reservation) mark() quota.Charge {
 	return quota.Charge{Rule: "weir-settled", Key: v.Serial, Cost: 1,
@@ -238,7 +253,8 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 	if res.Class != "" && len(rule.Headroom) == 0 {
 		return nil, fault(http.StatusBadRequest, "rule %q has no classes", res.Rule)
 	}
-	limits, err := v.limits(r.Context(), w, l, res)
+	inShadow := !rule.Enforce.Enforces(res.Rule, res.Key)
+	limits, err := v.limits(r.Context(), w, l, res, inShadow)
 	if err != nil {
 		return nil, err
 	}
@@ -254,50 +270,40 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 			return nil, err
 		}
 	}
-	e := weir.Event{Request: r, Transaction: &t, Shadow: rule.Enforce != weir.Percent(100)}
+	e := weir.Event{Request: r, Transaction: &t, Shadow: inShadow}
 	if !t.Allowed() {
 		e.Refusal, e.Key = weir.Refusal{Reason: weir.ReasonLimit, Rule: res.Rule, RetryAfter: t.RetryAfter()}, res.Key
 	}
 	v.count(e)
-	switch {
-	case t.Allowed():
-		p := part{Units: units, Memory: t.Replicas > 0, At: make([]int64, len(res.Limits), len(res.Limits)+len(t.Charges))}
-		for i := range t.Charges {
-			name := t.Charges[i].Limit.StoredName()
-			at := slices.Index(res.Limits, name)
-			if at < 0 {
-				at = len(res.Limits)
-				res.Limits, p.At = append(res.Limits, name), append(p.At, 0)
-			}
-			p.At[at] = t.Decisions[i].At
-		}
-		res.Parts = append(res.Parts, p)
-	case e.Shadow: // nothing was spent, so there is nothing to settle
-	default:
+	if !t.Allowed() && !inShadow {
 		retryAfter(w, t.RetryAfter())
 		problem := problems.QuotaExceeded.WithStatus(rule.Status)
 		problem.Write(w, r, false)
 		return nil, nil
 	}
+	res.add(units, &t)
 	id, err := v.seal(res)
 	return reserved{id, res.units(), time.Unix(res.End, 0).UTC()}, err
 }
 
 // limits returns the limits of the key of a reservation, none if it is not limited, or an error if it is
-// denied or banned.
+// denied or banned, unless the rule is in shadow.
 func (v *reservations) limits(
-	ctx context.Context, w http.ResponseWriter, l *weir.Limiter, res *reservation,
+	ctx context.Context, w http.ResponseWriter, l *weir.Limiter, res *reservation, inShadow bool,
 ) ([]quota.Limit, error) {
 	p, err := l.PolicyOf(res.Rule, res.Key)
 	switch {
 	case err != nil:
 		return nil, err
-	case p.Is(weir.Denied()):
+	case p.Is(weir.Denied()) && !inShadow:
 		return nil, fault(http.StatusForbidden, "the key is denied")
-	case p.Is(weir.Unlimited()), p.Is(weir.Allowed()):
+	case p.Is(weir.Unlimited()), p.Is(weir.Allowed()), p.Is(weir.Denied()):
 		return nil, nil
 	case len(p.Limits()) == 0:
 		return nil, fault(http.StatusConflict, "the limits of rule %q depend on the request", res.Rule)
+	}
+	if inShadow {
+		return p.Limits(), nil
 	}
 	left, err := l.Banned(ctx, res.Rule, res.Key)
 	if err == nil && left > 0 {

@@ -195,6 +195,44 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// TestReserveInShadow: a rule refuses the reservations of the keys for which it is enforced, and no others.
+func TestReserveInShadow(t *testing.T) {
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), `trusted-proxies: [127.0.0.1]
+limits:
+  - name: some
+    key: header:X-Tenant
+    enforce: 50%
+    algorithm: fixed-window
+    config: [{limit: 1, period: 100h}]
+    overrides: [{value: {prefix: denied}, config: denied}]
+`)
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdef")}
+	refused := 0
+	for i := range 40 {
+		for _, key := range []string{fmt.Sprint("key", i), fmt.Sprint("denied", i)} {
+			for range 2 {
+				get(t, http.DefaultClient, d.url("auth-addr")+"/auth", append(asking("192.0.2.1"), "X-Tenant", key)...)
+			}
+			resp, _ := get(t, http.DefaultClient, d.url("auth-addr")+"/auth", append(asking("192.0.2.1"), "X-Tenant", key)...)
+			status, answer, text := d.call("/reserve", fmt.Sprintf(`{"rule": "some", "key": %q, "units": 1}`, key))
+			if (status == 200) != (resp.StatusCode == 200) {
+				t.Fatalf("%s: a request gets %d, a reservation %d, %s", key, resp.StatusCode, status, text)
+			}
+			if status != 200 {
+				refused++
+				continue
+			}
+			if answer["units"] != 1.0 {
+				t.Errorf("%s: got %v units, want 1", key, answer["units"])
+			}
+			d.settle(answer["id"].(string), 0, true)
+		}
+	}
+	if refused == 0 || refused == 80 {
+		t.Errorf("%d of 80 keys are refused, want a part", refused)
+	}
+}
+
 // TestSecretsCompared: processes that share Redis compare -key-secret by a short digest of it, and with one
 // that has none; package stack logs what differs. Their metrics have what Redis has lost.
 func TestSecretsCompared(t *testing.T) {

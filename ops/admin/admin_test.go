@@ -608,3 +608,28 @@ func TestExplainInFlight(t *testing.T) {
 		t.Errorf("got %s, want %q", got, want)
 	}
 }
+
+// TestExplainEnforce: under a rule that is enforced for a part of the keys, /explain says of each key
+// what its requests get.
+func TestExplainEnforce(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	rule := hourly("api", 1)
+	rule.Enforce = weir.Percent(50)
+	l := must(t, store, rule)
+	refused := 0
+	for i := range 20 {
+		user := fmt.Sprint("user", i)
+		limited := spend(l, user, 2) == 1
+		want := `"refused":false`
+		if limited {
+			want, refused = `"refused":true`, refused+1
+		}
+		got := send(newAdmin(t, store, l), "GET", "/explain?key="+user, "").Body.String()
+		if !strings.Contains(got, want) || strings.Contains(got, "it is in shadow") == limited {
+			t.Errorf("%s: a second request is refused %v, but /explain says %s", user, limited, got)
+		}
+	}
+	if refused == 0 || refused == 20 {
+		t.Errorf("%d of 20 keys are refused, want a part", refused)
+	}
+}

@@ -126,15 +126,16 @@ func (s *ruleState) explain(r *rule, denied bool) {
 	if s.Limits == nil && s.Listed == "" {
 		s.Unknown = append(s.Unknown, "the limits depend on the request, and Options.Policy does not say which they are")
 	}
-	inShadow := r.Enforce == weir.Percent(0)
+	inShadow := !r.Enforce.Enforces(r.Name, s.key)
 	switch {
 	case s.Listed == "allow":
 		refused, s.Because = false, []string{"a list or an override of the rule allows the key"}
-	case inShadow:
+	case r.Enforce == weir.Percent(0):
 		refused = false
 		s.Because = append(s.Because, "the rule is in shadow, so it refuses no request")
-	case r.Enforce != weir.Percent(100) && refused:
-		s.Because = append(s.Because, fmt.Sprintf("the rule is enforced for %v of the keys, and refuses no request of the others", r.Enforce))
+	case inShadow:
+		refused = false
+		s.Because = append(s.Because, fmt.Sprintf("the rule is enforced for %v of the keys, and for this key it is in shadow", r.Enforce))
 	}
 	if refused || len(s.Unknown) == 0 || inShadow {
 		s.Refused = &refused
