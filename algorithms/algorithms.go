@@ -34,7 +34,7 @@ import (
 
 const microsecond = int64(time.Microsecond)
 
-// A view has three numbers of a quota.Decision about a state at one instant: Remaining,
+// A view holds three numbers of a quota.Decision about a state at one instant: Remaining,
 // NextAfter and ResetAfter. The times are in µs and count from that instant.
 type view struct {
 	remaining int64
@@ -67,7 +67,7 @@ func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	}
 }
 
-// never, in place of a number of µs, says that a charge can never fit.
+// never replaces a number of µs if a charge can never fit.
 const never = -1
 
 // ceilDiv returns ⌈a/b⌉ for b > 0, and 0 if a is negative.

@@ -3,8 +3,7 @@ package algorithms
 import "github.com/seed83679106/weir/quota"
 
 // A bucket is the algorithm of GCRA, TokenBucket and LeakyBucket, which differ in the name under
-// which stores keep their states. Its arithmetic is that of a meter. The value of a bucket is its
-// stored name.
+// which stores keep their states: the value of the bucket. Its arithmetic is that of a meter.
 type bucket string
 
 const (

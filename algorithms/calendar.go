@@ -89,8 +89,8 @@ func (c calendar) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
 }
 
-// Window returns when the window that contains an instant begins and ends. All three
-// numbers are in µs since 1970.
+// Window returns the beginning and the end of the window that contains the instant at.
+// All three are in µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {
 	at = min(max(at, -lastInstant), lastInstant)
 	loc := c.location
@@ -108,14 +108,14 @@ func (c calendar) Window(at int64) (start, end int64) {
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
 	// If clocks go back over midnight, they show the old date again. The next day has begun
-	// nevertheless, so an instant may lie in a later window than its date says.
+	// nevertheless, so an instant may lie in a later window than its date suggests.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
 			return start, end
 		}
 	}
-	// No zone on Earth gets here, because none differs from UTC by more than 36 hours.
+	// No real time zone gets here, because none differs from UTC by more than 36 hours.
 	return calendar{c.unit, time.UTC}.Window(at)
 }
 
@@ -123,8 +123,9 @@ func (c calendar) Window(at int64) (start, end int64) {
 // package time overflows, and no window would contain its instant.
 const lastInstant = 1 << 60
 
-// Edges returns when six successive windows begin, in µs since 1970. The second of these windows
-// contains the argument. Scripts need these instants, because the Lua of Redis has no time zones.
+// Edges returns the beginnings of six successive windows, in µs since 1970. The second of these
+// windows contains the instant at. Scripts need these instants, because the Lua of Redis has no
+// time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)
@@ -149,8 +150,8 @@ func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (sta
 	return begin(y, m, d+i, loc), begin(y, m, d+i+1, loc)
 }
 
-// begin returns the first instant whose date in loc is y-m-d or later. That is
-// midnight or, if clocks skip midnight, the instant of the skip.
+// begin returns the first instant whose date in loc is y-m-d or later. This is midnight
+// or, if clocks skip midnight, the instant at which they are set forward.
 func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC) // as if loc were UTC
 	if loc == time.UTC {
@@ -163,7 +164,7 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 		_, offset := t.Zone()
 		first := midnight.Add(-time.Duration(offset) * time.Second)
 		if first.Before(t) {
-			first = t // the date had already come when this offset began
+			first = t // the date had already begun when this offset came into force
 		}
 		_, until := t.ZoneBounds()
 		if !until.IsZero() && !until.After(t) {

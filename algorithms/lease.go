@@ -11,7 +11,7 @@ import (
 // within a window a unit is spent. Unused units may be refunded at any time.
 //
 // Under a meter, spent units are a debt that drains: see meter.go. A lease may use at most as many
-// units as remain of the debt. The proof counts everything in parts of a unit. Let the lease be
+// units as remain of the debt. The following proof counts in parts of a unit. Let the lease be
 // taken at the instant T, let D be the debt after that, and let the lease use at most D −
 // (s−T)·rate from a later instant s on. Other callers get only what fits in addition to the debt,
 // so from T to any instant u after s they spend at most full + (u−T)·rate − D. From s to u, the
@@ -20,7 +20,7 @@ import (
 // later leases among the other callers. The lease of a meter refunds no units, because it does not
 // know how many of its own units have drained.
 //
-// SlidingLog is no lease.Leaser, because a log records the instant of each unit.
+// SlidingLog is not a lease.Leaser, because a log records the instant of each unit.
 
 func (fixedWindow) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	return heldInWindow(d, at, now, n)
@@ -58,9 +58,9 @@ func heldInWindow(d quota.Decision, at, now, n int64) int64 {
 }
 
 // held returns how many of n leased units may still be used. Once the debt of a leased unit has
-// drained, the meter admits another unit in its place, so the lease must no longer use that unit.
-// held therefore returns at most as many units as remain of the debt. After the decision d, the
-// debt drains in the ResetAfter of d, which is rounded up to a whole µs.
+// drained, the meter admits another unit in its place, so the lease must no longer use the leased
+// unit. held therefore returns at most as many units as remain of the debt. After the decision d,
+// the debt drains in the ResetAfter of d, which is rounded up to a whole µs.
 func (m meter) held(d quota.Decision, at, now, n int64) int64 {
 	// What remains of the debt takes at least this many µs to drain.
 	lasts := min(int64(d.ResetAfter)/microsecond-1, m.floor(m.full())) - (now - at)

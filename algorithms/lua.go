@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// These texts are the same arithmetic in Lua, for stores that decide in Redis: see
+// These Lua scripts do the same arithmetic, for stores that make decisions in Redis: see
 // redisstore.Scripted.
 var (
 	//go:embed muldiv.lua
@@ -39,15 +39,16 @@ func (slidingWindow) Lua() string  { return mulDivLua + slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 func (inFlight) Lua() string       { return logLua + inFlightLua }
 
-// Inline returns the part of take that package redisstore writes in place of a call: see meter.lua.
+// Inline returns the part of take that package redisstore inserts in place of a call: see
+// meter.lua.
 func (bucket) Inline() string {
 	_, lua, _ := strings.Cut(meterLua, "-- inline\n")
 	lua, _, _ = strings.Cut(lua, "-- end\n")
 	return lua
 }
 
-// All algorithms of this package are additive: if several charges come at one instant, the
-// state after them depends only on the sum of their costs. See redisstore.Scripted.
+// All algorithms of this package are additive: after several charges at the same instant,
+// the state depends only on the sum of their costs. See redisstore.Scripted.
 func (bucket) Additive()         {}
 func (fixedWindow) Additive()    {}
 func (anchoredWindow) Additive() {}

@@ -10,15 +10,15 @@ import (
 // A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows with each
 // charge and drains at a constant rate. A debt is a number of whole units and a remainder, the
 // rest, which is counted in parts of a unit: a unit has as many parts as the period has µs. In each
-// µs, as many parts drain as the quota has units. A debt is therefore exact, and it means the same
-// under every limit of the same period, whatever its quota and burst.
+// µs, as many parts drain as the quota has units. A debt is therefore exact, and means the same
+// under every limit with the same period, whatever the limit's quota and burst.
 //
 // A state holds the debt at the instant At: its units (A) and its rest (B). C is above 0 if units
 // were forced: see counted.
 type meter struct {
-	period int64 // in µs, which is how many parts a unit has
+	period int64 // in µs; also the number of parts of a unit
 	quota  int64 // parts that drain in a µs
-	size   int64 // the most units that may be spent at once
+	size   int64 // maximum number of units that may be spent at once
 }
 
 func meterOf(l *quota.Limit) meter {
@@ -54,7 +54,7 @@ func (m meter) drained(micros int64) debt {
 	return debt{int64(min(units, 1<<53)), int64(rest)}
 }
 
-// minus returns d without another debt. If the result is negative, its units are negative, but its
+// minus returns d minus another debt. If the result is negative, its units are negative, but its
 // rest is not.
 func (m meter) minus(d, other debt) debt {
 	d.units, d.rest = d.units-other.units, d.rest-other.rest
@@ -104,34 +104,35 @@ func (m meter) debtAt(s *quota.State) debt {
 	return debt{s.A, s.B}
 }
 
-// counted returns the part of the debt that the limit counts at the instant at, which is not before
-// s.At, and the whole debt. A debt is overdue if it is more than the limit can hold. Such a debt
-// was stored by a larger limit of the same name: the limit of another tier, or the same limit
-// before a change.
+// counted returns the part of the debt that the limit counts at the instant at, which is never
+// earlier than s.At, and the whole debt. A debt is overdue if it is more than the limit can hold.
+// Such a debt was stored by a larger limit of the same name: the limit of another tier, or the same
+// limit before a change.
 //
 // The limit counts only as much of the debt as it can hold. This part drains as if the limit had
 // just become full at the instant At. A charge stores the whole debt, minus what has drained, plus
 // the cost of the charge. While a debt is overdue, the limit therefore has no room right after a
-// charge. Until then it admits units at its own rate, and what has drained since the last charge
-// may be spent at once.
+// charge. It admits units at its own rate, and what has drained since the last charge may be spent
+// at once.
 //
 // No unit is forgotten in this way, and the bound of the larger limit holds. For the proof, let a
 // meter M have the largest burst and the largest rate of all limits that charge a key, and let M
 // count every charge that these limits admit.
 //
-// First, the debt of M never exceeds the stored debt. Each charge adds its cost to the stored debt and
-// to the debt of M, and no limit drains the former faster than M drains its own debt.
+// First, the debt of M never exceeds the stored debt. Each charge adds its cost to the stored debt
+// and to the debt of M, and no limit drains the stored debt faster than M drains its own.
 //
 // Second, the stored debt never exceeds the burst of M. A charge on top of an overdue debt costs no
-// more than what has drained since At, rounded up to a whole µs. So the debt does not grow by a
-// unit. Any other charge fits into the burst of its own limit, which is at most that of M. Only
-// forced units can raise the debt further.
+// more than what has drained since At, rounded up to a whole µs. The debt therefore does not grow
+// by a whole unit. Any other charge fits into the burst of its own limit, which is at most the
+// burst of M. Only forced units can raise the debt further.
 //
-// So the debt of M never exceeds its burst, and M would admit each of these charges. All limits together
-// therefore admit at most Burst + Quota − 1 units of M in any window of M's period.
+// The debt of M therefore never exceeds the burst of M, and M would admit each of these charges.
+// All limits together therefore admit at most Burst + Quota − 1 units of M in any window of M's
+// period.
 //
-// Units that are forced must count under a smaller limit too. A state therefore says how much of
-// the debt exceeded the size when units were forced: C − 1 units and the rest B, or nothing if C is
+// Forced units must count under a smaller limit too. A state therefore records how much of the debt
+// exceeded the size when units were forced: C − 1 units and the rest B, or nothing if C is
 // 0. This part drains first, and refunds reduce it first, so its rest is always equal to the rest
 // of the debt. A limit counts at most its size plus this part.
 func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
@@ -161,8 +162,8 @@ func (m meter) forced(s *quota.State, by debt) int64 {
 	return max(0, m.minus(debt{s.C - 1, m.debtAt(s).rest}, by).units+1)
 }
 
-// view returns the view of a debt. Its remaining and next follow from the part that the limit
-// counts, and its reset from the whole debt.
+// view returns the view of a debt. remaining and next are computed from the part that the
+// limit counts, and reset from the whole debt.
 func (m meter) view(counts, whole debt) (v view) {
 	if whole == (debt{}) {
 		return view{remaining: m.size}
@@ -222,10 +223,9 @@ func (m meter) refunded(s quota.State, now, n int64) quota.State {
 	return quota.State{At: s.At}
 }
 
-// queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the queue when
-// its slot comes, but not before the instant at. queue returns the next state and the µs until the
-// slot. If there is no room, ok is false, next is s, and wait is the µs until there is room, or
-// never.
+// queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the queue at
+// its slot, but not before the instant at. queue returns the next state and the µs until the slot.
+// If there is no room, ok is false, next is s, and wait is the µs until there is room, or never.
 func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -255,9 +255,8 @@ func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
 
 // cancel refunds n units that were to be spent at the instant at. If no charge came after them, the
 // debt falls by all n units. Otherwise some of these units may have drained before the last charge,
-// and the debt falls only by what has not. If the debt is overdue and a charge came after them,
-// other limits may have drained the units faster than this limit would. The debt then falls at most
-// by what was forced.
+// and the debt falls only by the others. If the debt is also overdue, other limits may have drained
+// the units faster than this limit would. The debt then falls at most by the forced part.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
@@ -268,8 +267,8 @@ func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 		return m.cancelOverdue(s, now, at, n, drained)
 	}
 	back := debt{n, 0}
-	// alone says that no charge came later: a later charge would have added at least a unit to the
-	// debt.
+	// alone is true if no charge came later: a later charge would have added at least a unit to
+	// the debt.
 	alone := at == s.At && at >= now || m.minus(whole, m.minus(debt{n + 1, 0}, drained)).units < 0
 	if !alone {
 		if back = m.minus(back, drained); back.units < 0 || back == (debt{}) {
@@ -286,7 +285,7 @@ func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	return quota.State{At: last}
 }
 
-// cancelOverdue is cancel if the debt is overdue. drained is what drains between at and s.At.
+// cancelOverdue is cancel for an overdue debt. drained is what drains between at and s.At.
 func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quota.State {
 	if at < s.At {
 		if drained.rest > 0 {
@@ -300,9 +299,9 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 	return m.refunded(s, now, n)
 }
 
-// force spends units at the instant at, which is not before s.At, even if they do not fit. The debt
-// then exceeds the size. It drains at the rate of the limit, and nothing fits until there is room
-// again. Units that would raise the debt above most are not spent.
+// force spends units at the instant at, which is never earlier than s.At, even if they do not fit.
+// The debt then exceeds the size. It drains at the rate of the limit, and nothing fits until there
+// is room again. Units that would raise the debt above most are not spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
 	n := min(cost, m.most()-whole.units)
@@ -324,8 +323,8 @@ func (m meter) force(s quota.State, at, cost int64) quota.State {
 }
 
 // validate returns an error if a number of the limit exceeds 2^50, if its size would take longer
-// than MaxTicks to drain, or if more units drain in a µs than the limit has room for. The limit
-// could not keep such a rate.
+// than MaxTicks to drain, or if more units drain in a µs than the limit has room for, because
+// the limit could not sustain such a rate.
 func (m meter) validate(l *quota.Limit) error {
 	if err := validatePeriod(l); err != nil {
 		return err

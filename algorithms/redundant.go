@@ -8,14 +8,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// These methods implement optional.Comparer. They find plain cases only. A leaky bucket is never
-// redundant, because it spaces requests that wait. A concurrency limit is never redundant either.
+// These methods implement optional.Comparer. They detect only simple cases. A leaky bucket is
+// never redundant, because it spaces out requests that wait. A concurrency limit is never
+// redundant either.
 
 func (leakyBucket) Redundant(_, _ *quota.Limit) bool { return false }
 func (inFlight) Redundant(_, _ *quota.Limit) bool    { return false }
 
-// Redundant reports whether other is a meter that is no larger than the meter l, and is
-// refilled no faster.
+// Redundant reports whether other is a meter with at most the capacity and the rate of l.
 func (bucket) Redundant(l, other *quota.Limit) bool {
 	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
 }
@@ -52,8 +52,8 @@ func smaller(l, other *quota.Limit) bool {
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
 // most returns an upper bound on the units that the limit admits in any interval of length w: the
-// worst case in docs/guide.md, for w rounded up to whole periods. The parameter aligned says that
-// the interval consists of whole windows of the limit, or lies within one window.
+// worst case in docs/guide.md, for w rounded up to whole periods. If aligned is true, the
+// interval consists of whole windows of the limit, or lies within one window.
 func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	if periods > math.MaxInt64/4/l.Quota {

@@ -46,11 +46,12 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 			g.rebase()
 			sum = g.sum() + cost
 		}
-		// Append an entry even if the last one has the same instant. Entries are never
+		// Append an entry even if the last entry has the same instant. Entries are never
 		// changed, because an earlier state that shares their memory may still be in use.
 		s.Log = append(g.marks, quota.LogEntry{At: at, Sum: sum})
-		s.At, s.A, s.B = at, g.base, 0 // faster than to copy a State
-		// g.view would compute the same. The next unit is free when the oldest entry leaves.
+		s.At, s.A, s.B = at, g.base, 0 // faster than copying a State
+		// g.view would return the same. The next unit is free when the oldest entry leaves
+		// the window.
 		v := view{remaining: g.quota - (sum - g.base), next: s.Log[0].At + g.period - at, reset: g.period}
 		v.decide(d, now, at, 0, true)
 		return
@@ -70,9 +71,9 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	g.view().decide(d, now, at, 0, true)
 }
 
-// Reserve decides like Take, but for units that will be spent at the later instant at. For a charge
-// that waits, package quota calls Reserve instead of Take. Some units may leave the window before
-// at. Reserve keeps them in the state, because they still count if the reservation is cancelled.
+// Reserve is like Take, but for units that will be spent at the later instant at. For a charge that
+// waits, package quota calls Reserve instead of Take. Reserve keeps units in the state that leave
+// the window before at, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	next, d = g.Take(s, l, at, cost)
 	var old spentLog

@@ -10,13 +10,12 @@ import (
 // estimate plus the charge is at most n. The estimate is the number of units spent in the current
 // window plus a share of those spent in the previous one. For example, if a quarter of the previous
 // window lies within the last period, a quarter of the previous window's units are counted. The
-// estimate is exact if the previous window's units were spent evenly. If those units were not spent
-// evenly, SlidingWindow may admit up to 2·n − 1 units in an interval (t − period, t]. It admits at
-// most 1.5·n units in half a period, and at most 1.1·n units in a tenth of a period.
+// estimate is exact if the previous window's units were spent evenly. Otherwise, SlidingWindow may
+// admit up to 2·n − 1 units in an interval (t − period, t]. It admits at most 1.5·n units in half a
+// period, and at most 1.1·n units in a tenth of a period.
 //
-// A client that takes each unit as soon as it can gets about n − 1 units a period, or half a unit
-// if n is 1, because a fraction of a unit counts as a whole unit. For a small n, SlidingLog is
-// better.
+// A client that sends as fast as it can gets about n − 1 units a period, or half a unit if n is
+// 1, because a fraction of a unit counts as a whole unit. For a small n, SlidingLog is better.
 //
 // Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
 // domains" (2017).

@@ -7,8 +7,8 @@ import (
 )
 
 // A window is the arithmetic that fixed, anchored and calendar windows share: up to quota
-// units may be spent in each window. The algorithms differ in when the window of an instant
-// begins and ends. A state holds how many units were spent in its window (A).
+// units may be spent in each window. They differ in when the window that contains an
+// instant begins and ends. In a state, A is the number of units spent in its window.
 type window struct {
 	spent int64 // units spent in the window
 	end   int64 // when the window ends
@@ -23,7 +23,7 @@ func windowOf(s *quota.State, start, end int64) window {
 	return w
 }
 
-// step decides a charge in the window w, which contains at = max(now, s.At). b becomes
+// step evaluates a charge in the window w, which contains at = max(now, s.At). b becomes
 // the B of the next state.
 func (w window) step(s *quota.State, d *quota.Decision, most, b, now, at, cost int64) {
 	switch {
@@ -70,8 +70,8 @@ func unspent(now, at int64) quota.State {
 
 // cancelInWindow refunds n units that were to be spent at the instant at, if that instant lies in
 // the window of s, which begins at start. If this leaves no unit in a window that has not begun
-// yet, the next state is a state of the previous window, and cancelInWindow assumes that the
-// previous window is full. The parameter before is the B of that state.
+// yet, cancelInWindow returns a state of the previous window, and assumes that the previous
+// window is full. The parameter before is the B of that state.
 func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.State {
 	if at < start || at > s.At {
 		return s

@@ -6,9 +6,9 @@ import (
 )
 
 // A clock returns the time of the wall clock, in half the time that time.Now takes. It keeps one
-// reading of the wall clock and of the monotonic clock. For a second after that reading it reads
+// reading of the wall clock and of the monotonic clock. For a second after that reading, it reads
 // only the monotonic clock, and adds the time that has passed. Then it reads both clocks again, so
-// it notices within a second that the wall clock was set or that the machine slept.
+// within a second it notices that the wall clock was set or that the machine was suspended.
 type clock struct {
 	both atomic.Pointer[reading]
 }
@@ -32,9 +32,9 @@ func (c *clock) now() int64 {
 // time has no monotonic part.
 func (r *reading) bubbled() bool { return r.time == r.time.Round(0) }
 
-// read reads both clocks, the wall clock first. If the thread is paused after it has read the first
-// clock, c is late by the length of the pause until the next reading. So read makes three readings
-// and keeps the one with the shortest pause.
+// read reads both clocks, the wall clock first. If the thread is paused between the two, c is late
+// by the length of the pause until the next reading. Therefore read makes three readings and keeps
+// the one with the shortest pause.
 func (c *clock) read() int64 {
 	r := &reading{time: time.Now()}
 	r.wall = r.time.UnixNano()
@@ -44,9 +44,9 @@ func (c *clock) read() int64 {
 			r = &reading{again, wall}
 		}
 	}
-	// States that were made on one clock mean nothing on another: keys could be refused for
-	// decades. A reading shows whether it was made in a bubble. Outside a bubble a step of
-	// the wall clock therefore causes no panic.
+	// A state that was written on one clock has no meaning on another: keys could be
+	// refused for decades. Because a reading shows whether it was made in a bubble, a step
+	// of the wall clock outside a bubble causes no panic.
 	if last := c.both.Load(); last != nil && (last.bubbled() != r.bubbled() || r.bubbled() && r.time.Before(last.time)) {
 		panic("memstore: this store has counted on another clock, outside or inside a bubble of testing/synctest: each bubble needs a separate store")
 	}

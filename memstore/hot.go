@@ -11,16 +11,16 @@ import (
 // When many processors charge one key, they wait for the lock of its shard most of the time. A
 // shard therefore promotes the state of such a key to a hot state: a single word, which is charged
 // by one compare-and-swap without the lock. Whoever holds the lock and needs the slot of that state
-// first recalls the hot state, which writes it back to the slot. A hot state decides the same
-// transactions as takeMeter, in the same way: those with one charge of a meter and without a wait.
+// first recalls the hot state, which writes it back to the slot. A hot state makes the same
+// decisions as takeMeter, for transactions with one charge of a meter and without a wait.
 //
-// A client that has been refused often calls again at once. Its state is promoted even if nobody
-// waits for the lock, because a hot state writes nothing when it refuses.
+// A refused client often tries again at once. Its state is promoted even if nobody waits for the
+// lock, because a hot state writes nothing when it refuses.
 
 // promoteAfter is how many decisions in a row must be about the same state of a shard before that
-// state is promoted. Only refusals count, and charges that had to wait for the lock. A promotion
-// costs an allocation and the computation of a greatest common divisor. A state that is recalled
-// after each promotion therefore costs this at most once in eight decisions.
+// state is promoted. Only refusals, and charges that had to wait for the lock, count. A promotion
+// costs an allocation and the computation of a greatest common divisor, at most once in eight
+// decisions even if the state is recalled after each promotion.
 const promoteAfter = 8
 
 // The word of a hot state contains the instant of its last charge, its rank, and its debt at that
@@ -35,9 +35,9 @@ const (
 	recalled  = math.MaxUint64         // no state has this rank
 )
 
-// A hot is a hot state. Its debt is counted in steps: a step is the greatest number of parts of a
-// unit of which both the period and the quota of the meter are multiples. A debt that is a multiple
-// of a step remains one, so a word can hold it exactly. The fields that do not change fill a cache
+// A hot is a hot state. Its debt is counted in steps: a step is the greatest common divisor of the
+// period and the quota of the meter, in parts of a unit. A debt that is a multiple of a step
+// remains one, so a word can hold the debt exactly. The fields that do not change fill a cache
 // line, so a charge invalidates only the line of the word.
 type hot struct {
 	id uint64 // the fingerprint
@@ -50,8 +50,8 @@ type hot struct {
 	_    [56]byte
 }
 
-// promote counts a decision about the state in sl, which the meter made at the instant now. After
-// enough of them, it makes the state a hot state, if a word can hold the whole state.
+// promote counts a decision about the state in sl, made under the meter at the instant now. After
+// enough such decisions, it makes the state a hot state if a word can hold the whole state.
 func (sh *shard) promote(m *meter, sl *slot, now int64) {
 	if sh.repeated != sl.id {
 		sh.repeated, sh.times = sl.id, 0
@@ -92,8 +92,9 @@ func (sh *shard) recall(now int64) {
 	}
 }
 
-// take decides t, which has one charge of the meter m, and returns true. If the state was recalled,
-// or if the hot state cannot decide t, take returns false, and the caller must take the lock.
+// take evaluates t, which has one charge of the meter m, and returns true. If the state was
+// recalled, or if the hot state cannot evaluate t, take returns false, and the caller must take the
+// lock.
 func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
 	cost := t.Charges[0].Cost
 	if !h.isFor(t, m, cost) {
@@ -134,8 +135,8 @@ func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
 	}
 }
 
-// isFor reports whether the hot state can decide t, which it can if t has a charge of the same
-// meter and does not wait.
+// isFor reports whether the hot state can evaluate t: whether t has a charge of the same meter
+// and does not wait.
 func (h *hot) isFor(t *quota.Transaction, m *meter, cost int64) bool {
 	return *m == h.meter && atOnce(t) && m.decides(cost)
 }

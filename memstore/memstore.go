@@ -50,10 +50,10 @@ type Options struct {
 // that any two collide by chance is one in 37 million.
 //
 // When the store is full, a new state replaces one of a few candidates. The store prefers to
-// replace a state whose whole quota is available, then one that has always had units left, then one
-// that has run out of units. Among similar candidates, it replaces the one whose whole quota will
-// be available soonest. A state that caused a charge to be refused is kept until its whole quota is
-// available again.
+// replace a state whose whole quota is available, then a state that has always had units left, then
+// a state that has run out of units. Among similar candidates, it replaces the one whose whole
+// quota will be available soonest. A state that caused a charge to be refused is kept until its
+// whole quota is available again.
 //
 // Stats counts the states that a full store has replaced. A full store also logs a warning to
 // [slog.Default], at most once a minute in a process.
@@ -76,8 +76,8 @@ const (
 // New returns an empty store. It panics if MaxKeys is negative.
 //
 // Create stores before the server starts, not in a handler, because a new store has not counted
-// anything yet. If a hundred stores are created within a minute, New logs a warning to
-// [slog.Default], but only once.
+// anything yet. If a hundred stores are created within a minute, New logs one warning to
+// [slog.Default].
 func New(o Options) *Store {
 	if made.Add("", 100, time.Now()) {
 		slog.Warn("memstore: a hundred stores made within a minute", "likely", "a handler makes one for each request",
@@ -114,14 +114,14 @@ func warnFull() {
 		"likely", "an attack from many addresses, or MaxKeys is too small", "fix", "raise MaxKeys, or limit larger networks")
 }
 
-// made belongs to the process, not to a store, because each store that it counts is new.
+// made belongs to the process, not to a store, because it counts new stores.
 var made sparse.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
 // ctx.Err(), quota.ErrFull, or an error from Transaction.Validate. Take returns quota.ErrFull if it
-// needs room for a new state and each state that it could replace has been used to refuse a charge.
-// This can happen only if the number of states that have been used in this way exceeds nine tenths
-// of MaxKeys, or if a transaction needs more states than a small store can hold.
+// needs room for a new state and each state that it could replace has refused a charge. This can
+// happen only if more than nine tenths of MaxKeys states have refused charges, or if a transaction
+// needs more states than a small store can hold.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -134,8 +134,8 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	}
 	// Before it reads the clock or takes the lock, the processor completes all earlier
 	// instructions. Take therefore computes the hash before both, and takeMeter fills in the
-	// decision after it has released the lock. Take reads the clock before it takes the lock:
-	// otherwise other calls would wait for the clock too.
+	// decision after it has released the lock. Take reads the clock before it takes the lock,
+	// because other calls would otherwise wait for the clock too.
 	c := &t.Charges[0]
 	names, period, size := t.Plan(0)
 	m, h := meter{period, c.Limit.Quota, size}, s.hash(c.Key)
@@ -180,7 +180,7 @@ func (s *Store) takeSeveral(t *quota.Transaction) error {
 	}
 }
 
-// takeState decides one charge of any algorithm, and unlocks the shard.
+// takeState evaluates one charge of any algorithm, and unlocks the shard.
 func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64) error {
 	defer sh.mu.Unlock() // even if the algorithm panics
 	states := sh.room(1)
@@ -212,7 +212,7 @@ const (
 	inline = 24
 )
 
-// A lane is one of several charges that are decided together.
+// A lane is one of several charges that are evaluated together.
 type lane struct {
 	id    uint64 // the fingerprint of the state
 	shard int
@@ -221,8 +221,8 @@ type lane struct {
 	debt debt
 }
 
-// takeAll decides several charges under the locks of all shards that they touch. It takes
-// the locks in a fixed order, so that two calls never wait for each other.
+// takeAll evaluates several charges under the locks of all their shards. It takes the
+// locks in a fixed order, so that two calls never wait for each other.
 func (s *Store) takeAll(t *quota.Transaction, lanes []lane) error {
 	var h uint64
 	var k int
@@ -252,7 +252,7 @@ func (s *Store) takeAll(t *quota.Transaction, lanes []lane) error {
 	return s.decide(t, lanes, now)
 }
 
-// decide decides several charges under the locks of their shards.
+// decide evaluates several charges, under the locks of their shards.
 func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 	metered, allowed := atOnce(t), true
 	for i := range lanes {
@@ -296,7 +296,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 
 // addAll gives a slot to each state that must be kept and has no slot. It returns false if
 // there is no room for one of these states. The slots that addAll has already added are
-// then free, because their states expire now.
+// then free again, because their states expire now.
 func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
@@ -327,10 +327,10 @@ func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 // are in one shard.
 func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
 
-// fingerprint returns the fingerprint of a state. It combines two hashes: one of the state's key,
-// and one of its names. Under the same names, keys with different hashes have different
-// fingerprints, because multiplying by an odd number modulo 2^64 can be undone. A fingerprint of 0
-// becomes 1, because 0 marks an empty slot.
+// fingerprint returns the fingerprint of a state. It combines the hash of the state's key with the
+// hash of its names. Under the same names, keys with different hashes have different fingerprints,
+// because multiplying by an odd number modulo 2^64 can be undone. A fingerprint of 0 becomes 1,
+// because 0 marks an empty slot.
 func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
 // index maps a hash to a number from 0 to n-1.

@@ -8,15 +8,15 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Most transactions have only charges of meters, such as GCRA, and do not wait. This file makes the
-// same decisions about such transactions as the algorithms, but faster, because it needs no
-// quota.State. It relies on what A and B mean in the states of an optional.Metered, and
-// TestMetersAlike compares both.
+// Most transactions have only charges of meters, such as GCRA, and do not wait. For such
+// transactions, this file makes the same decisions as the algorithms, but faster, because it needs
+// no quota.State. It relies on the meaning of A and B in the states of an optional.Metered.
+// TestMetersAlike compares both implementations.
 
-// A meter has the numbers of a limit: a unit has as many parts as the period has µs, and as many
-// parts drain in a µs as the quota has units. The size is the most units that can be spent at once;
-// it is 0 for limits that this file does not decide. A debt may exceed the size by a fraction of a
-// unit, with fewer parts than the quota: see package algorithms.
+// A meter holds the numbers of a limit: a unit has as many parts as the period has µs, and as many
+// parts drain in a µs as the quota has units. The size is the maximum number of units that can be
+// spent at once, or 0 for limits that this file does not handle. A debt may exceed the size by a
+// fraction of a unit, with fewer parts than the quota: see package algorithms.
 type meter struct{ period, quota, size int64 }
 
 // atOnce reports whether t spends its charges now or not at all.
@@ -25,8 +25,8 @@ func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && t.W
 // decides reports whether m is a meter and the cost is from 0 to its capacity.
 func (m *meter) decides(cost int64) bool { return 0 <= cost && cost <= m.size && m.size > 0 }
 
-// readable reports whether the meter can use the state in a slot as it is. It can if the slot is
-// nil, or if the slot contains the whole state and the debt is at most what the meter can hold.
+// readable reports whether the meter can use the state in a slot unchanged: whether the slot is
+// nil, or contains the whole state and a debt that the meter can hold.
 func (m *meter) readable(s *slot) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a < m.size || s.a == m.size && s.b < m.quota)
 }
@@ -51,7 +51,7 @@ func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	switch {
 	case hi > 0:
 		return debt{ahead: d.ahead}
-	case gone < uint64(m.period): // most keys of many charges end here, without a division
+	case gone < uint64(m.period): // most keys with many charges return here, without a division
 		d.parts -= int64(gone)
 	default:
 		units := gone / uint64(m.period)
@@ -104,7 +104,7 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 	if d.parts >= m.quota {
 		remaining = max(0, remaining-1)
 	}
-	if remaining < m.size { // otherwise at most a part of what drains in a µs is missing
+	if remaining < m.size { // otherwise less than what drains in a µs is missing
 		next = m.wait(d.units+remaining+1-m.size, d.parts-min(m.period, m.quota)+1)
 	}
 	to.Allowed, to.RetryAfter = allowed, 0
@@ -137,8 +137,8 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter decides one charge. The caller has locked sh, and takeMeter unlocks it. waited says
-// whether the caller had to wait for the lock.
+// takeMeter evaluates one charge. The caller has locked sh, and takeMeter unlocks it. waited
+// reports whether the caller had to wait for the lock.
 func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, now, cost int64, waited bool) error {
 	d := m.debtOf(sl, now)
 	allowed := m.fits(&d, cost)
@@ -168,8 +168,8 @@ func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, 
 	return nil
 }
 
-// takeMeters decides several charges of meters whose debts are in lanes. allowed says
-// whether all charges fit. The caller holds the locks of the shards of all lanes.
+// takeMeters evaluates several charges of meters whose debts are in lanes. allowed
+// reports whether all charges fit. The caller holds the locks of the shards of all lanes.
 func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
 	prepare(t, now)
 	for i := range lanes {

@@ -10,7 +10,7 @@ import (
 )
 
 // ways is how many slots a bucket has. A state is in one of two buckets, its homes, and
-// can be moved from one home to the other. A table therefore fills to more than nine tenths
+// can be moved from one home to the other. A table is therefore more than nine tenths full
 // before a new state finds no room.
 const ways = 8
 
@@ -23,16 +23,16 @@ type table []bucket
 type bucket [ways]slot
 
 // A slot holds the fingerprint of a state, the state, and its reset: the instant from which the
-// state decides as the zero State does. From then on the state has expired and the slot is free. No
-// sweep is needed.
+// state leads to the same decisions as the zero State. From then on, the state has expired and the
+// slot is free, so no sweep is needed.
 type slot struct {
 	id       uint64 // 0 if the slot is empty
-	at, a, b int64  // of the state; if it has a log or a C, b is the index of its log in shard.logs
+	at, a, b int64  // of the state; if the state has a log or a C, b is the index of its log in shard.logs
 	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The rank of a slot says how much would be lost with its state: a higher rank means more. The rank
-// of a state never falls before the state expires.
+// The rank of a slot is higher, the more would be lost with its state. The rank of a state never
+// falls before the state expires.
 const (
 	someLeft = iota // the state has units left
 	noneLeft        // the state has no units left
@@ -64,8 +64,8 @@ func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 // states, because a shard may by chance get more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 
-// first and second return the homes of a fingerprint, the two buckets where its state may
-// live. Both are the same bucket only if the table has just one bucket.
+// first returns one of the two homes of a fingerprint, the buckets that may hold its
+// state. The homes are the same bucket only if the table has just one.
 func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
 
 func (t table) second(id uint64) *bucket {
@@ -76,8 +76,7 @@ func (t table) second(id uint64) *bucket {
 	return &t[i]
 }
 
-// other returns the home of a fingerprint that is not b, which is its other home. If the table has
-// only one bucket, it returns b.
+// other returns the home of a fingerprint other than b, or b if the table has only one bucket.
 func (t table) other(id uint64, b *bucket) *bucket {
 	if first := t.first(id); first != b {
 		return first
@@ -162,7 +161,7 @@ type shard struct {
 	mu       sync.Mutex
 	last     int64 // the instant of the last decision under the lock, in µs since 1970
 	table    table
-	most     int32 // the most buckets that the table may have
+	most     int32 // the maximum number of buckets of the table
 	rest     int16 // see rests
 	times    int16 // how many decisions of repeated count for its promotion
 	hot      atomic.Pointer[hot]
@@ -171,7 +170,7 @@ type shard struct {
 	logs   logs
 	states []quota.State // memory for the decision that is being made
 
-	evicted atomic.Int64 // how many states it has replaced, see Stats
+	evicted atomic.Int64 // how many states the shard has replaced: see Stats
 
 	_ [48]byte
 }
@@ -185,9 +184,9 @@ func (sh *shard) lock(now int64) int64 {
 
 // instant returns the instant of a decision. The caller must have read the argument now from the
 // clock before it took the lock. Another caller may have read a later time and taken the lock
-// first. The result is therefore never before the instant of the last decision under the lock, with
-// one exception: if that decision is a second or more ahead of now, the clock has been set back,
-// and instant returns now.
+// first. The result is therefore never earlier than the instant of the last decision under the
+// lock, with one exception: if that decision is a second or more ahead of now, the clock has been
+// set back, and instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -199,7 +198,7 @@ func (sh *shard) instant(now int64) int64 {
 // add returns a slot for the fingerprint id, or nil if there is no room. The slot has the rank
 // someLeft and a state that expires now. add never reuses a slot whose fingerprint is in keep.
 func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
-	sh.recall(now) // it may move states, or put a new one in place of another
+	sh.recall(now) // because add may move states, or replace one
 	if sh.table == nil {
 		sh.table = make(table, 1)
 	}
@@ -276,8 +275,8 @@ const (
 	// 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
 	mostSteps = 64
 
-	// rests is how often move skips moveTwo after a search of moveTwo that found nothing.
-	// In a full table, most new states of a flood therefore cost no such search.
+	// rests is how often move skips moveTwo after moveTwo has searched in vain, so that
+	// in a full table most new states of a flood cost no such search.
 	rests = 64
 )
 
@@ -335,8 +334,8 @@ func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) boo
 }
 
 // grow makes the table about twice as large, but no larger than its bound, and reports whether
-// it did. The sizes of a table are the bound, half of it, a quarter of it and so on, so that
-// the last step doubles the table like the others.
+// it has grown. The sizes of a table are the bound, half of the bound, a quarter of it and so
+// on, so that the last step, too, doubles the table.
 func (sh *shard) grow(now int64, keep []uint64) bool {
 	n := int(sh.most)
 	for n > 1 && (n+1)/2 > len(sh.table) {
@@ -394,7 +393,7 @@ func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 	}
 }
 
-// unchanged reports whether a charge of the given cost has left the state in the slot as it was.
+// unchanged reports whether a charge of the given cost has left the state in the slot unchanged.
 // The argument s is the state after the charge. A charge with a negative cost changes nothing if
 // there are no units to refund. The state then keeps its expiry time, although the limit of the
 // charge may have a longer period, and thus a later ResetAfter.

@@ -8,8 +8,7 @@ import (
 
 // credit is the algorithm that counts granted units. In its state, A is how many granted
 // units are left, and B is when they expire, in µs since 1970. A negative cost grants units
-// for the period of the limit. Cancel refunds units that were spent and leaves B as it
-// is.
+// for the period of the limit. Cancel refunds spent units and leaves B unchanged.
 type credit struct{}
 
 // retry is the RetryAfter if too few units are left. It is a constant, because nobody knows when
@@ -17,15 +16,16 @@ type credit struct{}
 // store.
 const retry = time.Second
 
-// kept is how long, in µs, a state is kept after its last unit was spent. Until then Cancel can
-// refund units, because the state still says when they expire. If all such states were kept until
-// their units expire, a store would keep keys without units for up to 35 years.
+// kept is how long, in µs, a state is kept after its last unit was spent. During this time Cancel
+// can refund units, because the state still contains their expiry time. If all such states were
+// kept until their units expire, a store would keep keys without units for up to 35 years.
 const kept = int64(time.Hour / time.Microsecond)
 
 func (credit) Name() string   { return "credit" }
 func (credit) String() string { return "credit" }
 
-// Indivisible implements optional.Indivisible: the Quota is how long granted units are valid.
+// Indivisible implements optional.Indivisible: the Quota is the time for which granted units
+// are valid.
 func (credit) Indivisible() {}
 
 func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State, quota.Decision) {
@@ -72,7 +72,8 @@ func end(s *quota.State) int64 {
 	return s.B
 }
 
-// Cancel implements optional.Canceler: it refunds n units if the state still exists, see kept.
+// Cancel implements optional.Canceler: it refunds n units if the state still exists (see
+// kept).
 func (credit) Cancel(s quota.State, _ *quota.Limit, now, _, n int64) quota.State {
 	if at := max(now, s.At); end(&s) > at {
 		return state(at, min(s.A+n, quota.MaxTicks), s.B)
@@ -108,7 +109,7 @@ end
 // either.
 type Unpayable interface {
 	// Refusing takes a charge c that the limit did not refuse, and returns a charge that is refused
-	// if the limit has since begun to refuse the key. The Store takes the returned charge when
-	// it pays for other limits.
+	// if the limit has since begun to refuse the key. The Store adds the returned charge to the
+	// transaction in which granted units pay for other limits.
 	Refusing(c quota.Charge) quota.Charge
 }

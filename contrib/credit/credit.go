@@ -70,8 +70,9 @@ type Store struct {
 // after 35 years if d is 0. They are added to any units left from earlier grants, up to 2^50 in
 // total. The earlier units and the new ones then all expire at the later of the two expiry times.
 //
-// If the second store of a quota.Fallback has decided, Grant returns an error that wraps ErrFellBack,
-// because the units last only until the first store works again. Call it again then.
+// If only the second store of a quota.Fallback has recorded the units, Grant returns an error that
+// wraps ErrFellBack, because the units last only until the first store works again. Then call Grant
+// again.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -84,8 +85,8 @@ func Grant(ctx context.Context, store quota.Store, rule, key string, units int64
 	return take(ctx, store, "Grant", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// ErrFellBack says that only the second store of a quota.Fallback has made a change, and thus perhaps
-// only one process, until the first store works again.
+// ErrFellBack reports that a change was made only in the second store of a quota.Fallback, which
+// may belong to a single process. The change lasts until the first store works again.
 var ErrFellBack = errors.New("the first store failed, so the change lasts until it works again")
 
 func take(ctx context.Context, store quota.Store, what string, t *quota.Transaction) error {
@@ -98,8 +99,8 @@ func take(ctx context.Context, store quota.Store, what string, t *quota.Transact
 	return nil
 }
 
-// Left returns how many granted units a key has left under a rule, and the time until which they
-// are valid. If no units are left, that time is the zero Time.
+// Left returns how many granted units a key has left under a rule, and when they expire. If no
+// units are left, until is the zero Time.
 func Left(ctx context.Context, store quota.Store, rule, key string) (units int64, until time.Time, err error) {
 	t := quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}}
 	if err := store.Take(ctx, &t); err != nil || t.Decisions[0].Remaining == 0 {
@@ -109,7 +110,8 @@ func Left(ctx context.Context, store quota.Store, rule, key string) (units int64
 	return d.Remaining, t.At.Add(d.ResetAfter), nil
 }
 
-// Revoke removes all of a key's granted units under a rule. As Grant, it may return ErrFellBack.
+// Revoke removes all of a key's granted units under a rule. Like Grant, it may return an error
+// that wraps ErrFellBack.
 func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
 	return take(ctx, store, "Revoke", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
 }
@@ -175,7 +177,7 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payMore pays for units up to t.Most that the limits have not admitted.
+// payMore pays for the units, up to t.Most, that the limits have not admitted.
 func (s *Store) payMore(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	for range t.Charges { // each time, one more limit has no units left

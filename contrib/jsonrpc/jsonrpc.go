@@ -27,16 +27,16 @@ import (
 )
 
 // CodeLimited is the JSON-RPC error code for a refused request that OnLimited is normally used with.
-// The codes from −32768 to −32000 are reserved: the MCP specification of 2026-07-28 defines those
-// from −32099 to −32020, and none of them is for a limit.
+// The codes from −32768 to −32000 are reserved: the MCP specification of 2026-07-28 defines the
+// codes from −32099 to −32020, none of which is for a rate limit.
 const CodeLimited = 429
 
 // Cost returns a function for Rule.Cost that charges 1 unit for a single request and 1 unit for
 // each element of a batch. The function reads at most the first max bytes of the body, and the
 // handler can still read the whole body. A body that begins with "{" costs 1 unit, however long it
-// is, and so does an empty body. Any other body is refused if it is longer than max bytes, cannot
-// be read, or is not valid JSON in UTF-8, because it could be a batch of any size. A body with a
-// Content-Encoding, such as gzip, is also refused. Cost panics if max is below 1.
+// is. An empty body also costs 1 unit. Any other body is refused if it is longer than max bytes,
+// cannot be read, or is not valid JSON in UTF-8, because it could be a batch of any size. A body
+// with a Content-Encoding, such as gzip, is also refused. Cost panics if max is below 1.
 func Cost(max int64) func(*http.Request) int64 {
 	mustBePositive("Cost", max)
 	return func(r *http.Request) int64 {
@@ -75,11 +75,11 @@ func Cost(max int64) func(*http.Request) int64 {
 // error per request.
 //
 // The handler calls weir.Refuse instead if the request is a notification (which has no id) or a
-// batch of more than 100 requests. It does the same if the body is missing (as in an MCP client's
-// GET), is longer than max bytes, or is not JSON-RPC. The handler reads the body before it
-// responds; to limit how long that takes, set ReadTimeout on the server. Do not use OnLimited for a
-// proxy's authorization requests (forward auth), because the proxy would allow every request that
-// gets status 200. OnLimited panics if max is below 1.
+// batch of more than 100 requests, or if the body is missing (as in an MCP client's GET), is longer
+// than max bytes, or is not JSON-RPC. The handler reads the body before it responds; to limit how
+// long that takes, set ReadTimeout on the server. Do not use OnLimited for a proxy's authorization
+// requests (forward auth), because the proxy would allow every request that gets status 200.
+// OnLimited panics if max is below 1.
 func OnLimited(max int64, code int) http.Handler {
 	mustBePositive("OnLimited", max)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -130,8 +130,8 @@ func mustBePositive(name string, max int64) {
 	}
 }
 
-// appendID appends the id of a request, if it has one that is a string, a number or null. A
-// client's responses to a server's requests also have ids, but no method, and are skipped.
+// appendID appends the id of a request if the id is a string, a number or null. It skips a
+// client's responses to a server's requests, which have ids but no method.
 func appendID(ids [][]byte, call []byte) [][]byte {
 	if call[0] != '{' {
 		return ids

@@ -9,8 +9,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A fetch takes the units of one call and of later calls. Callers share a fetch, so it
-// does not stop if the caller that began it gives up.
+// A fetch takes the units of one call and of later calls. Callers share a fetch, so a
+// fetch does not stop if the caller that began it gives up.
 type fetch struct {
 	t    quota.Transaction
 	more int64 // calls that the lease will serve
@@ -36,8 +36,8 @@ func (l *Store) begin(ctx context.Context, s *shard, e *lease, k int64) *fetch {
 	return f
 }
 
-// await waits for a fetch, and reports whether the fetch or its lease has decided t. own is true if
-// the fetch was begun for t.
+// await waits for a fetch, and reports whether the fetch or its lease has made the decision on t.
+// own reports whether the fetch was begun for t.
 func (l *Store) await(ctx context.Context, s *shard, e *lease, f *fetch, own bool,
 	t *quota.Transaction) (decided bool, err error) {
 	select {

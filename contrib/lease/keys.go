@@ -14,28 +14,28 @@ import (
 type lease struct {
 	charges []quota.Charge // of one call
 
-	since, count int64 // when the current count of calls began, and the calls since then
+	since, count int64 // when the current count of calls began, and the number of calls since then
 	seen         int64 // calls per TTL in the previous count
 
-	noted int64            // when the newest answer of next came
+	noted int64            // when next last answered
 	last  []quota.Decision // the decisions of that answer; empty after an error
 
 	fetch     *fetch           // the fetch that has not ended, or nil
 	held      int64            // calls that the lease can still serve
 	unused    int64            // calls whose units are spent in next but not used yet
 	sent      int64            // when the fetch called next
-	answered  int64            // when the answer of next came
+	answered  int64            // when next answered
 	until     int64            // when the lease expires
 	at        time.Time        // the At of the answer
 	decisions []quota.Decision // the decisions of the answer
 	timer     *time.Timer
 }
 
-// A shard has the leases of some fingerprints, behind one mutex.
+// A shard holds the leases of some fingerprints, behind one mutex.
 type shard struct {
 	mu     sync.Mutex
 	closed bool
-	most   int               // the most leases in the map known
+	most   int               // the maximum number of leases in the map known
 	known  map[uint64]*lease // leases by the fingerprint of their charges
 	once   [64]uint64        // recent fingerprints that were seen once
 	hits   int64
@@ -72,7 +72,7 @@ func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *leas
 }
 
 // makeRoom looks at up to 8 leases and deletes one that is no longer used. It reports
-// whether it has deleted one.
+// whether it has deleted a lease.
 func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
 	for id, e := range s.known {
@@ -105,8 +105,8 @@ func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
 
-// tick counts a call. After a TTL it begins a new count, and sets e.seen to the calls per
-// TTL of the old count.
+// tick counts a call. After a TTL it begins a new count, and sets e.seen to the number of
+// calls per TTL in the old count.
 func (e *lease) tick(now, ttl int64) {
 	if gone := now - e.since; gone >= ttl {
 		e.seen = int64(float64(e.count) * float64(ttl) / float64(gone))
@@ -115,7 +115,7 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note records the decisions of an answer of next. From these, want computes the size of a lease.
+// note records the decisions in an answer of next, from which want computes the size of a lease.
 func (e *lease) note(t *quota.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
@@ -123,11 +123,11 @@ func (e *lease) note(t *quota.Transaction, now int64) {
 // want returns the number of calls that a lease should cover: the number of calls in the last TTL,
 // but at most Fraction of the Remaining in the newest answer of next. 0 means no lease.
 //
-// Under a meter (GCRA and the buckets), spent units are a debt that drains. These units
-// are never refunded, so a lease takes no more of them than drain in a TTL. When a unit has
-// drained, others can use its room in the meter, so the lease must no longer use it. If the debt is
-// so small that it drains within the TTL, units of the lease itself drain in the remaining time of
-// the TTL. want therefore adds as many calls as these units would serve.
+// Under a meter (GCRA and the buckets), spent units are a debt that drains. These units are never
+// refunded, so a lease takes at most as many units as drain in a TTL. When a unit has drained,
+// other callers can use its room in the meter, so the lease must no longer use the unit. If the
+// debt is so small that it drains within the TTL, units of the lease itself drain in the remaining
+// time of the TTL. want therefore adds as many calls as these units would serve.
 func (e *lease) want(now int64, o *Options) int64 {
 	since := now - e.noted
 	if e.seen < 2 || len(e.last) == 0 || since > 2*int64(o.TTL) {
@@ -150,7 +150,7 @@ func (e *lease) want(now int64, o *Options) int64 {
 	return 0
 }
 
-// serve decides t from memory and returns true if the lease has units for t. Otherwise it
+// If the lease has units for t, serve allows t from memory and returns true. Otherwise it
 // returns false.
 func (e *lease) serve(t *quota.Transaction, now int64) bool {
 	now = max(now, e.answered) // the fetch may have returned while the caller waited for the lock

@@ -39,7 +39,7 @@ import (
 )
 
 // A Leaser is a quota.Algorithm whose units can be spent in advance and used later. The limit must
-// hold as if the units had been spent at the instants at which they are used. A Leaser must have a
+// hold as if the units were spent at the instants at which they are used. A Leaser must have a
 // comparable type. An algorithm can implement Leaser without importing this package.
 type Leaser interface {
 	optional.Canceler
@@ -79,8 +79,8 @@ type Options struct {
 //
 // A lease covers as many calls as the key received during the previous TTL, but never takes more
 // than Options.Fraction of the remaining units. If these units are not enough for two calls, no
-// lease is taken, and each call is passed to the wrapped store. A key near its limit therefore has
-// no leases, and its last units go to whichever process calls first. Every refusal comes from the
+// lease is taken, and each call goes to the wrapped store. A key near its limit therefore has no
+// leases, and its last units go to whichever process calls first. Every refusal comes from the
 // wrapped store. Under GCRA, TokenBucket and LeakyBucket, a lease contains at most as many units as
 // drain in one TTL. With a TTL of 100 ms, limits of fewer than 20 units per second therefore have
 // no leases.
@@ -98,10 +98,10 @@ type Options struct {
 //
 // Calls share a lease only if they have the same list of charges, including costs and limits. The
 // Store passes a transaction directly to the wrapped store if the transaction's Mode is not
-// ModeSpend, or if its Within is set. It does the same if any charge has a Cost of 0 or less, a Key
-// longer than 128 bytes, or an algorithm that is not a Leaser, such as SlidingLog. A call that
-// arrives while a lease is being fetched waits for the fetch to finish. If the fetch fails, the
-// waiting call returns the same error.
+// ModeSpend, if its Within is set, or if any charge has a Cost of 0 or less, a Key longer than 128
+// bytes, or an algorithm that is not a Leaser, such as SlidingLog. A call that arrives while a
+// lease is being fetched waits for the fetch to finish. If the fetch fails, the waiting call
+// returns the same error.
 //
 // If a decision is made from a lease, its Allowed field is still exact. The other fields are based
 // on the last call to the wrapped store, which was at most one TTL ago, and on the units that this
@@ -223,7 +223,7 @@ func (l *Store) call(ctx context.Context, t *quota.Transaction) error {
 	return l.next.Take(ctx, t)
 }
 
-// passThrough passes t to next, and records the decisions, from which want computes the size of the
+// passThrough passes t to next, and records the decisions for want, which computes the size of the
 // next lease.
 func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Transaction) error {
 	err := l.call(ctx, t)
@@ -237,9 +237,9 @@ func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Tr
 }
 
 // Close returns the unused units of all leases to the wrapped store. It waits for calls that are
-// taking or returning leased units. Later calls to Take are passed to the wrapped store. If ctx is
-// done first, Close returns ctx.Err(). Otherwise, it returns all errors that occurred while units
-// were being returned. Units that could not be returned stay unavailable until their window ends.
+// taking or returning leased units. Later calls to Take go to the wrapped store. If ctx is done
+// first, Close returns ctx.Err(). Otherwise, it returns all errors that occurred while units were
+// being returned. Units that could not be returned stay unavailable until their window ends.
 func (l *Store) Close(ctx context.Context) error {
 	errs := make(chan error, len(l.shards))
 	for i := range l.shards {

@@ -31,7 +31,7 @@ type events struct {
 	data   bool   // the line is a data field
 	begin  []byte // the first bytes of the event's data
 	after  byte   // the last byte
-	n      int64  // how many events have ended
+	n      int64  // number of complete events
 }
 
 const (

@@ -90,11 +90,11 @@ func (u Usage) Total() (sum int64) {
 // byte of a JSON response or the last event of a stream. For a response with status 400 or above, a
 // zero Usage is reported. Fractional counts are rounded up.
 //
-// The usage may be incomplete: if the response ends prematurely, if its body is closed early, if it
+// The usage is incomplete if the response ends prematurely, if its body is closed early, if it
 // contains no usage, or if it contains a count that is negative or above math.MaxInt64. The
 // Transport then reports what it knows with weir.ReportAtLeast, so that no reserved units are
-// refunded, and counts each event of a stream as at least one output token. If a complete response
-// contains no valid usage, the Transport also logs a warning, but only once.
+// refunded, and counts each event of a stream as at least one output token. The first time that a
+// complete response contains no valid usage, the Transport also logs a warning.
 //
 // A stream of Chat Completions or Completions contains its usage only if the client sets
 // "stream_options": {"include_usage": true}, so the Transport sets it in requests whose path ends
@@ -110,7 +110,7 @@ type Transport struct {
 
 	// Report is called with the usage of a response and the context of its request. It calls report
 	// for each unit, such as tokens and the price in micro-dollars. The argument report is
-	// weir.ReportUsage or, if the response may have used more, weir.ReportAtLeast. If Report is nil,
+	// weir.ReportUsage or, if the usage may be incomplete, weir.ReportAtLeast. If Report is nil,
 	// the Transport calls report with the unit "tokens" and Usage.Total.
 	Report func(ctx context.Context, u Usage, report func(ctx context.Context, unit string, used int64))
 
@@ -246,9 +246,9 @@ const maxBody = 1 << 20
 // longer than 1 MiB or is not a JSON object, if servers may read one of these fields in several
 // ways (it appears twice, or its name is spelled with other letter case), or if the request
 // continues a response, a conversation or a prompt that the server has stored. It refuses a request
-// with a Content-Encoding, and one whose field background is true, because its response does not
-// state its usage. If a request has no body, the function returns 1. MaxTokens panics if an
-// argument is below 1.
+// with a Content-Encoding. It also refuses a request whose field background is true, because the
+// response does not state its usage. If a request has no body, the function returns 1. MaxTokens
+// panics if an argument is below 1.
 //
 // Images, files and web pages that a body only refers to, and the results of a server's own tools,
 // are not counted. They are charged when the response states its usage.
@@ -280,8 +280,8 @@ func MaxTokens(most, output int64) func(r *http.Request) int64 {
 	}
 }
 
-// largest returns the largest value of these fields, or n if none is larger. ok is false if one of
-// them is not an integer or is negative.
+// largest returns the largest of n and the values of these fields. ok is false if one of them is
+// not an integer or is negative.
 func largest(found map[string][]byte, n int64, fields ...string) (_ int64, ok bool) {
 	ok = true
 	for _, field := range fields {
@@ -322,8 +322,8 @@ func fieldsOf(text *jsonbody.Text) (found map[string][]byte, ok bool) {
 	return found, true
 }
 
-// promptsOf returns the number of prompts in the field prompt, at least 1. A text is one prompt,
-// and so is a list of tokens. known is false if the server has stored the prompt.
+// promptsOf returns the number of prompts in the field prompt, at least 1. A text or a list of
+// tokens is one prompt. known is false if the server has stored the prompt.
 func promptsOf(value []byte) (n int64, known bool) {
 	if len(value) == 0 || value[0] != '[' {
 		return 1, len(value) == 0 || value[0] != '{'

@@ -14,7 +14,7 @@ type scanner struct {
 	depth  int       // how many objects and arrays are open
 	state  byte      // see below
 	escape bool      // the next byte of a string is escaped
-	long   bool      // the value is longer than text
+	long   bool      // the value is longer than maxText bytes
 	text   []byte    // of a string or a number, at most maxText bytes
 	name   string    // the field whose value follows
 	closed bool      // the outermost value has ended
@@ -98,7 +98,7 @@ func (s *scanner) keep(c byte) {
 	}
 }
 
-// place returns the names of the fields that enclose the value, without the field message or
+// place returns the names of the fields that enclose the value. It omits the field message or
 // response in which an event contains a whole response. ok is false if values at this place are
 // ignored.
 func (s *scanner) place() (fields []string, ok bool) {
@@ -173,8 +173,8 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// usage returns the usage that a response has stated so far. ok is false if it has not stated its
-// input, or if a count is invalid.
+// usage returns the usage that a response has stated so far. ok is false if the response has not
+// stated its input, or if a count is invalid.
 func (f *found) usage() (u Usage, ok bool) {
 	u = Usage{Model: f.model, Input: max(0, f.prompt, f.input), Output: max(0, f.output), CacheRead: max(0, f.cacheRead), CacheWrite: max(0, f.cacheWrite)}
 	if f.cached > 0 { // is part of the input

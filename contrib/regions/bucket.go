@@ -14,9 +14,9 @@ import (
 // since that step began. The last step has no beginning. Its part is the one that a region always
 // has.
 //
-// The times of the steps are those at which the past was made. If the past is used later, the
-// region has by then had its larger parts for longer than the steps say, so that fewer units are
-// admitted, never more.
+// The times of the steps count from the instant at which the past was made. If the past is used
+// later, the region has had its larger parts for longer than the steps record, so fewer units
+// are admitted, never more.
 type past []step
 
 type step struct {
@@ -26,8 +26,9 @@ type step struct {
 
 // A bucket is the algorithm by which a region counts the units of a limit whose rate changes with
 // the region's part. It admits what GCRA and TokenBucket admit, but the debt of a key drains at the
-// rate that the region had at the time. A key that was idle while other regions had the rate is not
-// refilled at the rate that the region has now. The rate is not that of the limit: see rate.
+// rate that the region had at the time. A key that was idle while other regions had the rate is
+// therefore not refilled at the region's current rate. The method rate returns the rate, which is
+// not the limit's.
 //
 // In a state, A is the debt at the instant At, in ticks. A unit is worth as many ticks as the
 // limit's Period has microseconds. A debt may exceed the burst after quota.ModeForce, or if another
@@ -37,7 +38,7 @@ type step struct {
 type bucket struct {
 	past  *past
 	quota int64  // of all regions
-	of    string // the name of the algorithm of the limit
+	of    string // the name of the limit's algorithm
 }
 
 const (
@@ -59,7 +60,7 @@ func partOf(units, part int64) int64 {
 	return max(1, units/whole*part+units%whole*part/whole)
 }
 
-// drained returns how many ticks of a debt drain between two instants. After now, the current time,
+// drained returns how many ticks of a debt drain between two instants. After the current time, now,
 // it assumes the current rate.
 func (b bucket) drained(from, now, to int64) (ticks int64) {
 	drain := func(rate, time int64) {
@@ -82,7 +83,7 @@ func (b bucket) drained(from, now, to int64) (ticks int64) {
 	return ticks
 }
 
-// debt returns the debt of a key at an instant that is not before s.At.
+// debt returns the debt of a key at an instant that is never earlier than s.At.
 func (b bucket) debt(s *quota.State, now, at int64) int64 {
 	if s.A <= 0 {
 		return 0
@@ -95,8 +96,8 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 	return b.Reserve(s, l, now, now, cost)
 }
 
-// Reserve decides a charge that is requested at the instant now and spent at the instant at, which
-// may be later.
+// Reserve evaluates a charge that is requested at the instant now and spent at the instant at,
+// which may be later.
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
@@ -153,8 +154,8 @@ func (b bucket) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.St
 // Additive tells redisstore that only the sum of the costs at one instant matters.
 func (bucket) Additive() {}
 
-// Edges gives the script the past of the region as numbers: how many steps there are, and the
-// rate and the time of each step. See redisstore.Scripted.
+// Edges returns the past of the region as numbers for the script: the number of steps, and
+// the rate and the time of each step. See redisstore.Scripted.
 func (b bucket) Edges(int64) []int64 {
 	n := []int64{int64(len(*b.past))}
 	for i, step := range *b.past {

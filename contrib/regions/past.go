@@ -49,8 +49,9 @@ type since struct {
 	part int64
 }
 
-// between returns the first and the last span that may be current on the clock of the central store,
-// from now until a sixteenth of a span later. A call to local that begins now has ended by then.
+// between returns the first and the last span that may be current on the clock of the central
+// store, from now until a sixteenth of a span later, when a call to local that begins now has
+// ended.
 func (s *Store) between(k *known, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
@@ -70,7 +71,7 @@ func (s *Store) past() *past {
 	now, next := time.Since(s.start), &present{known: k}
 	if k.at {
 		next.first, next.last = s.between(k, now)
-		if p != nil && p.known.at { // the spans since then also count
+		if p != nil && p.known.at { // the spans since the last past was made also count
 			s.note(now, s.kept+k.least(min(p.first, next.first), next.last))
 		}
 		s.note(now, s.kept+k.least(next.first, next.last))
@@ -86,7 +87,8 @@ func (s *Store) past() *past {
 	return &next.past
 }
 
-// note records that the region has a part from now on. It removes all larger parts from s.held.
+// note records that the region has the given part from now on. It removes all larger parts from
+// s.held.
 func (s *Store) note(now time.Duration, part int64) {
 	n := len(s.held)
 	for n > 0 && s.held[n-1].part >= part {

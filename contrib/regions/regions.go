@@ -118,7 +118,7 @@ type Store struct {
 	start      time.Time
 	kept, free int64 // the parts that each region always has, and the parts that all can claim
 
-	wanted atomic.Int64 // how long, in ns, the whole rate takes to admit the units that were asked for
+	wanted atomic.Int64 // how long, in ns, the whole rate takes to admit the requested units
 	known  atomic.Pointer[known]
 
 	present atomic.Pointer[present]
@@ -168,7 +168,7 @@ func (s *Store) share(charges []quota.Charge) {
 		if s.divide(&c.Limit, past) {
 			need = max(need, min(1, float64(c.Cost)/float64(whole.Quota))*float64(whole.Period))
 		}
-		if c.Headroom = (c.Headroom + n - 1) / n; fits { // as quota.Share does it
+		if c.Headroom = (c.Headroom + n - 1) / n; fits { // as in quota.Share
 			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
 		}
 	}
@@ -177,7 +177,7 @@ func (s *Store) share(charges []quota.Charge) {
 
 // divide changes l to the limit of this region, and reports whether its rate follows the region's
 // part. A limit with GCRA or TokenBucket gets an even share of the burst, and a bucket as its
-// algorithm, which knows the region's part of the rate. Other limits get an even share of the quota
+// algorithm, which uses the region's part of the rate. Other limits get an even share of the quota
 // and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := s.o.Regions
@@ -235,9 +235,9 @@ func (s *Store) parts(name string, most int64) quota.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }
 
-// claim claims the parts of the rate that the region needs in the next span, or as many of
-// them as are free. In the first half of the current span it claims at most an even share, so that
-// each region gets its share. The first claim of a process is an even share of the current span.
+// claim claims the parts of the rate that the region needs in the next span, or fewer if fewer are
+// free. In the first half of the current span it claims at most an even share, so that each region
+// gets its share. The first claim of a process is an even share of the current span.
 func (s *Store) claim(ctx context.Context) error {
 	s.measure()
 	k, even := s.known.Load(), s.free/int64(s.o.Regions)
@@ -259,7 +259,8 @@ func (s *Store) claim(ctx context.Context) error {
 	return s.takeFree(ctx, n, lacks, most)
 }
 
-// takeFree claims a number of parts of span n, or all that are free if that is fewer.
+// takeFree claims the given number of parts of span n, or all free parts if there are
+// fewer.
 func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 	left, err := s.take(ctx, n, parts, most)
 	if err == nil && 0 < left && left < parts {
@@ -269,7 +270,7 @@ func (s *Store) takeFree(ctx context.Context, n, parts, most int64) error {
 }
 
 // measure updates the demand, once per Every. The demand is 1.2 times the rate that requests
-// needed, because their number varies. It falls by at most half each time.
+// needed, because the number of requests varies. The demand falls by at most half each time.
 func (s *Store) measure() {
 	now := time.Since(s.start)
 	if took := now - s.since; took >= s.o.Every {
@@ -279,8 +280,8 @@ func (s *Store) measure() {
 }
 
 // take claims a number of parts of span n. most is the maximum number of parts of that span that
-// the region may have. take records in s.known how many parts the region then has. If fewer parts
-// are free than it should claim, take claims none and returns how many are free.
+// the region may have. take records in s.known how many parts the region has afterwards. If fewer
+// than the given number of parts are free, take claims none and returns how many are free.
 func (s *Store) take(ctx context.Context, n, parts, most int64) (left int64, err error) {
 	key := s.o.Budget + " " + strconv.FormatInt(n, 10)
 	t := quota.Transaction{Charges: []quota.Charge{

@@ -1,4 +1,4 @@
-// Package weirchi lets limiters in chi's r.Use know the route, and the client address that chi's
+// Package weirchi gives limiters in chi's r.Use the route, and the client address that chi's
 // ClientIPFrom… middleware found.
 //
 //	package main
@@ -46,15 +46,15 @@ import (
 	"github.com/seed83679106/weir"
 )
 
-// FindRoute is middleware that finds the route before chi does, and sets r.Pattern to it, as chi
-// does when it has routed the request. With FindRoute in front of a limiter, [weir.ByRoute] and the
-// key "route" of limits files work in r.Use:
+// FindRoute is middleware that finds the route before chi does, and sets r.Pattern as chi does
+// after routing. With FindRoute before a limiter, [weir.ByRoute] and the key "route" of limits
+// files work in r.Use:
 //
 //	r.Use(weirchi.FindRoute, limiter.Handler)
 //
 // A subrouter with such a limiter needs FindRoute again, because chi sets r.Pattern to the pattern
 // of the mount in between. The request is routed once more for each FindRoute. Middleware that
-// rewrites the path or the method, such as chi's StripSlashes, must run before it.
+// rewrites the path or the method, such as chi's StripSlashes, must run before FindRoute.
 //
 // If no route matches, r.Pattern is empty until the next handler returns, and in a subrouter it is
 // the pattern of the mount. A HEAD request without a route of its own has the route of GET, because
@@ -116,8 +116,8 @@ func ClientIP(get func(context.Context) netip.Addr) weir.KeyFunc {
 }
 
 // ClientAddr returns a function that finds the client's address in the same way as [ClientIP]. Its
-// result ok is false if there is none. Pass it to [weir.ByAddr] for networks of other sizes, or to
-// [weir.AddrList].
+// result ok is false if there is no address. Pass the function to [weir.ByAddr] for networks of
+// other sizes, or to [weir.AddrList].
 func ClientAddr(get func(context.Context) netip.Addr) func(r *http.Request) (client netip.Addr, ok bool) {
 	if get == nil {
 		panic("weirchi: ClientAddr: get is nil")
