@@ -43,7 +43,8 @@ type Penalty struct {
 
 // Ban bans a key under a rule for the duration d, rounded down to whole microseconds. It is
 // intended for operators. The rule must have a Penalty. If the key is already banned until a later
-// time, Ban has no effect.
+// time, Ban has no effect. If the second store of a quota.Fallback has decided, Ban returns
+// quota.ErrFellBack: the key is then banned in this process only.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	r, err := l.penalized(rule)
 	if err != nil {
@@ -59,7 +60,7 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 // have a Penalty. Other processes may continue to enforce the ban for up to 10 seconds, but usually
 // notice within milliseconds if their store is an optional.Watcher, as package stack's is. found is
 // false if the store had none of these, for example because the key is misspelled, or because it is
-// a name and the ban is under the name's HashedKey.
+// a name and the ban is under the name's HashedKey. Like Ban, Unban may return quota.ErrFellBack.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) (found bool, err error) {
 	r, err := l.penalized(rule)
 	if err != nil {

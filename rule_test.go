@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -1290,6 +1291,42 @@ func TestUnbanForgets(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
+}
+
+// TestChangesFellBack: an operator's change that only the second store of a Fallback has made is an error,
+// because other processes, and this one once the first store works again, do not know it.
+func TestChangesFellBack(t *testing.T) {
+	var down atomic.Bool
+	first := memory()
+	store := quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if down.Load() {
+			return errDown
+		}
+		return first.Take(ctx, tx)
+	}), memory(), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
+	limit := algorithms.GCRA(5, time.Minute)
+	l, err := weir.New(store, weir.Options{Rules: []weir.Rule{{
+		Name: "api", Key: weir.Global(), Limits: []weir.Limit{limit},
+		Penalty: &weir.Penalty{Strikes: algorithms.AnchoredWindow(3, time.Minute), Duration: time.Minute},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fails := range []bool{false, true, false} {
+		down.Store(fails)
+		for name, change := range map[string]func() error{
+			"Ban":   func() error { return l.Ban(t.Context(), "api", "a", time.Hour) },
+			"Unban": func() error { _, err := l.Unban(t.Context(), "api", "b"); return err },
+			"Reset": func() error {
+				_, err := quota.Reset(t.Context(), store, quota.Charge{Rule: "api", Key: "a", Limit: limit})
+				return err
+			},
+		} {
+			if err := change(); errors.Is(err, quota.ErrFellBack) != fails || !fails && err != nil {
+				t.Errorf("%s, outage %v: got %v", name, fails, err)
+			}
+		}
+	}
 }
 
 // TestPenaltyTriesAgain: if the store fails when a ban should begin, the next refusal

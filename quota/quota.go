@@ -466,6 +466,11 @@ var (
 	// time out. It counts as a timeout. Setting a longer timeout would help.
 	ErrSlow = errors.New("quota: the store is too slow for its timeout")
 
+	// ErrFellBack is returned by functions that change the counts of a key for an operator, such as
+	// Reset, if the second store of a Fallback has made the change. It is then in force in this
+	// process at most, and only until the first store works again. Repeat it then.
+	ErrFellBack = errors.New("quota: the first store failed, so the change is in force only in this process, and only until that store works again")
+
 	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
 	// example because the password is wrong, a permission is missing, or the server cannot run the
 	// scripts. Waiting does not help, so a Limiter does not treat it as an outage: by default it

@@ -213,7 +213,8 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 // Reset refunds all units that the key of each charge has spent under the limit of that charge. It
 // ignores the Cost. Slots that are already reserved keep their times, and new callers get later
 // slots. To refund only some units, call Take with a negative Cost. found is false if there was
-// nothing to refund, for example because the key is misspelled.
+// nothing to refund, for example because the key is misspelled. If only the second store of a
+// Fallback has made the refund, Reset returns ErrFellBack.
 func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err error) {
 	t, err := Peek(ctx, store, charges...)
 	if err != nil {
@@ -226,5 +227,8 @@ func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -4*MaxTicks, 0
 	}
-	return found, store.Take(ctx, t)
+	if err = store.Take(ctx, t); err == nil && t.FellBack {
+		err = ErrFellBack
+	}
+	return found, err
 }

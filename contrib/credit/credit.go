@@ -12,7 +12,6 @@ package credit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -71,8 +70,8 @@ type Store struct {
 // total. The earlier units and the new ones then all expire at the later of the two expiry times.
 //
 // If only the second store of a quota.Fallback has recorded the units, Grant returns an error that
-// wraps ErrFellBack, because the units last only until the first store works again. Then call Grant
-// again.
+// wraps quota.ErrFellBack, because the units last only until the first store works again. Then call
+// Grant again.
 func Grant(ctx context.Context, store quota.Store, rule, key string, units int64, d time.Duration) error {
 	switch {
 	case units < 1 || units > quota.MaxTicks:
@@ -85,16 +84,12 @@ func Grant(ctx context.Context, store quota.Store, rule, key string, units int64
 	return take(ctx, store, "Grant", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, -units, d.Truncate(time.Microsecond))}})
 }
 
-// ErrFellBack reports that a change was made only in the second store of a quota.Fallback, which
-// may belong to a single process. The change lasts until the first store works again.
-var ErrFellBack = errors.New("the first store failed, so the change lasts until it works again")
-
 func take(ctx context.Context, store quota.Store, what string, t *quota.Transaction) error {
 	if err := store.Take(ctx, t); err != nil {
 		return err
 	}
 	if t.FellBack {
-		return fmt.Errorf("credit: %s: %w", what, ErrFellBack)
+		return fmt.Errorf("credit: %s: %w", what, quota.ErrFellBack)
 	}
 	return nil
 }
@@ -111,7 +106,7 @@ func Left(ctx context.Context, store quota.Store, rule, key string) (units int64
 }
 
 // Revoke removes all of a key's granted units under a rule. Like Grant, it may return an error
-// that wraps ErrFellBack.
+// that wraps quota.ErrFellBack.
 func Revoke(ctx context.Context, store quota.Store, rule, key string) error {
 	return take(ctx, store, "Revoke", &quota.Transaction{Charges: []quota.Charge{charge(rule, key, 0, forever)}, Mode: quota.ModeForget})
 }

@@ -123,10 +123,10 @@ func TestGrantFellBack(t *testing.T) {
 	}), weirtest.Memory(), quota.FallbackOptions{}), Options{Rules: []string{"r"}})
 	for _, fails := range []bool{false, true, false} {
 		down.Store(fails)
-		if err := Grant(t.Context(), store, "r", "k", 5, time.Hour); errors.Is(err, ErrFellBack) != fails {
+		if err := Grant(t.Context(), store, "r", "k", 5, time.Hour); errors.Is(err, quota.ErrFellBack) != fails {
 			t.Errorf("Grant, in an outage %v: got %v", fails, err)
 		}
-		if err := Revoke(t.Context(), store, "r", "other"); errors.Is(err, ErrFellBack) != fails {
+		if err := Revoke(t.Context(), store, "r", "other"); errors.Is(err, quota.ErrFellBack) != fails {
 			t.Errorf("Revoke, in an outage %v: got %v", fails, err)
 		}
 	}

@@ -34,7 +34,7 @@ func Example() {
 	request()
 	request()
 	err = credit.Grant(ctx, store, "api", "acme", 100, 24*time.Hour) // acme has just paid
-	if errors.Is(err, credit.ErrFellBack) {
+	if errors.Is(err, quota.ErrFellBack) {
 		fmt.Println("grant them again when Redis works")
 	}
 	request()

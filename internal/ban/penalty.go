@@ -255,11 +255,19 @@ func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	c := p.lookup(key)
 	c.Limit.Burst, c.Cost = exact, costOf(d)
 	t := quota.Transaction{Charges: []quota.Charge{c}}
-	err := p.Store.Take(ctx, &t)
-	if err == nil {
-		p.learn(key, left(&t.Decisions[0]), true, nil)
+	if err := p.Store.Take(ctx, &t); err != nil {
+		return err
 	}
-	return err
+	p.learn(key, left(&t.Decisions[0]), true, nil)
+	return whereMade(&t)
+}
+
+// whereMade returns an error if only the second store of a quota.Fallback has made a change.
+func whereMade(t *quota.Transaction) error {
+	if t.FellBack {
+		return quota.ErrFellBack
+	}
+	return nil
 }
 
 // Unban clears the ban of a key, its earlier bans and its strikes. found is false if there were none.
@@ -278,7 +286,7 @@ func (p *Penalty) Unban(ctx context.Context, key string) (found bool, err error)
 	defer p.mu.Unlock()
 	// The answers to requests that the store evaluated before are still on their way.
 	p.keep(key, known{lifted: true, again: now.Add(liftedFor)}, now)
-	return found, nil
+	return found, whereMade(t)
 }
 
 // Offenses returns how much longer a key is banned, how long ago its last ban expired (0 if it is

@@ -317,5 +317,5 @@ func (h *Handler) chargeAgain(ctx context.Context, t *target, given map[string]r
 	for i := range charges {
 		charges[i].Cost = min(given[charges[i].Limit.Label()].units, charges[i].Limit.Capacity())
 	}
-	return h.store.Take(ctx, &quota.Transaction{Charges: charges, Mode: quota.ModeForce})
+	return h.take(ctx, &quota.Transaction{Charges: charges, Mode: quota.ModeForce})
 }

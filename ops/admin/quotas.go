@@ -30,7 +30,7 @@ func (h *Handler) grant(ctx context.Context, t *target) error {
 		for i := range charges {
 			charges[i].Cost = -body.Units
 		}
-		return h.store.Take(ctx, &quota.Transaction{Charges: charges})
+		return h.take(ctx, &quota.Transaction{Charges: charges})
 	})
 }
 

@@ -9,11 +9,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/storedkey"
-	"github.com/seed83679106/weir/internal/traced"
 	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/quota"
 )
@@ -138,9 +136,9 @@ func change(apply func(*Handler, context.Context, *target) error) func(*Handler,
 // carryOut calls f to make a change, logs the change with the given text, and returns the answer to
 // the request.
 func (h *Handler) carryOut(t *target, text string, f func(ctx context.Context) error) (any, error) {
-	ctx, fell := watchFallback(context.WithoutCancel(t.r.Context())) // if the client hangs up, the change is still completed
+	ctx := context.WithoutCancel(t.r.Context()) // if the client hangs up, the change is still completed
 	err := f(ctx)
-	if err == nil && fell.Load() {
+	if errors.Is(err, quota.ErrFellBack) {
 		err = errHere
 	}
 	h.audit(ctx, t, text, err)
@@ -156,22 +154,19 @@ func (h *Handler) carryOut(t *target, text string, f func(ctx context.Context) e
 	return h.changed(ctx, t)
 }
 
+// take has the store make a change.
+func (h *Handler) take(ctx context.Context, t *quota.Transaction) error {
+	err := h.store.Take(ctx, t)
+	if err == nil && t.FellBack {
+		err = quota.ErrFellBack
+	}
+	return err
+}
+
 // errHere is the error for a change that was made only in the memory of this process, because a
 // quota.Fallback used its second store.
 var errHere = refuse(http.StatusServiceUnavailable,
 	"the store failed, so the change is in force in this process at most, and only until the store works again: repeat it then")
-
-// A fallbackWatch notes that a store has fallen back.
-type fallbackWatch struct{ atomic.Bool }
-
-func (w *fallbackWatch) Joined(context.Context) {}
-func (w *fallbackWatch) FellBack(string)        { w.Store(true) }
-
-// watchFallback returns a copy of ctx, and a value that becomes true if a quota.Fallback decides a call with it.
-func watchFallback(ctx context.Context) (context.Context, *fallbackWatch) {
-	w := new(fallbackWatch)
-	return traced.With(ctx, w), w
-}
 
 // target returns the target of a change. It returns an error if no request can have the key, or if the
 // rule cannot deny the network.
