@@ -79,8 +79,7 @@ type Handler struct {
 	version string
 
 	mu      sync.Mutex
-	before  map[string]int64 // see outage
-	longest quota.FallbackStats
+	longest quota.FallbackStats // of the outages that the page reports
 }
 
 // New returns a Handler for limiters that all use the given store. Pass the Store value that the

@@ -27,104 +27,70 @@ const (
 	fewKeys     = 3
 )
 
-// An inspection has the data from which the checks make findings.
+// An inspection collects findings, the most urgent first.
 type inspection struct {
-	h      *Handler
-	bar    *statusBar
-	rules  []rule
-	file   reload
-	outage string // a text, or ""
+	h     *Handler
+	rules []rule
+	file  reload
+	list  []finding
 }
 
-// A check returns a finding. Its text is empty if there is nothing to report.
-type check[T any] func(in *inspection, of T) finding
-
-// The checks, in the order in which the page shows their findings: first about the process, then
-// about each rule, and last those that need no action.
-var (
-	urgent = []check[*statusBar]{storeFails, requestsUndecided, fileNotReloaded, overridesUnread}
-	ofRule = []check[*ruleRow]{refusesMany, refusesMost, refusesOne, countsNone}
-	recent = []check[*statusBar]{fileReloaded, storeRecovered}
-)
-
-// findings returns the findings, the most urgent first, followed by the warnings of
-// Options.Warnings.
+// findings returns the findings: first about the process, then about each rule, then those that need no
+// action, and last the warnings of Options.Warnings.
 func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []finding {
-	in := &inspection{h, bar, rules, h.reloaded(), bar.outageText()}
-	list := found(nil, urgent, in, bar)
+	in := &inspection{h: h, rules: rules, file: h.reloaded()}
+	in.process(bar)
 	for i := range rows {
-		list = found(list, ofRule, in, &rows[i])
+		in.refusing(&rows[i])
+		in.idle(&rows[i])
 	}
-	list = found(list, recent, in, bar)
-	if h.o.Warnings != nil {
-		for _, w := range h.o.Warnings.Recent(time.Hour) {
-			text := "Probable misconfiguration: " + w.Text + "."
-			if w.Rule != "" {
-				text = fmt.Sprintf("Probable misconfiguration of rule %q: %s.", w.Rule, w.Text)
-			}
-			list = append(list, finding{Text: text})
+	if in.file.lately() {
+		in.add(finding{Text: in.file.Text()})
+	}
+	if bar.Active == 0 {
+		in.add(finding{Text: bar.outageText()})
+	}
+	if h.o.Warnings == nil {
+		return in.list
+	}
+	for _, w := range h.o.Warnings.Recent(time.Hour) {
+		of := ""
+		if w.Rule != "" {
+			of = fmt.Sprintf(" of rule %q", w.Rule)
 		}
+		in.add(finding{Text: fmt.Sprintf("Probable misconfiguration%s: %s.", of, w.Text)})
 	}
-	return list
+	return in.list
 }
 
-func found[T any](list []finding, checks []check[T], in *inspection, of T) []finding {
-	for _, c := range checks {
-		if f := c(in, of); f.Text != "" {
-			list = append(list, f)
-		}
+// add adds a finding, unless it has no text.
+func (in *inspection) add(f finding) {
+	if f.Text != "" {
+		in.list = append(in.list, f)
 	}
-	return list
 }
 
-func storeFails(in *inspection, bar *statusBar) finding {
+// process finds what is wrong with the store, the file and the overrides.
+func (in *inspection) process(bar *statusBar) {
 	switch {
 	case bar.Active > 0:
-		return finding{Bad: true, Text: in.outage}
+		in.add(finding{Bad: true, Text: bar.outageText()})
 	case bar.Open > 0:
-		return finding{Bad: true, Text: "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error. Once the store works, the breaker closes by itself."}
+		in.add(finding{Bad: true, Text: "The breaker is open: the store has failed again and again, and is called only now and then. The log has the error. Once the store works, the breaker closes by itself."})
 	}
-	return finding{}
-}
-
-func requestsUndecided(in *inspection, bar *statusBar) finding {
-	failed := bar.Minute.Failed
-	if failed == 0 {
-		return finding{}
+	if failed := bar.Minute.Failed; failed > 0 {
+		cause, _ := in.h.o.Traffic.Failure()
+		in.add(finding{Bad: bar.Failing, Text: fmt.Sprintf(
+			"%s of %s requests in the last minute could not be decided, because %s: %s were allowed without a limit, and %s were refused with 503. The log has the error.",
+			number(failed), number(bar.Requests()), causeText(cause), number(bar.Minute.Passed),
+			number(failed-bar.Minute.Passed))})
 	}
-	cause, _ := in.h.o.Traffic.Failure()
-	return finding{Bad: bar.Failing, Text: fmt.Sprintf(
-		"%s of %s requests in the last minute could not be decided, because %s: %s were allowed without a limit, and %s were refused with 503. The log has the error.",
-		number(failed), number(bar.Requests()), causeText(cause), number(bar.Minute.Passed),
-		number(failed-bar.Minute.Passed))}
-}
-
-func fileNotReloaded(in *inspection, _ *statusBar) finding {
 	if f := in.h.o.File; f != nil && f.Err() != nil {
-		return finding{Bad: true, Text: fmt.Sprintf("The rules file was not reloaded, so the rules in force are older than the file: %v", f.Err())}
+		in.add(finding{Bad: true, Text: fmt.Sprintf("The rules file was not reloaded, so the rules in force are older than the file: %v", f.Err())})
 	}
-	return finding{}
-}
-
-func overridesUnread(in *inspection, _ *statusBar) finding {
 	if o := in.h.o.Overrides; o != nil && o.Err() != nil {
-		return finding{Bad: true, Text: "The overrides cannot be read, so changes by other processes are not known here. The log has the error."}
+		in.add(finding{Bad: true, Text: "The overrides cannot be read, so changes by other processes are not known here. The log has the error."})
 	}
-	return finding{}
-}
-
-func fileReloaded(in *inspection, _ *statusBar) finding {
-	if in.file.lately() {
-		return finding{Text: in.file.Text()}
-	}
-	return finding{}
-}
-
-func storeRecovered(in *inspection, bar *statusBar) finding {
-	if bar.Active == 0 {
-		return finding{Text: in.outage}
-	}
-	return finding{}
 }
 
 // refusals returns how many requests the rule has refused in the last minute or, if it is in shadow
@@ -136,57 +102,36 @@ func (r *ruleRow) refusals() (n int64, verb string) {
 	return r.Minute.Refused, "refuses"
 }
 
-// single reports whether one key causes half of the rule's refusals.
-func (r *ruleRow) single() bool {
-	n := r.most.AtLeast()
-	return n >= fewInFive && 2*n >= r.all && time.Since(r.most.Last) < time.Minute
-}
-
-// refusesMany finds that, apart from one client that sends too many requests, the rule refuses nearly
-// all others.
-func refusesMany(in *inspection, r *ruleRow) finding {
-	others := r.all - r.most.AtLeast()
-	if !r.single() || r.recent <= fewKeys || others < max(fewInMinute, r.Minute.Allowed) {
-		return finding{}
-	}
-	_, verb := r.refusals()
-	return finding{r.Enforce > 0, fmt.Sprintf(
-		"Rule %q %s many keys besides the most frequent one: at least %s keys in the last minute, in which it allowed %s requests. %s",
-		r.Name, verb, number(int64(r.recent)), number(r.Minute.Allowed), in.limitHint(r)), r.Name, "", false}
-}
-
-func refusesMost(in *inspection, r *ruleRow) finding {
+// refusing finds that a rule refuses most of its requests, or that one key causes half of its refusals,
+// or both: apart from one client that sends too many requests, the rule refuses nearly all others.
+func (in *inspection) refusing(r *ruleRow) {
 	n, verb := r.refusals()
 	all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
-	if r.single() || n < fewInMinute || 2*n < all || r.keys < fewKeys {
-		return finding{}
+	most := r.most.AtLeast()
+	single := most >= fewInFive && 2*most >= r.all && time.Since(r.most.Last) < time.Minute
+	switch {
+	case single && r.recent > fewKeys && r.all-most >= max(fewInMinute, r.Minute.Allowed):
+		in.add(finding{Bad: r.Enforce > 0, Rule: r.Name, Text: fmt.Sprintf(
+			"Rule %q %s many keys besides the most frequent one: at least %s keys in the last minute, in which it allowed %s requests. %s",
+			r.Name, verb, number(int64(r.recent)), number(r.Minute.Allowed), in.limitHint(r))})
+	case !single && n >= fewInMinute && 2*n >= all && r.keys >= fewKeys:
+		in.add(finding{Bad: r.Enforce > 0, Rule: r.Name, Text: fmt.Sprintf(
+			"Rule %q %s %s of its requests in the last minute, from at least %s keys. %s",
+			r.Name, verb, share(n, all), number(int64(r.keys)), in.limitHint(r))})
 	}
-	return finding{r.Enforce > 0, fmt.Sprintf("Rule %q %s %s of its requests in the last minute, from at least %s keys. %s",
-		r.Name, verb, share(n, all), number(int64(r.keys)), in.limitHint(r)), r.Name, "", false}
-}
-
-func refusesOne(in *inspection, r *ruleRow) finding {
-	if !r.single() {
-		return finding{}
+	if !single {
+		return
 	}
 	what := fmt.Sprintf("the refusals by rule %q", r.Name)
 	if r.Enforce == 0 {
 		what = fmt.Sprintf("what rule %q would refuse, which is in shadow", r.Name)
 	}
 	text := fmt.Sprintf("One key causes %s of %s in the last 5 minutes: %s (%s, %s, last refused %s ago).",
-		share(r.most.AtLeast(), r.all), what, keyText(r.most.Key), number(r.most.AtLeast()), reasonText(r.most.Reason),
-		ago(r.most.Last))
+		share(most, r.all), what, keyText(r.most.Key), number(most), reasonText(r.most.Reason), ago(r.most.Last))
 	if rule := ruleNamed(in.rules, r.Name); rule != nil && rule.shared(r.most.Key) {
 		text += " All clients at this address share the key."
 	}
-	return finding{r.Enforce > 0, text, r.Name, r.most.Key, r.most.Reason == weir.ReasonBan}
-}
-
-func countsNone(in *inspection, r *ruleRow) finding {
-	if n := in.h.idle(r, in.file.At); n > 0 {
-		return finding{Text: in.h.idleText(r.Name, n)}
-	}
-	return finding{}
+	in.add(finding{r.Enforce > 0, text, r.Name, r.most.Key, r.most.Reason == weir.ReasonBan})
 }
 
 // limitHint says what a rule that refuses many keys allows, whether the file has just changed that, and
@@ -282,16 +227,15 @@ func (r reload) limit(rule string) string {
 // The log line about missing keys needs the same number.
 const manyMissed = 200
 
-// idle returns a number above 0 if r seems to count no requests: r has limits, and is in every
-// Limiter that has another rule, but only this other rule has counted requests. The result is the
-// number of requests that the other rule has allowed since the rules were loaded, in the last 15
+// idle finds that a rule seems to count no requests: it has limits, and is in every Limiter that has
+// another rule, but only this other rule has counted requests since the rules were loaded, in the last 15
 // minutes at most.
-func (h *Handler) idle(r *ruleRow, at time.Time) (n int64) {
-	if h.o.Traffic == nil || r.Limits == nil || r.Last15 != (watch.Count{}) {
-		return 0
+func (in *inspection) idle(r *ruleRow) {
+	if in.h.o.Traffic == nil || r.Limits == nil || r.Last15 != (watch.Count{}) {
+		return
 	}
 	always := map[string]bool{} // by the name of a rule: r is in all of its limiters
-	for _, l := range h.o.Limiters() {
+	for _, l := range in.h.o.Limiters() {
 		rules := l.Rules()
 		has := slices.ContainsFunc(rules, func(other weir.Rule) bool { return other.Name == r.Name })
 		for i := range rules {
@@ -299,33 +243,27 @@ func (h *Handler) idle(r *ruleRow, at time.Time) (n int64) {
 			always[rules[i].Name] = has && (before || !known)
 		}
 	}
+	most := int64(0)
 	for name, has := range always {
 		if !has {
 			continue
 		}
-		counts, since := h.o.Traffic.History(name)
-		if whole := time.Since(at) - since; whole < time.Duration(len(counts)-1)*watch.HistoryEvery { // only intervals that began since
-			counts = counts[len(counts)-max(0, int((whole+watch.HistoryEvery)/watch.HistoryEvery)):]
+		counts, since := in.h.o.Traffic.History(name)
+		n, began := int64(0), time.Now().Add(-since)
+		for i := len(counts) - 1; i >= 0 && !began.Before(in.file.At); i-- {
+			n, began = n+counts[i].Allowed, began.Add(-watch.HistoryEvery)
 		}
-		var sum watch.Count
-		for _, c := range counts {
-			sum.Add(c)
-		}
-		n = max(n, sum.Allowed)
+		most = max(most, n)
 	}
-	if n < manyMissed {
-		return 0
+	if most < manyMissed {
+		return
 	}
-	return n
-}
-
-// idleText says why a rule may have counted none of n requests.
-func (h *Handler) idleText(rule string, n int64) string {
 	key := "its key"
-	if f, ok := h.o.File.(interface{ Reads(rule string) []string }); ok {
-		if reads := f.Reads(rule); len(reads) > 0 {
+	if f, ok := in.h.o.File.(interface{ Reads(rule string) []string }); ok {
+		if reads := f.Reads(r.Name); len(reads) > 0 {
 			key += " (" + strings.Join(reads, ", ") + ")"
 		}
 	}
-	return fmt.Sprintf("Rule %q has counted none of %s requests that another rule allowed. They may lack %s, be in its allow list, or cost nothing.", rule, number(n), key)
+	in.add(finding{Text: fmt.Sprintf("Rule %q has counted none of %s requests that another rule allowed. They may lack %s, be in its allow list, or cost nothing.",
+		r.Name, number(most), key)})
 }

@@ -3,9 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +24,8 @@ type statusBar struct {
 	Fallbacks, Active int                 // how many there are, and how many now decide instead of their first store: see decides
 	Fallback          string              // when fallbacks decided last, such as "14 s ago", if that was in the last minute
 	Decided           int64               // by fallbacks, since they were made
-	last              quota.FallbackStats // of the fallback that decides now, or else of the longest recent outage
-	outage            []string
+	latest            time.Time           // when one of them decided last
+	longest           quota.FallbackStats // of the fallback that decides now, or else of the longest recent outage
 
 	InMemory      bool   // the store is the memory of this process
 	Redis         string // the addresses of Redis, if they are known
@@ -106,10 +104,19 @@ func (h *Handler) statusBar() *statusBar {
 		s.Failing, s.Failure = failing(counts), failureText(s.Minute.Failed, cause, at)
 		s.Over = min(s.Over, max(1, s.Up))
 	}
+	s.addStores(h)
+	if time.Since(s.latest) < time.Minute {
+		s.Fallback = ago(s.latest) + " ago"
+	}
+	return s
+}
+
+// addStores adds the numbers of the stores, and keeps the outage that the page reports.
+func (s *statusBar) addStores(h *Handler) {
 	h.mu.Lock()
-	s.last = h.longest
-	h.mu.Unlock()
-	var f fallbacks
+	defer h.mu.Unlock()
+	s.longest = h.longest
+	active := false
 	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
 		switch store := store.(type) {
 		case interface{ Addrs() []string }:
@@ -120,44 +127,33 @@ func (h *Handler) statusBar() *statusBar {
 				s.Open++
 			}
 		case interface{ Stats() quota.FallbackStats }:
-			f.add(s, store.Stats())
+			st := store.Stats()
+			s.addFallback(&st)
+			active = active || st.Active
 		}
 	}
-	if time.Since(f.last) < time.Minute {
-		s.Fallback = ago(f.last) + " ago"
+	s.longest.Active = false
+	if lasted(s.longest) >= lasted(h.longest) {
+		h.longest = s.longest
 	}
-	s.outage = h.outage(f.decided, f.active, s.last)
-	s.last.Active = f.active
-	return s
+	s.longest.Active = active
 }
 
-// fallbacks are the combined statistics of all fallbacks in this process.
-type fallbacks struct {
-	decided map[string]int64 // by cause
-	active  bool             // one of them decides
-	last    time.Time        // when one of them decided last
-}
-
-// add adds the numbers of a fallback to f and to the status bar.
-func (f *fallbacks) add(s *statusBar, st quota.FallbackStats) {
+// addFallback adds the numbers of a fallback.
+func (s *statusBar) addFallback(st *quota.FallbackStats) {
 	s.Fallbacks++
-	f.active = f.active || st.Active
-	now, before := decides(st), decides(s.last)
+	for _, n := range st.Decided {
+		s.Decided += n
+	}
+	if st.Last.After(s.latest) {
+		s.latest = st.Last
+	}
+	now, before := decides(*st), decides(s.longest)
 	if now {
 		s.Active++
 	}
-	if now && !before || now == before && lasted(st) >= lasted(s.last) {
-		s.last = st
-	}
-	if st.Last.After(f.last) {
-		f.last = st.Last
-	}
-	if f.decided == nil {
-		f.decided = map[string]int64{}
-	}
-	for cause, n := range st.Decided {
-		f.decided[cause] += n
-		s.Decided += n
+	if now && !before || now == before && lasted(*st) >= lasted(s.longest) {
+		s.longest = *st
 	}
 }
 
@@ -197,46 +193,17 @@ func lasted(s quota.FallbackStats) time.Duration {
 	return s.Last.Sub(s.Since)
 }
 
-// outage returns how many decisions fallbacks have made in the current outage, by cause: the most
-// frequent cause first, and last the open breaker, because it is open for one of the other causes.
-// The count begins at the last page that was shown without an outage. The method also records the
-// outage that the page reports.
-func (h *Handler) outage(decided map[string]int64, active bool, last quota.FallbackStats) (causes []string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if lasted(last) >= lasted(h.longest) {
-		h.longest, h.longest.Active = last, false
-	}
-	if !active {
-		h.before = decided
-		return nil
-	}
-	count := func(cause string) int64 {
-		if cause == "open" {
-			return 0
-		}
-		return decided[cause] - h.before[cause]
-	}
-	for _, cause := range slices.SortedFunc(maps.Keys(decided),
-		func(a, b string) int { return cmp.Or(cmp.Compare(count(b), count(a)), cmp.Compare(a, b)) }) {
-		if n := decided[cause] - h.before[cause]; n > 0 {
-			causes = append(causes, fmt.Sprintf("%s: %s", causeText(cause), number(n)))
-		}
-	}
-	return causes
-}
-
 // outageText says how long the store has been failing and why, or when it last failed. It returns
 // "" if there was no recent outage, or only a short one.
 func (s *statusBar) outageText() string {
-	o, why := s.last, ""
+	o, why := s.longest, ""
 	if o.Cause != "" {
 		why = ", because " + causeText(o.Cause)
 	}
 	switch {
 	case s.Active > 0:
-		return fmt.Sprintf("The store has failed since %s%s. This process decides alone, by what it counts in its own memory. Decisions in memory, by cause: %s. The log has the error. Once the store works, this process uses it again by itself.",
-			clockText(o.Since), why, strings.Join(s.outage, "; "))
+		return fmt.Sprintf("The store has failed since %s%s. This process decides alone, by what it counts in its own memory. The log has the error. Once the store works, this process uses it again by itself.",
+			clockText(o.Since), why)
 	case lasted(o) < longOutage:
 		return ""
 	}
@@ -247,25 +214,19 @@ func (s *statusBar) outageText() string {
 	return text
 }
 
-// causeText describes a cause that quota.Cause returns.
+// causes describes the causes that quota.Cause returns.
+var causes = map[string]string{
+	"unusable": "the store cannot work as it is set up",
+	"full":     "the store in memory is full",
+	"busy":     "the store is busy",
+	"open":     "the breaker is open",
+	"slow":     "the store is too slow for its timeout",
+	"timeout":  "the store did not answer in time",
+	"limit":    "a limit is invalid",
+}
+
 func causeText(cause string) string {
-	switch cause {
-	case "unusable":
-		return "the store cannot work as it is set up"
-	case "full":
-		return "the store in memory is full"
-	case "busy":
-		return "the store is busy"
-	case "open":
-		return "the breaker is open"
-	case "slow":
-		return "the store is too slow for its timeout"
-	case "timeout":
-		return "the store did not answer in time"
-	case "limit":
-		return "a limit is invalid"
-	}
-	return "the store cannot be reached, or answers with an error"
+	return cmp.Or(causes[cause], "the store cannot be reached, or answers with an error")
 }
 
 // clockText formats a time, with the date only if it was more than 12 hours ago.
