@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +21,8 @@ type form struct {
 	Lasts               bool // the operator chooses for how long
 	Note                bool // the operator may say why
 	Limits              []ownForm
+
+	request string // the method and the path of the JSON request for the same change
 }
 
 // An ownForm is a limit that a single key may get.
@@ -55,20 +58,21 @@ func (h *Handler) can(r *rule, s scope) can {
 	return c
 }
 
-// forms has the page's forms, by the value of the parameter do.
+const banText = "Every request of this key is refused under this rule, whatever its limits have left."
+
+// forms has the page's forms, by the value of the parameter do. The form that undoes a change asks nothing.
 var forms = map[string]form{
-	"ban": {Title: "Ban", Button: "Ban", Lasts: true,
-		Text: "Every request of this key is refused under this rule, whatever its limits have left."},
-	"deny": {Title: "Ban", Button: "Ban", Lasts: true, Note: true,
-		Text: "Every request of this key is refused under this rule, whatever its limits have left."},
-	"unban": {Title: "Lift the ban of", Button: "Lift the ban", Text: "Its strikes and earlier bans are forgotten, too."},
-	"override": {Title: "Custom limits for", Button: "Set the limits", Lasts: true, Note: true,
+	"ban":   {request: "POST /ban", Title: "Ban", Button: "Ban", Lasts: true, Text: banText},
+	"deny":  {request: "POST /override", Title: "Ban", Button: "Ban", Lasts: true, Note: true, Text: banText},
+	"unban": {request: "POST /unban", Title: "Lift the ban of", Button: "Lift the ban", Text: "Its strikes and earlier bans are forgotten, too."},
+	"override": {request: "POST /override", Title: "Custom limits for", Button: "Set the limits", Lasts: true, Note: true,
 		Text:   "What the key has spent still counts.",
 		Limits: []ownForm{{Now: "not known: it is chosen for each request"}}},
-	"remove": {Title: "Remove the override of", Button: "Remove the override",
+	"remove": {request: "DELETE /override", Title: "Remove the override of", Button: "Remove the override",
 		Text: "The limits of the rule apply to the key again."},
-	"reset": {Title: "Reset usage of", Button: "Reset usage",
+	"reset": {request: "POST /reset", Title: "Reset usage of", Button: "Reset usage",
 		Text: "All limits of this rule are full again for the key. Bans stay in force."},
+	"undo": {request: "POST /undo"},
 }
 
 // form returns the form for a change of the page's key.
@@ -115,37 +119,34 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values
 		return url.Values{}, "", refuse(http.StatusBadRequest, "the form can't be read")
 	}
 	fields = r.PostForm
-	seconds, _ := strconv.ParseFloat(fields.Get("seconds"), 64)
-	query := url.Values{"rule": {fields.Get("rule")}}
-	for _, name := range scopeParameters {
+	do := fields.Get("do")
+	f, known := forms[do]
+	if !known {
+		return fields, "", refuse(http.StatusBadRequest, "the form has an unknown action")
+	}
+	query, body := url.Values{}, map[string]any{}
+	for _, name := range slices.Concat(scoped, []string{"change"}) {
 		if fields.Has(name) {
 			query.Set(name, fields.Get(name))
 		}
 	}
-	method, path, body := http.MethodPost, "/"+fields.Get("do"), map[string]any{}
-	switch fields.Get("do") {
-	case "reset", "unban":
-	case "ban":
-		body["seconds"], body["note"] = seconds, fields.Get("note")
+	if f.Lasts {
+		body["seconds"], _ = strconv.ParseFloat(fields.Get("seconds"), 64)
+		body["note"] = fields.Get("note")
+	}
+	switch do {
 	case "deny":
-		path, body = "/override", map[string]any{"denied": true, "seconds": seconds, "note": fields.Get("note")}
+		body["denied"] = true
 	case "override":
-		limits, err := ownLimits(fields)
-		if err != nil {
+		if body["limits"], err = ownLimits(fields); err != nil {
 			return fields, "", err
 		}
-		body = map[string]any{"limits": limits, "seconds": seconds, "note": fields.Get("note")}
-	case "remove":
-		method, path = http.MethodDelete, "/override"
-	case "undo":
-		query = url.Values{"change": {fields.Get("change")}}
-	default:
-		return fields, "", refuse(http.StatusBadRequest, "the form has an unknown action")
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		return fields, "", err
 	}
+	method, path, _ := strings.Cut(f.request, " ")
 	inner := r.Clone(r.Context())
 	inner.Method, inner.Body = method, io.NopCloser(bytes.NewReader(text))
 	inner.Header.Set("Content-Type", "application/json")

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/seed83679106/weir"
@@ -22,13 +23,9 @@ func (r *rule) checkKey(key string) *problem {
 	if !ok {
 		return nil
 	}
-	known := ""
-	for _, f := range r.keys {
-		k, ok := keyFrom(f, from)
-		if !ok || storedkey.Equal(k, key) {
-			return nil
-		}
-		known = k
+	known, ok := r.keyOf(key, from)
+	if !ok || known == key {
+		return nil
 	}
 	hint := ""
 	if strings.Contains(key, "/") {
@@ -104,15 +101,28 @@ type lookup struct {
 // the client's key under the rule is not known.
 func (l *lookup) Keyless() bool { return l.keyless }
 
-// keyAt returns the key of a request that has only this address. ok is false if the rule's key
-// functions need other parts of a request.
-func (r *rule) keyAt(from netip.Addr) (key string, ok bool) {
+// keysAt returns the keys of a request that has only this address: none if the rule's key functions
+// need other parts of a request.
+func (r *rule) keysAt(from netip.Addr) (keys []string) {
 	for _, f := range r.keys {
-		if key, ok = keyFrom(f, from); ok {
-			return key, true
+		if key, ok := keyFrom(f, from); ok {
+			keys = append(keys, key)
 		}
 	}
-	return "", false
+	return keys
+}
+
+// keyOf returns the key of a request from the address that an operator has typed: the typed key, if it
+// is one. ok is false if the rule's key functions need other parts of a request.
+func (r *rule) keyOf(typed string, client netip.Addr) (key string, ok bool) {
+	keys := r.keysAt(client)
+	switch {
+	case len(keys) == 0:
+		return "", false
+	case slices.ContainsFunc(keys, func(k string) bool { return storedkey.Equal(k, typed) }):
+		return typed, true
+	}
+	return keys[0], true
 }
 
 // Two addresses for documentation (RFC 5737), in different networks.
@@ -121,9 +131,9 @@ var oneAddr, otherAddr = netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.AddrFrom4
 // byAddress reports whether requests that have only an address have a key, and whether it differs
 // from address to address.
 func (r *rule) byAddress() (has, differs bool) {
-	one, ok := r.keyAt(oneAddr)
-	other, also := r.keyAt(otherAddr)
-	return ok && also, ok && also && one != other
+	one, other := r.keysAt(oneAddr), r.keysAt(otherAddr)
+	has = len(one) > 0 && len(other) > 0
+	return has, has && one[0] != other[0]
 }
 
 // shared reports whether all clients at one address have the key, such as the users of an office.
@@ -132,9 +142,9 @@ func (r *rule) shared(key string) bool {
 	if !ok {
 		return false
 	}
-	at, ok := r.keyAt(client)
+	at, ok := r.keyOf(key, client)
 	_, differs := r.byAddress()
-	return ok && differs && storedkey.Equal(at, key)
+	return ok && differs && at == key
 }
 
 // lookUp returns what a rule looks up for a key that an operator has typed. If the operator has typed
@@ -161,7 +171,7 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 // have is looked up as it is.
 func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 	if client, ok := addrOf(typed); ok {
-		if _, found := r.keyAt(client); found { // the key functions hash it
+		if len(r.keysAt(client)) > 0 { // the key functions hash it
 			return r.lookUp(typed, from)
 		}
 	}
@@ -175,18 +185,21 @@ func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 
 // byRule completes the lookup of a typed key that is not an address and may belong to another rule.
 func (l *lookup) byRule(r *rule) {
-	one, has := r.keyAt(oneAddr)
-	_, isAddr := addrOf(one)
+	one := r.keysAt(oneAddr)
+	if len(one) == 0 {
+		return
+	}
+	_, isAddr := addrOf(one[0])
 	switch {
-	case has && one == "":
-		l.key = one
+	case one[0] == "":
+		l.key = ""
 	case isAddr && !l.from.IsValid():
 		l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
 	case isAddr:
-		if at, ok := r.keyAt(l.from); ok {
-			l.key = at
+		if at := r.keysAt(l.from); len(at) > 0 {
+			l.key = at[0]
 		}
-	case has:
+	default:
 		l.unknown = append(l.unknown, "this may be no key of the rule: name the rule if it is one")
 	}
 }
@@ -195,29 +208,17 @@ func (l *lookup) byRule(r *rule) {
 // or the first address of the network.
 func (l *lookup) byAddr(r *rule, typed string, client netip.Addr) {
 	network := strings.Contains(typed, "/")
-	if !network && !l.from.IsValid() {
+	key, found := r.keyOf(typed, client)
+	if !l.from.IsValid() && (!network || found && key == typed) {
 		l.from = client
 	}
-	other, found := "", false
-	for _, f := range r.keys {
-		k, ok := keyFrom(f, client)
-		if ok && storedkey.Equal(k, typed) {
-			if !l.from.IsValid() {
-				l.from = client
-			}
-			return
-		}
-		if ok {
-			other, found = k, true
-		}
-	}
 	switch {
-	case found && network:
-		l.unknown = append(l.unknown, fmt.Sprintf("no request has this key: a request from %s has the key %q", client, other))
-	case found:
-		l.key = other
-	default:
+	case !found:
 		l.unknown = append(l.unknown, "this may be no key of the rule: its key depends on more of a request than the address")
+	case network && key != typed:
+		l.unknown = append(l.unknown, fmt.Sprintf("no request has this key: a request from %s has the key %q", client, key))
+	default:
+		l.key = key
 	}
 }
 

@@ -247,40 +247,30 @@ func (h *Handler) offenders(five []watch.Refused) []offender {
 		rule, key string
 		shadow    bool
 	}
-	idOf := func(k *watch.Refused) id { return id{k.Rule, k.Key, k.Shadow} }
+	counts := func(keys []watch.Refused) map[id]int64 {
+		m := map[id]int64{}
+		for _, k := range keys {
+			m[id{k.Rule, k.Key, k.Shadow}] = k.AtLeast()
+		}
+		return m
+	}
+	first := func(keys []watch.Refused, n int, shadow bool) []watch.Refused {
+		of := slices.DeleteFunc(slices.Clone(keys), func(k watch.Refused) bool { return k.Shadow != shadow })
+		return of[:min(n, len(of))]
+	}
 	hour, _ := h.o.Top.Keys(time.Hour)
 	now, over := h.o.Top.Keys(time.Minute)
 	if over < 15*time.Second { // of a minute that has just begun
 		now, over = h.o.Top.Keys(2 * time.Minute)
 	}
-	counts := func(keys []watch.Refused) map[id]int64 {
-		m := map[id]int64{}
-		for i := range keys {
-			m[idOf(&keys[i])] = keys[i].AtLeast()
-		}
-		return m
-	}
 	inFive, inHour, atOnce := counts(five), counts(hour), counts(now)
 	list, shown := []offender{}, map[id]bool{}
-	for _, shadow := range []bool{false, true} {
-		for _, keys := range [][]watch.Refused{five, hour} {
-			most := mostOffenders
-			if shadow {
-				most = mostShadows
-			}
-			for i := range keys {
-				k, id := &keys[i], idOf(&keys[i])
-				if k.Shadow != shadow {
-					continue
-				}
-				if !shown[id] {
-					shown[id] = true
-					list = append(list, offender{*k, inFive[id], inHour[id], rate(atOnce[id], over.Seconds()), ago(k.Last)})
-				}
-				if most--; most == 0 {
-					break
-				}
-			}
+	for _, k := range slices.Concat(first(five, mostOffenders, false), first(hour, mostOffenders, false),
+		first(five, mostShadows, true), first(hour, mostShadows, true)) {
+		of := id{k.Rule, k.Key, k.Shadow}
+		if !shown[of] {
+			shown[of] = true
+			list = append(list, offender{k, inFive[of], inHour[of], rate(atOnce[of], over.Seconds()), ago(k.Last)})
 		}
 	}
 	return list

@@ -45,8 +45,8 @@ func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer := rateLimitAnswer{Resources: map[string]resource{}}
-	for _, p := range peekers {
-		a, err := p.free.Admit(r)
+	for i, l := range peekers.limiters {
+		a, err := peekers.free[i].Admit(r)
 		if refused := (*weir.RefusedError)(nil); errors.As(err, &refused) {
 			if refused.Admission.Refusal.Reason != weir.ReasonError {
 				weir.Refuse(w, r.WithContext(refused.Admission.Context()))
@@ -58,7 +58,7 @@ func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
 			h.fail(w, r, err)
 			return
 		}
-		if err := answer.add(r.Context(), p.limiter, &a.Transaction); err != nil {
+		if err := answer.add(r.Context(), l, &a.Transaction); err != nil {
 			h.fail(w, r, err)
 			return
 		}
@@ -122,22 +122,16 @@ func tightest(of *quota.Result, charges []quota.Charge, decisions []quota.Decisi
 // unixSeconds returns t in seconds since 1970, rounded up so that the quota is full by then.
 func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
-// A peeker applies the rules of a Limiter to requests and charges nothing.
-type peeker struct {
-	limiter *weir.Limiter
-	free    *weir.Limiter // like limiter, but all requests cost 0
-}
-
-// A peekers value has a peeker for each limiter. It is replaced when other limiters are in force.
+// A peekers value has the limiters in force. It is replaced when others are in force.
 type peekers struct {
 	limiters []*weir.Limiter
-	all      []peeker
+	free     []*weir.Limiter // like limiters, but all requests cost 0
 }
 
-func (h *Handler) peekersInForce() ([]peeker, error) {
+func (h *Handler) peekersInForce() (*peekers, error) {
 	limiters := h.o.Limiters()
 	if p := h.peekers.Load(); p != nil && slices.Equal(p.limiters, limiters) {
-		return p.all, nil
+		return p, nil
 	}
 	p := &peekers{limiters: slices.Clone(limiters)}
 	for _, l := range p.limiters {
@@ -155,8 +149,8 @@ func (h *Handler) peekersInForce() ([]peeker, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.all = append(p.all, peeker{l, free})
+		p.free = append(p.free, free)
 	}
 	h.peekers.Store(p)
-	return p.all, nil
+	return p, nil
 }
