@@ -154,17 +154,13 @@ func (r *rule) headroomText() string {
 	return strings.Join(texts, ", ")
 }
 
-// limitsText returns the limits of a rule, such as "20 per 1m; 5 per 3s", or the word
-// unlimited or denied.
-func (r *rule) limitsText() string {
-	if r.word != "" {
-		return r.word
-	}
-	var texts []string
-	for _, l := range r.limits {
+// limitsText returns limits, such as "20 per 1m; 5 per 3s", or the word that a rule has instead of them.
+func limitsText(word string, limits []limit) string {
+	texts := []string{}
+	for _, l := range limits {
 		texts = append(texts, l.String())
 	}
-	return strings.Join(texts, "; ")
+	return cmp.Or(word, strings.Join(texts, "; "))
 }
 
 // changes compares the rules before and after a reload.
@@ -174,12 +170,12 @@ func changes(old, now []rule) (changes Changes) {
 		if before := ruleNamed(old, r.Name); before != nil {
 			changes = append(changes, differences(r.Name, before.facts(), r.facts())...)
 		} else {
-			changes = append(changes, Change{Rule: r.Name, To: r.limitsText()})
+			changes = append(changes, Change{Rule: r.Name, To: limitsText(r.word, r.limits)})
 		}
 	}
 	for i := range old {
 		if r := &old[i]; ruleNamed(now, r.Name) == nil {
-			changes = append(changes, Change{Rule: r.Name, From: r.limitsText(), Lost: true})
+			changes = append(changes, Change{Rule: r.Name, From: limitsText(r.word, r.limits), Lost: true})
 		}
 	}
 	return changes

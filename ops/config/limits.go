@@ -21,16 +21,29 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit. s has the defaults. If single is true, the rule has no other limit.
-func (d *decoder) limit(n ast.Node, what string, known []string, s settings, single bool) (l limit) {
+// limit reads a limit. s has the defaults. If single is true, the list of limits has no other. If own is
+// true, the limit is one of an override: what it lacks is taken from the limit of the rule that it
+// replaces, as weir.Rule.ForKey describes.
+func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings, own, single bool) (l limit) {
 	before := len(d.errs)
-	f := d.mapping(n, what, known, "limit", "period")
-	d.settings(&s, f)
+	required := []string{"limit", "period"}
+	if own {
+		required = []string{"limit"}
+	}
+	f := d.mapping(n, what, known, required...)
 	set(f, "limit", &l.Quota, d.atLeast1)
 	period := f["period"]
 	if l.unit = calendarUnit(period); period != nil && l.unit == 0 {
 		l.Period = d.duration(period, "period")
 	}
+	var from *limit
+	if own && len(d.errs) == before {
+		from = d.replaced(n, f, &l, single)
+	}
+	if from != nil {
+		s = from.settings(s)
+	}
+	d.settings(&s, f)
 	if len(d.errs) > before {
 		return l
 	}
@@ -51,6 +64,8 @@ func (d *decoder) limit(n ast.Node, what string, known []string, s settings, sin
 	case name != nil:
 		l.Name = d.text(name, "name")
 		d.validLimit(name, l)
+	case from != nil:
+		l.Name = from.Label()
 	case !single && l.Name == "":
 		l.Name = l.Label()
 	}
@@ -60,8 +75,17 @@ func (d *decoder) limit(n ast.Node, what string, known []string, s settings, sin
 	return l
 }
 
+// settings returns s with what a limit of an override takes from l, which it replaces.
+func (l *limit) settings(s settings) settings {
+	s.algorithm, s.burst = l.Algorithm.Name(), l.Burst
+	if l.location != nil {
+		s.algorithm, s.location = calendar, l.location
+	}
+	return s
+}
+
 // setAlgorithm sets the Algorithm of a limit whose Quota, Period and unit are set.
-func (d *decoder) setAlgorithm(l *limit, f fields, s settings) {
+func (d *ruleDecoder) setAlgorithm(l *limit, f fields, s settings) {
 	period := f["period"]
 	switch {
 	case l.unit != 0 && f["algorithm"] != nil && s.algorithm != calendar:
@@ -249,7 +273,7 @@ func (d *ruleDecoder) penalty(n ast.Node, what string) *penalty {
 	set(f, "strikes", &p.strikes, func(n ast.Node, what string) limit {
 		s := d.s
 		s.algorithm, s.burst = anchoredWindow, 0
-		return d.limit(n, what, strikesFields, s, true)
+		return d.limit(n, what, strikesFields, s, false, true)
 	})
 	p.Strikes = p.strikes.Limit
 	set(f, "for", &p.Duration, d.duration)

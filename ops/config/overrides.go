@@ -102,108 +102,47 @@ func (k *key) insteadOfValue(v entry) string {
 
 // ownLimits reads the config of an override into e, and returns the config as text.
 func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
-	if _, ok := n.(*ast.StringNode); ok {
-		word := d.word(n)
-		e.Unlimited, e.Denied = word == unlimited, word == denied
-		return word
-	}
 	before := len(d.errs)
-	var own rule
-	nodes := d.list(n, "config")
-	for _, n := range nodes {
-		l := d.ownLimit(n, d.s, len(nodes) == 1)
-		own.limits = append(own.limits, l)
+	word, own, nodes := d.limits(n, true)
+	e.Unlimited, e.Denied = word == unlimited, word == denied
+	for _, l := range own {
 		e.Limits = append(e.Limits, l.Limit)
 	}
 	if len(d.errs) == before {
-		d.checkLimits(own.limits, nodes)
+		d.checkLimits(own, nodes)
 	}
-	return own.limitsText()
+	return limitsText(word, own)
 }
 
-// ownLimit reads a limit of an override. If a field is missing, ownLimit takes its value from
-// the replaced limit, as weir.Rule.ForKey describes. If single is true, the override has no
-// other limit.
-func (d *ruleDecoder) ownLimit(n ast.Node, s settings, single bool) (l limit) {
-	before := len(d.errs)
-	f := d.mapping(n, "a limit", limitFields, "limit")
-	if len(d.errs) > before {
-		return l
-	}
+// replaced returns the limit of the rule that a limit l of an override, with the fields f, replaces, and
+// gives l its period if it has none. A limit with a name replaces the limit of the same stored name. A
+// limit without a name replaces the limit of the same period or, if single is true and the rule has one
+// limit, that limit. If no limit is replaced, replaced returns nil.
+func (d *ruleDecoder) replaced(n ast.Node, f fields, l *limit, single bool) (from *limit) {
 	name, _ := f["name"].(*ast.StringNode)
-	from := d.replacedLimit(f, name, single)
-	if len(d.errs) > before {
-		return l
-	}
-	if f["period"] == nil {
-		return d.otherQuota(n, f, from)
-	}
-	if from != nil {
-		s.algorithm, s.burst = from.Algorithm.Name(), from.Burst
-		if from.location != nil {
-			s.algorithm, s.location = calendar, from.location
-		}
-		if s.algorithm == calendar && calendarUnit(f["period"]) == 0 && f["algorithm"] == nil {
-			d.errorf(f["period"], "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.Label())
-			return l
-		}
-	}
-	l = d.limit(n, "a limit", limitFields, s, single)
-	if from != nil && name == nil {
-		l.Name = from.Label()
-	}
-	return l
-}
-
-// replacedLimit returns the limit of the rule that a limit of an override replaces. A limit
-// with a name replaces the limit of the same stored name. A limit without a name replaces
-// the limit of the same period or, if single is true and the rule has one limit, that limit.
-// replacedLimit returns nil if no limit is replaced.
-func (d *ruleDecoder) replacedLimit(f fields, name *ast.StringNode, single bool) (from *limit) {
-	unit := calendarUnit(f["period"])
-	var period limit
-	if f["period"] != nil && unit == 0 {
-		period.Period = d.duration(f["period"], "period")
-	}
+	period := f["period"]
 	for i := range d.r.limits {
 		o := &d.r.limits[i]
 		switch {
 		case name != nil && name.Value == o.Label(),
-			name == nil && f["period"] != nil && o.unit == unit && (unit != 0 || o.Period == period.Period),
+			name == nil && period != nil && o.unit == l.unit && (l.unit != 0 || o.Period == l.Period),
 			name == nil && single && len(d.r.limits) == 1:
 			from = o
 		}
 	}
-	return from
-}
-
-// otherQuota reads a limit without a period, in an override. This limit differs from the limit
-// that it replaces only in quota and burst.
-func (d *ruleDecoder) otherQuota(n ast.Node, f fields, from *limit) (l limit) {
 	switch {
-	case from == nil:
-		if d.r.word != "" {
-			d.errorf(n, "a limit has no period, and the rule has no limit that it could replace")
-			return l
-		}
+	case period == nil && from == nil && d.r.word != "":
+		d.errorf(n, "a limit has no period, and the rule has no limit that it could replace")
+	case period == nil && from == nil:
 		d.errorf(n, "a limit has no period, and the rule has several limits: a name or a period says which of them it replaces")
-		return l
-	case f["algorithm"] != nil || f["timezone"] != nil:
+	case period == nil && (f["algorithm"] != nil || f["timezone"] != nil):
 		d.errorf(n, "a limit with an algorithm or a timezone needs a period")
-		return l
+	case period == nil:
+		l.Period, l.unit = from.Period, from.unit
+	case from != nil && from.location != nil && l.unit == 0 && f["algorithm"] == nil:
+		d.errorf(period, "period: the limit %s of the rule is of the calendar; want day, week or month, or an algorithm", from.Label())
 	}
-	before := len(d.errs)
-	l = *from
-	l.Name, l.Quota = from.Label(), d.atLeast1(f["limit"], "limit")
-	if b := f["burst"]; b != nil && isMeter(l) {
-		l.Burst = d.burst(b, "burst")
-	} else if b != nil {
-		d.errorf(b, "%s has no "+burstOfOthers, l.Algorithm.Name())
-	}
-	if len(d.errs) == before {
-		d.validLimit(n, l)
-	}
-	return l
+	return from
 }
 
 // table reads the field overrides of the rule. The rule's limits must be valid. It returns nil if

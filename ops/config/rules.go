@@ -177,7 +177,7 @@ func (d *decoder) rule(n ast.Node, s settings) rule {
 	if rd.f["config"] == nil {
 		return rd.r
 	}
-	nodes := rd.limits()
+	nodes := rd.config()
 	if len(d.errs) == before {
 		if n := rd.f["burst"]; n != nil && !slices.ContainsFunc(rd.r.limits, isMeter) {
 			d.errorf(n, "no limit of the rule has a "+burstOfOthers)
@@ -308,31 +308,33 @@ func chargeFailed(o weir.Outcome) int64 {
 	return 0
 }
 
-// limits reads the config of the rule and returns the nodes of its limits: none if the config
-// is unlimited or denied.
-func (d *ruleDecoder) limits() (nodes []ast.Node) {
-	r, n := &d.r, d.f["config"]
-	if _, ok := n.(*ast.StringNode); ok {
-		r.word = d.word(n)
-		r.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
-		return nil
-	}
-	nodes = d.list(n, "config")
-	for _, n := range nodes {
-		l := d.limit(n, "a limit", limitFields, d.s, len(nodes) == 1)
-		r.limits = append(r.limits, l)
+// config reads the config of the rule and returns the nodes of its limits.
+func (d *ruleDecoder) config() (nodes []ast.Node) {
+	r := &d.r
+	r.word, r.limits, nodes = d.limits(d.f["config"], false)
+	for _, l := range r.limits {
 		r.Limits = append(r.Limits, l.Limit)
+	}
+	if r.word != "" {
+		r.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
 	}
 	return nodes
 }
 
-// word reads a config that is not a list: unlimited or denied, or "" after an error.
-func (d *source) word(n ast.Node) string {
-	if v := n.(*ast.StringNode).Value; v == unlimited || v == denied {
-		return v
+// limits reads the config of the rule or, if own is true, of an override: a list of limits, whose nodes it
+// returns too, or the word unlimited or denied.
+func (d *ruleDecoder) limits(n ast.Node, own bool) (word string, limits []limit, nodes []ast.Node) {
+	if s, ok := n.(*ast.StringNode); ok {
+		if s.Value != unlimited && s.Value != denied {
+			d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
+		}
+		return s.Value, nil, nil
 	}
-	d.errorf(n, "config is %s; want a list of limits, %s or %s", describe(n), unlimited, denied)
-	return ""
+	nodes = d.list(n, "config")
+	for _, n := range nodes {
+		limits = append(limits, d.limit(n, "a limit", limitFields, d.s, own, len(nodes) == 1))
+	}
+	return "", limits, nodes
 }
 
 // policies sets ForKey and Policy of the rule.
