@@ -35,23 +35,39 @@ const (
 	contentLength = "content-length"
 )
 
-// A kind says which strings a key function can return as keys.
+// A kind says what the keys of a key function are.
 type kind int
 
 const (
-	kindText  kind = iota // any text that a client sends
-	kindNamed             // any text that a function of the program returns
+	kindText  kind = iota // text that a client sends
+	kindNamed             // text that a function of the program returns
+	kindFixed             // one of few texts, or a pattern
 	kindIP
-	kindGlobal
-	kindMethod
-	kindRoute
-	kindHost
-	kindFolded // text that weir.Folded returns
-	kindPath   // text that weir.ByPathValue returns
 	kindJoined
 	kindFirst
 	kindHashed
 )
+
+// simpleKeys are the keys that need neither an argument nor a setting of the file.
+var simpleKeys = map[string]key{
+	"global":          {fn: weir.Global(), kind: kindFixed, hint: hintForGlobal},
+	"method":          {fn: weir.ByMethod(), kind: kindFixed, hint: hintForMethod},
+	"route":           {fn: weir.ByRoute(), kind: kindFixed, hint: hintForRoute},
+	"basic-auth-user": {fn: weir.ByBasicAuthUser(), hint: hintForFolded},
+}
+
+// keysOfNames make the keys that have a name as their argument.
+var keysOfNames = map[string]func(name string) key{
+	headerKey: func(name string) key {
+		if strings.EqualFold(name, "Host") {
+			return key{fn: weir.ByHeader(name), kind: kindFixed, hint: hintForHost}
+		}
+		return key{fn: weir.ByHeader(name)}
+	},
+	cookieKey: func(name string) key { return key{fn: weir.ByCookie(name)} },
+	pathKey:   func(name string) key { return key{fn: weir.ByPathValue(name), hint: hintForPath} },
+	jsonKey:   func(name string) key { return key{fn: weir.ByJSON(name, maxJSON), hint: hintForFolded} },
+}
 
 // minSecret is the smallest length of Options.Secret, in bytes.
 const minSecret = 16
@@ -65,6 +81,7 @@ type key struct {
 	parts []key                   // of kindJoined and kindFirst, or the key that kindHashed hashes
 	net   weir.KeyFunc            // of kindIP: like fn, of the peer
 	hash  func(key string) string // of kindHashed
+	hint  func(e entry) string    // what to write if no key can match e, or ""; nil if a key may be any text
 }
 
 // stored returns e, an entry for keys of k, as an entry of a table.
@@ -164,7 +181,7 @@ func (d *decoder) key(n ast.Node, what string) key {
 	case *ast.SequenceNode:
 		parts, keys, text := d.keys(n, what)
 		if len(keys) > 0 {
-			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined, parts: parts}
+			return key{fn: weir.Join(keys...), text: strings.Join(text, " + "), kind: kindJoined, hint: hintForJoined, parts: parts}
 		}
 	case *ast.MappingNode: // {first-of: […]}; {header: X}, as some parsers read [header:X]
 		if len(v.Values) != 1 {
@@ -182,7 +199,7 @@ func (d *decoder) key(n ast.Node, what string) key {
 				}
 			} else if parts, keys, text := d.keys(arg, firstOf); len(keys) > 0 {
 				return key{fn: weir.FirstOf(keys...), text: "first of (" + strings.Join(text, ", ") + ")", kind: kindFirst,
-					parts: parts}
+					hint: hintForFirst(len(parts)), parts: parts}
 			}
 		}
 	default:
@@ -215,7 +232,7 @@ func (d *decoder) hashed(n ast.Node, of key) key {
 		return key{}
 	}
 	return key{fn: weir.Hashed(secret, of.fn), text: "hashed " + of.text, kind: kindHashed, parts: []key{of},
-		hash: func(key string) string { return weir.HashedKey(secret, key) }}
+		hash: func(key string) string { return weir.HashedKey(secret, key) }, hint: hintForHashed(&of)}
 }
 
 // keys reads a list of keys. It returns nil after an error.
@@ -240,7 +257,7 @@ func (d *decoder) noKey(n ast.Node, what string) weir.NoKey {
 
 // ipKey returns the key ip.
 func (d *decoder) ipKey() key {
-	k := key{fn: weir.ByIP(d.trusted...), text: "ip" + d.behind(), kind: kindIP, net: weir.ByIP()}
+	k := key{fn: weir.ByIP(d.trusted...), text: "ip" + d.behind(), kind: kindIP, hint: hintForIP, net: weir.ByIP()}
 	if d.forwarded {
 		k.fn = weir.ByForwarded(d.trusted...)
 	}
@@ -270,7 +287,7 @@ func (d *decoder) networkKey(n ast.Node, arg string) key {
 		return key{}
 	}
 	k := key{fn: weir.ByIPPrefix(ipv4, ipv6, d.trusted...), text: "ip:" + arg + d.behind(), kind: kindIP,
-		net: weir.ByIPPrefix(ipv4, ipv6)}
+		hint: hintForIP, net: weir.ByIPPrefix(ipv4, ipv6)}
 	if d.forwarded {
 		find, otherwise := weir.ForwardedAddr(d.trusted...), weir.ByForwarded(d.trusted...)
 		k.fn = func(r *http.Request) (string, bool) {
@@ -285,17 +302,12 @@ func (d *decoder) networkKey(n ast.Node, arg string) key {
 
 // keyNamed returns the key of a name without an argument.
 func (d *decoder) keyNamed(n ast.Node, name string) key {
-	switch name {
-	case "ip":
+	if name == "ip" {
 		return d.ipKey()
-	case "global":
-		return key{fn: weir.Global(), text: name, kind: kindGlobal}
-	case "method":
-		return key{fn: weir.ByMethod(), text: name, kind: kindMethod}
-	case "route":
-		return key{fn: weir.ByRoute(), text: name, kind: kindRoute}
-	case "basic-auth-user":
-		return key{fn: weir.ByBasicAuthUser(), text: name, kind: kindFolded}
+	}
+	if k, ok := simpleKeys[name]; ok {
+		k.text = name
+		return k
 	}
 	fn := d.o.Keys[name]
 	if fn == nil {
@@ -308,29 +320,22 @@ func (d *decoder) keyNamed(n ast.Node, name string) key {
 // keyWith returns the key of a name with an argument, such as header:X-Tenant.
 func (d *decoder) keyWith(n ast.Node, name, arg string) key {
 	text := name + ":" + arg
+	make, known := keysOfNames[name]
 	switch {
 	case name == "ip":
 		return d.networkKey(n, arg)
-	case !slices.Contains([]string{headerKey, cookieKey, pathKey, jsonKey}, name):
+	case !known:
 		d.errorf(n, "unknown key %s%s", text, suggest(name, []string{headerKey, cookieKey, pathKey, jsonKey}))
 	case arg == "":
 		d.errorf(n, "key %s has no name after the colon", text)
-	case name == pathKey:
-		return key{fn: weir.ByPathValue(arg), text: text, kind: kindPath}
 	case name == jsonKey && slices.Contains(strings.Split(strings.ReplaceAll(arg, `\.`, "-"), "."), ""):
 		d.errorf(n, "key %s has an empty name in its path", text)
-	case name == jsonKey:
-		return key{fn: weir.ByJSON(arg, maxJSON), text: text, kind: kindFolded}
-	case !isToken(arg):
+	case (name == headerKey || name == cookieKey) && !isToken(arg):
 		d.errorf(n, "key %s: no %s has such a name", text, name)
-	case name == headerKey:
-		k := key{fn: weir.ByHeader(arg), text: text}
-		if strings.EqualFold(arg, "Host") {
-			k.kind = kindHost
-		}
+	default:
+		k := make(arg)
+		k.text = text
 		return k
-	case name == cookieKey:
-		return key{fn: weir.ByCookie(arg), text: text}
 	}
 	return key{}
 }

@@ -98,8 +98,7 @@ func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr
 				isKey = hasKey(key) // false if the key of an IPv6 address is a larger network
 				return isKey, !isKey, true
 			}
-			return k.kind == kindNamed || (k.kind == kindText || k.kind == kindFolded || k.kind == kindPath) && what == "deny",
-				true, true
+			return k.kind == kindNamed || k.kind == kindText && what == "deny", true, true
 		}
 		if err != nil {
 			d.errorf(n, "%s: %v", what, errors.Unwrap(err))
@@ -185,34 +184,50 @@ func (e entry) matches(key string) bool {
 // instead returns a hint what to write if no key of k can match the entry, which is not an address.
 // It returns "" if a key may match the entry.
 func (k *key) instead(e entry) string {
-	text := ""
-	switch k.kind {
-	case kindIP:
-		text = e.insteadOfIP()
-	case kindGlobal:
-		text = "global has one key, the empty one; only addresses and networks can match"
-	case kindMethod:
-		if !slices.ContainsFunc(methods, e.matches) {
-			text = "want one of " + strings.Join(methods, ", ") + ", an address or a network"
-		}
-	case kindRoute:
-		if !e.matches("unmatched") && !strings.ContainsAny(e.text, "/.") {
-			text = "want a pattern such as /users/{id}, or {prefix: /users/}, an address or a network"
-		}
-	case kindFolded:
-		text = e.insteadOf(folded(e.text), "its keys are in lower case")
-	case kindPath:
-		text = e.insteadOf(unescaped(e.text), "its keys have no percent-encoding")
-	case kindHost:
-		text = e.insteadOfHost()
-	case kindJoined:
-		text = e.insteadOfJoined()
-	case kindFirst:
-		text = e.insteadOfFirst(len(k.parts))
-	case kindHashed:
-		text = e.insteadOfHashed(&k.parts[0])
+	if k.hint == nil {
+		return ""
 	}
-	return text
+	return k.hint(e)
+}
+
+func hintForGlobal(entry) string {
+	return "global has one key, the empty one; only addresses and networks can match"
+}
+
+func hintForMethod(e entry) string {
+	if slices.ContainsFunc(methods, e.matches) {
+		return ""
+	}
+	return "want one of " + strings.Join(methods, ", ") + ", an address or a network"
+}
+
+func hintForRoute(e entry) string {
+	if e.matches("unmatched") || strings.ContainsAny(e.text, "/.") {
+		return ""
+	}
+	return "want a pattern such as /users/{id}, or {prefix: /users/}, an address or a network"
+}
+
+func hintForFolded(e entry) string { return e.wanted(folded(e.text), "its keys are in lower case") }
+
+func hintForPath(e entry) string {
+	return e.wanted(unescaped(e.text), "its keys have no percent-encoding")
+}
+
+func hintForHost(e entry) string {
+	if e.isPrefix {
+		return e.wanted(strings.ToLower(e.text), "hosts are in lower case")
+	}
+	host, _ := weir.ByHeader("Host")(&http.Request{Host: e.text, URL: &url.URL{}})
+	return e.wanted(host, "hosts are in lower case and without port")
+}
+
+// wanted returns a hint for an entry whose text should be another one.
+func (e entry) wanted(want, why string) string {
+	if want == e.text {
+		return ""
+	}
+	return fmt.Sprintf("%s; want %q", why, want)
 }
 
 // unescaped returns the key that weir.ByPathValue returns for a path value.
@@ -229,48 +244,34 @@ func folded(key string) string {
 	return key
 }
 
-func (e entry) insteadOfIP() string {
+func hintForIP(e entry) string {
 	if e.matches("unknown") || e.isPrefix && strings.Trim(e.text, "0123456789abcdef.:/") == "" {
 		return ""
 	}
 	return "want an address such as 192.0.2.1 or a network such as 2001:db8::/64"
 }
 
-func (e entry) insteadOfFirst(parts int) string {
-	for i := range parts {
-		if begin := fmt.Sprint(i, ":"); e.matches(begin) || strings.HasPrefix(e.text, begin) {
-			return ""
+func hintForFirst(parts int) func(entry) string {
+	return func(e entry) string {
+		for i := range parts {
+			if begin := fmt.Sprint(i, ":"); e.matches(begin) || strings.HasPrefix(e.text, begin) {
+				return ""
+			}
 		}
+		return fmt.Sprintf("a key of first-of begins with the index of the key that applied, from 0; want %q, an address or a network", "0:"+e.text)
 	}
-	return fmt.Sprintf("a key of first-of begins with the index of the key that applied, from 0; want %q, an address or a network", "0:"+e.text)
 }
 
-func (e entry) insteadOf(want, why string) string {
-	if want == e.text {
-		return ""
-	}
-	return fmt.Sprintf("%s; want %q", why, want)
-}
-
-func (e entry) insteadOfHashed(of *key) string {
-	if e.isPrefix {
-		return "its keys are hashed, so it has none with a prefix; want a whole key"
-	}
-	return of.instead(e)
-}
-
-func (e entry) insteadOfHost() string {
-	if e.isPrefix {
-		if lower := strings.ToLower(e.text); lower != e.text {
-			return fmt.Sprintf("hosts are in lower case; want %q", lower)
+func hintForHashed(of *key) func(entry) string {
+	return func(e entry) string {
+		if e.isPrefix {
+			return "its keys are hashed, so it has none with a prefix; want a whole key"
 		}
-	} else if host, _ := weir.ByHeader("Host")(&http.Request{Host: e.text, URL: &url.URL{}}); host != e.text {
-		return fmt.Sprintf("hosts are in lower case and without port; want %q", host)
+		return of.instead(e)
 	}
-	return ""
 }
 
-func (e entry) insteadOfJoined() string {
+func hintForJoined(e entry) string {
 	after := strings.TrimLeft(e.text, "0123456789")
 	hasLength := len(after) < len(e.text)
 	if hasLength && (strings.HasPrefix(after, ":") || after == "" && e.isPrefix) {

@@ -81,21 +81,19 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (v
 
 // insteadOfValue returns a hint what to write if k never returns the key v, and otherwise "".
 func (k *key) insteadOfValue(v entry) string {
-	if v.isPrefix && v.text == "" {
+	switch {
+	case v.isPrefix && v.text == "":
 		return ""
-	}
-	if k.kind == kindHashed && !v.isPrefix {
+	case k.kind == kindHashed && !v.isPrefix:
 		return k.parts[0].insteadOfValue(v)
-	}
-	if k.kind == kindIP && !v.isPrefix {
+	case k.kind == kindIP && !v.isPrefix:
 		from, key, ok := ipKey(v.text, k.net)
-		if !ok {
-			return strings.TrimSuffix(k.instead(v), ", an address or a network")
-		}
-		if key != v.text {
+		if ok && key != v.text {
 			return fmt.Sprintf("a request from %s has the key %q", from, key)
 		}
-		return ""
+		if ok {
+			return ""
+		}
 	}
 	return strings.TrimSuffix(k.instead(v), ", an address or a network")
 }
