@@ -35,31 +35,19 @@ func (c *Count) Add(o Count) {
 	c.Passed += o.Passed
 }
 
-// A slot is a Count that takes less memory.
-type slot struct{ allowed, refused, shadow, near, failed, passed uint32 }
-
-func (s *slot) count() Count {
-	return Count{int64(s.allowed), int64(s.refused), int64(s.shadow), int64(s.near), int64(s.failed), int64(s.passed)}
-}
-
 // A history is the counts of one rule, or of all rules.
 type history struct {
-	slot   int64 // the newest
-	newest *slot // &ring[slot%historySlots], or nil before the first request
-	ring   [historySlots]slot
+	slot int64               // the newest
+	ring [historySlots]Count // slot n has the index n % historySlots
 }
 
 // at returns the counts of a slot, and empties those between it and the newest.
-func (h *history) at(n int64) *slot {
-	if n == h.slot && h.newest != nil {
-		return h.newest
-	}
+func (h *history) at(n int64) *Count {
 	for h.slot = max(h.slot, n-historySlots); h.slot < n; {
 		h.slot++
-		h.ring[h.slot%historySlots] = slot{}
+		h.ring[h.slot%historySlots] = Count{}
 	}
-	h.newest = &h.ring[h.slot%historySlots]
-	return h.newest
+	return &h.ring[h.slot%historySlots]
 }
 
 // observe counts a request. allowed is true if no rule refused the request, refused if the rule of
@@ -68,13 +56,13 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 	s := h.at(n)
 	switch {
 	case refused && shadow:
-		s.shadow++
+		s.Shadow++
 	case refused:
-		s.refused++
+		s.Refused++
 	case allowed:
-		s.allowed++
+		s.Allowed++
 		if near {
-			s.near++
+			s.Near++
 		}
 	}
 }
@@ -101,9 +89,9 @@ func (t *Traffic) observeUncharged(e *weir.Event) {
 	t.failed, t.cause = time.Now(), quota.Cause(e.Err)
 	if !e.Shadow {
 		s := t.total.at(now)
-		s.failed++
+		s.Failed++
 		if e.Passed {
-			s.passed++
+			s.Passed++
 		}
 	}
 }
@@ -118,20 +106,17 @@ func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now, since := t.clock.read()
-	counts = make([]Count, historySlots)
 	h := &t.total
 	if rule != "" {
 		i := slices.Index(t.rules, rule)
 		if i < 0 {
-			return counts, since
+			return make([]Count, historySlots), since
 		}
 		h = t.histories[i]
 	}
 	h.at(now)
-	for i := range counts {
-		counts[i] = h.ring[(now+1+int64(i))%historySlots].count()
-	}
-	return counts, since
+	oldest := (now + 1) % historySlots
+	return slices.Concat(h.ring[oldest:], h.ring[:oldest]), since
 }
 
 // Failure returns the cause (see quota.Cause) and the time of the last error that prevented a
@@ -140,4 +125,38 @@ func (t *Traffic) Failure() (cause string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.cause, t.failed
+}
+
+// A clock numbers intervals of equal length, the slots. It starts with slot 0 and never steps
+// back. The caller holds a lock.
+type clock struct {
+	began time.Time
+	every time.Duration // the length of a slot
+	slot  int64         // at the last reading
+
+	// While a decision is made from `from` up to `until`, in µs since 1970 on the clock of the
+	// store, the slot has not changed. Reading the clock of this process for each request would
+	// take as long as everything else that Observe does.
+	from, until int64
+}
+
+func newClock(every time.Duration) clock { return clock{began: time.Now(), every: every} }
+
+// read returns the number of the current slot, and how long it has lasted.
+func (c *clock) read() (slot int64, since time.Duration) {
+	now := time.Since(c.began)
+	c.slot, c.from, c.until = int64(now/c.every), 0, 0
+	return c.slot, now % c.every
+}
+
+// at returns the number of the current slot, for a decision that a store has just made at the
+// time at. It reads the clock of this process if that time is not in the interval of the last
+// reading. The clock of a store may therefore be wrong, and may step. If a store does not say when
+// it decided, the argument at is 0 or less.
+func (c *clock) at(at int64) int64 {
+	if at < c.from || at >= c.until || at <= 0 {
+		_, since := c.read()
+		c.from, c.until = at, at+(c.every-since).Microseconds()
+	}
+	return c.slot
 }

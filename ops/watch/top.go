@@ -42,11 +42,11 @@ import (
 type Top struct {
 	n      int
 	mu     sync.Mutex
-	clock  clock                   // its slots are seconds
-	minute int64                   // the newest, since the Top began
-	known  [2]map[ruleKey]*counted // [1] of rules in shadow
-	counts counts                  // heap
-	last   *counted                // the key that was refused last
+	clock  clock // its slots are seconds
+	minute int64 // the newest, since the Top began
+	known  map[topKey]*counted
+	counts counts   // heap
+	last   *counted // the key that was refused last
 	recent recent
 }
 
@@ -55,11 +55,16 @@ const minutes = 60
 
 type ruleKey struct{ rule, key string }
 
+// A topKey is a key under a rule, which may be in shadow.
+type topKey struct {
+	ruleKey
+	shadow bool
+}
+
 // A counted is a key that a Top remembers.
 type counted struct {
-	ruleKey
-	shadow int // 1 if the rule is in shadow
-	at     int // its index in Top.counts
+	topKey
+	at int // its index in Top.counts
 
 	perMinute [minutes]uint32 // refusals, in minute m at index m % minutes
 	sum       int64           // of perMinute
@@ -101,7 +106,7 @@ func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
 	}
-	return &Top{n: n, clock: newClock(time.Second), known: [2]map[ruleKey]*counted{make(map[ruleKey]*counted, n), {}},
+	return &Top{n: n, clock: newClock(time.Second), known: make(map[topKey]*counted, n),
 		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
@@ -132,10 +137,7 @@ func (t *Top) Observe(e weir.Event) {
 }
 
 func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
-	k, shadow := ruleKey{rule, storedkey.Of(key)}, 0
-	if e.Shadow {
-		shadow = 1
-	}
+	k := topKey{ruleKey{rule, storedkey.Of(key)}, e.Shadow}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := e.Transaction.At.UnixMicro()
@@ -145,9 +147,9 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	now := t.clock.at(at)
 	t.expire(now / 60)
 	c := t.last
-	if c == nil || c.ruleKey != k || c.shadow != shadow { // in a flood it is usually the same key
-		if c = t.known[shadow][k]; c == nil {
-			c = t.take(k, shadow)
+	if c == nil || c.topKey != k { // in a flood it is usually the same key
+		if c = t.known[k]; c == nil {
+			c = t.take(k)
 		}
 		t.last = c
 	}
@@ -162,17 +164,17 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 
 // take returns the counts of a new key. If the Top is full, take replaces the key that has the
 // lowest count, and the new key continues from that count.
-func (t *Top) take(k ruleKey, shadow int) (c *counted) {
+func (t *Top) take(k topKey) (c *counted) {
 	if len(t.counts) < t.n {
 		c = &counted{at: len(t.counts)}
 		heap.Push(&t.counts, c)
 	} else {
 		c = t.counts[0]
-		delete(t.known[c.shadow], c.ruleKey)
+		delete(t.known, c.topKey)
 	}
-	c.ruleKey, c.shadow = ruleKey{strings.Clone(k.rule), strings.Clone(k.key)}, shadow
+	c.topKey = topKey{ruleKey{strings.Clone(k.rule), strings.Clone(k.key)}, k.shadow}
 	c.since, c.before, c.line = t.minute, c.perMinute[t.minute%minutes], nil
-	t.known[shadow][c.ruleKey] = c
+	t.known[c.topKey] = c
 	return c
 }
 
@@ -193,7 +195,7 @@ func (t *Top) expire(minute int64) {
 
 // refused returns how often a key was refused in the last n minutes, including the current one.
 func (t *Top) refused(c *counted, n int64) Refused {
-	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow == 1, Reason: c.reason, Last: t.time(c.last)}
+	r := Refused{Rule: c.rule, Key: c.key, Shadow: c.shadow, Reason: c.reason, Last: t.time(c.last)}
 	for m := max(0, t.minute-n+1); m <= t.minute; m++ {
 		r.Count += int64(c.perMinute[m%minutes])
 		switch {
@@ -225,8 +227,8 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now()
-	for _, known := range t.known {
-		if c := known[ruleKey{rule, storedkey.Of(key)}]; c != nil && c.sum > 0 {
+	for _, shadow := range []bool{false, true} {
+		if c := t.known[topKey{ruleKey{rule, storedkey.Of(key)}, shadow}]; c != nil && c.sum > 0 {
 			return t.refused(c, minutes), true
 		}
 	}
@@ -240,16 +242,7 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 // Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
 	n := min(max(1, int64((d+time.Minute-1)/time.Minute)), minutes)
-	keys, over = t.keys(n)
-	slices.SortFunc(keys, func(a, b Refused) int { // while requests go on
-		return cmp.Or(cmp.Compare(b.AtLeast(), a.AtLeast()), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
-	})
-	return keys, over
-}
-
-func (t *Top) keys(n int64) (keys []Refused, over time.Duration) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.now()
 	keys = make([]Refused, 0, len(t.counts))
 	for _, c := range t.counts {
@@ -257,5 +250,117 @@ func (t *Top) keys(n int64) (keys []Refused, over time.Duration) {
 			keys = append(keys, r)
 		}
 	}
-	return keys, time.Since(t.clock.began) - time.Duration(max(0, t.minute-n+1))*time.Minute
+	over = time.Since(t.clock.began) - time.Duration(max(0, t.minute-n+1))*time.Minute
+	t.mu.Unlock()
+	slices.SortFunc(keys, func(a, b Refused) int { // while requests go on
+		return cmp.Or(cmp.Compare(b.AtLeast(), a.AtLeast()), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
+	})
+	return keys, over
+}
+
+// A Line describes one refusal, or several refusals of the same key within 10 s.
+type Line struct {
+	At         time.Time // of the first refusal, to the second
+	Last       time.Time // of the last refusal, to the second
+	Count      int64     // the number of refusals
+	Rule, Key  string    // Key is as quota.Charge.StoredKey returns it
+	Reason     weir.Reason
+	Limit      string        // the limit that refused the request, if any
+	RetryAfter time.Duration // of the first refusal; see weir.Refusal
+	Route      string        // the pattern of the first request, or its method and path without the query
+	Shadow     bool          // the rule is in shadow mode, so the requests were allowed
+
+	// LeftOut is the number of refusals between the previous Line and this one that have no Line,
+	// because at most 4 Lines are added per second.
+	LeftOut int64
+}
+
+const (
+	linesPerSecond = 4   // so that a flood of made-up keys does not clear the list at once; a fifth of the list may be added at once
+	lineSeconds    = 10  // how long refusals of the same key are counted in one line
+	maxRoute       = 120 // bytes of a route that are kept
+)
+
+// recent is a ring of the last lines. Line i has the index i % size.
+type recent struct {
+	size  int64
+	lines []line
+	n     int64 // how many lines there were
+
+	second  int64 // until which budget was raised
+	budget  int64 // how many lines may begin
+	leftOut int64 // refusals since the last line
+}
+
+// A line is a Line whose times are seconds since the Top began.
+type line struct {
+	Line
+	at, last int64
+	of       *counted // the key, until another key takes its place
+}
+
+// observe adds a refusal of c.
+func (r *recent) observe(e *weir.Event, c *counted, now int64) {
+	if l := c.line; l != nil && now-l.at < lineSeconds && l.of == c && l.Reason == e.Refusal.Reason {
+		l.last, l.Count = now, l.Count+1
+		return
+	}
+	if r.budget += linesPerSecond * (now - r.second); r.budget > r.size/5 {
+		r.budget = max(1, r.size/5)
+	}
+	r.second = now
+	if r.budget == 0 {
+		r.leftOut++
+		return
+	}
+	r.budget--
+	l := line{at: now, last: now, of: c, Line: Line{
+		Count: 1, Rule: c.rule, Key: c.key, Reason: e.Refusal.Reason, RetryAfter: e.Refusal.RetryAfter, Route: routeOf(e),
+		Shadow: c.shadow, LeftOut: r.leftOut,
+	}}
+	if l.Reason == weir.ReasonLimit {
+		l.Limit = strings.Clone(longest(e))
+	}
+	if r.lines == nil {
+		r.lines = make([]line, r.size)
+	}
+	r.leftOut = 0
+	c.line = &r.lines[r.n%r.size]
+	*c.line = l
+	r.n++
+}
+
+// routeOf returns the pattern of a request or, if it has none, its method and its path. The
+// query may have secrets, so it is left out.
+func routeOf(e *weir.Event) string {
+	r := e.Request
+	switch {
+	case r == nil || r.URL == nil:
+		return ""
+	case r.Pattern != "":
+		return cut(r.Pattern)
+	}
+	return cut(r.Method + " " + cut(r.URL.Path))
+}
+
+// cut returns a copy of at most maxRoute bytes of s that is valid UTF-8.
+func cut(s string) string {
+	if len(s) > maxRoute {
+		s = s[:maxRoute] + "…"
+	}
+	return strings.Clone(strings.ToValidUTF8(s, "�"))
+}
+
+// Recent returns the latest refusals, newest first, and at most n of them. If refusals are
+// frequent, some of them are left out (see Line.LeftOut).
+func (t *Top) Recent(n int) (lines []Line) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &t.recent
+	for i := r.n - 1; i >= max(0, r.n-r.size) && len(lines) < n; i-- {
+		l := r.lines[i%r.size]
+		l.At, l.Line.Last = t.time(l.at), t.time(l.last)
+		lines = append(lines, l.Line)
+	}
+	return lines
 }
