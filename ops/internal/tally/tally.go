@@ -3,7 +3,10 @@ package tally
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -210,4 +213,98 @@ func StoresOf(stores []quota.Store) (all []quota.Store) {
 		seen[s] = true
 		return twice
 	})
+}
+
+// causes are the results of quota.Cause. The first stands for any cause that is not listed.
+var causes = [...]string{"error", "busy", "full", "limit", "open", "slow", "timeout", "unusable"}
+
+// outcomes says what happens to a request for which no decision was possible.
+var outcomes = [...]string{"refused", "passed", mode(true)}
+
+const refused, passed, inShadow = 0, 1, 2
+
+func (t *Tally) observeError(e *weir.Event) {
+	outcome := refused
+	switch {
+	case e.Shadow:
+		outcome = inShadow
+	case e.Passed:
+		outcome = passed
+	}
+	t.undecided[max(0, slices.Index(causes[:], quota.Cause(e.Err)))][outcome].Add(1)
+}
+
+// readErrors emits numbers of 0 too, because an alert must see the first error as a change.
+func (t *Tally) readErrors(emit Emit) {
+	for i := range t.undecided {
+		for j := range t.undecided[i] {
+			emit(t.undecided[i][j].Load(), causes[i], outcomes[j])
+		}
+	}
+}
+
+// A key names an element of a table: a limit of a rule by its name and period, a rule and
+// a reason, or a rule alone.
+type key struct {
+	rule, name string
+	period     time.Duration
+	shadow     bool
+}
+
+// A table maps keys to elements, which are never removed. An element that was used
+// recently is usually found without a lock.
+type table[V any] struct {
+	slots [64]atomic.Pointer[element[V]]
+
+	mu  sync.Mutex
+	all map[key]*element[V]
+}
+
+type element[V any] struct {
+	key
+	value V
+}
+
+var seed = maphash.MakeSeed()
+
+// of returns the element of a key, and makes it if there is none. Once the table has Most
+// elements, new keys share the element named Other.
+func (t *table[V]) of(k key) *V {
+	slot := &t.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(t.slots))]
+	if e := slot.Load(); e != nil && e.key == k {
+		return &e.value
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.all[k]
+	if e == nil {
+		if len(t.all) >= Most {
+			k = key{name: Other, shadow: k.shadow}
+		}
+		if e = t.all[k]; e == nil {
+			e = t.add(k)
+		}
+	}
+	slot.Store(e)
+	return &e.value
+}
+
+// add adds an element for a clone of k.
+func (t *table[V]) add(k key) *element[V] {
+	k.rule, k.name = strings.Clone(k.rule), strings.Clone(k.name)
+	e := &element[V]{key: k}
+	if t.all == nil {
+		t.all = map[key]*element[V]{}
+	}
+	t.all[k] = e
+	return e
+}
+
+// each calls f for each element.
+func (t *table[V]) each(f func(key, *V)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k, e := range t.all {
+		f(k, &e.value)
+	}
 }
