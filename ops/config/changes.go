@@ -111,14 +111,10 @@ func (r *rule) facts() []fact {
 		{"allow", r.allow.text, ""},
 		{"deny", r.deny.text, ""},
 		{"config", r.word, ""},
-	}
-	facts = append(facts, fact{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""})
-	facts = append(facts, fact{"settle", r.settle.text, ""})
-	if r.freePreflight {
-		facts = append(facts, fact{"preflights", "free", ""})
-	}
-	if r.Private {
-		facts = append(facts, fact{"private", "true", ""})
+		{"status", strconv.Itoa(cmp.Or(r.Status, http.StatusTooManyRequests)), ""},
+		{"settle", r.settle.text, ""},
+		{"preflights", map[bool]string{true: "free"}[r.FreePreflights], ""},
+		{"private", map[bool]string{true: "true"}[r.Private], ""},
 	}
 	if r.RetryJitter > 0 {
 		facts = append(facts, fact{"retry-jitter", periodName(r.RetryJitter), ""})
@@ -207,9 +203,16 @@ func differences(name string, old, now []fact) (changes Changes) {
 
 // ruleNamed returns the rule with that name, or nil.
 func ruleNamed(rules []rule, name string) *rule {
-	i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == name })
-	if i < 0 {
-		return nil
+	if i := slices.Index(namesOf(rules), name); i >= 0 {
+		return &rules[i]
 	}
-	return &rules[i]
+	return nil
+}
+
+// namesOf returns the names of rules.
+func namesOf(rules []rule) (names []string) {
+	for i := range rules {
+		names = append(names, rules[i].Name)
+	}
+	return names
 }

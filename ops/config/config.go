@@ -238,15 +238,11 @@ func (f *File) Err() error {
 func (f *File) Unused() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, r := range f.current.Load().rules {
-		if !slices.ContainsFunc(f.handlers, func(used []string) bool {
-			return slices.Equal(used, all) ||
-				slices.Contains(used, r.Name)
-		}) {
-			names = append(names, r.Name)
-		}
-	}
-	return names
+	return slices.DeleteFunc(namesOf(f.current.Load().rules), func(name string) bool {
+		return slices.ContainsFunc(f.handlers, func(used []string) bool {
+			return slices.Equal(used, all) || slices.Contains(used, name)
+		})
+	})
 }
 
 // Check loads a file without applying its rules, and returns the error that Open would return. Use
@@ -358,19 +354,13 @@ func (c *content) version() (*version, error) {
 func (f *File) limiter(rules []rule, names []string) (*weir.Limiter, error) {
 	o := f.o.Limiter
 	if slices.Equal(names, all) {
-		names = nil
-		for _, r := range rules {
-			names = append(names, r.Name)
-		}
+		names = namesOf(rules)
 	}
 	for _, name := range names {
 		r := ruleNamed(rules, name)
 		if r == nil {
-			var known []string
-			for _, r := range rules {
-				known = append(known, r.Name)
-			}
-			return nil, fmt.Errorf("config: %s has no rule %q, which a handler needs%s", f.path, name, suggest(name, known))
+			return nil, fmt.Errorf("config: %s has no rule %q, which a handler needs%s", f.path, name,
+				suggest(name, namesOf(rules)))
 		}
 		if len(o.Rules) == 0 {
 			o.Headers = r.headers

@@ -37,26 +37,21 @@ func (f *File) fsys() fs.FS {
 
 // A content is what was read from a file and from the files that it includes.
 type content struct {
-	*decoder          // of the file itself
+	*decoder // of the file itself
+	fsys     fs.FS
+	below    string // the directory of the file, with its final slash
+	size     int    // bytes read so far
+	sum      hash.Hash
 	digest   string   // SHA-256 of all files
 	paths    []string // the files to watch, and the patterns: a directory, patternIn and the pattern of a name
-}
-
-// A reader reads a content.
-type reader struct {
-	*content
-	fsys  fs.FS
-	below string // the directory of the file, with its final slash
-	size  int    // bytes read so far
-	sum   hash.Hash
 }
 
 // read reads the file and the files that it includes. It fails if the file itself cannot be
 // read. The decoder has all other errors.
 func (f *File) read() (*content, error) {
 	d := &decoder{source: source{path: f.path}, o: &f.o}
-	r := reader{content: &content{decoder: d, paths: []string{f.path}}, fsys: f.fsys(), sum: sha256.New()}
-	r.below = strings.TrimSuffix(f.path, filepath.Base(f.path))
+	r := &content{decoder: d, fsys: f.fsys(), sum: sha256.New(), paths: []string{f.path},
+		below: strings.TrimSuffix(f.path, filepath.Base(f.path))}
 	data, err := r.readFile(f.path)
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
@@ -70,12 +65,12 @@ func (f *File) read() (*content, error) {
 		io.WriteString(r.sum, err.Error())
 	}
 	r.digest = hex.EncodeToString(r.sum.Sum(nil))
-	return r.content, nil
+	return r, nil
 }
 
 // readFile returns the content of a file. It reads no more than MaxSize + 1 bytes of all
 // files together.
-func (r *reader) readFile(name string) ([]byte, error) {
+func (r *content) readFile(name string) ([]byte, error) {
 	file, err := r.fsys.Open(name)
 	if err != nil {
 		return nil, err
@@ -87,7 +82,7 @@ func (r *reader) readFile(name string) ([]byte, error) {
 }
 
 // include reads the field include: a pattern, or a list of them.
-func (r *reader) include(n ast.Node) {
+func (r *content) include(n ast.Node) {
 	done := map[string]bool{path.Clean(filepath.ToSlash(r.path)): true}
 	for _, n := range r.oneOrMore(n, "include") {
 		pattern := r.text(n, "include")
@@ -111,7 +106,7 @@ func (r *reader) include(n ast.Node) {
 }
 
 // matches returns the names of the files that match a pattern, in the order of their names.
-func (r *reader) matches(n ast.Node, pattern string) (names []string) {
+func (r *content) matches(n ast.Node, pattern string) (names []string) {
 	dir, base := path.Split(pattern)
 	_, err := path.Match(base, "")
 	switch {
@@ -157,7 +152,7 @@ func filesIn(fsys fs.FS, dir, pattern string) (names []string, err error) {
 func isPattern(s string) bool { return strings.ContainsAny(s, `*?[\`) }
 
 // includeFile reads a file that n includes.
-func (r *reader) includeFile(n ast.Node, name string) {
+func (r *content) includeFile(n ast.Node, name string) {
 	r.paths = append(r.paths, name) // also if it cannot be read, so that Watch notices when it can
 	if len(r.included) == maxIncluded {
 		r.errorf(n, "include: more than %d files", maxIncluded)

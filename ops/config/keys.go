@@ -359,20 +359,18 @@ func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Pref
 		if s == "" {
 			continue
 		}
-		p, err := netip.ParsePrefix(s)
-		if a, errAddr := netip.ParseAddr(s); err != nil && errAddr == nil && a.Zone() == "" {
-			p, err = netip.PrefixFrom(a, a.BitLen()), nil
-		}
+		p, ok := addr.Network(s)
+		given, err := netip.ParsePrefix(s)
 		switch {
-		case err != nil:
+		case !ok:
 			d.errorf(e, "%s: %q is neither a network such as 10.0.0.0/8 nor an address", what, s)
-		case addr.Unmap(p).Bits() == 0:
+		case p.Bits() == 0:
 			d.errorf(e, "%s: %s trusts every client, so every client could choose its key", what, s)
 			continue // ByIP would panic
-		case p != p.Masked():
-			d.errorf(e, "%s: %s has bits after its length; did you mean %s?", what, s, p.Masked())
+		case err == nil && given != given.Masked():
+			d.errorf(e, "%s: %s has bits after its length; did you mean %s?", what, s, given.Masked())
 		}
-		prefixes = append(prefixes, addr.Unmap(p))
+		prefixes = append(prefixes, p)
 	}
 	return prefixes
 }

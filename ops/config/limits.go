@@ -210,11 +210,7 @@ func (d *decoder) burst(n ast.Node, what string) int64 {
 
 // isMeter reports whether the algorithm of the limit has a burst.
 func isMeter(l limit) bool {
-	switch l.Algorithm.Name() {
-	case "gcra", "token-bucket", "leaky-bucket":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"gcra", "token-bucket", "leaky-bucket"}, l.Algorithm.Name())
 }
 
 // periodName returns a period as in stored names: 1m, 3s, 1d, 1500ms.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -57,9 +58,7 @@ type rule struct {
 	allow, deny keyList
 	penalty     *penalty
 	overridden  []fact // its overrides
-
-	freePreflight bool // as in every rule of the file
-	settle        settle
+	settle      settle
 }
 
 // A decoder reads the rules of one file, and those of the files that it includes.
@@ -201,12 +200,11 @@ func (d *ruleDecoder) parts() {
 		d.errorf(f["name"], "name %q: %v", r.Name, err)
 	}
 	d.settings(&d.s, f)
-	r.Rule.Key, r.key, r.headers, r.freePreflight = d.s.key.fn, d.s.key, d.s.headers, d.freePreflight
+	r.Rule.Key, r.key, r.headers, r.FreePreflights = d.s.key.fn, d.s.key, d.s.headers, d.freePreflight
 	set(f, "no-key", &r.NoKey, d.noKey)
 	r.cost = cost{n: 1, text: "1"}
 	set(f, "cost", &r.cost, d.cost)
 	r.Cost = r.cost.fn
-	r.FreePreflights = r.freePreflight
 	if r.cost.text == contentLength {
 		r.Unit = "content-bytes"
 	}
@@ -258,15 +256,11 @@ func (d *source) headroom(n ast.Node) map[string]int {
 	headroom := map[string]int{}
 	for _, v := range m.Values {
 		class := configfile.First(v.Key).Value
-		digits, ok := "", false
-		if s, isText := v.Value.(*ast.StringNode); isText {
-			digits, ok = strings.CutSuffix(s.Value, "%")
-		}
-		percent, err := strconv.ParseUint(digits, 10, 8)
+		percent, ok := percentage(v.Value)
 		switch {
 		case headroom[class] != 0:
 			d.errorf(v, "headroom has the class %s twice", class)
-		case !ok || err != nil || percent < 1 || percent > 99:
+		case !ok || percent < 1 || percent > 99 || percent != math.Trunc(percent):
 			d.errorf(v.Value, "headroom of class %s is %s; want a percentage of each limit, 1%% to 99%%", class, describe(v.Value))
 		}
 		headroom[class] = max(1, int(percent))

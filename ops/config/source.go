@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -225,54 +226,46 @@ func (d *source) wrongType(n ast.Node, what, want string) {
 // describe returns a short text for the value of a node.
 func describe(n ast.Node) string {
 	switch v := n.(type) {
+	case nil:
+		return "empty"
 	case *ast.StringNode:
 		return strconv.Quote(v.Value)
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode, *ast.BoolNode:
 		return n.GetToken().Value
-	case *ast.MappingNode:
-		return "a mapping"
-	case *ast.SequenceNode:
-		return "a list"
-	case *ast.LiteralNode:
-		return "a block of text"
-	case *ast.AnchorNode:
-		return "an anchor"
-	case *ast.AliasNode:
-		return "an alias"
-	case *ast.TagNode:
-		return "tagged"
-	case nil, *ast.NullNode:
-		return "empty"
 	}
-	return "something else"
+	return cmp.Or(valueNames[n.Type()], "something else")
+}
+
+// valueNames are the values that are not described by their text.
+var valueNames = map[ast.NodeType]string{
+	ast.MappingType: "a mapping", ast.SequenceType: "a list", ast.LiteralType: "a block of text",
+	ast.AnchorType: "an anchor", ast.AliasType: "an alias", ast.TagType: "tagged", ast.NullType: "empty",
 }
 
 // atLeast1 returns a whole number of at least 1. It must be decimal without leading
 // zeros: versions of YAML disagree about 010.
 func (d *source) atLeast1(n ast.Node, what string) int64 {
-	switch n.(type) {
-	case *ast.IntegerNode:
-	case *ast.FloatNode:
-		d.errorf(n, "%s is %s; want a whole number", what, n.GetToken().Value)
-		return 0
-	default:
+	_, isInteger := n.(*ast.IntegerNode)
+	_, isFloat := n.(*ast.FloatNode)
+	if !isInteger && !isFloat {
 		d.wrongType(n, what, "a whole number")
 		return 0
 	}
 	s := n.GetToken().Value
 	v, err := strconv.ParseInt(s, 10, 64)
 	switch {
+	case isFloat:
+		d.errorf(n, "%s is %s; want a whole number", what, s)
 	case errors.Is(err, strconv.ErrRange):
 		d.errorf(n, "%s %s is too large", what, s)
-		return 0
 	case err != nil, strings.HasPrefix(strings.TrimLeft(s, "+-"), "0") && v != 0:
 		d.errorf(n, "%s is %s; want decimal digits", what, s)
-		return 0
 	case v < 1:
 		d.errorf(n, "%s is %d; want at least 1", what, v)
-		return 0
+	default:
+		return v
 	}
-	return v
+	return 0
 }
 
 // duration reads a duration: a number of seconds, or a text such as 1w2d3h, which begins with weeks
@@ -338,15 +331,22 @@ func (d *source) boolean(n ast.Node, what string) bool {
 
 // enforcement reads a percentage of keys.
 func (d *source) enforcement(n ast.Node, what string) weir.Enforcement {
-	if v, ok := n.(*ast.StringNode); ok {
-		if digits, ok := strings.CutSuffix(v.Value, "%"); ok && digits != "" && strings.Trim(digits, ".0123456789") == "" {
-			if percent, err := strconv.ParseFloat(digits, 64); err == nil && percent <= 100 {
-				return weir.Percent(percent)
-			}
-		}
+	if percent, ok := percentage(n); ok && percent <= 100 {
+		return weir.Percent(percent)
 	}
 	d.errorf(n, "%s is %s; want a percentage of the keys, 0%% to 100%%", what, describe(n))
 	return weir.Enforcement{}
+}
+
+// percentage returns the number in a text such as 12.5%. ok is false if n is no such text.
+func percentage(n ast.Node) (percent float64, ok bool) {
+	s, _ := n.(*ast.StringNode)
+	if s == nil {
+		return 0, false
+	}
+	digits, ok := strings.CutSuffix(s.Value, "%")
+	percent, err := strconv.ParseFloat(digits, 64)
+	return percent, ok && err == nil && strings.Trim(digits, ".0123456789") == ""
 }
 
 // An Error describes a single error in a rules file. The error returned by Open or Reload wraps at

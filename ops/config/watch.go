@@ -59,7 +59,7 @@ func (f *File) look(paths []string) string {
 		info, err := fs.Stat(fsys, p)
 		var data []byte
 		if err == nil && info.Mode().IsRegular() { // reading a named pipe would block
-			r := reader{fsys: fsys}
+			r := content{fsys: fsys}
 			data, err = r.readFile(p)
 		}
 		sum.Write(data)
