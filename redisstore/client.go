@@ -84,8 +84,8 @@ func checkAddresses(rdb redis.UniversalClient) error {
 	return nil
 }
 
-// withoutUser returns an address without any part that may be a password. Of a URL, only the scheme
-// is left.
+// withoutUser returns an address without any part that may be a password. It returns only the
+// scheme of a URL.
 func withoutUser(addr string) string {
 	if scheme, _, ok := strings.Cut(addr, "://"); ok {
 		return scheme + "://"
@@ -147,7 +147,8 @@ func timeoutOf(o *redis.Options) time.Duration {
 	return o.PoolTimeout
 }
 
-// optionsOf returns the options that all kinds of clients have, or nil for an unknown kind.
+// optionsOf returns the options that all types of clients have in common, or nil for an
+// unknown type.
 func optionsOf(rdb redis.UniversalClient) *redis.Options {
 	o := &redis.Options{}
 	switch rdb := rdb.(type) {

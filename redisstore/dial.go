@@ -12,8 +12,9 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// dials remembers why the last attempt to connect failed, so that the errors of requests can say
-// so. The client itself may report a failure only after several attempts, long after the timeout.
+// dials remembers why the last attempt to connect failed, so that the errors of requests can
+// include the reason. The client itself may report a failure only after several attempts, long
+// after the timeout.
 type dials struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 	made   atomic.Int64               // how many attempts have succeeded
@@ -24,8 +25,9 @@ type failedDial struct {
 	at  time.Time
 }
 
-// Timeouts within untilNextDial after a failed attempt to connect are explained by that attempt.
-// This time is longer than the half second after which go-redis tries again.
+// The error of a timeout within untilNextDial after a failed attempt to connect names that
+// attempt as its cause. The time is longer than the half second after which go-redis tries
+// again.
 const untilNextDial = time.Second
 
 // A dialHook is a hook of the client of one node. It records attempts to connect in dials, and adds
@@ -62,8 +64,8 @@ func (dialHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 // ProcessPipelineHook implements redis.Hook. It does nothing.
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// timeout returns ErrTimeout with its cause: a connection that has just failed, or else err,
-// which may be nil.
+// timeout returns ErrTimeout with its cause: the connection that has just failed or, if
+// there is none, err, which may be nil.
 func (d *dials) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		err = f.err

@@ -36,9 +36,9 @@ func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	return errs
 }
 
-// group returns the evals that decide ts. Transactions with equal charges share an eval if they
-// are additive and no transaction between them charges their key. group sets the error
-// of each invalid transaction in errs.
+// group returns the evals that evaluate ts. Transactions with equal charges share an eval if
+// their algorithms are additive and no transaction between them charges their key. group sets
+// the error of each invalid transaction in errs.
 func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 	last := map[string]*eval{} // by key: the last eval that charges the key
 	around := []int64{time.Now().UnixMicro()}
@@ -70,7 +70,7 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 }
 
 // joins reports whether t may join the eval: whether its charges equal those of the eval, and a
-// script can decide many such transactions in one step.
+// script can evaluate many such transactions in one step.
 func (e *eval) joins(t *quota.Transaction) bool {
 	return spendsAtOnce(e.ts[0]) && spendsAtOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
 		a, ok := c.Limit.Algorithm.(additive)
@@ -83,8 +83,8 @@ func spendsAtOnce(t *quota.Transaction) bool {
 	return t.Mode == quota.ModeSpend && longestWait(t) == 0
 }
 
-// decideAll decides evals in one round trip, or in a cluster in one round trip for each slot. If an
-// eval in a cluster has keys in several slots, decideAll decides all transactions one by one.
+// decideAll runs evals in one round trip or, in a cluster, in one round trip for each slot. If an
+// eval in a cluster has keys in several slots, decideAll evaluates all transactions one by one.
 func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	if s.queue != nil {
 		s.decideBatch(ctx, evals, errs)
@@ -108,7 +108,7 @@ func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	wg.Wait()
 }
 
-// decideBatch decides evals of one node, in one round trip.
+// decideBatch runs evals of one node, in one round trip.
 func (s *Store) decideBatch(ctx context.Context, evals []*eval, errs []error) {
 	cmds, err := s.send(ctx, evals...)
 	for i, e := range evals {

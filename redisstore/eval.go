@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A script gets one of these values instead of the longest wait. With peek, the script makes
+// A script gets one of these values in place of the longest wait. With peek, the script makes
 // decisions but spends nothing. With forget, it deletes the states. With force, it also spends
 // charges that do not fit.
 const (
@@ -48,8 +48,8 @@ func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 	return s.takeOne(ctx, t)
 }
 
-// takeOne evaluates a transaction of one slot. It makes one call, and one more for each window of a
-// calendar that the script needs and did not get.
+// takeOne evaluates a transaction of one slot. It makes one call, and another call for each
+// calendar window that the script needed but did not get.
 func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
@@ -65,9 +65,9 @@ func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 		if !ok {
 			return err
 		}
-		// The script has made no decision, because it lacks a window of a calendar: the clocks of
-		// Redis and of this process are far apart, or a reservation lies beyond the windows that
-		// the script got.
+		// The script has made no decision, because it lacks a calendar window: the clocks of
+		// Redis and this process are far apart, or a reservation lies beyond the windows that the
+		// script got.
 		around = append(around, at)
 	}
 	return faultOf(&t.Charges[0], "the windows of a calendar lie out of reach")
@@ -81,7 +81,7 @@ const mostCharges = 10_000
 // An eval is one run of a script, which evaluates transactions that have equal charges.
 type eval struct {
 	ts     []*quota.Transaction
-	of     []int // the indexes that the transactions have in their batch
+	of     []int // the indexes of the transactions in their batch
 	within int64 // see longestWait
 
 	*script
@@ -92,7 +92,7 @@ type eval struct {
 // A value is a value in Redis. The script gets and returns the charges grouped by value.
 type value struct {
 	key, ids string // see idsOf
-	charges  []int  // the indexes of the charges whose states the value has
+	charges  []int  // the indexes of the charges whose states are in the value
 }
 
 // prepare finds the script of e and writes the arguments of its command. The script gets the
@@ -115,7 +115,7 @@ func (s *Store) prepare(e *eval, around []int64) error {
 	for i := range e.values {
 		v := &e.values[i]
 		v.ids = idsOf(t, v.charges)
-		var numbers []byte // without them, general.lua decides
+		var numbers []byte // if empty, general.lua evaluates e
 		if direct {
 			numbers = e.numbers(v)
 		}
@@ -156,8 +156,8 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 	return values
 }
 
-// direct reports whether the direct part of a script can decide e: see generate. Otherwise only
-// general.lua can.
+// direct reports whether the direct part of a script can evaluate e: see generate. Otherwise,
+// only general.lua can.
 func (e *eval) direct() bool {
 	t := e.ts[0]
 	switch {
@@ -178,11 +178,12 @@ func (e *eval) direct() bool {
 		}
 		spends = spends || cost != 0
 	}
-	return spends // general.lua decides charges that only look
+	return spends // general.lua evaluates charges that only look
 }
 
 // costOf returns the cost that the charges of a value have in common, apart from charges with a
-// cost of 0. If their costs differ, or general.lua must decide one of the charges, ok is false.
+// cost of 0. ok is false if their costs differ, or if general.lua must evaluate one of the
+// charges.
 func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	for _, i := range v.charges {
 		c := &e.ts[0].Charges[i]
@@ -208,7 +209,8 @@ func weightOf(t *quota.Transaction) (n int) {
 	return n
 }
 
-// shape appends the shape of e to s. If direct is false, the shape has just the algorithms of c.
+// shape appends the shape of e to s. If direct is false, the shape contains only the algorithms
+// of e.
 func (e *eval) shape(s []shaped, direct bool) []shaped {
 	t := e.ts[0]
 	if !direct {
@@ -238,8 +240,8 @@ func kindOf(c *quota.Charge) kind {
 	return spends
 }
 
-// numbers encodes as MessagePack what a section of a script reads: for each charge the numbers of
-// its limit, and its Spent or Headroom if the section needs that; then the common cost (see costOf)
+// numbers encodes as MessagePack what a section of a script reads: for each charge, the numbers of
+// its limit and, if the section needs it, its Spent or Headroom; then the common cost (see costOf)
 // and the longest wait. A script reads MessagePack faster than the doubles that pack writes.
 func (e *eval) numbers(v *value) []byte {
 	b, cost := make([]byte, 0, 9*(2+4*len(v.charges))), int64(0)
@@ -332,7 +334,7 @@ func unpack(b string) (numbers []int64, ok bool) {
 }
 
 // numbersOf returns the three numbers of the limit of c that are passed to the Lua code of its
-// algorithm. For a log, a headroom means the same as a smaller quota.
+// algorithm. For a log, a headroom is equivalent to a smaller quota.
 func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
 	l := &c.Limit
 	units := l.Quota
@@ -344,7 +346,7 @@ func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
 
 // undoOf returns the last eight numbers of the row of the i-th charge. If this charge refunds a
 // reservation, these numbers undo the reservation: At, A and B of the state after the reservation,
-// and the state before it. For a log, they contain only the At of the state before it.
+// and the state before the reservation. For a log, they contain only the At of the earlier state.
 func undoOf(t *quota.Transaction, i int) []int64 {
 	if len(t.Cancels) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Cancels[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
@@ -368,7 +370,7 @@ func packEdges(e edged, around []int64) (b []byte) {
 	return b
 }
 
-// idsOf returns the ids of the states of some charges of t, in the form that they have in a value:
+// idsOf returns the ids of the states of some charges of t, in the format of a value:
 // "name/period/algorithm,name/period/algorithm;". A name that is the same as the period is left
 // out.
 func idsOf(t *quota.Transaction, charges []int) string {
@@ -387,8 +389,8 @@ func idsOf(t *quota.Transaction, charges []int) string {
 	return string(b)
 }
 
-// decide fills in the results of the transactions of e. It decides them again in Go, from the
-// states that the script has found.
+// decide fills in the results of the transactions of e. It evaluates them again in Go, from
+// the states that the script has found.
 func (e *eval) decide(s *Store, cmd queue.Cmd) error {
 	first := &e.ts[0].Charges[0]
 	reply, err := cmd.Result()
@@ -417,11 +419,11 @@ func (e *eval) decide(s *Store, cmd queue.Cmd) error {
 // read reads the reply of a script: the time of Redis in µs since 1970, how often the
 // script has spent the charges, and the states that it has found.
 //
-// The integer -n says that the n-th value cannot be read. Any other reply is a text and packed
-// doubles. The text has the seconds and microseconds of the time, how often the script has spent
-// the charges, and a semicolon. The doubles are the states, grouped by value, which parseState
-// reads. States that are not logs may follow the ids of their value. A reply of any other form is
-// an error: nothing is decided from it.
+// The integer -n means that the n-th value cannot be read. Any other reply is a text followed by
+// packed doubles. The text contains the seconds and microseconds of the time, how often the
+// script has spent the charges, and a semicolon. The doubles are the states, grouped by value,
+// which parseState reads. The ids of a value may precede its states, unless these are logs. A
+// reply in any other format is an error, and no decision is made from it.
 func (e *eval) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := e.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(e.values)) {
@@ -454,7 +456,7 @@ func (e *eval) read(reply any) (now, spent int64, states []quota.State, err erro
 
 // parseState reads a state and returns the text after it. A state is four numbers. The last is
 // Until, or −C if C is not 0. A log begins with a count of the numbers that follow: At, Until, and
-// pairs of a sum and an instant. For an empty log the count is 0, and nothing follows. The pairs
+// pairs of a sum and an instant. For an empty log, the count is 0 and no numbers follow. The pairs
 // are the entries that the arithmetic will need, in any order. An entry may occur more than once.
 func parseState(text string, log bool) (s quota.State, rest string, ok bool) {
 	count := 4

@@ -18,8 +18,8 @@ import (
 //	ALL{low < b_i}               a condition, with "and" between
 //	TIMES{dddd}                  a text, with nothing between
 //
-// A name that ends with _i gets the number of the charge, and one that ends with _v the number of
-// the value. For the words in capitals, see the methods named words.
+// In a name that ends with _i, the index of the charge replaces i; in a name that ends with _v,
+// the index of the value replaces v. For the words in capitals, see the methods named words.
 var (
 	repeatedLines = regexp.MustCompile(`(?ms)^ *-- (each charge[a-z ]*)\n(.*?)^ *-- end\n`)
 	repeatedText  = regexp.MustCompile(`(LIST|ANY|ALL|TIMES)\{([^{}]*)\}`)
@@ -36,19 +36,19 @@ var (
 
 // A section of a script evaluates the charges of one value.
 type section struct {
-	no      int // of the value, from 1
+	no      int // index of the value, from 1
 	charges []numbered
 }
 
-// A numbered is a charge of a shape, together with the numbers that it has in the script.
+// A numbered is a charge of a shape, together with its indexes in the script.
 type numbered struct {
 	shaped
-	no          int    // of the charge, from 1
-	algorithmNo int    // of its algorithm, from 1
+	no          int    // index of the charge, from 1
+	algorithmNo int    // index of its algorithm, from 1
 	edges       string // its edges, or "nil"
 }
 
-// sectionsOf returns the sections of a shape, and the algorithms by their numbers.
+// sectionsOf returns the sections of a shape, and the algorithms by their indexes.
 func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorithm) {
 	values := 1
 	for i := range shape {
@@ -77,8 +77,8 @@ func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorith
 	return sections, algorithms
 }
 
-// has reports whether a section has a charge of one of the kinds of a heading, under the i-th
-// algorithm, or under any algorithm if i is 0.
+// has reports whether a section contains a charge of one of the kinds of a heading, under the
+// i-th algorithm or, if i is 0, under any algorithm.
 func (s *section) has(of string, i int) bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool {
 		return slices.Contains(kinds[of], c.kind) && (i == 0 || c.algorithmNo == i)
@@ -97,7 +97,8 @@ func (s *section) words() map[string]string {
 	}
 }
 
-// calls has the lines that take a charge whose algorithm is not inlined, by the kind of the charge.
+// calls contains the lines that take a charge whose algorithm is not inlined, by the kind of the
+// charge.
 var calls = map[kind]string{
 	spends: "wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0)",
 	leaves: "wait = FUNCTION(at, a, b, till, now, need, quota, period, burst, EDGES, 0)\n" +
@@ -175,7 +176,7 @@ func fill(text, suffix string, no int, words map[string]string) string {
 	})
 }
 
-// rowsLua is a template, too: it prepares the rows that general.lua reads.
+// rowsLua is another template. It prepares the rows that general.lua reads.
 const rowsLua = `do
   local LIST{NUMBERS}, cost, longest = numbers(PACKED)
   within = longest
@@ -185,9 +186,9 @@ const rowsLua = `do
 end
 `
 
-// direct writes the part of a script that decides without a loop over the charges. For each value,
-// direct.lua or logs.lua decides. If all charges fit, the second part of that file writes the
-// value. If these files cannot decide, general.lua does.
+// direct writes the part of a script that evaluates charges without a loop. For each value,
+// direct.lua or logs.lua makes the decisions and, if all charges fit, the second part of that file
+// writes the value. If these files cannot evaluate the charges, general.lua does.
 func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {

@@ -32,9 +32,9 @@ func (u *unusable) Is(target error) bool { return target == quota.ErrUnusable }
 func (u *unusable) Unwrap() error        { return u.err }
 
 var (
-	// outage finds the codes of error replies about outages, which go away without a change of the
-	// setup. Redis before 7.0 has the code in the middle of the text if the error occurred in a
-	// script.
+	// outage finds the codes of error replies about outages, which end without a change of the
+	// setup. If the error occurred in a script, Redis before 7.0 puts the code in the middle of
+	// the text.
 	outage = regexp.MustCompile(`(^|[: ]-)(OOM|LOADING|READONLY|CLUSTERDOWN|MISCONF|MASTERDOWN|BUSY|NOREPLICAS|TRYAGAIN|MOVED|ASK|NOSCRIPT) ` +
 		`|^ERR max number of clients`)
 
@@ -44,8 +44,8 @@ var (
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
-// misconfigurations has texts of error replies, in lower case, which show that the store cannot
-// work with this setup of Redis, and what each of them means.
+// misconfigurations contains texts of error replies, in lower case, which show that the store
+// cannot work with this setup of Redis, and the meaning of each text.
 var misconfigurations = [...]struct{ text, what string }{
 	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
 	{"noauth", "Redis requires a password"},
@@ -72,7 +72,7 @@ var misconfigurations = [...]struct{ text, what string }{
 }
 
 // explain explains an error. It adds "Redis answers" to error replies. If waiting does not help, it
-// says what is wrong: see quota.ErrUnusable.
+// returns a quota.ErrUnusable that names what is wrong.
 func (s *Store) explain(err error) error {
 	switch u := (*unusable)(nil); {
 	case err == nil || errors.As(err, &u):
@@ -86,7 +86,7 @@ func (s *Store) explain(err error) error {
 		}
 		return fmt.Errorf("redisstore: %w", err) // from the network, so it does not name a package of ours yet
 	}
-	if text := err.Error(); arguments.MatchString(text) { // the arguments have the key
+	if text := err.Error(); arguments.MatchString(text) { // the arguments include the key
 		err = errors.New(arguments.ReplaceAllString(text, ""))
 	}
 	if what := s.misconfigured(err); what != "" {
@@ -96,7 +96,7 @@ func (s *Store) explain(err error) error {
 }
 
 // misconfigured returns what is wrong with the setup of Redis according to an error reply, or "" if
-// the reply says nothing about that.
+// the reply does not concern the setup.
 func (s *Store) misconfigured(err error) string {
 	if redis.HasErrorPrefix(err, "MOVED") && s.queue != nil {
 		return "the server is a node of a cluster, and the client is not for a cluster"
@@ -112,7 +112,7 @@ func (s *Store) misconfigured(err error) string {
 }
 
 // meaning returns what is wrong with the setup of Redis if the named command gets an error reply
-// with the given text, or "" if the text does not show that.
+// with the given text, or "" if the text does not concern the setup.
 func (s *Store) meaning(text, command string) string {
 	if outage.MatchString(text) {
 		return ""
@@ -163,8 +163,8 @@ func isAlert(err error) bool {
 }
 
 // blame explains an error of a script. It quotes the failing line of the script, because the
-// algorithm may be a user's own, and the user never sees the whole script. If Redis does not
-// say that its setup is wrong, blame also names the rule and the limit of c, because their
+// algorithm may be a user's own, and the user never sees the whole script. Unless the reply shows
+// that the setup of Redis is wrong, blame also names the rule and the limit of c, because their
 // state is probably damaged (see classify). The error text of Redis quotes the script, but neither
 // the key nor the value.
 func (s *Store) blame(x *script, c *quota.Charge, err error) error {
@@ -193,7 +193,8 @@ func quoteLine(lua, of string, err error) error {
 	return fmt.Errorf("%w (line %d of the script of %s: %s)", err, n, of, strings.TrimSpace(lines[n-1]))
 }
 
-// undecided reports whether Redis has answered without deciding, for another reason than an outage.
+// undecided reports whether Redis has answered without making a decision, for a reason other than
+// an outage.
 func undecided(err error) bool {
 	f := (*fault)(nil)
 	return errors.As(err, &f) || queue.IsAnswer(err) && !isOutage(err)

@@ -29,7 +29,7 @@ var (
 type script struct {
 	text, sha  string
 	algorithms []string // the names of its algorithms; a row has an index in this list
-	sent       sync.Map // *server → time.Time: when a batch has last found that the node has the script
+	sent       sync.Map // *server → time.Time: when a batch last found that the node has the script
 }
 
 // A shape describes the transactions that a script is made for. It is a list with a shaped for each
@@ -40,8 +40,8 @@ type shaped struct {
 	next      bool // the charge is the first of another value than the charge before it
 }
 
-// A kind says what a script does with a charge. It follows the algorithm in the name of a shape,
-// because no name of an algorithm contains it.
+// A kind is what a script does with a charge. In the name of a shape, it follows the name of the
+// algorithm, which never contains such a character.
 type kind byte
 
 const (
@@ -51,8 +51,8 @@ const (
 	cancels kind = '\r' // refunds the units of an instant
 )
 
-// maxDirect bounds the charges that a script decides without a loop over them. In Lua, a function
-// has at most 200 local variables, and a charge takes up to 8. A loop takes up to twice as long.
+// maxDirect bounds the charges that a script evaluates without a loop. In Lua, a function has at
+// most 200 local variables, and a charge takes up to 8 of them. A loop takes up to twice as long.
 const maxDirect = 20
 
 // weight returns how much of maxDirect a charge under an algorithm takes.
@@ -80,7 +80,7 @@ func isDirect(shape []shaped) bool {
 // each value, then the lines that write the values if all charges fit. A shape with too many
 // charges, or with logs next to other algorithms in one value, has no direct part (see isDirect),
 // and is only a set of algorithms: loop.lua evaluates it. Every script ends with general.lua, which
-// decides all other transactions of its algorithms.
+// evaluates all other transactions under its algorithms.
 func (s *scripts) generate(shape []shaped) (*script, error) {
 	x := &script{}
 	sections, algorithms := sectionsOf(shape)
@@ -149,7 +149,7 @@ func (b *lua) algorithm(a quota.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// maxScripts is how many shapes of a Store get a separate script. There is a bound because
+// maxScripts is how many shapes of a Store get a separate script. They are bounded because
 // Redis keeps every script until it restarts.
 const maxScripts = 64
 
@@ -168,7 +168,7 @@ type scripts struct {
 func (s *scripts) prologue() string { return s.first + s.time }
 
 // find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
-// script that has at least its algorithms. The result own is then false.
+// script that contains at least its algorithms, and own is false.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)
@@ -201,7 +201,8 @@ func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	return s.of[string(name)], own, nil
 }
 
-// insert adds an algorithm to a shape that is sorted by name, unless the shape has it.
+// insert adds an algorithm to a shape that is sorted by name, unless the shape contains
+// it.
 func insert(shape []shaped, a quota.Algorithm) []shaped {
 	i, found := slices.BinarySearchFunc(shape, a.Name(), func(c shaped, name string) int {
 		return strings.Compare(c.algorithm.Name(), name)

@@ -17,9 +17,9 @@ import (
 )
 
 // A mismatch finds out why a server has never answered a command: perhaps only one of server and
-// client speaks TLS, or the server closes connections at HELLO. Neither side reports this. The
-// server closes the connection or waits, so that only an attempt to connect in another way can
-// tell.
+// client uses TLS, or the server closes connections at HELLO. Neither side reports this: the
+// server closes the connection or waits, so the only way to find out is to connect in another
+// way.
 type mismatch struct {
 	client redis.UniversalClient
 	mu     sync.Mutex
@@ -27,11 +27,11 @@ type mismatch struct {
 	looked time.Time // when it began
 }
 
-const untilNextLook = time.Second // the shortest time between two checks
+const untilNextLook = time.Second // the minimum time between two checks
 const lookTime = 250 * time.Millisecond
 
-// explain returns the error of a connection that failed, or an error that says more if there is a
-// mismatch.
+// explain returns the error of a failed connection or, if there is a mismatch, a more detailed
+// error.
 func (m *mismatch) explain(err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, redis.ErrClosed) || queue.IsAnswer(err) {
 		return err
@@ -79,8 +79,8 @@ func otherWay(client redis.UniversalClient) string {
 			return "the server does not speak TLS, and the client does"
 		}
 	}
-	// The alert of a server that requires a certificate comes after the handshake of the client,
-	// which often sees only the end of the connection.
+	// A server that requires a certificate sends its alert after the client's handshake, and the
+	// client often sees only the end of the connection.
 	secure, err := (&tls.Dialer{NetDialer: &dialer, Config: o.TLSConfig}).DialContext(ctx, o.Network, o.Addr)
 	if err == nil {
 		defer secure.Close()

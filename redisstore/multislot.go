@@ -14,13 +14,13 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// takeParts evaluates a transaction whose keys may be on different nodes. It first makes all
-// slots decide at the same time, without spending. If one slot refuses, takeParts spends
-// nothing. Otherwise, it charges one slot after another. The slot with the fewest units left
-// comes first. If a slot then refuses, because another client was faster, takeParts refunds the units
-// that it has spent in the other slots. It refunds exactly those units (see
-// optional.Canceler), so no limit admits too much. After an error the units stay spent. In
-// ModeForce and ModeForget no slot refuses, so takeParts peeks at none.
+// takeParts evaluates a transaction whose keys may be on different nodes. It first makes all slots
+// evaluate the charges at the same time, without spending. If one slot refuses, takeParts spends
+// nothing. Otherwise, it charges one slot after another. The slot with the fewest units left comes
+// first. If a slot then refuses because another client was faster, takeParts refunds the units
+// that it has spent in the other slots. It refunds exactly those units (see optional.Canceler), so
+// no limit admits too much. After an error the units stay spent. In ModeForce and ModeForget no
+// slot refuses, so takeParts peeks at none.
 //
 // A transaction with keys in several slots never waits, because the clocks of the nodes differ, and
 // the slots could not reserve the same instant.
@@ -72,13 +72,13 @@ func (s *Store) Server(t *quota.Transaction) string {
 	return strings.Join(addrs, " ")
 }
 
-// A part is the charges of a transaction whose keys are in one slot. Charges that refund units
-// are a separate part.
+// A part contains the charges of a transaction whose keys are in one slot. Charges that refund
+// units form a separate part.
 type part struct {
 	quota.Transaction
 	slot    string
 	refunds bool  // all costs are below 0
-	where   []int // the indexes that the charges have in the whole transaction
+	where   []int // the indexes of the charges in the whole transaction
 }
 
 func (p *part) fill(t *quota.Transaction) {
@@ -88,9 +88,9 @@ func (p *part) fill(t *quota.Transaction) {
 	t.At = p.At
 }
 
-// left returns how many units the charges of the part would leave, under the limit that would have
-// the fewest left. The part must have been decided before. A part that spends nothing has the most
-// left. Units are therefore refunded last, because they could not be taken again.
+// left returns how many units the charges of the part would leave, under the limit with the fewest
+// units left. The part must have been evaluated before. For a part that spends nothing, left
+// returns the largest number, so that refunds come last, because they could not be undone.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -122,7 +122,7 @@ func (s *Store) split(t *quota.Transaction) (parts []part) {
 	return parts
 }
 
-// peekAll lets all slots decide their parts at the same time, without spending.
+// peekAll makes all slots evaluate their parts at the same time, without spending.
 func (s *Store) peekAll(ctx context.Context, t *quota.Transaction, parts []part) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup

@@ -9,22 +9,23 @@ import (
 	"time"
 )
 
-// Processes that share a prefix have two Redis hashes in common: weir:processes, in which each
-// process has a field with the time at which it no longer counts, and weir:limits, with the limits
-// of their rules. Both have a TTL. All times are those of the server, so the clock of a process
-// need not be right.
+// Processes that share a prefix use two Redis hashes: weir:processes, in which each process has a
+// field with the time at which it stops counting, and weir:limits, with the limits of their rules.
+// Both have a TTL. All times are on the server's clock, so the clock of a process need not be
+// right.
 const (
 	processLife = 20 * time.Second // how long a process counts after it has reported
 	hashLife    = time.Hour        // how long the hash is kept after the last report
-	limitsLife  = 30 * time.Second // how long a text is known after a process has reported it
+	limitsLife  = 30 * time.Second // how long a text is kept after a process has reported it
 )
 
-// heartbeatLua gets a process, the time in µs for which it counts, its group, and hashLife in ms. It returns how
-// many processes count, until when this one has counted and counts now, and the field with the
-// empty name: when the next sweep is due, when the hash was made and, as the last sweep has found
-// them, the id of the server, how many keys it has evicted (both "-" if the user has no right to
-// INFO, or Redis is older than 7), and the number of processes of each group. A sweep removes the
-// processes that no longer count. The hash outlives them, so that a restart with all data is no loss.
+// heartbeatLua gets a process, the time in µs for which it counts, its group, and hashLife in ms.
+// It returns how many processes count, until when this process counted before the call, until when
+// it counts now, and the field with the empty name. This field contains when the next sweep is due,
+// when the hash was created and, as found by the last sweep, the id of the server, how many keys it
+// has evicted (both "-" if the user lacks the permission for INFO, or Redis is older than 7), and
+// the number of processes in each group. A sweep removes the processes that no longer count. The
+// hash outlives them, so that a restart with all data does not look like a loss.
 const heartbeatLua = `
 local h, id, group, ends = KEYS[1], ARGV[1], ARGV[3], string.format('%.0f', now + ARGV[2])
 local known, of = string.match(redis.call('HGET', h, id) or '', '^(%d+) ?(.*)')
@@ -74,25 +75,26 @@ return other`
 
 // A Heartbeat is the response of Redis to a process that reports that it is running.
 type Heartbeat struct {
-	// Processes is how many processes with the store's Prefix have reported within the last 20 s, or
-	// a little longer, and Groups how many of them each group has.
+	// Processes is how many processes with the store's Prefix have reported within about the last
+	// 20 s. Groups is how many of them belong to each group.
 	Processes int
 	Groups    map[string]int
 
-	// Server is the id of the server, which changes when it starts, and Evicted how many keys it has
-	// evicted since then, both at most 5 s old. Server is "" if Redis is older than 7, or if its user
-	// has no right to INFO. In a cluster or a Ring, this is the node that keeps the processes.
+	// Server is the id of the server, which changes at each start, and Evicted is how many keys the
+	// server has evicted since then. Both are at most 5 s old. Server is "" if Redis is older than
+	// 7, or if its user lacks the permission for INFO. In a cluster or a Ring, this is the node
+	// that keeps the processes.
 	Server  string
 	Evicted int64
 
-	made       string // when their hash was made
+	made       string // when the hash of the processes was created
 	known, end int64  // until when the process had counted (0 if it had not) and counts now
 }
 
-// Lost reports whether Redis has lost data since an earlier Heartbeat of the same process: all of
-// it, or the newest because an older copy was restored. Lost cannot detect an older copy if the
-// process had not reported for 20 s, and nothing if it had not for an hour, as in a frozen container:
-// the hash of the processes may have expired.
+// Lost reports whether Redis has lost data since an earlier Heartbeat of the same process: all
+// data, or the newest data because an older copy was restored. If the process had not reported for
+// 20 s, as in a frozen container, Lost cannot detect an older copy. If it had not reported for an
+// hour, Lost detects no loss, because the hash of the processes may have expired.
 func (h *Heartbeat) Lost(before *Heartbeat) bool {
 	expired := h.known == 0 && h.end-processLife.Microseconds() >= before.end
 	if h.end-before.end >= hashLife.Microseconds() {
@@ -142,9 +144,9 @@ func readHeartbeat(fields []string) *Heartbeat {
 
 var errUnreadable = errors.New("the reply can't be read")
 
-// CompareLimits reports what a process does: texts under names, such as the limits of its rules. It
-// returns those names under which other processes have reported other texts within the last 30 s, each
-// with up to seven of these texts. Package stack calls CompareLimits every 10 s.
+// CompareLimits reports texts under names, such as the limits of a process's rules. It returns the
+// names under which other processes have reported different texts within the last 30 s, each with
+// up to seven of these texts. Package stack calls CompareLimits every 10 s.
 func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]string) (map[string][]string, error) {
 	args := []any{id, limitsLife.Microseconds()}
 	for name, text := range limits {

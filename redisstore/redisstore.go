@@ -97,9 +97,9 @@ type Options struct {
 	// otherwise their states can expire too early.
 	SendTime bool
 
-	// NoTracking turns off what quota.Hybrid uses to learn of changes by other processes: CLIENT
-	// TRACKING, on one more connection to each node, and at most 4,096 tracked keys there. SendTime
-	// turns it off too.
+	// NoTracking turns off CLIENT TRACKING, by which quota.Hybrid learns of changes by other
+	// processes. Tracking uses one more connection to each node, and tracks at most 4,096 keys on
+	// it. SendTime turns it off too.
 	NoTracking bool
 }
 
@@ -124,8 +124,8 @@ var ErrTimeout = queue.ErrTimeout
 //	weir:api:log:{.192.0.2.1}
 //	weir:api:{.192.0.2.1}
 //
-// A rule with the name "log" is written as "%6cog", because with a longer prefix the name of its
-// value could otherwise be that of a log.
+// A rule with the name "log" is written as "%6cog", because the name of its value could
+// otherwise equal that of a log under a longer prefix.
 //
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
 // one slot, while different keys are spread over all nodes. A transaction whose keys are in
@@ -143,7 +143,7 @@ type Store struct {
 
 	queue   *server          // nil if keys may be on different nodes
 	queues  sync.Map         // *redis.Client → func() *server, for the nodes
-	conns   sync.Map         // *redis.Client → *queue.Conns, for the same
+	conns   sync.Map         // *redis.Client → *queue.Conns, for the same clients
 	located atomic.Bool      // the nodes of the cluster are known
 	clock   func() time.Time // see server
 
@@ -151,7 +151,7 @@ type Store struct {
 	dials     dials
 	selfTests selfTests
 
-	slow atomic.Int64 // until then, in ns since 1970, a Redis may be too slow: see Slow
+	slow atomic.Int64 // the time, in ns since 1970, until which a Redis may be too slow: see Slow
 }
 
 // New returns a store that uses Redis through the client rdb. It does not wait for Redis to be up.
@@ -204,7 +204,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 
 // Take implements quota.Store. It can return ErrTimeout, quota.ErrBusy, or an error from ctx,
 // Redis, the network or Transaction.Validate. If Redis is misconfigured or not supported, the
-// error wraps quota.ErrUnusable and says what is wrong. Take returns as soon as ctx is done.
+// error wraps quota.ErrUnusable and names what is wrong. Take returns as soon as ctx is done.
 func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -228,18 +228,18 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		return nil
 	}
 	if err = s.timeoutCause(ctx, s.classify(budget, t, err)); 2*left < s.timeout && errors.Is(err, ErrTimeout) {
-		return errUsedUp // so short a time shows nothing about Redis
+		return errUsedUp // a timeout after so short a time would show nothing about Redis
 	}
 	return err
 }
 
 // Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for
 // the Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and at
-// least one request in twenty was not decided. It is no longer too slow once five calls in a row
-// have taken less than half of the Timeout, or twice as many as the last time if that was less than
-// a minute ago. Take calls Redis nevertheless. A caller that does not call Take because of this
-// error must go on calling Slow, which then sends the command TIME now and then. Package stack does
-// so.
+// least one request in twenty got no decision. Redis ceases to be too slow once five calls in a row
+// have taken less than half of the Timeout; each time that it becomes too slow again within a
+// minute, this number doubles. Take calls Redis nevertheless. A caller that does not call Take
+// because of this error, such as package stack, must keep calling Slow, which then sends the
+// command TIME from time to time.
 func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
 	if until := s.slow.Load(); until == 0 || until < time.Now().UnixNano() {
 		return nil
@@ -292,8 +292,8 @@ func (s *Store) key(c *quota.Charge) string {
 	return string(append(b, '}'))
 }
 
-// appendEscaped appends a name. It escapes all bytes but letters, digits and the characters
-// ".-_", so that different lists of names never give the same key.
+// appendEscaped appends a name. It escapes all bytes except letters, digits and the
+// characters ".-_", so that different lists of names never lead to the same key.
 func appendEscaped(b []byte, name string) []byte {
 	for i := range len(name) {
 		if c := name[i]; isPlain(c) {
@@ -311,8 +311,8 @@ func isPlain(c byte) bool {
 
 const unreadable = "its state in Redis can't be read, or has a number that is no integer below 2^53"
 
-// A fault is the error of a charge that Redis has not decided, although it answers. It names the
-// rule and the limit, but neither the key nor the value: both may be secret, and errors are
+// A fault is the error for a charge that Redis has not evaluated although it answers. It names
+// the rule and the limit, but neither the key nor the value: both may be secret, and errors are
 // logged.
 type fault struct{ where, what string }
 

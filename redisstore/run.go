@@ -16,7 +16,7 @@ import (
 // later than when ctx ends. The returned commands have the answers of Redis, including errors.
 func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	cmds := make([]queue.Cmd, len(evals))
-	var node *server // nil for an eval alone, and if it is unknown
+	var node *server // nil if there is only one eval, or if the node is unknown
 	var texts map[*script]bool
 	if len(evals) > 1 {
 		node, _ = s.server(ctx, evals[0].key())
@@ -25,7 +25,7 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	for i, e := range evals {
 		if texts[e.script] {
 			cmds[i] = e.command(ctx, "eval", e.text)
-			texts[e.script] = false // the node then has it
+			texts[e.script] = false // the node has the script afterwards
 		} else {
 			cmds[i] = e.command(ctx, "evalsha", e.sha)
 		}
@@ -50,7 +50,7 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 				cmds[i] = e.command(ctx, "evalsha", e.sha)
 			default:
 				if node != nil && time.Since(e.usedOn(node)) > confirmed/4 {
-					e.sent.Store(node, time.Now()) // not earlier: another batch could overtake this one
+					e.sent.Store(node, time.Now()) // not earlier, because another batch could overtake this one
 				}
 				continue
 			}
@@ -60,15 +60,15 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	return cmds, nil
 }
 
-// For the time confirmed after a batch has found scripts on a node, later batches assume that the
+// confirmed is how long, after a batch has found scripts on a node, later batches assume that the
 // node has either all of these scripts or none. A node that removes scripts one by one (Redis 7.4)
-// removes first the script that it has not run for the longest time.
+// begins with the script that it has not run for the longest time.
 const confirmed = time.Second
 
-// textsFor returns those scripts of a batch that are sent as texts. The others are sent as hashes.
-// If a node lacks one of these, its eval is sent again, after the node has decided the later evals.
-// This must not happen if the evals have a key in common. Their scripts are therefore sent either
-// all as texts, or all as hashes, which all fail if the node has lost all scripts.
+// textsFor returns the scripts of a batch that must be sent as texts. All other scripts are sent as
+// hashes. If a node lacks such a script, its eval is sent again, after the node has run the later
+// evals. This must not happen to evals with a common key. Their scripts are therefore sent either
+// all as texts or all as hashes, which all fail if the node has lost all scripts.
 func textsFor(node *server, evals []*eval) map[*script]bool {
 	texts, rivals, sure := map[*script]bool{}, map[*script]bool{}, true
 	last := map[string]*script{} // by key
@@ -90,7 +90,7 @@ func textsFor(node *server, evals []*eval) map[*script]bool {
 	return texts
 }
 
-// usedOn returns when a batch has last found that a node has the script, or the zero time.
+// usedOn returns when a batch last found that a node has the script, or the zero time.
 func (x *script) usedOn(node *server) time.Time {
 	if at, ok := x.sent.Load(node); ok {
 		return at.(time.Time)
@@ -139,8 +139,8 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 	return nil
 }
 
-// redirected reports whether a node has answered that it cannot decide the key, because another
-// node has the key or the cluster is down. A node that answers so has spent nothing.
+// redirected reports whether a node has answered that it cannot evaluate a charge, because
+// another node has the key or the cluster is down. A node that answers so has spent nothing.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -200,7 +200,7 @@ func (s *Store) queueOf(node *redis.Client) *server {
 }
 
 // beyondEdges returns the instant around which a script needs more edges, in µs since 1970.
-// The result ok is false if err has another reason.
+// ok is false if err has another cause.
 func beyondEdges(err error) (at int64, ok bool) {
 	if err == nil {
 		return 0, false

@@ -39,30 +39,29 @@ import "github.com/seed83679106/weir/quota"
 //
 // In the queue and cancel functions, the now argument is the clock time, which may be earlier than
 // the state's At. The queue function finds the first free place in the queue at or after the time
-// in its sixth argument. It returns the wait in µs and a boolean that says whether there is room.
-// If there is room, it also returns the four numbers of the new state. The cancel function refunds
-// units that were spent at one instant. It takes that instant as its sixth argument, and the number
-// of units to refund as its seventh. It returns the four numbers of the new state, or nothing if no
-// units were spent at that instant. The force function returns the four numbers of the new state,
-// followed by its C field. If it spends nothing, it returns nothing.
+// in its sixth argument. It returns the wait in µs and a boolean that reports whether there is
+// room. If there is room, it also returns the four numbers of the new state. The cancel function
+// refunds units that were spent at one instant. It takes that instant as its sixth argument, and
+// the number of units to refund as its seventh. It returns the four numbers of the new state, or
+// nothing if no units were spent at that instant. The force function returns the four numbers of
+// the new state, followed by its C field. If it spends nothing, it returns nothing.
 //
 // An algorithm can have two more methods. Edges is for windows, such as calendar months, whose
 // boundaries a script cannot compute:
 //
 //	Edges(at int64) []int64
 //
-// It returns the start times of consecutive windows in ascending order, in µs since 1970. The first
-// of these times is earlier than the at argument, and the last is well after it. The Lua functions
-// receive these edges as a string of packed doubles, to be decoded with struct.unpack. If the store
-// has called Edges several times, the results of successive calls are separated by a 0. If the Lua
-// code needs an edge that is not in the string, it calls
-// error(string.format('WEIR edges %.0f ', instant)). The store then adds the edges around that
-// instant and runs the script again.
+// Edges returns the start times of consecutive windows in ascending order, in µs since 1970. The
+// first of these times is earlier than the at argument, and the last is well after it. The Lua
+// functions receive these edges as a string of packed doubles, to be decoded with struct.unpack. If
+// the store has called Edges several times, the results of successive calls are separated by a 0.
+// If the Lua code needs an edge that is not in the string, it calls error(string.format('WEIR edges
+// %.0f ', instant)). The store then adds the edges around that instant and runs the script again.
 //
-// The method Additive() has no results. It promises that only the total cost of the charges at an
+// The method Additive() has no results. It declares that only the total cost of the charges at an
 // instant matters: after a first charge, charges of 2 and 3 units at the same instant have the same
-// effect as one charge of 5 units. Store.TakeEach can then evaluate many identical transactions with
-// one key in a single step. An algorithm that counts requests regardless of their cost is not
+// effect as one charge of 5 units. Store.TakeEach can then evaluate many identical transactions
+// with one key in a single step. An algorithm that counts requests regardless of their cost is not
 // additive.
 type Scripted interface {
 	Lua() string

@@ -24,20 +24,20 @@ type selfTests struct {
 
 type selfTestResult struct {
 	until time.Time
-	err   error // nil if Redis can decide
+	err   error // nil if Redis can make decisions
 }
 
-// classify finds out why Redis has answered without deciding t. Perhaps the value of the key is
-// damaged, or another program has written a value of another type: then classify returns err. But
-// if a self-test shows that Redis cannot decide even for a key without a value, Redis cannot run
-// the scripts at all: then classify returns a quota.ErrUnusable. It returns other errors unchanged.
+// classify finds out why Redis has answered without making a decision on t. If a self-test shows
+// that Redis cannot make a decision even for a key without a value, Redis cannot run the scripts at
+// all, and classify returns a quota.ErrUnusable. Otherwise, it returns err unchanged: the value of
+// the key may be damaged, or another program may have written a value of another type.
 func (s *Store) classify(ctx context.Context, t *quota.Transaction, err error) error {
 	if !undecided(err) || s.misconfigured(err) != "" {
 		return err
 	}
 	tested := s.tested(ctx, t.Charges)
 	switch f := (*fault)(nil); {
-	case tested == nil || !undecided(tested): // Redis can decide, or this is not known
+	case tested == nil || !undecided(tested): // Redis can make decisions, or this is unknown
 		return err
 	case errors.As(err, &f):
 		return &unusable{strings.TrimPrefix(f.where, "redisstore: "), cannotRun(tested)}
@@ -45,8 +45,8 @@ func (s *Store) classify(ctx context.Context, t *quota.Transaction, err error) e
 	return &unusable{"rule " + strconv.Quote(t.Charges[0].Rule), cannotRun(tested)}
 }
 
-// tested returns the result of a self-test with the algorithms of charges. A result is used again
-// for a minute, or for a second if Redis could not decide.
+// tested returns the result of a self-test with the algorithms of charges. A result is reused for
+// a minute, or for a second if Redis could make no decision.
 func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	var names []string
 	for i := range charges {
@@ -64,7 +64,7 @@ func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	if undecided(r.err) {
 		r.until = time.Now().Add(time.Second)
 	}
-	if r.err == nil || undecided(r.err) { // other errors are no result
+	if r.err == nil || undecided(r.err) { // other errors are not results
 		s.selfTests.mu.Lock()
 		defer s.selfTests.mu.Unlock()
 		if s.selfTests.of == nil || len(s.selfTests.of) >= maxScripts {
@@ -75,7 +75,8 @@ func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	return r.err
 }
 
-// cannotRun explains err, the error of a self-test that has shown that Redis cannot decide.
+// cannotRun explains err, the error of a self-test that has shown that Redis cannot make
+// decisions.
 func cannotRun(err error) error {
 	if f := (*fault)(nil); errors.As(err, &f) { // its rule is that of scratch, and no state was damaged
 		err = errors.New(strings.TrimPrefix(f.what, unreadable+": "))
@@ -83,9 +84,10 @@ func cannotRun(err error) error {
 	return fmt.Errorf("the server cannot decide under this algorithm, whatever the key: %w", err)
 }
 
-// selfTest makes Redis decide some transactions about a key without a value, and compares the
-// decisions with those of Go. It uses the algorithms of the charges, and the slot of their first
-// key. The value that it creates holds no charges of users, and selfTest deletes it.
+// selfTest makes Redis evaluate some transactions on a key without a value, and compares the
+// decisions with those of the Go code. It uses the algorithms of the charges, and the slot of
+// their first key. The value that it creates contains no charges of users, and selfTest deletes
+// the value.
 func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 	charges = scratch(charges)
 	n := len(charges)
@@ -146,9 +148,9 @@ func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error 
 	return nil
 }
 
-// scratch returns charges of limits with the same algorithms, under a rule with a random name. They
-// have the same key, so that they are in one slot. Their numbers are small, so that whatever may be
-// left of them in Redis soon expires.
+// scratch returns charges with the same algorithms, under a rule with a random name. They have the
+// same key, so that they are in one slot. Their numbers are small, so that anything left in Redis
+// soon expires.
 func scratch(charges []quota.Charge) []quota.Charge {
 	rule := "weir-probe-" + rand.Text()
 	scratched := make([]quota.Charge, 0, len(charges))

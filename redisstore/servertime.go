@@ -16,12 +16,13 @@ import (
 
 // With Options.SendTime, a script gets the time as its last argument, which sentTime removes from
 // ARGV. This time is a lower bound on the server's clock, and the bounds of two processes differ.
-// The script therefore decides at the instant of the newest state if that is later: the state was
-// written at that instant or later, so the server's clock has reached the instant. But the state of
-// a reservation lies in the future. A value that has such a state also has the time at which it was
-// written, and this time is used instead. No decision is then made at a time ahead of the server's
-// clock. The time may be behind the clock by up to late: see lateness. Values are kept longer by
-// that much, because a late script must find what was spent at its time.
+// If the newest state is dated later than the sent time, the script uses the date of the state
+// instead: the state was not written before its date, so the server's clock has already reached it.
+// The date of a reservation, however, lies in the future. A value with a reservation therefore also
+// contains the time at which it was written, and the script uses that time instead. No decision is
+// thus made at a time ahead of the server's clock. The time may be behind the clock by up to late:
+// see lateness. Values are kept longer by that much, because a late script must find what was spent
+// at its time.
 func sentTime(late time.Duration) string {
 	return fmt.Sprintf(`local t = {string.match(table.remove(ARGV), '(.*)(......)')}
 local now, slack_ms = t[1] * 1e6 + t[2], %d
@@ -31,16 +32,16 @@ end
 `, late.Milliseconds())
 }
 
-// calledTime is the same without Options.SendTime. In both, t is the time as TIME returns it, and
-// now is the same time in µs, as a float even in Lua 5.4 (see mostInteger). slack_ms is how many ms
-// a TTL is longer than it would have to be if all times came from one clock. Only a sent time can
-// catch up.
+// calledTime is the counterpart of sentTime without Options.SendTime. In both, t is the time in the
+// format of TIME, and now is the same time in µs, as a float even in Lua 5.4 (see mostInteger).
+// slack_ms is the number of ms by which TTLs are extended because the times of processes differ.
+// Only a sent time can catch up.
 const calledTime = `local t = redis.call('TIME')
 local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
 `
 
-// lateness returns by how much a decision may be behind the server's clock: by two timeouts, that
-// of the last TIME and that of the script, but by at least a second, because the queue accepts
+// lateness returns by how much a decision may be behind the server's clock: by the timeout of the
+// last TIME plus the timeout of the script, but by at least a second, because the queue accepts
 // later answers if the process is late. The reply to TIME, and the reply to the script, may each
 // take half of the lateness; a reply that takes longer is not used.
 func lateness(timeout time.Duration) time.Duration {
@@ -48,16 +49,17 @@ func lateness(timeout time.Duration) time.Duration {
 }
 
 const (
-	refreshAfter = 100 * time.Millisecond // after it, TIME is sent together with the next commands, as the last of them
-	refreshFirst = 2 * time.Second        // after it, and on a new connection, TIME is sent before the next commands
+	refreshAfter = 100 * time.Millisecond // after this time, TIME is sent after the next commands, in the same batch
+	refreshFirst = 2 * time.Second        // after this time, and on a new connection, TIME is sent before the next commands
 	drift        = 1000                   // in so many µs, the clocks of process and server drift apart by at most 1 µs
 )
 
 // A server is one Redis server, with the queue of commands for it. With Options.SendTime it has a
-// lower bound on the server's clock. When the reply to TIME has come, the clock shows the time in
-// the reply or a later time. From then on the bound advances with the clock of the process, less
-// what the two may drift apart. Any reply may raise the bound. But if the bound is later than the
-// clock can be, it falls: the clock has been set back, or another server answers.
+// lower bound on the server's clock. When the reply to TIME has arrived, the server's clock shows
+// the time in the reply or a later time. From then on, the bound advances with the clock of the
+// process, minus the possible drift between the two. Any reply may raise the bound. A reply
+// lowers the bound if the bound is later than the server's clock can be, because the clock has
+// been set back or another server answers.
 type server struct {
 	*queue.Queue
 	clock func() time.Time // of the process, without jumps; nil without Options.SendTime
@@ -66,11 +68,11 @@ type server struct {
 
 	mu       sync.Mutex
 	bound    int64     // µs since 1970
-	at       time.Time // when the process learned it
+	at       time.Time // when the process learned the bound
 	known    bool      // a reply has come since the last error
 	sent     time.Time // when TIME was last sent
-	answered time.Time // when its last reply came
-	made     int64     // how many connections there had been then
+	answered time.Time // when the last reply to TIME arrived
+	made     int64     // how many connections had been made by then
 }
 
 // Do is queue.Do. With Options.SendTime it sets the last argument of each command to the time.
@@ -83,7 +85,7 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 	first := !s.known || now.Sub(s.answered) > refreshFirst || s.made != s.dials.made.Load()
 	again := now.Sub(s.sent) > refreshAfter
 	if again {
-		s.sent = now // one caller sends it, the others do not
+		s.sent = now // only one caller sends TIME
 	}
 	s.mu.Unlock()
 	again = again && !first
@@ -105,7 +107,8 @@ func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 	return s.send(ctx, cmds)
 }
 
-// send sends commands. After an error, the bound is unknown, because another server may take over.
+// send sends commands. After an error, the bound is unknown, because another server may have taken
+// over.
 func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	err := s.Queue.Do(ctx, cmds)
 	if err != nil && !errors.Is(err, quota.ErrBusy) && ctx.Err() == nil {
@@ -116,10 +119,10 @@ func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	return err
 }
 
-// queryTime sends commands, and TIME after them. It reports whether the reply to TIME can be used:
-// if the process was stopped in the meantime, the reply may be old. If there are no commands, an
-// error reply to TIME is returned. Otherwise it is ignored: as long as TIME has not been answered,
-// it is soon sent before the commands.
+// queryTime sends commands, and TIME after them. It reports whether the reply to TIME can be used,
+// because the reply may be old if the process was suspended in the meantime. If there are no
+// commands, queryTime returns an error reply to TIME. Otherwise it ignores such a reply, because
+// TIME is then soon sent again, before other commands.
 func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
 	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
 	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
@@ -176,8 +179,8 @@ func (s *server) boundAt(now time.Time) int64 {
 	return s.bound + µs - (µs+drift-1)/drift
 }
 
-// inTime runs f, which sends scripts. With Options.SendTime it returns an error if f takes so long
-// that the decisions may be older than other processes allow for.
+// inTime runs f, which sends scripts. With Options.SendTime, it returns an error if f takes so
+// long that the decisions may be older than other processes expect.
 func (s *Store) inTime(f func() error) error {
 	if s.clock == nil {
 		return f()
@@ -189,8 +192,8 @@ func (s *Store) inTime(f func() error) error {
 	return queue.ErrLate
 }
 
-// setEarliest sets the time of a command that a node has redirected, to a lower bound of the clocks
-// of all nodes that have lately answered.
+// setEarliest sets the time of a command that a node has redirected to a lower bound on the clocks
+// of all nodes that have recently answered.
 func (s *Store) setEarliest(cmd queue.Cmd) {
 	last := &cmd.Args()[len(cmd.Args())-1]
 	s.queues.Range(func(_, of any) bool {

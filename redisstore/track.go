@@ -20,13 +20,13 @@ import (
 
 const (
 	retrack   = time.Second // from a failed or lost connection to the next attempt
-	untracked = time.Minute // the same, if the server cannot track keys
+	untracked = time.Minute // from one attempt to the next if the server cannot track keys
 )
 
 // Track implements optional.Tracker with CLIENT TRACKING of Redis, on one more connection to each
-// node. The script that evaluates a charge runs on this connection, so Redis decides and begins to
-// track at the same instant. If a script read the key after a refusal, a change in between would go
-// unnoticed.
+// node. The script that evaluates a charge runs on this connection, so Redis makes the decision and
+// begins to track the key at the same instant. If a separate script read the key after the refusal,
+// a change in between would go unnoticed.
 func (s *Store) Track(changed func(key string, all bool), current func(at time.Time)) (
 	takeEach func(ts []*quota.Transaction) []error) {
 	switch s.rdb.(type) {
@@ -50,15 +50,15 @@ type tracker struct {
 	nodes map[*redis.Client]*trackedNode
 }
 
-// A trackedNode is a node with the connection on which it reports changes. Its mutex is that of the
-// tracker.
+// A trackedNode is a node with the connection on which it reports changes. The tracker's mutex
+// guards it.
 type trackedNode struct {
 	conn  *tracking.Conn // nil if there was none yet; it may be closed
 	retry time.Time      // do not connect before
-	err   error          // of the last attempt
+	err   error          // error of the last attempt
 }
 
-// due reports whether the node has no connection, and may try to get one.
+// due reports whether the node has no connection and it is time to open one.
 func (n *trackedNode) due() bool {
 	return (n.conn == nil || n.conn.Closed()) && time.Now().After(n.retry)
 }
@@ -133,7 +133,8 @@ func (k *tracker) decide(ctx context.Context, e *eval, reply any) error {
 	return e.decide(k.store, cmd)
 }
 
-// connection returns the connection to the node that has a key, and opens one if there is none.
+// connection returns the tracking connection to the node that has a key, and opens it if
+// necessary.
 func (k *tracker) connection(ctx context.Context, key string) (*tracking.Conn, error) {
 	client, ok := k.store.rdb.(*redis.Client)
 	if !ok {

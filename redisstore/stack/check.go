@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// probed has a limit of each algorithm that Redis must be able to decide. A probe chooses the
+// probed contains a limit for each algorithm that Redis must support. A probe chooses the
 // numbers of the limits.
 var probed = func() []quota.Limit {
 	limits := []quota.Limit{algorithms.Calendar(1, algorithms.Day, nil)}
@@ -30,13 +30,13 @@ var probed = func() []quota.Limit {
 var errUnchecked = errors.New("stack: it is not known yet whether Redis can decide")
 
 // The pause after the first failed check is firstPause. Each further pause is twice as long as the
-// last one, up to longestPause.
+// previous pause, up to longestPause.
 const (
 	firstPause   = time.Second
 	longestPause = 10 * time.Second
 )
 
-// A checker finds out whether Redis can decide. It has one goroutine, which ends once a check has
+// A checker finds out whether Redis is usable. It has one goroutine, which ends once a check has
 // succeeded.
 type checker struct {
 	probe   func(ctx context.Context, limits ...quota.Limit) error
@@ -59,9 +59,10 @@ type checker struct {
 // redisstore.Store.Probe.
 func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, probed...) }
 
-// CheckSettings writes to the logger, as the store does itself after each successful check, which settings
-// of a usable Redis work against the store: a maxmemory-policy that evicts keys that are being limited,
-// and a missing right to track keys. Tools that check a server before it is used call it after Probe.
+// CheckSettings logs settings of a usable Redis that are unsuitable for the store: a
+// maxmemory-policy that evicts keys that are being limited, and a missing permission to track keys.
+// The store logs them itself after each successful check, so CheckSettings is for tools that check
+// a server before it is used. Call it after Probe.
 func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {
 	s.checker.checkEviction(ctx, logger)
 	s.checker.checkTracking(ctx, logger)
@@ -73,9 +74,9 @@ func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {
 // may call it often.
 //
 // The store repeats the check until the check succeeds, and waits at most 10 s after each failure.
-// It checks Redis again if a request fails with quota.ErrUnusable, or because Redis refuses writes
-// (a replica does, and a full server), at the earliest 10 s after the last check. Err does not report
-// other outages that begin after a successful check; metrics and the log do.
+// It checks Redis again, but at the earliest 10 s after the last check, if a request fails with
+// quota.ErrUnusable or because Redis refuses writes, as a replica or a full server does. Err does
+// not report other outages that begin after a successful check; metrics and the log do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
 // Close stops the background check of Redis and the reports to other processes. It does not close
@@ -89,9 +90,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// check starts to check Redis, longestPause after the last check, unless a check is under way.
-// Without this pause, it would check again and again if a request failed because of an algorithm of
-// a user, which the check does not include.
+// check starts to check Redis, longestPause after the last check, unless a check is in progress.
+// The pause prevents continual checks if requests fail because of a user's own algorithm, which the
+// check does not include.
 func (c *checker) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +111,7 @@ func (c *checker) check() {
 	})
 }
 
-// run checks Redis until it can decide.
+// run checks Redis until it is usable.
 func (c *checker) run() {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := c.probe(c.ctx, probed...)
@@ -131,7 +132,7 @@ func (c *checker) run() {
 	}
 }
 
-// pause waits for d. It returns false if the store is closed meanwhile.
+// pause waits for d. It returns false if the store is closed during the wait.
 func (c *checker) pause(d time.Duration) bool {
 	select {
 	case <-c.ctx.Done():
@@ -141,8 +142,8 @@ func (c *checker) pause(d time.Duration) bool {
 	}
 }
 
-// memoryLua returns how Redis bounds its memory, or nothing if the Redis user lacks the permission
-// to read that. Redis 7 can check the permission without an entry in its ACL LOG.
+// memoryLua returns the memory section of INFO, or nothing if the Redis user lacks the permission
+// to read it. Redis 7 can check the permission without an entry in its ACL LOG.
 const memoryLua = `
 if not redis.acl_check_cmd or not redis.acl_check_cmd('INFO', 'memory') then return '' end
 return redis.call('INFO', 'memory')`
@@ -158,8 +159,8 @@ func (c *checker) checkEviction(ctx context.Context, logger *slog.Logger) {
 		"effect", "an evicted key has its whole quota again", "fix", "set maxmemory-policy to volatile-lfu, or to noeviction")
 }
 
-// checkTracking warns if the user of Redis lacks the right to track keys. TRACKING OFF, which needs
-// the same right as ON, has no effect on a connection of the pool.
+// checkTracking warns if the Redis user lacks the permission to track keys. TRACKING OFF, which
+// needs the same permission as ON, has no effect on a connection of the pool.
 func (c *checker) checkTracking(ctx context.Context, logger *slog.Logger) {
 	if err := c.do(ctx, "client", "tracking", "off").Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
 		logger.Warn("stack: right of the Redis user missing", "err", err,
@@ -175,8 +176,9 @@ type primary struct {
 	checker *checker
 }
 
-// unlessSlow is the primary of the fallbacks. If Redis is too slow for the Timeout, and so decides
-// only some requests, the fallback decides all of them, so that a limit is not counted in both.
+// unlessSlow is the primary of the fallbacks. If Redis is too slow for the Timeout, and therefore
+// answers only some requests in time, the fallback evaluates all requests, so that limits are not
+// counted in both stores.
 type unlessSlow struct {
 	primary
 	redis *redisstore.Store
@@ -185,7 +187,7 @@ type unlessSlow struct {
 // Take implements quota.Store.
 func (u unlessSlow) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := u.redis.Slow(ctx, t); err != nil {
-		if u.checker.outages.begin(err); !t.Refunds() { // only Redis can refund what it has spent
+		if u.checker.outages.begin(err); !t.Refunds() { // only Redis can refund units that it has spent
 			return err
 		}
 	}
@@ -198,8 +200,8 @@ func (p primary) Watch(c quota.Charge, done func(d quota.Decision, current func(
 	return ok && w.Watch(c, done)
 }
 
-// Take implements quota.Store. If Redis can no longer decide, or no longer writes, it starts to check
-// what is missing.
+// Take implements quota.Store. If Redis has become unusable or refuses writes, it makes the checker
+// find out what is wrong.
 func (p primary) Take(ctx context.Context, t *quota.Transaction) error {
 	err := p.Store.Take(ctx, t)
 	if err != nil && (errors.Is(err, quota.ErrUnusable) || !errors.Is(err, quota.ErrOpen) && refusesWrites(err)) {

@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// losses find out from heartbeats that Redis has lost counts. Two heartbeats follow each other.
+// losses detect from successive heartbeats that Redis has lost counts.
 type losses struct {
 	last          *redisstore.Heartbeat // nil at first
 	lost, evicted atomic.Int64
@@ -26,11 +26,11 @@ func (l *losses) check(h *redisstore.Heartbeat, logger *slog.Logger) {
 		return
 	}
 	evicted := int64(0)
-	if h.Server == last.Server { // another server has evicted other keys
+	if h.Server == last.Server { // another server has its own count of evicted keys
 		evicted = h.Evicted - last.Evicted
 	}
 	switch {
-	case evicted > 0: // perhaps the hash of the processes, too
+	case evicted > 0: // perhaps including the hash of the processes
 		l.evicted.Add(evicted)
 		logger.Warn("stack: keys evicted by Redis", "evicted", evicted, "effect", "a client whose key was evicted has its whole quota again",
 			"fix", "give Redis more memory, or set maxmemory-policy to volatile-lfu or noeviction")

@@ -17,33 +17,34 @@ import (
 )
 
 // outages write the log lines about Redis: one when an outage begins, and one when it ends. A
-// check, a breaker or a fallback may be the first to find an outage, so the line says the same for
-// each of them. While Redis cannot be used until its setup is changed, a line is repeated every
+// check, a breaker or a fallback may be the first to detect an outage, so the line is the same for
+// all of them. If Redis cannot be used until its setup is changed, the line is repeated every
 // minute.
 type outages struct {
 	logger *slog.Logger
 	effect func() string // what an outage means for the limits, however the store is used
 
 	mu     sync.Mutex
-	began  time.Time   // zero if there is none
+	began  time.Time   // zero if there is no outage
 	slow   time.Time   // when Redis was first found to be too slow; zero if it is not
 	logged bool        // the outage has a line
 	writes bool        // Redis refuses writes, so only a check can end the outage: see refusesWrites
-	again  time.Time   // when the next line may say that Redis is too slow: see slowAgain
+	again  time.Time   // when the next line about a slow Redis may be logged: see slowAgain
 	loud   sparse.Gate // limits the lines that are repeated every minute
 }
 
-// slowAgain is how often a line may say that Redis is too slow. If only one of several masters is
-// too slow, and gets few requests, each of them begins an outage that the others end.
+// slowAgain is how often a line about a slow Redis may be logged. If only one of several masters
+// is too slow, and gets few requests, each of these requests begins an outage that requests to
+// other masters end.
 const slowAgain = 10 * time.Minute
 
-// A reply is an error reply that says why Redis cannot decide.
+// A reply is an error reply that explains why Redis cannot make decisions.
 type reply struct {
 	advice string
 	writes bool // Redis refuses writes
 }
 
-// replies has the replies by their codes.
+// replies maps codes to replies.
 var replies = map[string]reply{
 	"READONLY":   {"use the address of the master: this server is a replica", true},
 	"OOM":        {"give Redis more memory, or set maxmemory-policy to volatile-lfu", true},
@@ -53,17 +54,18 @@ var replies = map[string]reply{
 	"BUSY":       {"end the script that blocks Redis: SCRIPT KILL", false},
 }
 
-// code finds the code of a reply, which Redis before 7.0 has in the middle of the text.
+// code finds the code of a reply, which Redis before 7.0 puts in the middle of the text.
 var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `) `)
 
 // replyOf returns the reply in err, or the zero value.
 func replyOf(err error) reply { return replies[strings.TrimSuffix(code.FindString(err.Error()), " ")] }
 
-// refusesWrites reports whether Redis has answered that it refuses writes. It still answers calls
-// that change nothing, such as those of health checks, so their success does not end the outage.
+// refusesWrites reports whether Redis has answered that it refuses writes. Redis then still
+// answers calls that change nothing, such as those of health checks, so their success does not
+// end the outage.
 func refusesWrites(err error) bool { return replyOf(err).writes }
 
-// begin notes that Redis has failed.
+// begin records that Redis has failed.
 func (o *outages) begin(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,8 +105,8 @@ func (o *outages) begin(err error) {
 	}
 }
 
-// end notes that Redis has answered a request, unless it may still refuse writes. logs is false
-// after a single late decision, which needs no second line.
+// end records that Redis has answered a request, unless Redis may still refuse writes. logs is
+// false after a single late decision, which needs no second line.
 func (o *outages) end(logs bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,7 +115,7 @@ func (o *outages) end(logs bool) {
 	}
 }
 
-// passed notes that Redis has passed a check, which also writes.
+// passed records that Redis has passed a check, which includes writes.
 func (o *outages) passed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -24,14 +24,14 @@ import (
 
 const (
 	countEvery   = 2 * time.Second  // how often a process reports that it is running
-	compareEvery = 10 * time.Second // how often it compares the limits of its rules with those of others
-	fallAfter    = 10 * time.Second // how long there must be fewer processes until this counts
-	differsAfter = 40 * time.Second // limits that differ for so long are not taken for a rollout
+	compareEvery = 10 * time.Second // how often it compares the limits of its rules with those of other processes
+	fallAfter    = 10 * time.Second // how long the number of processes must be lower before it is used
+	differsAfter = 40 * time.Second // limits that differ for so long are not considered a rollout
 	mostRules    = 1000             // more are not compared
 )
 
-// processes keeps track of the other processes. It has a timer and no goroutine. It is also the
-// store that counts in memory while Redis is down.
+// processes keeps track of the other processes, with a timer instead of a goroutine. It is also
+// the store that counts in memory while Redis is down.
 type processes struct {
 	heartbeat func(ctx context.Context, id, group string) (*redisstore.Heartbeat, error)
 	compare   func(ctx context.Context, id string, texts map[string]string) (map[string][]string, error)
@@ -53,7 +53,7 @@ type processes struct {
 	compared time.Time
 	limits   map[string]string  // by rule; "" if they come from a Policy
 	foreign  map[string]bool    // groups of processes that have no rule of this process
-	others   map[string]*differ // what other processes do, by rule or setting
+	others   map[string]*differ // the differences from other processes, by rule or setting
 }
 
 // A share is a store that enforces this process's share of each limit. If n is 0, the number of
@@ -95,7 +95,8 @@ func (p *processes) Take(ctx context.Context, t *quota.Transaction) error {
 	return p.share.Load().Take(ctx, t)
 }
 
-// effect is what an outage means for limits, for each of the stores that a Store returns.
+// effect describes what an outage means for limits, for each of the stores that a Store
+// returns.
 func (p *processes) effect() string {
 	part := "each limit as a whole"
 	switch n := p.share.Load().n; n {
@@ -134,7 +135,7 @@ func (p *processes) beat() {
 }
 
 // rules returns the names of the rules, each in a line.
-func (p *processes) rules() string { // no name of a rule has a line end
+func (p *processes) rules() string { // the name of a rule contains no line end
 	return strings.Join(slices.Sorted(maps.Keys(p.limits)), "\n")
 }
 
@@ -161,8 +162,9 @@ func groupOf(rules string) string {
 	return strconv.FormatUint(sum.Sum64(), 36)
 }
 
-// foreigners returns how many processes have no rule of this process, and so no part of its limits. A
-// process whose rules are not known may have one.
+// foreigners returns how many processes have no share of this process's limits, because they have
+// no rule in common with it or set Options.Replicas. It does not count a process whose rules are
+// unknown.
 func (p *processes) foreigners(groups map[string]int) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,9 +176,9 @@ func (p *processes) foreigners(groups map[string]int) (n int) {
 	return n
 }
 
-// counted notes how many processes there are. A larger number counts at once. A smaller one counts
-// only if there was no larger one for fallAfter, because Redis may have lost its data, and some
-// processes may not have reported since then.
+// counted records how many processes there are. A larger number is used at once. A smaller number
+// is used only if there was no larger one for fallAfter, because Redis may have lost its data, and
+// some processes may not have reported since then.
 func (p *processes) counted(n int, err error, now time.Time) {
 	known := p.share.Load().n
 	if p.most = max(p.most, n); err == nil && p.most < known && now.Sub(p.since) < fallAfter {
@@ -188,10 +190,12 @@ func (p *processes) counted(n int, err error, now time.Time) {
 	p.most, p.since = 0, now
 }
 
-// aSetting begins the names of settings, which are compared as limits are. No rule has such a name.
+// aSetting is the prefix of the names of settings, which are compared like limits. No rule has such
+// a name.
 const aSetting = "\n"
 
-// texts returns what this process compares with others: limits by rule, settings, and as "" the rules.
+// texts returns what this process compares with other processes: its limits by rule, its settings
+// and, under the name "", its rules.
 func (p *processes) texts() map[string]string {
 	texts := map[string]string{}
 	for rule, limits := range p.limits {
@@ -249,7 +253,8 @@ func (p *processes) compareAll() {
 	}
 }
 
-// warn logs that another process has other limits for a rule, or another text for a setting.
+// warn logs that another process has different limits for a rule, or a different text for a
+// setting.
 func (p *processes) warn(name, text string) {
 	if setting, ok := strings.CutPrefix(name, aSetting); ok {
 		p.logger.Warn("stack: setting differs in another process", "text", setting,
@@ -289,9 +294,9 @@ func (p *processes) announce(rule string, limits []quota.Limit) {
 	p.compared, p.foreign = time.Time{}, nil // now; until then, all processes count
 }
 
-// Conflicts describes each rule for which another process has had other limits for at least 40 s,
-// so that a rollout is probably not the reason. It makes no network call. Limits from a Policy and
-// overrides may differ, so they are not compared.
+// Conflicts describes each rule for which another process has had different limits for at least 40
+// s, so that a rollout is probably not the reason. It makes no network call. Limits from a Policy
+// and overrides are not compared, because they may differ.
 func (s *Store) Conflicts() []string {
 	p := &s.checker.processes
 	p.mu.Lock()
@@ -307,6 +312,6 @@ func (s *Store) Conflicts() []string {
 }
 
 // Replicas returns the number of processes among which s would divide the limits in an outage that
-// began now: Options.Replicas or, if that is 0, the number that s has counted. It returns 0 if s
-// has not counted yet.
+// began now: Options.Replicas or, if that is 0, the number that s has counted, which is 0 at
+// first.
 func (s *Store) Replicas() int { return s.checker.processes.share.Load().n }

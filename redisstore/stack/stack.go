@@ -69,22 +69,24 @@ type Options struct {
 	// Replicas is the number of processes that share Redis. While Redis is down, each process
 	// enforces its share of each limit in memory: the limit divided by Replicas. If Replicas is too
 	// small, the processes together admit more than the limit during an outage. For example, 8
-	// processes with Replicas set to 4 admit twice the limit. If it is too large, they admit less.
+	// processes with Replicas set to 4 admit twice the limit. If Replicas is too large, they admit
+	// less.
 	//
 	// 0 means that the processes count each other: every 2 s, each store with the same
-	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage it uses the
-	// largest number of the last 10 s. All processes that have been running for 4 s when the outage
-	// begins therefore admit at most the limit together, as far as shares are not below 1 (see
-	// quota.Share). A process that starts during the outage does not know the number of processes,
-	// so it enforces each limit as a whole: n such processes admit up to n times the limit in
-	// addition. If that is too much, set Replicas to the largest number of processes. A process
-	// that ends is counted for up to a minute more; shares are then too small. Processes that share
-	// a Prefix but no rules do not count each other.
+	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage, it uses the
+	// largest number that it has counted in the last 10 s. All processes that have been running for
+	// 4 s when the outage begins therefore together admit at most the limit, unless it is smaller
+	// than the number of processes (see quota.Share). A process that starts during the outage does
+	// not know the number of processes, so it enforces each limit as a whole: n such processes
+	// additionally admit up to n times the limit. If that is too much, set Replicas to the maximum
+	// number of processes. A process that has ended is counted for up to another minute, during
+	// which shares are too small. Processes that share a Prefix but no rules do not count each
+	// other.
 	Replicas int
 
 	// Agree contains settings, by name, that must be the same in all processes that share a Prefix,
-	// such as a short digest of a secret. Whoever can read Redis can read them. The Logger gets a
-	// line if a setting of another process has been different for 40 s.
+	// such as a short digest of a secret. Anyone who can read Redis can read these settings. The
+	// Logger gets a line if a setting of another process has been different for 40 s.
 	Agree map[string]string
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.
@@ -101,17 +103,17 @@ type Options struct {
 	// because the store logs the same outages.
 	Breaker quota.BreakerOptions
 
-	// Effect is what an outage of Redis means for requests, as the log says it. "" means that they are
-	// counted in memory; set it if all of them use WithoutFallback.
+	// Effect is the log's description of what an outage of Redis means for requests; "" means that
+	// they are counted in memory. Set Effect if all requests use WithoutFallback.
 	Effect string
 
 	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
-	// first line names the cause, the store that counts now, its share of each limit, and what to
-	// do. At start the Logger also gets each unsuitable client setting. If Redis is misconfigured
-	// or not supported, it gets everything that is wrong or missing, again every minute. It also
-	// gets a line when Redis has lost counts or evicted keys (see quota.LossStats). nil means
-	// slog.Default(). The lines that go-redis writes about failed connections are not part of this;
-	// redis.SetLogger redirects them.
+	// first line names the cause, the store that now counts, its share of each limit, and what to
+	// do. At start, the Logger also gets each unsuitable client setting. If Redis is misconfigured
+	// or not supported, the Logger gets everything that is wrong or missing, and again every
+	// minute. It also gets a line when Redis has lost counts or evicted keys (see quota.LossStats).
+	// nil means slog.Default(). The Logger does not get the lines that go-redis writes about failed
+	// connections; redis.SetLogger redirects them.
 	Logger *slog.Logger
 }
 
@@ -133,8 +135,8 @@ type Store struct {
 // which returns suitable settings. The caller must close rdb. New returns an error if rdb is nil,
 // or if an option is invalid.
 //
-// New starts a goroutine that checks Redis until it is usable (see Err), and a timer after which
-// the store tells other processes that it is in use, and what the limits of its rules are (see
+// New starts a goroutine that checks Redis until it is usable (see Err), and a timer by which
+// the store reports to other processes that it is in use, and the limits of its rules (see
 // Conflicts). Closing the store or rdb stops both.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
@@ -195,9 +197,9 @@ func (s *Store) Watch(c quota.Charge, done func(d quota.Decision, current func()
 // request.
 func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
-// Undivided returns a store like s, except that it does not divide limits while Redis
-// is down, so each process then admits the whole limit. It is for callers that only read the counts
-// and make their own decisions.
+// Undivided returns a store like s, except that it does not divide limits while Redis is down, so
+// each process then admits the whole limit. Use it if you only read the counts and make your own
+// decisions.
 func (s *Store) Undivided() quota.Store { return s.undivided }
 
 // Redis returns the underlying Redis store, without decorators. It is also an overrides.Keeper.

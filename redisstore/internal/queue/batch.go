@@ -24,10 +24,10 @@ func NewCmd(ctx context.Context, args ...any) Cmd { return Cmd{redis.NewCmd(ctx,
 func (Cmd) NoRetry() bool { return true }
 
 // start makes a goroutine of the queue send waiting commands, if connections and the window allow
-// it. Only one goroutine at a time gathers the commands that it sends: see run.
+// it. Only one goroutine at a time gathers commands: see run.
 func (q *Queue) start(now time.Time) {
 	if b := q.gathering; b != nil && (b.yields && q.queued >= maxBatch || time.Since(b.sent) > beat) {
-		q.gathered(b) // another goroutine takes the place of that of b, which returns when it gets a processor
+		q.gathered(b) // another goroutine replaces the goroutine of b, which returns when it gets a processor
 		q.runners--
 	}
 	if q.mayCall() && q.runners < q.calls(now) {
@@ -46,10 +46,10 @@ func (q *Queue) start(now time.Time) {
 type batch struct {
 	requests []*request
 	cmds     []Cmd     // of all requests
-	underWay int       // how many commands of this process were under way when it was sent
-	sent     time.Time // when it was sent; before that, when its goroutine began to gather
-	began    time.Time // the same by the clock of the queue
-	yields   bool      // other goroutines run before it is sent: see run
+	underWay int       // how many commands of this process were in flight when the batch was sent
+	sent     time.Time // when the batch was sent; before that, when its goroutine began to gather commands
+	began    time.Time // the same time on the clock of the queue
+	yields   bool      // the goroutine yields to others before it sends the batch: see run
 }
 
 func (q *Queue) mayCall() bool {
@@ -65,8 +65,8 @@ func (q *Queue) gather(now time.Time) *batch {
 	return b
 }
 
-// gathered notes that b, which is still empty, is no longer being gathered. It is the last of q.sent,
-// because no other call begins meanwhile.
+// gathered records that commands are no longer gathered for b, which is still empty. b is the last
+// element of q.sent, because no other call begins while commands are gathered.
 func (q *Queue) gathered(b *batch) {
 	if b.yields && time.Since(b.sent) > beat {
 		q.crowded = time.Now().Add(crowdedFor)
@@ -97,7 +97,7 @@ func (q *Queue) fill(b *batch) bool {
 func (q *Queue) take(b *batch, now time.Time) {
 	room := min(maxBatch, int(q.window)-q.inFlight) // the first request needs no room
 	if q.calls(now) >= MaxCalls/2 && float64(q.inFlight+q.queued) < q.window {
-		room = min(room, (q.queued+1)/2) // the answers of smaller calls come sooner
+		room = min(room, (q.queued+1)/2) // smaller calls are answered sooner
 	}
 	for len(q.waiting) > 0 && (len(b.requests) == 0 || len(b.cmds)+len(q.waiting[0].cmds) <= room) {
 		a := q.pop()
@@ -116,7 +116,7 @@ func (q *Queue) take(b *batch, now time.Time) {
 	}
 }
 
-// ended notes that a call is over. If it got no answer in time, the result says whose fault that is.
+// ended records that a call is over. If the call got no answer in time, ended returns the reason.
 func (q *Queue) ended(b *batch, err error) fault {
 	q.sent = slices.DeleteFunc(q.sent, func(other *batch) bool { return other == b })
 	q.inFlight -= len(b.cmds)
@@ -125,10 +125,10 @@ func (q *Queue) ended(b *batch, err error) fault {
 		q.fault = unknown
 		return unknown
 	}
-	// A timer is late by a little, so this is less than the timeout.
+	// Timers fire a little late, so this is less than the timeout.
 	f := q.conns.fault(1, b.sent, q.timeout-q.timeout/4, q.others)
 	if f == notHeard || f == neither || f == tooSoon {
-		q.open = min(q.open, q.conns.drop(b.sent)) // the network may have forgotten all that are as old
+		q.open = min(q.open, q.conns.drop(b.sent)) // the network may have forgotten all connections of the same age
 	}
 	return f
 }
@@ -154,10 +154,10 @@ func (b *batch) context() context.Context {
 }
 
 // run makes calls, one after the other, until no waiting command may be sent now. Before each call,
-// it lets other goroutines run that are ready: some are callers, whose commands then need no
-// separate call. It does so twice, because the first time may make several callers ready, on all
-// processors. It does not do so for a caller that is alone, nor for a while after it took long,
-// because other goroutines then use all processors.
+// it yields to other runnable goroutines, because some of them are callers whose commands then need
+// no separate call. It yields twice, because the first time may make several callers runnable, on
+// all processors. It does not yield for a caller that is alone, nor for a while after yielding has
+// taken long, because other goroutines then use all processors.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {
@@ -171,7 +171,7 @@ func (q *Queue) run(b *batch) {
 		err := q.sendSafely(ctx, b.cmds)
 		cancel()
 		took := time.Since(b.sent)
-		if err == nil { // they need not wait for the lock
+		if err == nil { // the callers need not wait for the lock
 			b.finish(unknown)
 		}
 		q.mu.Lock()
@@ -191,7 +191,7 @@ func (q *Queue) run(b *batch) {
 	}
 }
 
-// failure returns why commands have no answers, or nil if they have.
+// failure returns why commands have no answers, or nil if they have answers.
 func failure(cmds []Cmd) error {
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !IsAnswer(err) {
@@ -213,8 +213,9 @@ func (q *Queue) sendSafely(ctx context.Context, cmds []Cmd) error {
 	return err
 }
 
-// growStack makes the stack of a new goroutine 16 KB large at once. A call of the client needs
-// more than 8 KB, for which the runtime would otherwise double and copy the stack three times.
+// growStack makes the stack of a new goroutine 16 KB large in one step. A call of the client
+// needs more than 8 KB, for which the runtime would otherwise double and copy the stack three
+// times.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -223,8 +224,8 @@ func growStack(i int) byte {
 }
 
 // send sends commands in one round trip. Afterwards each command has its answer or its error.
-// send returns an error if a command got no answer from Redis. A connection that drop has closed has
-// sent nothing, so another one is used.
+// send returns an error if a command got no answer from Redis. If drop has closed the connection,
+// nothing was sent, so send uses another connection.
 func send(ctx context.Context, rdb redis.UniversalClient, cmds []Cmd) error {
 	err := sendOnce(ctx, rdb, cmds)
 	for errors.Is(err, errDropped) && ctx.Err() == nil {

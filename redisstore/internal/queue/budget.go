@@ -8,15 +8,16 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
-// A budget is a context that has the time that is left to Redis and the network. Time in which the
-// process is late does not count, so the budget itself never ends: Do and Await keep to it.
+// A budget is a context with the time that is left for Redis and the network. Time during which
+// the process is late does not count, so the context does not end with the budget. Instead, Do and
+// Await enforce the budget.
 type budget struct {
 	context.Context
 	ns atomic.Int64
 }
 
-// WithBudget returns a context for calls of Do and Await that may take the time d together. It
-// has the values, the deadline and the end of ctx.
+// WithBudget returns a context for calls of Do and Await that together may take the time d. It
+// has the values and the deadline of ctx, and ends with ctx.
 func WithBudget(ctx context.Context, d time.Duration) context.Context {
 	b := &budget{Context: ctx}
 	b.ns.Store(int64(d))
@@ -26,17 +27,17 @@ func WithBudget(ctx context.Context, d time.Duration) context.Context {
 // LeftOf returns what is left of the budget ctx.
 func LeftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budget).ns.Load()) }
 
-// spend notes how much of ctx was left after a round trip. If several round trips are made at the
-// same time, the longest counts.
+// spend records how much of the budget ctx was left after a round trip. Of several concurrent
+// round trips, the longest counts.
 func spend(ctx context.Context, left time.Duration) {
 	b := ctx.(*budget)
 	for old := b.ns.Load(); int64(left) < old && !b.ns.CompareAndSwap(old, int64(left)); old = b.ns.Load() {
 	}
 }
 
-// Await runs f and returns when f or the budget ctx ends. f may then go on in a goroutine
-// until the client's own timeouts end it. A panic of the client is an error, because on that
-// goroutine it would end the process.
+// Await runs f, and returns when f returns or the budget ctx is used up. f may then continue
+// in a goroutine until the client's own timeouts end it. Await returns a panic of the client
+// as an error, because on that goroutine it would end the process.
 func Await(ctx context.Context, f func(ctx context.Context) error) error {
 	begin, left := time.Now(), LeftOf(ctx)
 	defer func(b context.Context) { spend(b, left-time.Since(begin)) }(ctx)

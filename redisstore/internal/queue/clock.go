@@ -2,24 +2,24 @@ package queue
 
 import "time"
 
-// A budgetClock measures the time that Redis and the network have had. It stands still while the
-// process is late: stopped, without a processor, or busy with garbage collection. While the clock
-// runs, it sets a timer again and again. When a timer is overdue, the clock waits for it.
+// A budgetClock measures the time that Redis and the network have used. It stops while the
+// process is late: suspended, without a processor, or busy with garbage collection. While the
+// clock runs, it sets one timer after another. When a timer is overdue, the clock waits for it.
 //
 // A budgetClock has no lock.
 type budgetClock struct {
 	timer *time.Timer
 	due   time.Time     // when the timer is due; zero if the clock does not run
-	lost  time.Duration // by how much all timers were late
+	lost  time.Duration // by how much the timers were late in total
 }
 
 const (
 	beat     = 5 * time.Millisecond // from one timer to the next
-	tolerant = 2 * time.Millisecond // a timer that is at most this late counts as in time; in an idle process, a timer is up to 1 ms late
+	tolerant = 2 * time.Millisecond // a timer that is at most this late counts as punctual; in an idle process, a timer is up to 1 ms late
 )
 
-// now returns the time by the clock. It is behind the real time by about as much as the process has
-// been late.
+// now returns the time on the clock, which lags behind the real time by about as much as the
+// process has been late.
 func (c *budgetClock) now() time.Time {
 	now := time.Now()
 	if !c.due.IsZero() {
@@ -42,7 +42,7 @@ func (c *budgetClock) start(tick func()) {
 	}
 }
 
-// stop is called by tick: the timer has fired.
+// stop is called by tick when the timer has fired.
 func (c *budgetClock) stop() {
 	c.lost += max(0, time.Since(c.due)-tolerant)
 	c.due = time.Time{}

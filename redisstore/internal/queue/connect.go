@@ -17,7 +17,8 @@ type connections struct {
 }
 
 // connect starts to make one more connection. It does nothing if enough connections are open
-// or under way, or if it is too early for another attempt: see redialAfter and retryAfter.
+// or being opened, or if it is too early for another attempt: see redialAfter and
+// retryAfter.
 func (q *Queue) connect(now time.Time) {
 	switch {
 	case q.open+q.opening >= q.enough(now),
@@ -35,7 +36,7 @@ func (q *Queue) connect(now time.Time) {
 }
 
 // dial sends the command TIME, which needs a connection. Usually all open connections are in use,
-// so that the client makes a new one.
+// so the client opens a new one.
 func (q *Queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(ConnectTime, q.timeout+Lateness))
 	defer cancel()

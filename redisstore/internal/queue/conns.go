@@ -10,9 +10,10 @@ import (
 	"weak"
 )
 
-// Conns are the connections of a client to one Redis. At the end of a budget they say who is late:
-// the kernel has the answer if the process is late, and has nothing if Redis is silent, however late
-// a goroutine looks. Add is called for each new connection, so that a Queue finds it here.
+// Conns are the connections of a client to one Redis. At the end of a budget they show whether
+// Redis or the process is late: if the process is late, the kernel has received the answer, and if
+// Redis is silent, the kernel has received nothing, however late a goroutine looks. The method add
+// is called for each new connection, so that a Queue finds it here.
 type Conns struct {
 	began time.Time // the times below are in ns since then
 
@@ -20,15 +21,15 @@ type Conns struct {
 	quiet atomic.Bool  // since the last answer, fault has found that Redis is silent
 
 	mu      sync.Mutex
-	all     conns // the command, by its time, whose answer the kernel had when it was last asked
-	dials   int   // attempts to connect that are under way
+	all     conns // the time of the command whose answer the kernel had at the last check
+	dials   int   // attempts to connect that are in progress
 	dialed  int64 // when the last attempt began
-	unheard int64 // when a command was last written that had no answer until its deadline
-	gaveUp  int64 // when that deadline was over
+	unheard int64 // when the last command was written that had no answer until its deadline
+	gaveUp  int64 // when that deadline passed
 }
 
-// conns keep no connection alive: go-redis does not close those whose handshake has failed, and leaves
-// them to the garbage collector.
+// conns keeps no connection alive, because go-redis does not close connections whose handshake has
+// failed, and leaves them to the garbage collector.
 type conns map[weak.Pointer[prompt]]int64
 
 // NewConns returns an empty set.
@@ -45,7 +46,7 @@ func (c *Conns) add(conn net.Conn) net.Conn {
 		c.all[weak.Make(p)] = 0
 		c.mu.Unlock()
 	}
-	if raw, ok := conn.(syscall.Conn); ok { // then the client can test the socket, as before
+	if raw, ok := conn.(syscall.Conn); ok { // so that the client can still test the socket
 		return struct {
 			*prompt
 			syscall.Conn
@@ -72,20 +73,21 @@ func (c *Conns) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	return c.add(conn), nil
 }
 
-// A fault says why there is no answer.
+// A fault is the reason why there is no answer.
 type fault int
 
 const (
-	unknown  fault = iota // the kernel cannot be asked, or a connection is being made
-	neither               // it is too early to say, or Redis answers others
+	unknown  fault = iota // the kernel cannot be queried, or a connection is being opened
+	neither               // it is too early to tell, or Redis answers other calls
 	tooSoon               // Redis has been silent for most of the time that it has to answer
-	isLate                // the process: it has not written the command, or not read the answer
-	notHeard              // Redis: the command was written, and nothing has come
+	isLate                // the process has not written the command, or has not read the answer
+	notHeard              // Redis has not answered: the command was written, and nothing was received
 )
 
-// fault returns why n calls have no answers, of which the first began at sent. Redis has least to
-// answer. If the client may use connections that c does not have, or has none left, others is set. It is
-// called without the lock of c, because the client's pool locks itself, and c when it closes connections.
+// fault returns why n calls, the first of which began at sent, have no answers. Redis is silent
+// only if it has not answered for at least the time least. The function others reports whether the
+// client may use connections that c does not know, or has none left. It is called without the lock
+// of c, because the client's pool locks itself, and then locks c when it closes connections.
 func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(known int) bool) fault {
 	if c == nil {
 		return unknown
@@ -97,8 +99,8 @@ func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(kn
 	return f
 }
 
-// seen returns what c knows of a fault. If known is 0 or more, that is so only if the client uses no
-// connections but those of c, which are so many.
+// seen returns the fault as far as c knows it. If known is 0 or more, the result holds only if the
+// client uses no other connections than those of c, of which there are known.
 func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +114,7 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 		silence = min(silence, longest)
 	}
 	switch {
-	case unread: // for a beat: an answer has just come to many connections
+	case unread: // for a beat: answers have just arrived on many connections
 		return isLate, -1
 	case silence >= least:
 		c.quiet.Store(true)
@@ -129,10 +131,11 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 	return isLate, len(c.all)
 }
 
-// look looks at the connections that wait for an answer. It returns how many wait for one to a command
-// that was written at first or later, the longest time for which one has waited that the kernel has
-// nothing for, whether it has an answer for one of them, and whether it had that answer the last time,
-// too. A connection that is still being made waits as well.
+// look examines the connections that wait for an answer, including those that are still being
+// opened. It returns how many of them wait for the answer to a command that was written at first or
+// later, the longest time that a connection has waited for which the kernel has received nothing,
+// whether the kernel has received an answer for one of them, and whether it already had that answer
+// at the last check.
 func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answered, unread bool) {
 	for w, before := range c.all {
 		p := w.Value()
@@ -160,7 +163,7 @@ func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answ
 	return waiting, longest, answered, unread
 }
 
-// gaveUpOn notes that the deadline of a command that was written is over without an answer.
+// gaveUpOn records that the deadline of a command has passed without an answer.
 func (c *Conns) gaveUpOn(wrote, now int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,8 +172,9 @@ func (c *Conns) gaveUpOn(wrote, now int64) {
 	}
 }
 
-// drop closes the idle connections that were last used before an instant at which a connection was
-// used that has got no answer since. The network may have forgotten all of them.
+// drop closes the idle connections that were last used before the given instant, because a
+// connection that was used at that instant has got no answer. The network may have forgotten all
+// of them.
 func (c *Conns) drop(before time.Time) (left int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +193,7 @@ func (c *Conns) drop(before time.Time) (left int) {
 	return left
 }
 
-// errDropped is the error of a connection that drop has closed. The command was not sent.
+// errDropped is returned for a connection that drop has closed. The command was not sent.
 var errDropped = errors.New("redisstore: the connection was closed, because the network seems to have forgotten it")
 
 // rawOf returns the socket of a connection, also below TLS, or nil.
@@ -205,8 +209,9 @@ func rawOf(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// keepalive finds a connection that the network has forgotten within half a minute, and keeps the
-// network from forgetting it: balancers forget connections after minutes without a packet.
+// keepalive turns on TCP keep-alive, which detects within half a minute that the network has
+// forgotten a connection, and prevents the network from forgetting it: load balancers forget
+// connections after minutes without a packet.
 func keepalive(conn net.Conn) {
 	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = c.NetConn()

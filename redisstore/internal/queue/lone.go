@@ -6,9 +6,9 @@ import (
 )
 
 // alone returns a batch of the commands if the caller may send them itself, which saves two
-// switches between goroutines: nobody else has sent commands lately, Redis has just answered and is fast,
-// and neither the caller nor the client may end before or after the budget. Otherwise it returns
-// nil.
+// goroutine switches. That requires that nobody else has sent commands lately, that Redis has just
+// answered and is fast, and that neither the client nor the caller's context can end the call at
+// another time than the budget. Otherwise, alone returns nil.
 func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -19,7 +19,7 @@ func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	now := q.now()
 	q.idle++
 	switch {
-	case q.idle <= lone: // others may send commands soon
+	case q.idle <= lone: // other callers may send commands soon
 		return nil
 	case !q.bounded || ctx.Done() != nil: // the client, or the caller's context, may end the call at another time
 		return nil

@@ -10,22 +10,23 @@ import (
 	"weak"
 )
 
-// A prompt is a connection that reads an answer soon after it has come, even if the process
-// has too much to do. Such a process learns late which connections have data, because the
-// runtime polls the kernel only when no goroutine can run, and then thousands of other
-// connections may come first. Timers of the runtime stay prompt. So a prompt also looks for
-// the answer by a timer: a deadline ends the call of Read, which then begins again.
+// A prompt is a connection that reads an answer soon after it has arrived, even if the
+// process is overloaded. An overloaded process learns late which connections have data,
+// because the runtime polls the kernel only when no goroutine can run, and then thousands
+// of other connections may come first. Timers of the runtime remain punctual. A prompt
+// therefore also checks for the answer by a timer: a deadline ends the call of Read, which
+// is then repeated.
 //
-// Only the goroutine that reads may set deadlines. go-redis keeps to this.
+// Only the goroutine that reads may set deadlines, as in go-redis.
 type prompt struct {
 	net.Conn
 	conns    *Conns
 	raw      syscall.RawConn // its socket; nil if it has none
-	deadline time.Time       // that the client has set
+	deadline time.Time       // set by the client
 
 	state    atomic.Int32
 	reading  atomic.Bool
-	wrote    atomic.Int64 // when the last command was written, as Conns has it; 0 once it has an answer
+	wrote    atomic.Int64 // when the last command was written, in the form of Conns.since; 0 once it has an answer
 	answered atomic.Int64 // when the last answer was read
 }
 
@@ -36,8 +37,8 @@ const (
 	dropped
 )
 
-// firstLook is the time from the call of Read to the first look, and also the shortest time between
-// two looks. A process that is not busy gets most answers earlier.
+// firstLook is the time from the call of Read to the first check, and also the shortest time
+// between two checks. A process that is not busy gets most answers earlier.
 const firstLook = time.Millisecond
 
 func (p *prompt) SetDeadline(t time.Time) error {
@@ -60,8 +61,8 @@ func (p *prompt) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Read looks again after a quarter of the time that has passed. An answer that has come in
-// time is read even if the process is stopped until after the deadline.
+// Read checks again after a quarter of the time that has passed. An answer that has
+// arrived in time is read even if the process is suspended until after the deadline.
 func (p *prompt) Read(b []byte) (int, error) {
 	p.reading.Store(true)
 	defer p.reading.Store(false)

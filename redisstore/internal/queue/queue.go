@@ -1,18 +1,21 @@
 // Package queue sends the commands of many callers to one Redis. Do returns within the time
-// budget of its caller, whatever Redis, the network and the client do. Three ideas are behind it:
+// budget of its caller, whatever Redis, the network and the client do. It is based on three
+// ideas:
 //
 //   - A window limits how many commands are in flight. It grows while answers are fast, and
 //     shrinks while they take more than a third of the timeout. Commands that exceed the window
-//     wait, and are sent together. If Redis cannot answer all of them in time, the queue refuses
-//     further commands on arrival, which costs Redis nothing. See window.go.
+//     wait, and are sent together. If Redis cannot answer all waiting commands in time, the
+//     queue refuses further commands on arrival, which costs Redis nothing. See window.go.
 //   - A caller that has been alone for a while sends its commands itself. See lone.go.
-//   - A connection whose answer is late is kept, since a new one would be no faster. A caller can
-//     therefore return before its call does: calls run on goroutines of the queue. They use only
-//     connections that have worked, while connect makes new ones. See batch.go, connect.go.
+//   - A connection whose answer is late is kept, because a new one would be no faster. Calls
+//     therefore run on goroutines of the queue, so that a caller can return before its call does.
+//     Calls use only connections that have worked; connect opens new ones. See batch.go,
+//     connect.go.
 //
 // The clock of a budget stops while the process itself is late, so that a busy process does not
-// look like a slow Redis. See clock.go, prompt.go. The kernel says which of them is late: conns.go. The goroutines of a queue end when no command
-// waits. README.md has the reasons and the measurements.
+// look like a slow Redis. See clock.go, prompt.go. The kernel shows which of the two is late: see
+// conns.go. The goroutines of a queue end when no command waits. README.md contains the reasons and
+// the measurements.
 package queue
 
 import (
@@ -30,35 +33,35 @@ import (
 )
 
 const (
-	MaxCalls    = 32  // calls under way to one Redis; more would only have fewer commands each
-	nearCalls   = 8   // calls under way to a near Redis; with more, nearly every command would go alone
-	maxBatch    = 128 // commands in a call; Redis takes about a millisecond for so many
-	minWindow   = 1   // commands under way, however slow Redis is
-	firstWindow = 256 // commands under way before the first answer
-	lone        = 16  // a caller must have been alone so often in a row to send its commands itself: see alone
+	MaxCalls    = 32  // calls in flight to one Redis; more calls would only have fewer commands each
+	nearCalls   = 8   // calls in flight to a near Redis; with more, nearly every command would be sent alone
+	maxBatch    = 128 // commands in a call; Redis takes about a millisecond for 128
+	minWindow   = 1   // commands in flight, however slow Redis is
+	firstWindow = 256 // commands in flight before the first answer
+	lone        = 16  // how often in a row a caller must have been alone to send its commands itself: see alone
 
 	near     = 2 * time.Millisecond   // Redis is near if calls take less
-	interval = 100 * time.Millisecond // after it, learn looks whether the round trip has become longer
+	interval = 100 * time.Millisecond // how often learn checks whether the round trip has become longer
 	Lateness = 250 * time.Millisecond // a connection is kept if its answer is at most this late
 
-	crowdedFor  = time.Second            // how long calls do not wait for other goroutines once these took longer than beat
-	mostHeld    = time.Second            // an answer that the kernel has is read within this time
+	crowdedFor  = time.Second            // how long calls do not yield to other goroutines after yielding has taken longer than beat
+	mostHeld    = time.Second            // an answer that the kernel has received is read within this time
 	ConnectTime = time.Second            // for TCP, TLS, HELLO and AUTH together, unless Timeout is longer than 750 ms
-	redialAfter = 200 * time.Millisecond // between attempts to connect, if as many are under way as are open
-	retryAfter  = 20 * time.Millisecond  // from a failed attempt to the next, while no connection is open
+	redialAfter = 200 * time.Millisecond // between attempts to connect, if as many connections are being opened as are open
+	retryAfter  = 20 * time.Millisecond  // from a failed attempt to the next attempt, while no connection is open
 )
 
 // Options are the options of New.
 type Options struct {
 	Client  redis.UniversalClient // of one Redis, which may be a master behind Sentinels
 	Conns   *Conns                // its connections; nil if they are not known
-	Timeout time.Duration         // the usual budget, above 0: the window is made for it
+	Timeout time.Duration         // the usual budget, above 0: the window is adapted to it
 
-	Slow *atomic.Int64 // until then, in ns since 1970, a Redis may be too slow for Timeout; 0 at first
+	Slow *atomic.Int64 // the time, in ns since 1970, until which a Redis may be too slow for Timeout; 0 at first
 
-	// Explain, if it is not nil, gets the errors of attempts to connect to a Redis that has never
-	// been of use, and returns what says more. Once it returns a quota.ErrUnusable, this is the
-	// error of all callers. It may take its time.
+	// Explain, if not nil, gets the error of an attempt to connect to a Redis that has never
+	// answered, and returns a more detailed error. Once Explain returns a quota.ErrUnusable, all
+	// callers get this error. Explain may block.
 	Explain func(error) error
 }
 
@@ -68,41 +71,41 @@ type Queue struct {
 	explain func(error) error                           // see Options
 	timeout time.Duration                               // see Options
 	conns   *Conns                                      // see Options
-	most    int                                         // the most connections
+	most    int                                         // maximum number of connections
 	others  func(known int) bool                        // see Conns.fault
 	bounded bool                                        // send returns when its context ends
 
 	slowStore *atomic.Int64 // see Options.Slow
 
-	mu sync.Mutex // of all that follows
+	mu sync.Mutex // guards all fields below
 	backlog
 	connections
 	pace
 	budgetClock
 	slow slowness
 
-	slowEnded  time.Time // when Redis was last no longer too slow
-	quickCalls int       // how many calls in a row must be quick until it is not: see slowUntil
+	slowEnded  time.Time // when Redis last ceased to be too slow
+	quickCalls int       // how many calls in a row must be quick until Redis is no longer too slow: see slowUntil
 
 	fault fault         // why calls had no answers at the last tick; unknown since the next answer
-	held  time.Duration // by how much fault has held up the clock
+	held  time.Duration // for how long fault has stopped the clock
 	idle  int           // how many requests in a row have found the queue empty: see alone
 }
 
-// A backlog is what waits and what is under way.
+// A backlog contains the commands that wait and those that are in flight.
 type backlog struct {
-	requests []*request // all that are not over, and some that are
+	requests []*request // all requests that are not over, and some that are
 	waiting  []*request
-	sent     []*batch // the calls under way, the oldest first
+	sent     []*batch // the calls in flight, oldest first
 	queued   int      // commands waiting
-	runners  int      // calls under way
-	inFlight int      // commands under way
+	runners  int      // calls in flight
+	inFlight int      // commands in flight
 
-	gathering *batch    // of the call that has no commands yet, or nil: see run
-	crowded   time.Time // until then, calls do not wait for other goroutines
+	gathering *batch    // the batch for which commands are gathered, or nil: see run
+	crowded   time.Time // until then, calls do not yield to other goroutines
 }
 
-// New returns a queue, which starts to make a connection. Redis need not be up.
+// New returns a queue, which starts to open a connection. Redis need not be up.
 func New(o Options) *Queue {
 	q := &Queue{explain: o.Explain, conns: o.Conns, timeout: o.Timeout, most: MaxCalls, slowStore: o.Slow, pace: pace{window: firstWindow}}
 	q.others = func(int) bool { return true }
@@ -124,13 +127,13 @@ func New(o Options) *Queue {
 	return q
 }
 
-// A request has the commands of one caller. They are sent in one call, in order.
+// A request contains the commands of one caller, which are sent in one call, in order.
 type request struct {
 	ctx  context.Context // ends when the caller gives up
 	cmds []Cmd
 	end  time.Time     // when the queue gives up
-	lost time.Duration // what the clock had lost when the request came
-	held time.Duration // for how long the clock had been held
+	lost time.Duration // what the clock had lost when the request arrived
+	held time.Duration // for how long the clock had been stopped when the request arrived
 	must bool          // send cmds even if they are late, because they load a script into Redis
 	over atomic.Bool   // cmds have their answers, or err is set
 	err  error         // why there is no answer
@@ -146,7 +149,7 @@ func (a *request) finish(err error) {
 	}
 }
 
-// ErrTimeout is the error of a caller whose budget was over before the answer came.
+// ErrTimeout is returned to a caller whose budget ran out before the answer arrived.
 var ErrTimeout error = timeoutError{}
 
 type timeoutError struct{}
@@ -154,21 +157,22 @@ type timeoutError struct{}
 func (timeoutError) Error() string { return "redisstore: no answer in time" }
 func (timeoutError) Timeout() bool { return true }
 
-// ErrLate is the error of a caller whose answer does not come in time while other answers do,
-// or while the process is late. Redis or the process has too much to do then, and nothing
+// ErrLate is returned to a caller whose answer did not arrive in time although other answers
+// did, or because the process was late. Redis or the process is then overloaded, but nothing
 // shows that Redis is down.
 var ErrLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
-// Do sends commands in one call, in order, and returns when they have their answers, or ctx
+// Do sends commands in one call, in order, and returns when they have their answers or when ctx
 // ends. If Redis answers a command with an error, the command has that error. If there was no
-// answer, Do returns an error, and the caller must not use the commands again: ErrTimeout,
-// quota.ErrBusy if Redis or the process has too much to do, the error of ctx, or why there is no
-// connection. After quota.ErrBusy without ErrTimeout the commands were not sent.
+// answer, Do returns an error, and the caller must not use the commands again. The error is
+// ErrTimeout, quota.ErrBusy if Redis or the process is overloaded, the error of ctx, or the
+// reason why there is no connection. If the error is quota.ErrBusy but not ErrTimeout, the
+// commands were not sent.
 //
-// The context must come from WithBudget. The queue keeps to the budget by its own clock, so Do may
-// return later if the process is late. If the caller's own context ends, Do returns at once.
+// The context must come from WithBudget. The queue measures the budget with its own clock, so Do
+// may return later if the process is late. If the caller's own context ends, Do returns at once.
 func (q *Queue) Do(ctx context.Context, cmds []Cmd) error {
 	left := LeftOf(ctx)
 	if left <= 0 {
@@ -220,7 +224,7 @@ func (q *Queue) pop() *request {
 	return a
 }
 
-// refuse returns an error if the queue already knows that Redis cannot decide a request in time.
+// refuse returns an error if the queue already knows that Redis cannot answer a request in time.
 func (q *Queue) refuse(a *request, now time.Time) error {
 	switch {
 	case q.open == 0 && now.Sub(q.failed) < retryAfter:
@@ -240,7 +244,7 @@ func (q *Queue) refuse(a *request, now time.Time) error {
 	return nil
 }
 
-// surplus returns the error of a request that is not sent, because its answer would be late.
+// surplus returns the error for a request that is not sent because its answer would be late.
 func (q *Queue) surplus() error {
 	if q.fault == notHeard {
 		return errStalled
@@ -248,17 +252,17 @@ func (q *Queue) surplus() error {
 	return quota.ErrBusy
 }
 
-// silent reports whether Redis has not answered for a timeout, and no new connection can help
-// before long.
+// silent reports whether Redis has not answered for a whole timeout, and no new connection
+// can help soon.
 func (q *Queue) silent(now time.Time) bool {
 	late := q.opening > 0 && now.Sub(q.attempted) > q.timeout
 	stopped := q.fault == notHeard || q.fault == unknown && now.Sub(q.answered) > q.timeout
 	return stopped && (late || q.open+q.opening >= q.enough(now))
 }
 
-// late reports whether the answer of a request would be late if the request is sent after the given
-// number of rounds of calls. A call counts as half of the timeout at most: while calls take
-// longer, the window shrinks, so that later calls take less time.
+// late reports whether the answer to a request would be late if the request were sent after the
+// given number of rounds of calls. A call counts as at most half of the timeout, because while
+// calls take longer, the window shrinks, so that later calls take less time.
 func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	left := a.end.Sub(now)
 	if end, ok := a.ctx.Deadline(); ok {
@@ -267,8 +271,9 @@ func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	return !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > left
 }
 
-// enough returns how many connections the queue needs at most. A near Redis needs few. But if
-// it has not answered for a while, its connections may be dead, and the queue needs others.
+// enough returns the maximum number of connections that the queue needs. A near Redis needs
+// few, but if it has not answered for a while, its connections may be dead, and the queue
+// needs new ones.
 func (q *Queue) enough(now time.Time) int {
 	if q.quick < near && now.Sub(q.answered) < q.timeout/4 {
 		return min(q.most, nearCalls)
@@ -276,11 +281,11 @@ func (q *Queue) enough(now time.Time) int {
 	return q.most
 }
 
-// calls returns how many calls may be under way.
+// calls returns how many calls may be in flight.
 func (q *Queue) calls(now time.Time) int { return min(q.open, q.enough(now)) }
 
-// tick ends the requests whose time is over, and lets the clock go on while others are not. If the
-// process is late, the clock stands still. If Redis is silent, it does not count.
+// tick ends the requests whose time is over, and keeps the clock running while there are other
+// requests. The clock stops while the process is late, but not while Redis is silent.
 func (q *Queue) tick() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -293,7 +298,7 @@ func (q *Queue) tick() {
 	q.requests = slices.DeleteFunc(q.requests, func(a *request) bool {
 		stopped := q.fault == notHeard && !time.Now().Before(a.end.Add(a.lost))
 		if stopped || q.held-a.held > mostHeld || !now.Before(a.end) && q.fault != tooSoon {
-			if !a.over.Load() { // else it has been answered since the last beat
+			if !a.over.Load() { // otherwise it has been answered since the last beat
 				a.finish(q.tooLate(a))
 			}
 		}
@@ -307,7 +312,7 @@ func (q *Queue) tick() {
 	}
 }
 
-// tooLate returns the error of a request whose time is over.
+// tooLate returns the error for a request whose time is over.
 func (q *Queue) tooLate(a *request) error {
 	q.slow.failed++
 	switch {
@@ -322,7 +327,7 @@ func (q *Queue) tooLate(a *request) error {
 	return ErrLate
 }
 
-// whoseFault returns why the calls under way have no answers.
+// whoseFault returns why the calls in flight have no answers.
 func (q *Queue) whoseFault() fault {
 	n, sent := 0, time.Now()
 	for n < len(q.sent) && time.Since(q.sent[n].sent) >= beat {

@@ -8,33 +8,33 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A slowness finds out that Redis is too slow for the timeout: it answers, but so late that many requests
-// get no answer in time. If the reason is the load of this process, the window becomes smaller until the
-// fastest calls take less than two thirds of the timeout: see learn. Answers that come after the timeout show
-// nothing: Redis may have been down.
+// A slowness detects that Redis is too slow for the timeout: Redis answers, but so late that many
+// requests get no answer in time. If the reason is the load from this process, the window shrinks
+// until the fastest calls take less than two thirds of the timeout: see learn. Answers that arrive
+// after the timeout are ignored, because Redis may have been down.
 type slowness struct {
 	since   time.Time     // all calls since then have taken more than two thirds of the timeout
-	last    time.Time     // when the last of them was answered
-	fastest time.Duration // how long the fastest of them took
+	last    time.Time     // when the last of these calls was answered
+	fastest time.Duration // how long the fastest of these calls took
 	decided int           // commands in these calls
-	failed  int           // requests since then that were not decided
+	failed  int           // requests since then that got no answer in time
 
 	err     *slowError // not nil while Redis is too slow
-	quick   int        // how many calls in a row have then taken less than half of the timeout
+	quick   int        // how many calls in a row have since taken less than half of the timeout
 	checked time.Time  // when Slow last sent a command to find out
 }
 
 const (
-	slowAfter = 5 * time.Second        // until Redis is too slow
-	slowGap   = 3 * time.Second        // between two calls; a breaker opens for less
-	slowShare = 20                     // one request in so many is not decided
-	slowUntil = 5                      // quick calls, and twice as many each time within slowAgain
-	slowMost  = 64 * slowUntil         // quick calls at most
-	slowAgain = time.Minute            // if Redis is too slow again within this time, the reason may be who came back
+	slowAfter = 5 * time.Second        // how long calls must be slow until Redis counts as too slow
+	slowGap   = 3 * time.Second        // longest time between two such calls; a breaker opens for less
+	slowShare = 20                     // at least one request in so many must get no answer in time
+	slowUntil = 5                      // quick calls until Redis is no longer too slow; twice as many each time within slowAgain
+	slowMost  = 64 * slowUntil         // maximum number of these quick calls
+	slowAgain = time.Minute            // if Redis is too slow again within this time, the requests that came back may be the reason
 	slowCheck = 200 * time.Millisecond // between two commands of Slow
 )
 
-// A slowError says that Redis is too slow for the timeout.
+// A slowError reports that Redis is too slow for the timeout.
 type slowError struct{ takes, timeout time.Duration }
 
 func (e *slowError) Error() string {
@@ -44,8 +44,9 @@ func (e *slowError) Error() string {
 func (e *slowError) Timeout() bool   { return true }
 func (e *slowError) Unwrap() []error { return []error{ErrTimeout, quota.ErrSlow} }
 
-// Slow returns an error while Redis is too slow for the timeout. A caller that then sends nothing calls
-// Slow instead, which sends a few commands now and then to find out when that is over.
+// Slow returns an error while Redis is too slow for the timeout. A caller that therefore sends
+// nothing must keep calling Slow, which sends a few commands from time to time to find out when
+// Redis is fast enough again.
 func (q *Queue) Slow() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -54,7 +55,7 @@ func (q *Queue) Slow() error {
 		return nil
 	}
 	now := time.Now()
-	if s.checked.After(q.answered) && now.Sub(q.answered) > slowGap { // it no longer answers at all
+	if s.checked.After(q.answered) && now.Sub(q.answered) > slowGap { // Redis no longer answers at all
 		q.endSlow()
 		return nil
 	}
@@ -72,11 +73,12 @@ func (q *Queue) Slow() error {
 	return s.err
 }
 
-// endSlow notes that Redis is no longer too slow.
+// endSlow records that Redis is no longer too slow.
 func (q *Queue) endSlow() { q.slow, q.slowEnded = slowness{}, time.Now() }
 
-// judge notes that a call of n commands took so long, and whether the process was late meanwhile. Then it
-// may have taken less, and shows something only if it was quick nevertheless.
+// judge records how long a call of n commands took, and whether the process was late in this time.
+// If the process was late, the call may have taken less time, so it counts only if it was quick
+// nevertheless.
 func (q *Queue) judge(n int, took time.Duration, late bool, now time.Time) {
 	s := &q.slow
 	if s.err != nil {

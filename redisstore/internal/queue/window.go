@@ -2,39 +2,39 @@ package queue
 
 import "time"
 
-// A pace is what the queue knows about how fast Redis answers.
+// A pace is what the queue knows about the speed of Redis.
 type pace struct {
-	window float64   // how many commands may be under way
+	window float64   // how many commands may be in flight
 	cut    time.Time // when the window last became smaller
 
-	answered time.Time     // when the last answer came, or the first call under way was sent
+	answered time.Time     // when the last answer arrived, or the first call in flight was sent
 	lostThen time.Duration // what the clock had lost at answered
-	inTime   time.Time     // when the last answer came within the timeout
+	inTime   time.Time     // when the last answer arrived within the timeout
 	service  time.Duration // how long a call takes, a moving average: see learn
-	trip     time.Duration // about the round trip: the time of the fastest call, or see learn
-	quickAt  time.Time     // when the last call ended that was not slow: see learn
-	own      time.Duration // how long the last call took, without the time for which the process was late
+	trip     time.Duration // approximately the round trip: the time of the fastest call, or see learn
+	quickAt  time.Time     // when the last call that was not slow ended: see learn
+	own      time.Duration // how long the last call took, minus the time for which the process was late
 
-	since   time.Time     // when the present interval began: see learn
-	fastest time.Duration // the time of the fastest call of the present interval
-	quick   time.Duration // the time of the fastest call of the interval before
+	since   time.Time     // when the current interval began: see learn
+	fastest time.Duration // the time of the fastest call in the current interval
+	quick   time.Duration // the time of the fastest call in the previous interval
 }
 
-// learn adapts the window after a call that took the given time. If even without the time for which
-// the process was late the call took longer than the round trip plus a third of the rest of the
-// timeout, too many commands were under way, perhaps commands of other processes. A single such
-// call shows nothing: perhaps only its goroutine was late. While some calls are quick, slow ones
-// show nothing either: Redis has stood still for a moment, perhaps without a processor, and would
-// not have continued sooner if fewer commands had been waiting. For the same reason, service counts
+// learn adapts the window after a call that took the given time. If the call took longer than the
+// round trip plus a third of the rest of the timeout, not counting the time for which the process
+// was late, too many commands were in flight, perhaps from other processes. A single such call is
+// ignored, because perhaps only its goroutine was late. Slow calls are also ignored while other
+// calls are quick, because Redis has then paused for a moment, perhaps without a processor, and
+// would not have continued sooner with fewer commands waiting. For the same reason, service counts
 // a call as at most twice as long as the average, plus 1 ms.
 //
-// If even the fastest call of an interval takes that long, although the window shrinks, the
-// round trip has probably become longer: learn raises trip to the time of that call, but to at
-// most half of the timeout. Perhaps other processes load Redis instead, and if all of them
-// then made their windows larger, every answer would be late.
+// If even the fastest call of an interval takes that long although the window shrinks, the
+// round trip has probably become longer. Then learn raises trip to the time of that call, but
+// to at most half of the timeout, because other processes may be loading Redis instead: if all
+// of them enlarged their windows, every answer would be late.
 func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 	own := max(0, min(took, now.Sub(b.began))) // the clock may have stepped back: see tick
-	if err != nil { // the connection is lost
+	if err != nil {                            // the connection is lost
 		q.open = max(0, q.open-1)
 	} else {
 		q.answered, q.lostThen = now, q.lost
@@ -62,7 +62,7 @@ func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 	both := min(own, q.own)
 	q.own = own
 	switch {
-	case own < good && err != nil: // a failure shows nothing of how much Redis can decide
+	case own < good && err != nil: // a failure does not show how much Redis can handle
 	case own < good && float64(b.underWay) < q.window/2: // the window did not limit the commands
 	case own < good:
 		q.window = min(q.window+float64(len(b.cmds))/2*float64(good-own)/float64(good-q.trip), MaxCalls*maxBatch)

@@ -1,10 +1,10 @@
-// Package tracking has connections on which Redis reports changes of the keys that were read on
-// them: see https://redis.io/docs/latest/develop/reference/client-side-caching/. They speak RESP3,
-// so Redis sends replies and reports on one connection, in the order in which things have happened:
-// a reply proves that all earlier changes have been reported.
+// Package tracking provides connections on which Redis reports changes of the keys that were read
+// on them: see https://redis.io/docs/latest/develop/reference/client-side-caching/. They speak
+// RESP3, so Redis sends replies and reports on one connection, in the order of the events, and a
+// reply proves that all earlier changes have been reported.
 //
 // The connections of go-redis cannot be used for this, because they are read only while a command
-// is under way.
+// is in progress.
 package tracking
 
 import (
@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	heartbeat = 2 * time.Second // between two calls that prove the connection, while keys are tracked
-	silence   = 5 * time.Second // a reply that takes longer closes the connection
+	heartbeat = 2 * time.Second // between two commands that test the connection, while keys are tracked
+	silence   = 5 * time.Second // if a reply takes longer, the connection is closed
 	idle      = time.Minute     // a connection without tracked keys is closed
 
 	// Most is how many keys a connection tracks. Redis needs 115 bytes for a tracked key, and 73 for
@@ -33,11 +33,12 @@ type Options struct {
 	Setup [][]any
 
 	// Key is a key that nobody else uses, and Change changes it through another connection. They
-	// show whether the server reports changes of what scripts read.
+	// are used to test whether the server reports changes of what scripts read.
 	Key    string
 	Change func(ctx context.Context) error
 
-	// Changed is called with the name of a key that has changed, or with all set.
+	// Changed is called with the name of a key that has changed, or with all set if any
+	// key may have changed.
 	Changed func(name string, all bool)
 
 	// Proven is called after each reply.
@@ -63,17 +64,17 @@ type Conn struct {
 	calls sync.Mutex // held during Do
 
 	mu     sync.Mutex
-	keys   map[string]struct{} // that are tracked
-	proven time.Time           // all changes before that have been reported
+	keys   map[string]struct{} // tracked keys
+	proven time.Time           // all changes before this time have been reported
 }
 
-// ErrSilent says that a server accepts CLIENT TRACKING, but reports nothing. It wraps
-// errors.ErrUnsupported, as the error of a server that refuses one of the Setup commands does.
+// ErrSilent is returned if a server accepts CLIENT TRACKING but reports nothing. It wraps
+// errors.ErrUnsupported, as does the error if a server refuses one of the Setup commands.
 var ErrSilent = fmt.Errorf("redisstore: the server accepts CLIENT TRACKING, but reports no changes of what scripts read: %w",
 	errors.ErrUnsupported)
 
-// beat is a command whose reply proves that earlier changes have been reported. The user has the
-// permission anyway, unlike that for PING.
+// beat is a command whose reply proves that earlier changes have been reported. Unlike PING, it
+// is a command that the store's user needs anyway.
 var beat = []any{"time"}
 
 var errTimeout = errors.New("redisstore: no reply on the connection that tracks keys")
@@ -159,15 +160,16 @@ func (c *Conn) Closed() bool {
 	return c.keys == nil
 }
 
-// Forget notes that a key is no longer tracked, or that the command which reads it has failed.
+// Forget records that a key is no longer tracked, or that the command that reads it has
+// failed.
 func (c *Conn) Forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.keys, name)
 }
 
-// Track notes that the next command reads a key. It returns false if there is no room for more keys,
-// or if the connection is closed.
+// Track records that the next command reads a key. It returns false if there is no room for more
+// keys, or if the connection is closed.
 func (c *Conn) Track(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,7 +260,7 @@ func isReport(v any) bool {
 	return len(list) == 2 && list[0] == "invalidate"
 }
 
-// beats proves again and again that all changes have been reported.
+// beats sends beat periodically, to prove that all changes have been reported.
 func (c *Conn) beats() {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
