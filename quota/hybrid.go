@@ -37,8 +37,8 @@ type HybridOptions struct {
 //
 // A refund that is made through this store takes effect immediately. A refund by another process
 // usually takes effect within a few milliseconds, if the wrapped store is a redisstore.Store or
-// another optional.Tracker, directly or inside Coalesce or Breaker. The HybridStore then asks
-// Redis to report when a key that it refuses from the cache changes. If Redis does not report
+// another optional.Tracker, directly or inside Coalesce or Breaker. The HybridStore then has
+// Redis report when a key that it refuses from the cache changes. If Redis does not report
 // changes, or if the connection is lost, a refusal is cached for at most 10 s.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
