@@ -296,7 +296,7 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 
 // addAll gives a slot to each state that must be kept and has no slot. It returns false if
 // there is no room for one of these states. The slots that addAll has already added are
-// then free again, because their states expire now.
+// then free, because their states expire now.
 func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0

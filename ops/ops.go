@@ -37,9 +37,9 @@ type Options struct {
 	// nil adds no observer.
 	Observe func(weir.Event)
 
-	// Metrics is served at /metrics, and requires the token, like everything else: Prometheus sends
-	// it with authorization: {credentials_file: …}. If Metrics is nil, /metrics is not served.
-	// weirprom.Open sets Metrics, and adds to Observe.
+	// Metrics is served at /metrics, which requires the token like all other paths: Prometheus
+	// sends the token with authorization: {credentials_file: …}. If Metrics is nil, /metrics is not
+	// served. weirprom.Open sets Metrics and wraps Observe.
 	Metrics http.Handler
 
 	// Config holds the options of the rules. Its Overrides and its Limiter.Observe must be nil,
@@ -48,10 +48,10 @@ type Options struct {
 }
 
 // Open loads a rules file and the overrides, and watches both until ctx is done. If the overrides
-// cannot be read, which takes a redisstore.Store up to 2 s, Open logs it and goes on. The handler
-// operators is the one from package admin. It answers every request without the token with 401.
-// Serve it on an address that only operators can reach, or, with http.StripPrefix, under a path of
-// a server with TLS.
+// cannot be read, which a redisstore.Store takes up to 2 s to find out, Open logs the error and
+// continues. The result operators is package admin's handler, which answers every request without
+// the token with 401. Serve it on an address that only operators can reach, or, with
+// http.StripPrefix, under a path of a server with TLS.
 func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	rules *config.File, operators http.Handler, err error) {
 	switch {
@@ -84,7 +84,8 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	live.Refresh(ctx) // it logs an error
 	go live.Run(ctx)
 	go rules.Watch(ctx)
-	// A ServeMux would redirect some paths, to paths that lack the prefix of a StripPrefix.
+	// A ServeMux would redirect some paths, to paths without the prefix that a StripPrefix
+	// has removed.
 	served := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if o.Metrics != nil && r.URL.Path == "/metrics" {
 			o.Metrics.ServeHTTP(w, r)

@@ -22,12 +22,12 @@ import (
 // MinToken is the smallest length of a token, in bytes. Nobody can try all tokens of this length.
 const MinToken = 16
 
-// operatorKey is the key under which a context has the name of an operator.
+// operatorKey is the context key for the name of an operator.
 type operatorKey struct{}
 
 // Operator returns the user name that an operator has sent to Authenticate, or "". Set
-// admin.Options.Who to this function. The name is for the log only: everyone who has the token can send
-// any name.
+// admin.Options.Who to this function. Use the name only in the log, because everyone who has the
+// token can send any name.
 func Operator(ctx context.Context) string {
 	name, _ := ctx.Value(operatorKey{}).(string)
 	return name
@@ -36,19 +36,19 @@ func Operator(ctx context.Context) string {
 // wrongTokens is how many wrong tokens an address may send: 10 at once, and one more every 6 s.
 var wrongTokens = algorithms.GCRA(10, time.Minute)
 
-// peer returns the address of a peer, or its /64 network. It is called with a request that has no
-// header fields, because a token that was sent through a proxy is no reason to warn about
-// trusted-proxies.
+// peer returns the address of a peer, or its /64 network. It is called with a request without
+// header fields, because a token that was sent through a proxy is no reason to log a warning
+// about trusted-proxies.
 var peer = weir.ByIP()
 
 // Authenticate forwards requests that have the token, as a bearer token or as the password of any user,
 // and answers all other requests with 401. Use at least MinToken random bytes, encoded as text.
 //
 // Wrong tokens are logged, at most one a second. An address (or, for IPv6, a /64 network) that
-// sends more than 10 wrong tokens a minute gets a 429 for each further one. The right token always
-// works; otherwise, a script with an old token would lock out the operators behind the same
-// address. Guessing is therefore not slowed down, so only the length of a random token protects
-// against it.
+// sends more than 10 wrong tokens a minute gets a 429 for each further wrong token. The right
+// token always works; otherwise, a script with an old token would lock out the operators behind
+// the same address. Guessing is therefore not slowed down, so only the length of a random token
+// protects against it.
 //
 // Authenticate panics if the token is shorter than MinToken bytes, for example because an
 // environment variable is not set.

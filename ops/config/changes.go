@@ -25,11 +25,11 @@ type Change struct {
 	// What names the part of the rule that changed: "key", "cost" and so on, or "limit 1m (gcra)"
 	// with the stored name and the algorithm of a limit. It is empty if the whole rule was added
 	// or removed. If the stored name or the algorithm of a limit changes, one limit is removed and
-	// another, which starts counting at 0, is added.
+	// another limit, which starts counting at 0, is added.
 	What string
 
-	// From is the part's text before the reload, or empty if the part was added. To is its text
-	// after the reload, or empty if the part was removed.
+	// From describes the part before the reload, and is empty if the part was added. To
+	// describes the part after the reload, and is empty if the part was removed.
 	From, To string
 
 	// Lost reports whether units spent before the reload no longer count. Counts are lost if a
@@ -49,7 +49,7 @@ func (c Changes) String() string {
 }
 
 // String returns text such as "auth.createToken: limit 1m (sliding-log): 20 per 1m → 10 per 1m". If
-// the change would discard counts, the text says so.
+// the change discards counts, the text mentions this.
 func (c Change) String() string {
 	s := c.Rule + ": "
 	if c.What != "" {
@@ -69,8 +69,9 @@ func (c Change) String() string {
 	return s
 }
 
-// log logs the change, as a warning if counts are lost. No line has an empty value: the line of an
-// added part has only the attribute to, and the line of a removed part only the attribute from.
+// log logs the change, as a warning if counts are lost. No attribute is empty: the line about an
+// added part has only the attribute to, and the line about a removed part has only the attribute
+// from.
 func (c Change) log(logger *slog.Logger) {
 	level, message, attrs := slog.LevelInfo, "config: rule changed", []any{"rule", c.Rule}
 	switch {
@@ -93,8 +94,8 @@ func (c Change) log(logger *slog.Logger) {
 	logger.Log(context.Background(), level, message, attrs...)
 }
 
-// A fact is a part of a rule, as in Change. If the part has counts, identity stands for the
-// name under which they are stored. If identity changes, the counts are lost.
+// A fact is a part of a rule, as in Change. If the part has counts, identity represents the
+// name under which they are stored: if identity changes, the counts are lost.
 type fact struct{ what, text, identity string }
 
 // facts returns all parts of the rule.

@@ -87,9 +87,9 @@ type version struct {
 }
 
 // Open loads a rules file. The given store counts the units that requests spend. If the file
-// contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error]. Open does
-// not watch the file: to apply later changes, call Watch or Reload. If a program calls neither, no
-// warning is logged, because the program may want to read its file only once.
+// contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error]. Open
+// does not watch the file: to apply later changes, call Watch or Reload. No warning is logged if a
+// program calls neither, because the program may want to read its file only once.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
@@ -130,7 +130,7 @@ func (f *File) check() error {
 	}
 	probe := f.o.Limiter
 	probe.Rules = []weir.Rule{{Name: "a", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Second)}}}
-	_, err := weir.New(memstore.New(memstore.Options{}), probe) // only New checks the options; with f.store, other processes would see the rule
+	_, err := weir.New(memstore.New(memstore.Options{}), probe) // only New checks the options; with f.store, other processes would see the test rule
 	return err
 }
 
@@ -191,8 +191,8 @@ func (f *File) handler(names []string) int {
 	return len(next.limiters) - 1
 }
 
-// Limiters returns the Limiters that the file's handlers currently use. Package admin, for example,
-// needs them. A reload replaces them.
+// Limiters returns the Limiters that the file's handlers currently use, for example for package
+// admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
 // TrustedProxies returns the proxies listed under trusted-proxies in the file. Use it if your
@@ -216,8 +216,8 @@ func (f *File) Loaded() time.Time { return f.current.Load().at }
 
 // Changed returns the changes made by the reload that loaded the rules in force: for each change,
 // the text that [Change.String] returns, in the order of the file. It is empty after Open, and
-// after a reload of a changed file that changed no rule. A reload that finds the files unchanged has
-// no effect on it.
+// after a reload of a changed file that changed no rule. A reload that finds the files unchanged
+// does not affect the result of Changed.
 func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed) }
 
 // Reloads returns how many times a changed file has been loaded since Open, and how many reloads
@@ -293,8 +293,8 @@ func (f *File) Reads(rule string) []string {
 // reloads the file automatically.
 func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 
-// load replaces the rules with those in c and returns what changed. err is the error of reading c;
-// load counts and returns it.
+// load replaces the rules with those in c and returns what changed. err is the error from reading
+// c; load counts and returns this error.
 func (f *File) load(c *content, err error) (changes Changes, _ error) {
 	before := f.current.Load()
 	if err == nil {

@@ -59,8 +59,9 @@
 //     header:NAME, cookie:NAME, path:NAME, json:NAME (of bodies up to 64 KiB), hashed:KEY (a key
 //     that is hashed with Options.Secret), or a name from Options.Keys. A list joins keys, and
 //     {first-of: […]} uses the first key that applies. {header: NAME} is equivalent to header:NAME.
-//   - no-key says what happens to requests without a key: skip (the default) does not apply the
-//     rule to them, share gives them all the same key, and refuse refuses them with status 400.
+//   - no-key determines what happens to requests without a key: skip (the default) does not apply
+//     the rule to them, share gives them all the same key, and refuse refuses them with status
+//     400.
 //   - algorithm is gcra, token-bucket, leaky-bucket, fixed-window,
 //     anchored-window, sliding-window, sliding-log, in-flight or calendar.
 //   - period is a number of seconds (60, 0.5), or a duration: 60s, 1h30m, 1d, 2w. The values day,
@@ -72,8 +73,8 @@
 //   - cost is an integer of at least 1, "content-length", or a name from Options.Costs. If the cost
 //     is content-length, the default unit is content-bytes, and a request whose body length is
 //     unknown is refused.
-//   - class is urgency (the Priority field of RFC 9218) or a key, and headroom says how many percent
-//     of each limit the requests of a class leave to others, such as {batch: 30%}: see Class in
+//   - class is urgency (the Priority field of RFC 9218) or a key, and headroom is the percentage of
+//     each limit that requests of a class leave to others, such as {batch: 30%}: see Class in
 //     [weir.Rule].
 //   - settle is "reserved" (the default), "used", "failed", or a list of statuses such as [401, 403].
 //     With "failed", only requests whose response has a status of 400 or more are charged, and with
@@ -109,7 +110,7 @@
 // Stores keep counts under the key, the names of the rule, limit and algorithm, and the period of
 // the limit. A reload preserves a count if all of these stay the same. You can therefore change a
 // limit's quota and burst without losing its count, and add or remove limits without losing the
-// counts of the rule's other limits. A [Change] says whether a reload loses the counts of
-// a rule or limit. If the secret of [weir.Hashed] changes, the counts of all hashed keys start
+// counts of the rule's other limits. A [Change] reports whether a reload loses the counts of a
+// rule or limit. If the secret of [weir.Hashed] changes, the counts of all hashed keys start
 // again at 0. A reload cannot detect such a change.
 package config

@@ -17,7 +17,8 @@ import (
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
-// The keys that a file can use without Options.Keys. headerKey and those after it have an argument.
+// The keys that a file can use without Options.Keys. headerKey and the keys after it have an
+// argument.
 var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey,
 	jsonKey, firstOf, hashedKey}
 
@@ -35,7 +36,7 @@ const (
 	contentLength = "content-length"
 )
 
-// A kind says what the keys of a key function are.
+// A kind classifies the keys of a key function.
 type kind int
 
 const (
@@ -79,9 +80,9 @@ type key struct {
 	kind kind
 
 	parts []key                   // of kindJoined and kindFirst, or the key that kindHashed hashes
-	net   weir.KeyFunc            // of kindIP: like fn, of the peer
+	net   weir.KeyFunc            // of kindIP: like fn, but for the address of the peer
 	hash  func(key string) string // of kindHashed
-	hint  func(e entry) string    // what to write if no key can match e, or ""; nil if a key may be any text
+	hint  func(e entry) string    // returns what to write if no key can match e, or ""; nil if a key may be any text
 }
 
 // stored returns e, an entry for keys of k, as an entry of a table.
@@ -90,8 +91,8 @@ func (k *key) stored(e entry) overrides.Entry {
 	return e.override()
 }
 
-// hashed returns the text of a key with the hash of what k hashes. If keep is true, it keeps what looks
-// like a hash.
+// hashed returns the text of a key, with the parts that k hashes replaced by their hashes. If keep
+// is true, it keeps parts that look like a hash.
 func (k *key) hashed(text string, keep bool) string {
 	switch k.kind {
 	case kindHashed:
@@ -112,8 +113,8 @@ func (k *key) hashed(text string, keep bool) string {
 	return text
 }
 
-// hashedParts is hashed for a key that weir.Join returns: each part, after its length and a colon, and
-// before a comma. It returns any other text unchanged.
+// hashedParts is like hashed, for a key that weir.Join returns: each part is preceded by its length
+// and a colon, and followed by a comma. It returns any other text unchanged.
 func (k *key) hashedParts(text string, keep bool) (joined string) {
 	rest := text
 	for i := range k.parts {
@@ -137,11 +138,11 @@ func isHash(text string) bool {
 	return err == nil && len(b) == 16
 }
 
-// EntryOf returns e, whose Key or Prefix an operator has typed, as it is stored under the named rule.
-// If the rule's keys are hashed, e.Key is replaced by its [weir.HashedKey], unless it looks like one: 22
-// characters, as the logs show them. If no request has such a key, EntryOf returns an error that says
-// what keys the rule has. It returns e unchanged if e is for all keys or a network, or if there is no
-// such rule.
+// EntryOf returns e, whose Key or Prefix an operator has typed, in the form in which it is stored
+// under the named rule. If the rule's keys are hashed, EntryOf replaces e.Key by its
+// [weir.HashedKey], unless e.Key looks like a hashed key: 22 characters, as in the logs. If no
+// request can have such a key, EntryOf returns an error that describes the rule's keys. It returns
+// e unchanged if e is for all keys or a network, or if there is no such rule.
 func (f *File) EntryOf(rule string, e overrides.Entry) (overrides.Entry, error) {
 	r := ruleNamed(f.current.Load().rules, rule)
 	typed := entry{text: e.Key, isPrefix: e.Prefix != ""}
@@ -152,7 +153,7 @@ func (f *File) EntryOf(rule string, e overrides.Entry) (overrides.Entry, error) 
 	case r == nil, typed.text == "", typed.text[0] == 0: // weir.NoKeyShare has a key that begins with a 0
 		return e, nil
 	case r.key.kind == kindHashed && isHash(typed.text), r.key.kind != kindHashed && strings.HasPrefix(typed.text, "sha256:"):
-		return e, nil // what the logs show instead of a key
+		return e, nil // the text that the logs show in place of a key
 	}
 	if want := r.key.insteadOfValue(typed); want != "" {
 		return e, fmt.Errorf("config: %s is never the key of rule %q: %s", typed.quoted(), rule, want)
@@ -221,7 +222,7 @@ func (d *decoder) keyText(n ast.Node, s string) key {
 	return key{}
 }
 
-// hashed returns a key that hashes another one.
+// hashed returns a key that hashes another key.
 func (d *decoder) hashed(n ast.Node, of key) key {
 	if of.fn == nil {
 		return key{}
@@ -264,7 +265,7 @@ func (d *decoder) ipKey() key {
 	return k
 }
 
-// behind returns the end of the text of a key that is an address.
+// behind returns the suffix of the text of a key that is an address.
 func (d *decoder) behind() (text string) {
 	separator := " behind "
 	for _, t := range d.trusted {

@@ -21,9 +21,9 @@ type limit struct {
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit. s has the defaults. If single is true, the list of limits has no other. If own is
-// true, the limit is one of an override: what it lacks is taken from the limit of the rule that it
-// replaces, as weir.Rule.ForKey describes.
+// limit reads a limit. s contains the defaults. If single is true, it is the only limit in its
+// list. If own is true, the limit is part of an override, and takes the fields that it lacks from
+// the rule's limit that it replaces, as weir.Rule.ForKey describes.
 func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings, own, single bool) (l limit) {
 	before := len(d.errs)
 	required := []string{"limit", "period"}
@@ -75,7 +75,8 @@ func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings,
 	return l
 }
 
-// settings returns s with what a limit of an override takes from l, which it replaces.
+// settings returns s with the values that a limit of an override takes from l, the limit
+// that it replaces.
 func (l *limit) settings(s settings) settings {
 	s.algorithm, s.burst = l.Algorithm.Name(), l.Burst
 	if l.location != nil {
@@ -106,15 +107,16 @@ func (d *decoder) validLimit(n ast.Node, l limit) {
 	d.valid(n, weir.Rule{Limits: []weir.Limit{l.Limit}})
 }
 
-// mostEntries is the most requests that a sliding log may have to remember for one key. A
-// million entries take 16 to 32 MB in a memstore, and about 11 MB in Redis.
+// mostEntries is the maximum number of requests that a sliding log may have to remember
+// for one key. A million entries take 16 to 32 MB in a memstore, and about 11 MB in
+// Redis.
 const mostEntries = 1_000_000
 
 // checkLimits checks limits that are charged together against each other, and against the
 // cost of the rule.
 func (d *ruleDecoder) checkLimits(limits []limit, nodes []ast.Node) {
 	d.checkPairs(limits, nodes)
-	cost := d.r.cost.n // 0 if a function returns the cost; the length of a log is not known then
+	cost := d.r.cost.n // 0 if a function returns the cost, so that the length of a log is unknown
 	for i, l := range limits {
 		if most := l.Limit.Capacity(); cost > most {
 			d.errorf(d.f["cost"], "cost %d never fits in %s, which holds %d: every request would be refused", cost,
@@ -216,7 +218,7 @@ func isMeter(l limit) bool {
 // periodName returns a period as in stored names: 1m, 3s, 1d, 1500ms.
 func periodName(d time.Duration) string { return period.Name(d) }
 
-// describe returns the limit as messages call it: "the limit 1m (20 per 1m)".
+// describe returns the limit in the form used in messages: "the limit 1m (20 per 1m)".
 func (l limit) describe() string {
 	if l.Name == "" {
 		return "the limit of " + l.String()

@@ -19,7 +19,7 @@ import (
 
 // A keyList is an allow or a deny list.
 type keyList struct {
-	text    string                     // the entries as the file has them
+	text    string                     // the entries as written in the file
 	hasKey  func(key string) bool      // nil if no entry is compared with keys
 	hasAddr func(r *http.Request) bool // nil if no entry is compared with addresses
 }
@@ -81,13 +81,12 @@ func (d *decoder) clientAddr() func(*http.Request) (netip.Addr, bool) {
 }
 
 // listEntry reports whether an entry is compared with the keys of the rule, with the
-// addresses of requests, or with both. An address or a network is compared with the
-// address of the request, whatever the key is. If the key is ip and the entry contains such
-// keys, it is compared with the key instead. It is also compared with keys that a function
-// of the program returns. An entry of a deny list is also compared with keys that clients choose.
-// An entry of an allow list is not compared with them; otherwise, a client could exempt itself by
-// choosing a name that looks like an address. A mapping, such as {key: 10.0.0.0/8}, is only
-// compared with keys.
+// addresses of requests, or with both. An address or a network is compared with the address of
+// the request, whatever the key is, or with the key instead if the key is ip and the entry
+// contains such keys. It is also compared with keys that a function of the program returns and,
+// in a deny list, with keys that clients choose. An entry of an allow list is not compared with
+// keys that clients choose, because a client could otherwise exempt itself by choosing a name
+// that looks like an address. A mapping, such as {key: 10.0.0.0/8}, is compared only with keys.
 func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr, isNetwork bool) {
 	k := &d.s.key
 	if e.plain {
@@ -150,7 +149,7 @@ func (d *source) entry(n ast.Node, what string) (e entry, ok bool) {
 	return e, e.text != ""
 }
 
-// String returns the entry as the texts of changes show it.
+// String returns the entry in the form used in the texts of changes.
 func (e entry) String() string {
 	switch {
 	case e.isPrefix && e.text == "":
@@ -161,7 +160,7 @@ func (e entry) String() string {
 	return e.text
 }
 
-// quoted returns the entry as messages show it.
+// quoted returns the entry in the form used in messages.
 func (e entry) quoted() string {
 	if e.isPrefix {
 		return fmt.Sprintf("prefix %q", e.text)
@@ -181,8 +180,8 @@ func (e entry) matches(key string) bool {
 	return key == e.text || e.isPrefix && strings.HasPrefix(key, e.text)
 }
 
-// instead returns a hint what to write if no key of k can match the entry, which is not an address.
-// It returns "" if a key may match the entry.
+// instead returns a hint about what to write if no key of k can match the entry, which is not an
+// address. It returns "" if a key may match the entry.
 func (k *key) instead(e entry) string {
 	if k.hint == nil {
 		return ""
@@ -222,7 +221,7 @@ func hintForHost(e entry) string {
 	return e.wanted(host, "hosts are in lower case and without port")
 }
 
-// wanted returns a hint for an entry whose text should be another one.
+// wanted returns a hint for an entry whose text should be different.
 func (e entry) wanted(want, why string) string {
 	if want == e.text {
 		return ""

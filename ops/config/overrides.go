@@ -17,7 +17,7 @@ var overrideFields = []string{"value", "config", "overrides"}
 
 // overrides reads the overrides of the rule, or those nested in an override. Their values must
 // be keys that keys[0] can return, and the values of overrides nested in them must be keys
-// that keys[1] can return. If there is no keys[1], a nested override is an error.
+// that keys[1] can return. Without keys[1], a nested override is an error.
 func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[entry]int{}
 	for _, n := range d.list(n, "overrides") {
@@ -56,8 +56,8 @@ func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []
 	return entries
 }
 
-// overrideValues reads a value or a list of values. lines has the line in which each value first
-// appears.
+// overrideValues reads a value or a list of values. lines maps each value to the line in which
+// it first appears.
 func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (values []entry) {
 	for _, n := range d.oneOrMore(n, "value") {
 		v, ok := d.entry(n, "value")
@@ -79,7 +79,8 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (v
 	return values
 }
 
-// insteadOfValue returns a hint what to write if k never returns the key v, and otherwise "".
+// insteadOfValue returns a hint about what to write if k never returns the key v, and
+// otherwise "".
 func (k *key) insteadOfValue(v entry) string {
 	switch {
 	case v.isPrefix && v.text == "":
@@ -112,10 +113,11 @@ func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
 	return limitsText(word, own)
 }
 
-// replaced returns the limit of the rule that a limit l of an override, with the fields f, replaces, and
-// gives l its period if it has none. A limit with a name replaces the limit of the same stored name. A
-// limit without a name replaces the limit of the same period or, if single is true and the rule has one
-// limit, that limit. If no limit is replaced, replaced returns nil.
+// replaced returns the limit of the rule that l replaces, where l is a limit of an override with
+// the fields f. If l has no period, replaced sets it to that of the replaced limit. A limit with a
+// name replaces the limit with the same stored name. A limit without a name replaces the limit with
+// the same period or, if single is true, the rule's only limit. If l replaces no limit, replaced
+// returns nil.
 func (d *ruleDecoder) replaced(n ast.Node, f fields, l *limit, single bool) (from *limit) {
 	name, _ := f["name"].(*ast.StringNode)
 	period := f["period"]

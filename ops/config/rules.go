@@ -41,7 +41,7 @@ var settles = []string{"reserved", "used", "failed"}
 
 // A settle determines the final cost of requests.
 type settle struct {
-	text     string // "" for reserved, which is the default
+	text     string // "" for reserved, the default
 	fn       func(weir.Outcome) int64
 	byStatus bool
 }
@@ -69,7 +69,7 @@ type decoder struct {
 	included []*decoder
 }
 
-// A site has the settings of a file that also apply to the files that it includes.
+// A site contains the settings of a file that also apply to the files that it includes.
 type site struct {
 	trusted       []netip.Prefix // trusted-proxies
 	forwarded     bool           // proxy-header is forwarded
@@ -113,8 +113,8 @@ func (d *decoder) decode() []rule {
 	return rules
 }
 
-// rules reads the rules of one file. s has their defaults. places has the place of each rule that
-// was read before, by its name.
+// rules reads the rules of one file. s contains their defaults. places maps the name of each rule
+// read so far to its place.
 func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	n := d.fields["limits"]
 	if n == nil {
@@ -132,8 +132,8 @@ func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	return rules
 }
 
-// err returns the errors in the order of the file, and then those of the files that it
-// includes, at most 100 in all.
+// err returns the errors in the file, in their order, followed by those in the files that
+// it includes, at most 100 in all.
 func (d *decoder) err() error {
 	const maxErrors = 100
 	var errs []error
@@ -148,7 +148,8 @@ func (d *decoder) err() error {
 	return errors.Join(errs...)
 }
 
-// settings reads the fields f of a mapping, and replaces those values of s that they set.
+// settings reads the fields f of a mapping, and replaces the values of s that the fields
+// set.
 func (d *decoder) settings(s *settings, f fields) {
 	set(f, "key", &s.key, d.key)
 	set(f, "algorithm", &s.algorithm, d.algorithm)
@@ -165,7 +166,7 @@ type ruleDecoder struct {
 	r rule
 }
 
-// rule reads a rule. s has its defaults.
+// rule reads a rule. s contains its defaults.
 func (d *decoder) rule(n ast.Node, s settings) rule {
 	before := len(d.errs)
 	rd := &ruleDecoder{decoder: d, f: d.mapping(n, "a rule", ruleFields, "name", "config"), s: s}
@@ -336,7 +337,7 @@ func (d *ruleDecoder) policies() {
 	r := &d.r
 	table := d.table()
 	var all func(string) weir.Policy
-	if r.word == denied { // denies every key for which the table has no entry
+	if r.word == denied { // deny every key for which the table has no entry
 		all = func(string) weir.Policy { return weir.Denied() }
 	}
 	var network func(*http.Request) bool

@@ -24,7 +24,7 @@ type source struct {
 	path       string
 	fields     fields
 	isIncluded bool
-	outside    bool // a symbolic link to a file outside of the directory of the file that includes it
+	outside    bool // a symbolic link to a file outside the directory of the including file
 	errs       []*Error
 }
 
@@ -48,9 +48,9 @@ func (d *source) errorf(n ast.Node, format string, args ...any) {
 }
 
 // add adds an error. Its text may quote the file, so add cuts a long text and replaces
-// characters that could control a terminal. It does not quote a file outside the directory;
-// otherwise, anyone who can create a link there could use it to read files that only this process
-// may read.
+// characters that could control a terminal. It does not quote a file outside the directory,
+// because anyone who can create a link in the directory could otherwise read files that only this
+// process may read.
 func (d *source) add(line, column int, text string) {
 	if d.outside {
 		text = "an error; its text is not shown, because this path is a symbolic link that leads out of the directory of the file that includes it"
@@ -71,7 +71,7 @@ func (d *source) add(line, column int, text string) {
 
 const theFile = "the file" // in messages
 
-// parseFile reads the fields of a file. known are the fields that it may have.
+// parseFile reads the fields of a file. known lists the fields that the file may have.
 func (d *source) parseFile(data []byte, known []string) {
 	root := d.parse(data)
 	if len(d.errs) > 0 {
@@ -115,8 +115,8 @@ func (d *source) parse(data []byte) ast.Node {
 const maxDepth = 16
 
 // mapping returns the values of a mapping by field. what is the name of the mapping in messages,
-// such as "a rule". The other parameters are the fields that the mapping may have, and those that
-// it must have.
+// such as "a rule". The other parameters are the fields that the mapping may have, and the fields
+// that it must have.
 func (d *source) mapping(n ast.Node, what string, known []string, required ...string) fields {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
@@ -147,7 +147,7 @@ func (d *source) mapping(n ast.Node, what string, known []string, required ...st
 		f[name], lines[name] = v.Value, key.Position.Line
 	}
 	for _, name := range required {
-		if f[name] == nil && len(d.errs) == before { // after another error the field may be there, misspelt
+		if f[name] == nil && len(d.errs) == before { // after another error, the field may be present but misspelled
 			d.errorf(n, "%s has no %s", what, name)
 		}
 	}
@@ -236,14 +236,14 @@ func describe(n ast.Node) string {
 	return cmp.Or(valueNames[n.Type()], "something else")
 }
 
-// valueNames are the values that are not described by their text.
+// valueNames describes the types of values that are not described by their text.
 var valueNames = map[ast.NodeType]string{
 	ast.MappingType: "a mapping", ast.SequenceType: "a list", ast.LiteralType: "a block of text",
 	ast.AnchorType: "an anchor", ast.AliasType: "an alias", ast.TagType: "tagged", ast.NullType: "empty",
 }
 
-// atLeast1 returns a whole number of at least 1. It must be decimal without leading
-// zeros: versions of YAML disagree about 010.
+// atLeast1 returns a whole number of at least 1. The number must be decimal without
+// leading zeros, because versions of YAML disagree about 010.
 func (d *source) atLeast1(n ast.Node, what string) int64 {
 	_, isInteger := n.(*ast.IntegerNode)
 	_, isFloat := n.(*ast.FloatNode)
@@ -338,7 +338,8 @@ func (d *source) enforcement(n ast.Node, what string) weir.Enforcement {
 	return weir.Enforcement{}
 }
 
-// percentage returns the number in a text such as 12.5%. ok is false if n is no such text.
+// percentage returns the number in a text such as 12.5%. ok is false if n is not such a
+// text.
 func percentage(n ast.Node) (percent float64, ok bool) {
 	s, _ := n.(*ast.StringNode)
 	if s == nil {
@@ -364,7 +365,7 @@ func (e *Error) Error() string {
 }
 
 // suggest returns the end of a message about an unknown name: the most similar known name,
-// or all known names if none is similar and they are at most 16.
+// or all known names if none is similar and there are at most 16.
 func suggest(name string, known []string) string {
 	best := ""
 	if len(name) <= 64 {

@@ -21,9 +21,9 @@ const lookEvery = 500 * time.Millisecond
 // for each change that loses counts, and for each rule that no handler uses.
 //
 // Watch compares the contents of the files twice a second, and reloads them once they have stayed the
-// same for half a second, because a file that a program is writing is incomplete. It therefore also
-// notices changes on network file systems, and in Kubernetes ConfigMaps, except those mounted with
-// subPath, which the kubelet never updates.
+// same for half a second, because a file that a program is writing is incomplete. Because it
+// compares contents, Watch also notices changes on network file systems, and in Kubernetes
+// ConfigMaps, except those mounted with subPath, which the kubelet never updates.
 func (f *File) Watch(ctx context.Context) error {
 	v := f.current.Load()
 	last, paths := v.digest, v.paths
@@ -32,7 +32,7 @@ func (f *File) Watch(ctx context.Context) error {
 	defer tick.Stop()
 	for read, before := "", ""; ; {
 		now := f.look(paths)
-		if now == before && now != read { // at first too: the file may have changed since Open
+		if now == before && now != read { // also at first, because the file may have changed since Open
 			last, paths = f.reload(log, last)
 			read = now
 		}
@@ -68,9 +68,9 @@ func (f *File) look(paths []string) string {
 	return string(sum.Sum(nil))
 }
 
-// reload reads the file and compares its digest with last, which is the digest of the
-// content that was read before. If they differ, reload loads the file and logs the changes
-// or the errors. It returns the new digest and the paths to watch.
+// reload reads the file and compares its digest with last, the digest of the content that
+// was read previously. If they differ, reload loads the file and logs the changes or the
+// errors. It returns the new digest and the paths to watch.
 func (f *File) reload(log *slog.Logger, last string) (digest string, paths []string) {
 	paths = f.current.Load().paths
 	content, err := f.read()

@@ -44,8 +44,8 @@ type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
 	// change. If the argument version equals newest, kept is nil. A name can contain any bytes.
 	// Each text begins with a number and a space. The number is the expiry time of the override in
-	// µs since 1970 on the Keeper's clock, or 0 if it never expires. LoadOverrides also returns the
-	// current time on that clock (now).
+	// µs since 1970 on the Keeper's clock, or 0 if the override never expires. LoadOverrides also
+	// returns the current time on that clock (now).
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0.
@@ -86,7 +86,7 @@ type Live struct {
 	log    *slog.Logger
 	ready  atomic.Bool // the table was read
 	reads  atomic.Bool // Run or the program reads the table, or it has no Keeper
-	warned atomic.Bool // a request arrived before that
+	warned atomic.Bool // a request arrived before the table was read
 
 	reading sync.Mutex // held while the Keeper is read, which may take seconds; locked before mu
 
@@ -98,7 +98,7 @@ type Live struct {
 	err     error
 }
 
-// A liveRule has the overrides of one rule.
+// A liveRule holds the overrides of one rule.
 type liveRule struct {
 	forKeys, forNetworks bool // Of or DenyFrom was called for the rule
 	table                atomic.Pointer[Table]
@@ -130,7 +130,7 @@ func (l *Live) Ready() bool { return l.ready.Load() }
 const noneInForce = "nobody is denied, and no override is in force"
 
 // checkRead warns once if a request under a rule has arrived before the table was read, or if only
-// Set or Remove reads it.
+// Set or Remove reads the table.
 func (l *Live) checkRead(rule string) {
 	ready, reads := l.ready.Load(), l.reads.Load()
 	if ready && reads || !l.warned.CompareAndSwap(false, true) {
@@ -166,7 +166,8 @@ func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key strin
 	}
 }
 
-// rule returns the overrides of a rule, which are then kept up to date. The caller holds l.mu.
+// rule returns the overrides of a rule, which are kept up to date from then on. The caller
+// holds l.mu.
 func (l *Live) rule(name string) *liveRule {
 	if l.rules[name] == nil {
 		l.rules[name] = &liveRule{}
@@ -191,7 +192,7 @@ func (l *Live) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.o.Interval)
 	defer tick.Stop()
 	for {
-		l.Refresh(ctx) // Err has the error
+		l.Refresh(ctx) // Err returns its error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -238,7 +239,7 @@ func (l *Live) refresh(ctx context.Context) error {
 		l.err = nil
 	}
 	defer l.ready.Store(true)
-	if version == l.version || changes != l.changes { // the next call reads what was changed meanwhile
+	if version == l.version || changes != l.changes { // the next call reads what was changed in the meantime
 		return nil
 	}
 	if version == "" && len(l.all) > 0 {
@@ -282,7 +283,7 @@ func (l *Live) build(rule string) {
 	t := emptyTable()
 	for i := range l.all {
 		if o := &l.all[i]; o.Rule == rule {
-			t.add(&o.Entry, &node{policy: o.policy(), until: o.End}) // adds each: the names of overrides differ, so their keys do
+			t.add(&o.Entry, &node{policy: o.policy(), until: o.End}) // always adds, because overrides with different names have different keys
 		}
 	}
 	r.table.Store(t)
@@ -319,7 +320,7 @@ func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	return nil
 }
 
-// changedHere is a version that no Keeper has.
+// changedHere is a version that no Keeper returns.
 const changedHere = "changed here"
 
 // Set stores an override for the duration d, or permanently if d is 0. The override takes effect
@@ -351,7 +352,8 @@ func (l *Live) Set(ctx context.Context, rule string, e Entry, d time.Duration, n
 	return l.apply(ctx, &o, false)
 }
 
-// save gives the text of an override to the Keeper, and returns ErrFull if there are too many others.
+// save passes the text of an override to the Keeper, and returns ErrFull if there are too many
+// other overrides.
 func (l *Live) save(ctx context.Context, name, text string, d time.Duration) error {
 	if l.o.Keeper != nil {
 		full, err := l.o.Keeper.SaveOverride(ctx, name, text, d, MaxLive)

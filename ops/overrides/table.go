@@ -15,16 +15,17 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// An Entry sets the limits of one key, of all keys with the same prefix, or of all keys. Exactly one
-// of Key, Prefix, All and Network must be set, and exactly one of Limits, Unlimited and Denied. In an
-// Entry with Nested entries, the latter three may all be unset.
+// An Entry sets the limits of one key, of all keys with the same prefix, or of all keys. Exactly
+// one of Key, Prefix, All and Network must be set. Exactly one of Limits, Unlimited and Denied must
+// be set, unless the Entry has Nested entries: then all three may be unset.
 type Entry struct {
 	// Key is a key as the KeyFunc returns it, or its quota.Charge.StoredKey. No character of it has a
 	// special meaning, because clients choose keys: an Entry for the key "a*" or "0.0.0.0/1" matches
 	// only this key. In NewJoined, Key is matched against the first part of a joined key.
 	Key string
 
-	// Prefix matches all keys that begin with it, in NewJoined all first parts of keys.
+	// Prefix matches all keys that begin with it. In NewJoined, it is matched against the
+	// first part of a joined key.
 	Prefix string
 
 	// All matches every key.
@@ -50,8 +51,8 @@ const (
 	maxPrefix = 128 // bytes of a prefix of keys
 )
 
-// check returns an error if the entry itself is invalid. mayNest says whether it may
-// have Nested.
+// check returns an error if the entry itself is invalid. mayNest reports whether the
+// entry may have Nested entries.
 func (e *Entry) check(mayNest bool) error {
 	n := count(len(e.Limits) > 0, e.Unlimited, e.Denied)
 	network := e.Network
@@ -119,7 +120,8 @@ func (e *Entry) String() string {
 	return "key " + short(e.Key)
 }
 
-// id returns the text that identifies what the entry matches: no other entry has it.
+// id returns a text that identifies what the entry matches. Entries that match something
+// else have different ids.
 func (e *Entry) id() string {
 	switch {
 	case e.Network.IsValid():
@@ -163,7 +165,7 @@ type node struct {
 func emptyTable() *Table { return &Table{exact: map[string]*node{}, prefixes: map[string]*node{}} }
 
 // New returns a table whose entries are matched against whole keys. It returns an error if two
-// entries have the same key, or if an entry is invalid. The error names the entry and says what is
+// entries have the same key, or if an entry is invalid. The error names the entry and what is
 // wrong.
 func New(entries ...Entry) (*Table, error) { return newTable(entries, false, false) }
 
@@ -279,7 +281,7 @@ func (n *node) find(second string) weir.Policy {
 	return n.policy
 }
 
-// cutPart returns the first part of a joined key, and what follows it.
+// cutPart returns the first part of a joined key, and the rest of the key.
 func cutPart(key string) (part, rest string, ok bool) {
 	digits, after, ok := strings.Cut(key, ":")
 	n, err := strconv.ParseUint(digits, 10, 31)

@@ -65,8 +65,8 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not expired, starting with the one that expires last. It includes
-// bans that an operator has lifted.
+// Keys returns the bans that have not expired, latest expiry first. It includes bans that an
+// operator has lifted.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()
 	b.mu.Lock()

@@ -35,8 +35,8 @@ const (
 // Diagnose detects likely configuration errors. It checks the rules and the stores immediately, and
 // returns a function for weir.Options.Observe that checks requests. Diagnose logs each error as a
 // warning with its code, at most once a minute per code. A nil logger means slog.Default().
-// Diagnose checks only stores that have a method Warnings() []string, such as a redisstore.Store, or
-// Conflicts() []string, such as a stack.Store; the latter again every minute.
+// Diagnose checks only stores that have a method Warnings() []string (such as a redisstore.Store)
+// or Conflicts() []string (such as a stack.Store). It calls Conflicts again every minute.
 func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (observe func(weir.Event)) {
 	if logger == nil {
 		logger = slog.Default()
@@ -79,7 +79,8 @@ type diagnosis struct {
 	last map[string]time.Time // when a code was last logged
 }
 
-// found logs a warning, unless it logged a warning with this code less than a minute ago.
+// found logs a warning, unless it has logged a warning with the same code within the last
+// minute.
 func (d *diagnosis) found(code, message string, attrs ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,11 +150,11 @@ func (d *diagnosis) compare() {
 const unlimitedLikely = "authentication runs after the limiter, path values are read outside of the mux, " +
 	"the value for ByContext is no string, or the cost is not known before the handler runs"
 
-// firstRequests is the number of first requests that the rules must leave unlimited before this is
-// reported.
+// firstRequests is the number of first requests that must all be unlimited before a warning is
+// logged.
 const firstRequests = 200
 
-// count reports it if no rule has charged or refused any of the first requests.
+// count logs a warning if no rule has charged or refused any of the first requests.
 func (d *diagnosis) count(e *weir.Event) {
 	switch {
 	case d.unlimited.Load() >= firstRequests || e.Shadow:
@@ -182,13 +183,13 @@ func (d *diagnosis) check(c *quota.Charge, r *http.Request, outer *weir.Admissio
 	}
 }
 
-// isForwarded reports whether h has a field by which proxies name the client.
+// isForwarded reports whether h contains a field in which proxies name the client.
 func isForwarded(h http.Header) bool {
 	return len(h["X-Forwarded-For"]) > 0 || len(h["Forwarded"]) > 0 || len(h["X-Real-Ip"]) > 0
 }
 
-// isPeer reports whether a key is the address from which a request came, or a network
-// that contains it.
+// isPeer reports whether a key is the peer address of a request, or a network that
+// contains this address.
 func isPeer(key, remote string) bool {
 	peer, err := netip.ParseAddrPort(remote)
 	if err != nil {

@@ -20,8 +20,8 @@ type Count struct {
 	Shadow  int64 // requests that a rule in shadow mode would have refused
 	Near    int64 // allowed requests that left less than a fifth of a limit; 0 for the rule ""
 
-	// Failed counts requests that could not be decided, and Passed those of them that OnError
-	// allowed. Both are 0 in the history of a single rule.
+	// Failed counts requests for which no decision was possible, and Passed those of them
+	// that OnError allowed. Both are 0 in the history of a single rule.
 	Failed, Passed int64
 }
 
@@ -41,7 +41,8 @@ type history struct {
 	ring [historySlots]Count // slot n has the index n % historySlots
 }
 
-// at returns the counts of a slot, and empties those between it and the newest.
+// at returns the counts of a slot, and clears the slots between the newest slot and this
+// one.
 func (h *history) at(n int64) *Count {
 	for h.slot = max(h.slot, n-historySlots); h.slot < n; {
 		h.slot++
@@ -50,8 +51,9 @@ func (h *history) at(n int64) *Count {
 	return &h.ring[h.slot%historySlots]
 }
 
-// observe counts a request. allowed is true if no rule refused the request, refused if the rule of
-// this history refused it, and near if the request left less than a fifth of a limit.
+// observe counts a request. allowed reports whether no rule refused the request, refused whether
+// the rule of this history refused it, and near whether the request left less than a fifth of a
+// limit.
 func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 	s := h.at(n)
 	switch {
@@ -134,9 +136,9 @@ type clock struct {
 	every time.Duration // the length of a slot
 	slot  int64         // at the last reading
 
-	// While a decision is made from `from` up to `until`, in µs since 1970 on the clock of the
-	// store, the slot has not changed. Reading the clock of this process for each request would
-	// take as long as everything else that Observe does.
+	// A decision that was made between from and until, in µs since 1970 on the clock of the
+	// store, is in the same slot. Reading the clock of this process for each request would take
+	// as long as everything else that Observe does.
 	from, until int64
 }
 
@@ -150,9 +152,9 @@ func (c *clock) read() (slot int64, since time.Duration) {
 }
 
 // at returns the number of the current slot, for a decision that a store has just made at the
-// time at. It reads the clock of this process if that time is not in the interval of the last
-// reading. The clock of a store may therefore be wrong, and may step. If a store does not say when
-// it decided, the argument at is 0 or less.
+// time at. If at is not in the interval of the last reading, the method reads the clock of this
+// process, so the clock of a store may be wrong, and may step. If a store does not report when it
+// made a decision, at is 0 or less.
 func (c *clock) at(at int64) int64 {
 	if at < c.from || at >= c.until || at <= 0 {
 		_, since := c.read()

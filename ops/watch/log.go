@@ -11,11 +11,11 @@ import (
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most perSecond
-// lines a second. If lines are dropped, the next line contains their number in the attribute
-// "unlogged". Each line contains the rule and the reason, such as "limit", "ban", "deny" or
-// "error". If a limit refused the request, the line also contains the limit. If waiting helps, it
-// contains the attribute "retry_after". If there was an error, it contains the attribute "err". A
-// nil logger means slog.Default(). A perSecond value below 1 is treated as 1.
+// lines a second. If lines are dropped, the attribute "unlogged" of the next line is their number.
+// Each line contains the rule and the reason, such as "limit", "ban", "deny" or "error". If a
+// limit refused the request, the line also contains the limit. If waiting helps, it contains the
+// attribute "retry_after". If there was an error, it contains the attribute "err". A nil logger
+// means slog.Default(). A perSecond value below 1 is treated as 1.
 //
 // Keys may be personal data. If the key function is nil, keys are not logged; otherwise, Log writes
 // what that function returns for a key.
@@ -35,7 +35,7 @@ type refusalLog struct {
 	mu       sync.Mutex
 	second   time.Time // when the current second began
 	lines    int       // in the current second
-	unlogged int       // lines that were left out since the last line that was logged
+	unlogged int       // lines that were dropped since the last logged line
 }
 
 func (l *refusalLog) observe(e weir.Event) {
@@ -74,8 +74,8 @@ func (l *refusalLog) observe(e weir.Event) {
 	l.logger.InfoContext(e.Request.Context(), message, attrs...)
 }
 
-// longest returns the name of the limit with the longest wait. That wait is the RetryAfter of
-// the refusal.
+// longest returns the name of the limit with the longest wait, which is the RetryAfter of the
+// refusal.
 func longest(e *weir.Event) string {
 	t := e.Transaction
 	for i := range t.Decisions {
@@ -86,7 +86,8 @@ func longest(e *weir.Event) string {
 	return ""
 }
 
-// allow reports whether a line may be logged now, and how many were left out before it.
+// allow reports whether a line may be logged now, and how many lines were dropped before
+// it.
 func (l *refusalLog) allow() (unlogged int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

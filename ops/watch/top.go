@@ -36,7 +36,7 @@ import (
 //
 // A Top uses the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
 // Frequent and Top-k Elements in Data Streams", 2005) with counts that expire. A Top that remembers
-// n keys forgets a key only if that key has at most 1/n of the refusals in an hour. A client that
+// n keys drops a key only if the key has at most 1/n of the refusals in an hour. A client that
 // makes up keys can therefore displace a given key only by being refused n times as often as that
 // key.
 type Top struct {
@@ -50,7 +50,7 @@ type Top struct {
 	recent recent
 }
 
-// minutes is the number of minutes for which a Top counts. The newest of them has not ended.
+// minutes is the number of minutes for which a Top counts, including the current minute.
 const minutes = 60
 
 type ruleKey struct{ rule, key string }
@@ -69,11 +69,11 @@ type counted struct {
 	perMinute [minutes]uint32 // refusals, in minute m at index m % minutes
 	sum       int64           // of perMinute
 	since     int64           // the minute in which the key was first refused
-	before    uint32          // how many of that minute's refusals are of other keys; so are all earlier ones
+	before    uint32          // how many refusals in that minute belong to other keys, as do all earlier refusals
 
 	reason weir.Reason // of the last refusal
 	last   int64       // when the last refusal was, in seconds since the Top began
-	line   *line       // the last line of this key, if the ring still has it
+	line   *line       // the last line of this key, if it is still in the ring
 }
 
 // counts is a heap.Interface: the key with the lowest sum comes first.
@@ -178,7 +178,8 @@ func (t *Top) take(k topKey) (c *counted) {
 	return c
 }
 
-// expire forgets the refusals of the minutes that are no longer counted when a new one begins.
+// expire drops the refusals of the minutes that are no longer counted when a new minute
+// begins.
 func (t *Top) expire(minute int64) {
 	if minute == t.minute {
 		return
@@ -214,7 +215,7 @@ func (t *Top) time(second int64) time.Time {
 	return t.clock.began.Add(time.Duration(second) * time.Second)
 }
 
-// now reads the clock, and forgets what has expired.
+// now reads the clock, and drops what has expired.
 func (t *Top) now() {
 	now, _ := t.clock.read()
 	t.expire(now / 60)
@@ -222,7 +223,7 @@ func (t *Top) now() {
 
 // Find returns how often a key was refused under a rule in the last hour. If the Top remembers no
 // refusal of the key, ok is false. Find counts refusals in shadow mode only if the key has no
-// others under the rule.
+// other refusals under the rule.
 func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -237,7 +238,7 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 
 // Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. It
 // rounds d up to a whole number of minutes, from 1 to 60. The current minute counts as one of
-// these, although it has not ended. The second result is the duration that the counts actually
+// these, although it has not ended. The result over is the duration that the counts actually
 // cover. Keys that clients make up come last, because their Error is almost as large as their
 // Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
@@ -270,13 +271,13 @@ type Line struct {
 	Route      string        // the pattern of the first request, or its method and path without the query
 	Shadow     bool          // the rule is in shadow mode, so the requests were allowed
 
-	// LeftOut is the number of refusals between the previous Line and this one that have no Line,
-	// because at most 4 Lines are added per second.
+	// LeftOut is the number of refusals between the previous Line and this Line that have no
+	// Line, because at most 4 Lines are added per second.
 	LeftOut int64
 }
 
 const (
-	linesPerSecond = 4   // so that a flood of made-up keys does not clear the list at once; a fifth of the list may be added at once
+	linesPerSecond = 4   // so that a flood of made-up keys does not displace the list at once; a fifth of the list may be added at once
 	lineSeconds    = 10  // how long refusals of the same key are counted in one line
 	maxRoute       = 120 // bytes of a route that are kept
 )
@@ -287,7 +288,7 @@ type recent struct {
 	lines []line
 	n     int64 // how many lines there were
 
-	second  int64 // until which budget was raised
+	second  int64 // the second up to which budget was raised
 	budget  int64 // how many lines may begin
 	leftOut int64 // refusals since the last line
 }
@@ -330,8 +331,8 @@ func (r *recent) observe(e *weir.Event, c *counted, now int64) {
 	r.n++
 }
 
-// routeOf returns the pattern of a request or, if it has none, its method and its path. The
-// query may have secrets, so it is left out.
+// routeOf returns the pattern of a request or, if it has none, its method and its path. It
+// omits the query, which may contain secrets.
 func routeOf(e *weir.Event) string {
 	r := e.Request
 	switch {

@@ -24,7 +24,7 @@ type Traffic struct {
 	total     history
 	rules     []string
 	histories []*history // of rules
-	cause     string     // of the last request that could not be decided
+	cause     string     // of the last request for which no decision was possible
 	failed    time.Time
 
 	ring  []recorded
@@ -61,8 +61,8 @@ func NewTraffic(n int) *Traffic {
 }
 
 // Observe records a request under each rule that charges it at least 1 unit, even if a limit
-// refused the request. Requests that are refused by a deny list, or by a ban that the process has
-// remembered, are counted by History but not by Try, because no limit is evaluated for them.
+// refused the request. History counts requests that a deny list, or a ban that the process has
+// remembered, refuses. Try does not count them, because no limit is evaluated for them.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Transaction == nil {
 		return
@@ -138,15 +138,15 @@ type Trial struct {
 	Keys        int // number of different keys
 	RefusedKeys int // number of different keys with at least one such request
 
-	Top []Refused // at most ten keys, those that the tried limits would have refused most
+	Top []Refused // at most ten keys: those that the tried limits would have refused most often
 }
 
 // Try tests limits on the requests that were recorded under a rule, and returns how many of them
 // the limits would have refused. In this test, each key starts with its full quota. The result is
 // therefore of little use if a limit's Period is longer than the time that the recorded requests
-// cover. The result is also uncertain because real clients might have sent other requests after
-// such a refusal. Try returns an error if there are no limits, if a limit is invalid, or if a limit
-// is a concurrency limit.
+// cover. The result is also uncertain because real clients might have sent different requests after
+// a refusal. Try returns an error if there are no limits, if a limit is invalid, or if a limit is a
+// concurrency limit.
 func (t *Traffic) Try(rule string, limits ...weir.Limit) (trial Trial, err error) {
 	if len(limits) == 0 {
 		return trial, errors.New("watch: Try: limits is empty")

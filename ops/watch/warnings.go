@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Warnings remembers the warnings about a probable misconfiguration that a Logger with its Handler
-// gets: those of level Warn or above that have the attribute "likely" or "fix". Every package of this
-// module reports a probable misconfiguration in this way. Package admin shows what a Warnings
-// remembers. The zero value is ready to use. It is safe for concurrent use.
+// Warnings remembers the warnings about probable misconfigurations that are logged through its
+// Handler: those of level Warn or above with the attribute "likely" or "fix". Every package of this
+// module reports probable misconfigurations in this way. Package admin shows them. The zero value
+// is ready to use. It is safe for concurrent use.
 type Warnings struct {
 	mu   sync.Mutex
 	list []Warning
@@ -22,7 +22,7 @@ type Warnings struct {
 // mostWarnings is how many different warnings are remembered.
 const mostWarnings = 50
 
-// A Warning is a probable misconfiguration that a Warnings has seen.
+// A Warning is a warning about a probable misconfiguration.
 type Warning struct {
 	At   time.Time // when it was last logged
 	Rule string    // its attribute "rule", or ""
@@ -39,9 +39,9 @@ func (w *Warnings) Recent(d time.Duration) []Warning {
 	return list
 }
 
-// Handler returns a Handler that forwards each record to next, and remembers those that are about a
-// probable misconfiguration. Use a Logger with this Handler as weir.Options.Logger and wherever else a
-// Logger is accepted. Key functions have no such option and log to slog.Default().
+// Handler returns a Handler that forwards each record to next, and remembers the records about
+// probable misconfigurations. Use a Logger with this Handler as weir.Options.Logger and wherever
+// else a Logger is accepted. Key functions have no Logger option and log to slog.Default().
 func (w *Warnings) Handler(next slog.Handler) slog.Handler { return &warningHandler{next, nil, w} }
 
 type warningHandler struct {

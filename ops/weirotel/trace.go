@@ -60,7 +60,7 @@ type store struct {
 // Stores returns the store whose calls are traced, for weirprom.New and package admin.
 func (s *store) Stores() []weir.Store { return []weir.Store{s.next} }
 
-// A paying store is a optional.Payer.
+// A paying store is an optional.Payer.
 type paying struct {
 	*store
 	payer optional.Payer
@@ -124,7 +124,7 @@ func spanName(t *quota.Transaction) string {
 type call struct {
 	store *store
 	span  trace.Span
-	outer traced.Call // of the caller, such as package admin; may be nil
+	outer traced.Call // the caller's traced.Call, for example of package admin; may be nil
 }
 
 // Joined implements traced.Call.
@@ -179,9 +179,10 @@ func (c call) end(t *quota.Transaction, err error) {
 	c.span.SetAttributes(attributes...)
 }
 
-// deciding returns the index of the charge that refuses for the longest time or, if none refuses,
-// of the one that has the fewest units left. If none refuses, a charge that only looks up a state,
-// such as a ban, does not count, unless all are of this kind. It is -1 without a charge.
+// deciding returns the index of the charge that refuses for the longest time or, if no charge
+// refuses, of the charge with the fewest units left. If no charge refuses, it ignores charges that
+// only look up a state, such as a ban, unless there are no others. It returns -1 if there are no
+// charges.
 func deciding(t *quota.Transaction) int {
 	best := -1
 	for i := range t.Decisions {

@@ -64,8 +64,8 @@ type Metrics struct {
 	histograms []metric.Float64Histogram
 }
 
-// New returns Metrics that use the given meter, which also reports those metrics of the given stores
-// that weirprom.New exports. New returns any error from the meter.
+// New returns Metrics that use the given meter. The meter also reports the metrics of the given
+// stores that weirprom.New exports. New returns any error from the meter.
 func New(meter metric.Meter, stores ...weir.Store) (*Metrics, error) {
 	m := &Metrics{tally: tally.New(stores...)}
 	var err error

@@ -14,7 +14,7 @@ type Metric struct {
 	Kind   string // "counter", "gauge" or "histogram"
 	Unit   string // for OpenTelemetry
 	Help   string
-	Labels []string // for OpenTelemetry each with the prefix "weir."
+	Labels []string // for OpenTelemetry, each with the prefix "weir."
 
 	Read   Read      // nil for a histogram: see Tally.Observe
 	Bounds []float64 // the upper bounds of a histogram, in seconds
@@ -38,7 +38,7 @@ func histogram(name, otel, help string, bounds ...float64) Metric {
 	return Metric{name, otel, "histogram", "s", help, nil, nil, bounds}
 }
 
-// Metrics returns the metrics of t and of its stores. A metric of stores has no numbers if t has no
+// Metrics returns the metrics of t and of its stores. A metric of stores has no values if t has no
 // such store.
 func (t *Tally) Metrics() []Metric {
 	return []Metric{

@@ -38,7 +38,7 @@ func (c *counts) units() int64 { return c.allowed.Load() + c.delayed.Load() + c.
 type Tally struct {
 	stores []quota.Store
 
-	unlimited atomic.Int64 // requests that were not charged: no rule applied, or the cost was 0
+	unlimited atomic.Int64 // requests that were not charged, because no rule applied or the cost was 0
 
 	undecided [len(causes)][len(outcomes)]atomic.Int64 // requests
 
@@ -48,20 +48,22 @@ type Tally struct {
 	uncharged atomic.Int64        // requests whose charges all cost 0, or that have none
 }
 
-// New returns a Tally that also has the metrics of stores, each once, and of the stores of a
-// stack, which has a method Stores. A store has metrics if its method Stats returns a struct
-// that Metrics reads.
+// New returns a Tally that also provides the metrics of stores, each once, and of the stores
+// within a stack, which has a method Stores. A store has metrics if its method Stats returns
+// a struct that Metrics reads.
 func New(stores ...quota.Store) *Tally { return &Tally{stores: StoresOf(stores)} }
 
-// Most is the largest number of limits, because Rule.Policy may return any number of
-// different limits. Further limits are counted together, as the limit Other.
+// Most is the maximum number of limits that are counted separately. It is bounded because
+// Rule.Policy may return any number of different limits. Further limits are counted
+// together, as the limit Other.
 const (
 	Most  = 1000
 	Other = "other"
 )
 
-// Observe counts e. It returns a duration for each histogram of Metrics, in their order: how
-// long the request waits, and how long the store took. A histogram does not count 0.
+// Observe counts e. It returns a duration for each histogram of Metrics, in the same order:
+// how long the request waits, and how long the store took. Histograms do not count durations
+// of 0.
 func (t *Tally) Observe(e *weir.Event) [2]time.Duration {
 	return [...]time.Duration{t.observe(e), e.Took}
 }
@@ -117,7 +119,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 		switch {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.refused.Add(1)
-		case spent: // otherwise this limit had room, and another one refused
+		case spent: // otherwise this limit had room, and another limit refused
 			n.spend(c, d, &tx.Result)
 		}
 	}
@@ -150,7 +152,7 @@ func IsNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
 func (t *Tally) requests() int64 {
 	sum := t.uncharged.Load()
 	for i := range t.undecided {
-		sum += t.undecided[i][refused].Load() + t.undecided[i][passed].Load() // in shadow, the other rules have decided
+		sum += t.undecided[i][refused].Load() + t.undecided[i][passed].Load() // the requests of shadow errors are counted under other rules
 	}
 	t.limits.each(func(_ key, n *counts) { sum += n.requests.Load() })
 	return sum
@@ -178,8 +180,8 @@ func (t *Tally) readBans(emit Emit) {
 	t.bans.each(func(k key, n *atomic.Int64) { emit(n.Load(), k.rule) })
 }
 
-// Expect makes the counters that alerts watch begin with 0 for rules, so that the first increase is seen:
-// the refusals by limits and, under a rule with a Penalty, the bans.
+// Expect initializes to 0 the counters of rules that alerts watch, so that alerts see the first
+// increase: the refusals by limits and, under a rule with a Penalty, the bans.
 func (t *Tally) Expect(rules []weir.Rule) {
 	for i := range rules {
 		r := &rules[i]
@@ -194,8 +196,8 @@ func (t *Tally) Expect(rules []weir.Rule) {
 	}
 }
 
-// StoresOf returns stores, each once, and in place of a store that is a stack of stores,
-// which has a method Stores, the stores of the stack.
+// StoresOf returns stores, each once. It replaces a stack of stores, which has a method
+// Stores, by its stores.
 func StoresOf(stores []quota.Store) (all []quota.Store) {
 	for _, s := range stores {
 		if stack, ok := s.(interface{ Stores() []quota.Store }); ok {
@@ -218,7 +220,7 @@ func StoresOf(stores []quota.Store) (all []quota.Store) {
 // causes are the results of quota.Cause. The first stands for any cause that is not listed.
 var causes = [...]string{"error", "busy", "full", "limit", "open", "slow", "timeout", "unusable"}
 
-// outcomes says what happens to a request for which no decision was possible.
+// outcomes lists what can happen to a request for which no decision was possible.
 var outcomes = [...]string{"refused", "passed", mode(true)}
 
 const refused, passed, inShadow = 0, 1, 2
@@ -234,7 +236,7 @@ func (t *Tally) observeError(e *weir.Event) {
 	t.undecided[max(0, slices.Index(causes[:], quota.Cause(e.Err)))][outcome].Add(1)
 }
 
-// readErrors emits numbers of 0 too, because an alert must see the first error as a change.
+// readErrors also emits zeros, so that an alert sees the first error as a change.
 func (t *Tally) readErrors(emit Emit) {
 	for i := range t.undecided {
 		for j := range t.undecided[i] {
