@@ -34,7 +34,8 @@ type pace struct {
 // of them enlarged their windows, every answer would be late.
 func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 	own := max(0, min(took, now.Sub(b.began))) // the clock may have stepped back: see tick
-	if err != nil {                            // the connection is lost
+
+	if err != nil { // the connection is lost
 		q.open = max(0, q.open-1)
 	} else {
 		q.answered, q.lostThen = now, q.lost
