@@ -17,12 +17,6 @@ do
     ids, from = string.sub(text_v, 1, last), 1
     reply_v, rest = string.sub(text_v, last + 1, last + 32 * CHARGES), string.sub(text_v, last + 1 + 32 * CHARGES)
     if #rest == 0 or #rest % 32 ~= 0 then break end
-    kept = now
-    for i = 25, #rest, 32 do
-      local till = fields('<d', rest, i)
-      if till > now and till - now <= 4503599627370496 then kept = math.max(kept or till, till) else kept = nil break end
-    end
-    if not kept then break end
   end
   local LIST{at_i, a_i, b_i, till_i} = fields('<TIMES{dddd}', reply_v, from)
   if ANY{at_i > now} then
@@ -60,6 +54,15 @@ do
     -- each charge that spends
     if till_i > last then last = till_i elseif till_i <= now then at_i, a_i, b_i, till_i = 0, 0, 0, 0 end
     -- end
+    if rest then
+      kept = now
+      for i = 25, #rest, 32 do
+        local till = fields('<d', rest, i)
+        if till <= now - 1000000 or till - now > 4503599627370496 then kept = nil break end -- see general.lua
+        if till > kept then kept = till end
+      end
+      if not kept then break end
+    end
     if last > now then
       if last - now > 4503599627370496 then return -VALUE end -- see general.lua
       value_v = pack('<c0TIMES{dddd}', ids, LIST{at_i, a_i, b_i, till_i})

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -647,6 +648,61 @@ func TestNotComparable(t *testing.T) {
 	for i, tx := range batch {
 		if want := i < 3; tx.Allowed() != want {
 			t.Errorf("%d: got allowed %v, want %v", i, tx.Allowed(), want)
+		}
+	}
+}
+
+// A scriptHook keeps the arguments of the last EVAL.
+type scriptHook struct {
+	redis.Hook
+	args []any
+}
+
+func (h *scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "eval" {
+			h.args = cmd.Args()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// TestEndedLimit: the direct part of a script decides the charge of a value that also keeps the state of a
+// limit that has been removed: refused, whenever that state has ended, because a refusal does not write the
+// value, and allowed until a second after the end, when general.lua drops the state.
+func TestEndedLimit(t *testing.T) {
+	rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, redistest.Server(t).Addr())))
+	hook := &scriptHook{Hook: &callerHook{}}
+	rdb.AddHook(hook)
+	store := newStore(t, rdb)
+	for _, c := range []struct {
+		ends   time.Duration // after the charge
+		cost   int64
+		direct bool
+	}{{time.Hour, 1, true}, {-time.Second / 2, 1, true}, {-time.Minute, 1, false}, {time.Hour, 9, true}, {-time.Minute, 9, true}} {
+		charge := quota.Charge{Rule: "r", Key: fmt.Sprint(c), Limit: algorithms.GCRA(9, time.Hour), Cost: 1}
+		removed := charge
+		removed.Limit = algorithms.GCRA(1000, time.Hour).Named("removed")
+		take(t, store, charge, removed)
+		key := store.Key(&charge)
+		value, err := rdb.Get(t.Context(), key).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		charge.Cost = c.cost
+		rdb.ScriptFlush(t.Context()) // so that the store sends the text
+		take(t, store, charge)
+		binary.LittleEndian.PutUint64(value[len(value)-8:], math.Float64bits(float64(time.Now().Add(c.ends).UnixMicro())))
+		rdb.Set(t.Context(), key, value, time.Hour)
+		args := slices.Clone(hook.args)
+		direct, _, _ := strings.Cut(args[1].(string), "local function ms(us)")
+		args[1] = direct + "return 'general.lua'"
+		reply, err := rdb.Do(t.Context(), args...).Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := reply != "general.lua"; got != c.direct {
+			t.Errorf("%+v: got decided by the direct part %v", c, got)
 		}
 	}
 }
