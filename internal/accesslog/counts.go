@@ -9,9 +9,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// counts is a quota.Store on the clock of a log. Its memory is bounded: it forgets states that have
-// expired and, if there are still too many, the states that expire first. For keys whose state it
-// has forgotten, it may admit more than their limits.
+// counts is a quota.Store on the clock of a log. Its memory is bounded: it drops states that have
+// expired and, if there are still too many, the states that expire first. A key whose state was
+// dropped may get more than its limits.
 type counts struct {
 	now       int64 // µs since 1970
 	most      int   // states and entries of logs
@@ -71,7 +71,8 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// forget forgets the states that have expired, and more if there are still too many.
+// forget drops the states that have expired, and further states if there are still too
+// many.
 func (c *counts) forget() {
 	c.drop(c.now)
 	if c.size > c.most {

@@ -20,7 +20,7 @@ import (
 )
 
 // maxSampled is the maximum number of keys that a demand counts. If there are more, the demand
-// leaves out half of them, chosen by a hash, so that the others are a fair sample.
+// leaves out half of them, chosen by a hash, so that the remaining keys are a fair sample.
 const maxSampled = 1 << 18
 
 // A demand counts the units that keys requested under one limit, allowed or refused, in each whole
@@ -31,26 +31,27 @@ type demand struct {
 	keys  map[uint64]*spending
 	level int // keys whose hash begins with fewer zeros than this are left out
 
-	// By the number of zeros with which the hash of a key begins, and by a number of units: in how
-	// many periods such a key requested this number of units. A period without units does not
-	// count.
+	// periods counts the periods in which a key requested a number of units. It is indexed by the
+	// number of leading zeros in the key's hash, and then by the number of units. Periods without
+	// units do not count.
 	periods [65]map[int64]int64
 
-	top     string // the key that asked for the most in a period
+	top     string // the key that requested the most units in a period
 	topPeak int64
 }
 
 // A spending counts the units that one key requested.
 type spending struct {
 	period, units int64 // of its latest period
-	peak          int64 // the most units in an earlier one
+	peak          int64 // the most units in an earlier period
 }
 
 func newDemand(limit quota.Limit, most int) *demand {
 	return &demand{limit: limit, most: most, keys: map[uint64]*spending{}}
 }
 
-// hash returns a hash of a key that is the same in each run, so the same log gives the same sample.
+// hash returns a hash of a key that is the same in each run, so the same log leads to the same
+// sample.
 func hash(key string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(key))
@@ -61,7 +62,7 @@ func hash(key string) uint64 {
 
 func zeros(hash uint64) int { return bits.LeadingZeros64(hash) }
 
-// add counts the units of a request. No call has an earlier instant than the call before it.
+// add counts the units of a request. The instant is never earlier than in the previous call.
 func (d *demand) add(key string, at time.Time, units int64) {
 	id := hash(key)
 	if zeros(id) < d.level || units <= 0 {
@@ -99,15 +100,15 @@ func (d *demand) end(id uint64, a *spending) {
 	a.peak, a.units = max(a.peak, a.units), 0
 }
 
-// A Demand says how many units keys requested under one limit.
+// A Demand reports how many units keys requested under one limit.
 type Demand struct {
 	Limit quota.Limit
-	Keys  int64 // about how many there are, exactly if Share is 1
+	Keys  int64 // estimated number of keys, exact if Share is 1
 	Share int64 // one of this many keys was counted
 
 	peaks   []int64 // of each key that was counted, sorted
 	periods map[int64]int64
-	Top     string // the key that asked for the most in a period
+	Top     string // the key that requested the most units in a period
 }
 
 // sum ends all periods.
@@ -165,12 +166,12 @@ func unmeasured(l *quota.Limit, span time.Duration) string {
 	return ""
 }
 
-// A suggestion is a limit that would replace one of a rule.
+// A suggestion is a limit that would replace a limit of a rule.
 type suggestion struct {
 	quota.Limit
 	demand    *Demand // nil if the limit stays as it is
 	why       string  // why the limit stays as it is
-	redundant bool    // it never refuses what another suggestion admits
+	redundant bool    // it never refuses a request that another suggestion admits
 }
 
 // suggestions returns a suggestion for each limit of a rule.

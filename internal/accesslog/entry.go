@@ -73,7 +73,7 @@ func parse(line string, f Format) (*entry, Format, error) {
 	if f >= Caddy || f == 0 && strings.HasPrefix(line, "{") {
 		e, is, err := parseJSON(line)
 		if f != 0 && is != f && err == nil {
-			e, err = nil, errNoRequest // a line that another program wrote
+			e, err = nil, errNoRequest // a line from another program
 		}
 		return e, cmp.Or(f, is), err
 	}
@@ -99,10 +99,10 @@ const layout = "02/Jan/2006:15:04:05 -0700"
 //
 //	host ident user [time] "request" status bytes
 //
-// which may begin with the name of a virtual host, as that of Apache's vhost_combined, and go on
-// with "referer" "user agent" and, as nginx's format main, with "X-Forwarded-For". Clients choose
-// the user and may write spaces and brackets into it, but no server writes a quotation mark of a
-// client unescaped. Therefore the time ends where the first `] "` is.
+// which may begin with the name of a virtual host, as in Apache's vhost_combined, and continue
+// with "referer" "user agent" and, as in nginx's format main, with "X-Forwarded-For". Clients
+// choose the user name, which may contain spaces and brackets, but servers escape the quotation
+// marks that clients send. The time therefore ends at the first `] "`.
 func parseCommon(line string) (*entry, Format, error) {
 	before, rest, ok := strings.Cut(line, `] "`)
 	i := strings.LastIndexByte(before, '[')
@@ -141,7 +141,7 @@ func (e *entry) request(s string) (Format, error) {
 		f, rest = Combined, strings.TrimPrefix(after, ` "`)
 		switch {
 		case name == "X-Forwarded-For":
-			e.forwardedFor(value) // other formats have other values here, such as the time in seconds
+			e.forwardedFor(value) // other formats have a different value here, such as the time in seconds
 		case value != "-":
 			e.header[name] = []string{value}
 		}
@@ -175,8 +175,8 @@ func (e *entry) who(s string) error {
 	return nil
 }
 
-// quoted returns a text up to its closing quotation mark, and what follows the mark. In the text,
-// nginx writes a quotation mark as \x22 and Apache as \".
+// quoted returns a text up to its closing quotation mark, and the rest after the mark. In the
+// text, nginx writes a quotation mark as \x22 and Apache as \".
 func quoted(s string) (text, after string, ok bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -216,7 +216,8 @@ func instant(v any) (time.Time, error) {
 // latest is the first instant that is too late for a log: the year 2200, in µs since 1970.
 const latest = 7_258_118_400_000_000
 
-// valid returns an error if the time of the entry is out of the range in which limits can count.
+// valid returns an error if the time of the entry is outside the range in which limits can
+// count.
 func (e *entry) valid() error {
 	if us := e.at.UnixMicro(); us <= 0 || us >= latest {
 		return fmt.Errorf("the time is %s; want one from 1970 to 2199", e.at.Format(time.RFC3339))
@@ -229,14 +230,15 @@ func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
 
 // An envoyLine is a line of Envoy's default format
 // (https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage), or of
-// Istio's, which has three fields more before the sizes, and the addresses at the end. Envoy does
-// not escape quotation marks that clients send, so a line with more of them than the format has
+// Istio's, which has three more fields before the sizes, and the addresses at the end. Envoy does
+// not escape quotation marks that clients send, so a line with more quotation marks than the format
 // cannot be read.
 var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]*) ([^" ]*) ([^" ]*)" \d+ \S+ ` +
 	`(?:\S+ \S+ "[^"]*" )?\S+ \S+ \S+ \S+ "([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ (\S+)(?: \S+)*)?$`)
 
-// parseEnvoy reads a line of Envoy. The default format has the address of the peer only as the last of
-// X-Forwarded-For, where Envoy appends it (use_remote_address) before it writes the log.
+// parseEnvoy reads a line of Envoy. The default format contains the address of the peer only as the
+// last address in X-Forwarded-For, to which Envoy appends it (use_remote_address) before it writes
+// the log.
 func parseEnvoy(line string) (e *entry, err error) {
 	m := envoyLine.FindStringSubmatch(line)
 	if m == nil {
@@ -268,17 +270,18 @@ func parseEnvoy(line string) (e *entry, err error) {
 	return e, e.valid()
 }
 
-// A haproxyLine is a line of HAProxy's option httplog, with or without what a syslog writes before it
-// (https://docs.haproxy.org/3.2/configuration.html#8.2.3). HAProxy escapes quotation marks of clients.
+// A haproxyLine is a line of HAProxy's option httplog, with or without the prefix that syslog adds
+// (https://docs.haproxy.org/3.2/configuration.html#8.2.3). HAProxy escapes quotation marks of
+// clients.
 var haproxyLine = regexp.MustCompile(`^(?:[^"]*?\bhaproxy\[\d+\]: )?` +
 	`(\S+):\d+ \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d\.\d{3})\]` +
 	` \S+ \S+ [-+/\d]+ -?\d+ [+\d]+ \S+ \S+ \S{4} [+/\d]+ [/\d]+ (?:\{[^"]*\} )?"([^"]*)"?$`)
 
-// parseHAProxy reads a line of HAProxy. Its time has no zone, and is taken as UTC.
+// parseHAProxy reads a line of HAProxy. The time in it has no zone, and is taken as UTC.
 func parseHAProxy(line string) (e *entry, err error) {
 	m := haproxyLine.FindStringSubmatch(line)
 	if m == nil {
-		return nil, errNoRequest // a line that is not about a request, such as about a server that is down
+		return nil, errNoRequest // a line that is not about a request, but, for example, about a server that is down
 	}
 	e = &entry{header: http.Header{}}
 	if e.at, err = time.Parse("02/Jan/2006:15:04:05.000", m[2]); err != nil {

@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// A jsonLine has what the JSON logs of Caddy, Traefik and nginx say about a request. Traefik names its
-// fields; nginx has the names that a log_format gives them, which usually are those of its variables.
+// A jsonLine holds the fields of a request in the JSON logs of Caddy, Traefik and nginx. Traefik's
+// fields have fixed names. The names of nginx's fields come from its log_format, and are usually
+// those of nginx's variables.
 type jsonLine struct {
 	// Caddy
 	TS       any             `json:"ts"`
@@ -78,7 +79,7 @@ func (e *entry) caddy(l *jsonLine) (err error) {
 	if e.at, err = instant(l.TS); err != nil {
 		return err
 	}
-	// The time of the line is when the request ended.
+	// The line's time is when the request ended.
 	if d, ok := l.Duration.(float64); ok && d > 0 && d < 1e6 {
 		e.at = e.at.Add(-time.Duration(d * float64(time.Second)))
 	}
@@ -149,7 +150,8 @@ func (e *entry) from(text string) error {
 	return nil
 }
 
-// forwardedFor sets the field X-Forwarded-For, if the text is one: addresses, separated by commas.
+// forwardedFor sets the field X-Forwarded-For if the text is a valid value: addresses, separated
+// by commas.
 func (e *entry) forwardedFor(text string) bool {
 	for part := range strings.SplitSeq(text, ",") {
 		if new(entry).from(strings.TrimSpace(part)) != nil {

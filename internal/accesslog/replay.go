@@ -22,25 +22,25 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Lines may be out of order: a line is written when its request ends, but may have the time at
-// which the request arrived. The entries of the last slack, at most maxHeld with at most maxBytes,
-// are therefore held back and put in order.
+// Lines may be out of order, because a line is written when its request ends but may contain the
+// time at which the request arrived. The entries of the last slack, at most maxHeld with at most
+// maxBytes, are therefore held back and sorted.
 const (
 	slack    = 10 * time.Minute
 	maxHeld  = 50_000
 	maxBytes = 32 << 20
 )
 
-// Options say what is replayed. Rules must not be empty.
+// Options determine what is replayed. Rules must not be empty.
 type Options struct {
 	Rules   []weir.Rule
 	Reads   func(rule string) []string // what the key and the cost of a rule read: see config.File.Reads
 	Trusted []netip.Prefix             // the proxies whose X-Forwarded-For the keys trust
-	MaxKeys int                        // the most counts that are kept at a time; 0 means 1,000,000
+	MaxKeys int                        // the maximum number of counts that are kept at a time; 0 means 1,000,000
 	Suggest bool                       // also count the units that keys request: see Report.WriteSuggestions
 }
 
-// A Replay replays a log. Its lines must be given to Add in their order.
+// A Replay replays a log. Pass its lines to Add in their order.
 type Replay struct {
 	o       Options
 	in      *bufio.Reader
@@ -53,7 +53,7 @@ type Replay struct {
 	newest  time.Time
 	report  Report
 	rules   map[string]*Rule
-	now     time.Time // of the entry that was decided last
+	now     time.Time // of the entry that was replayed last
 	request http.Request
 }
 
@@ -64,8 +64,8 @@ func New(o Options) *Replay {
 }
 
 // Add reads the next line, without its end. The first line that can be read determines the format
-// of the log. Add returns an error if no rule can be replayed with that format; all later calls
-// return it too.
+// of the log. If no rule can be replayed with that format, Add and all later calls return an
+// error.
 func (r *Replay) Add(line string) error {
 	if r.err != nil {
 		return r.err
@@ -120,7 +120,7 @@ func (r *Replay) Unreadable(err error) {
 	}
 }
 
-// start makes a Limiter of the rules that the log can be replayed through.
+// start creates a Limiter for the rules that can be replayed with the log.
 func (r *Replay) start() error {
 	o := weir.Options{Headers: headers.None, NoFromContext: true, Observe: r.observe,
 		OnLimited: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), Logger: slog.New(slog.DiscardHandler)}
@@ -168,7 +168,7 @@ func (r *Replay) lacks(rule *weir.Rule) string {
 	return ""
 }
 
-// release decides the earliest entry that is held back.
+// release replays the earliest entry that is held back.
 func (r *Replay) release() {
 	h := heap.Pop(&r.held).(held)
 	r.bytes -= h.bytes
@@ -255,7 +255,7 @@ func (r *Rule) count(at time.Time, key string, refused bool) {
 }
 
 // demand returns the demand for the limit of a charge. Tiers and overrides of this limit, which
-// differ only in their numbers, share it.
+// differ only in their numbers, share the demand.
 func (r *Rule) demand(c *quota.Charge) *demand {
 	for _, d := range r.demands {
 		if d.limit.Period == c.Limit.Period && d.limit.Label() == c.Limit.Label() {
@@ -267,8 +267,8 @@ func (r *Rule) demand(c *quota.Charge) *demand {
 	return d
 }
 
-// Report replays the entries that are still held back, and returns the results. No line may be
-// added after it.
+// Report replays the entries that are still held back, and returns the results. Do not add
+// lines afterwards.
 func (r *Replay) Report() (*Report, error) {
 	for len(r.held) > 0 {
 		r.release()
@@ -286,16 +286,16 @@ func (r *Replay) Report() (*Report, error) {
 	return &r.report, cmp.Or(r.err, r.report.end())
 }
 
-// held is an entry that is held back. It is the n-th of the log, and bytes is the length of its
-// line.
+// held is an entry that is held back: the n-th entry of the log, whose line has the given
+// number of bytes.
 type held struct {
 	*entry
 	n     int64
 	bytes int
 }
 
-// entries is a heap.Interface: the earliest entry comes first, and entries of one instant stay in
-// the order of the log.
+// entries is a heap.Interface: the earliest entry comes first, and entries with the same time
+// stay in the order of the log.
 type entries []held
 
 func (s entries) Len() int { return len(s) }

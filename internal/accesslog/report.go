@@ -25,14 +25,14 @@ type Report struct {
 	NoRequest  int64 // lines without an HTTP request
 	Unreadable int64
 	FirstError error // of the first unreadable line
-	Errors     int64 // requests that could not be decided
+	Errors     int64 // requests for which no decision was possible
 	From, To   time.Time
 	Rules      []*Rule
 
 	Unordered int64         // lines with a time before that of an earlier line, put in order
-	Late      int64         // lines that came too late for that, and were not replayed
+	Late      int64         // lines that came too late to be put in order, and were not replayed
 	FirstLate int64         // the number of the first such line
-	MostLate  time.Duration // how far the latest of them was behind
+	MostLate  time.Duration // how late the latest of these lines was
 
 	NotReplayed  []Missing
 	WholeSeconds bool  // no time has a fraction of a second
@@ -44,8 +44,8 @@ type Report struct {
 	addresses map[netip.Addr]int64
 }
 
-// from counts a request of a peer in a bounded number of counters, each of which is too low by at most
-// 1/16 of all requests (Misra and Gries, Finding repeated elements, 1982).
+// from counts a request from a peer in a bounded number of counters, each of which is too low by at
+// most 1/16 of all requests (Misra and Gries, Finding repeated elements, 1982).
 func (r *Report) from(peer netip.Addr) {
 	if r.addresses == nil {
 		r.addresses = map[netip.Addr]int64{}
@@ -60,11 +60,11 @@ func (r *Report) from(peer netip.Addr) {
 	}
 }
 
-// fewRequests is a number of requests that is too small to conclude that most come from one
-// address.
+// fewRequests is the number of requests below which the report does not conclude that most
+// requests come from one address.
 const fewRequests = 100
 
-// end sets Peer, and returns an error if the report says little about the log.
+// end sets Peer, and returns an error if the report covers too little of the log.
 func (r *Report) end() error {
 	for a, n := range r.addresses {
 		if n > r.Requests/2 && r.Requests >= fewRequests {
@@ -74,7 +74,7 @@ func (r *Report) end() error {
 	switch read := r.Lines - r.NoRequest; {
 	case r.Requests == 0:
 		return errors.New("the log has no request that can be read")
-	case r.Unreadable > max(1, read/10): // one may be the last, which is being written
+	case r.Unreadable > max(1, read/10): // one of them may be the last line, which is being written
 		return fmt.Errorf("%s of the lines could not be read, so the report says little", share(r.Unreadable, read))
 	}
 	return nil
@@ -83,9 +83,8 @@ func (r *Report) end() error {
 // A Missing names a rule that was not replayed.
 type Missing struct{ Rule, Why string }
 
-// A Rule contains the results of one rule. Requests counts the requests that the rule limited, so
-// requests without a key, and those that an allow list or another rule's deny decided, are not
-// counted.
+// A Rule contains the results of one rule. Requests counts the requests that the rule limited. It
+// does not count requests without a key, in an allow list, or denied by another rule.
 type Rule struct {
 	Name              string
 	Limits            []quota.Limit
@@ -93,7 +92,7 @@ type Rule struct {
 	Penalty           bool             // the rule bans keys, which was not replayed
 	Requests, Refused int64
 	First, Last       time.Time // the first and the last refusal
-	Top               []Key     // the keys that were refused most
+	Top               []Key     // the keys that were refused most often
 	Unsure            int64     // the counts of Top may be too low by up to this number
 	Demands           []*Demand // with Options.Suggest
 
@@ -107,13 +106,13 @@ type Key struct {
 	Refused int64  `json:"refused"`
 }
 
-// A tally counts refusals by key. Its memory is bounded: it forgets keys with few refusals.
+// A tally counts refusals by key. Its memory is bounded: it drops keys with few refusals.
 type tally struct {
 	n     map[string]int64
-	least int64 // by how much the count of a key may be too low: the sum of the highest counts that were forgotten
+	least int64 // by how much the count of a key may be too low: the sum of the highest counts that were dropped
 }
 
-const maxTallied = 100_000 // twice as many keys as remain after a tally has forgotten some
+const maxTallied = 100_000 // twice as many keys as remain after a tally has dropped some
 
 func newTally() *tally { return &tally{n: map[string]int64{}} }
 
@@ -189,7 +188,7 @@ func (r *Report) Write(w io.Writer, name string) {
 	}
 }
 
-// Notes returns sentences about what was not replayed, and about why the numbers are inexact.
+// Notes returns sentences about what was not replayed, and why the numbers are inexact.
 func (r *Report) Notes() (notes []string) {
 	add := func(applies bool, format string, args ...any) {
 		if applies {
@@ -210,7 +209,7 @@ func (r *Report) Notes() (notes []string) {
 	return notes
 }
 
-// At formats an instant of a log, in the zone of the log.
+// At formats a time from a log, in the log's time zone.
 func At(t time.Time) string { return t.Format("2006-01-02 15:04:05 -0700") }
 
 // describe formats limits, such as "100 in 1m0s by gcra".

@@ -34,8 +34,8 @@ func Plain(s string) string {
 }
 
 // parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". If the address is IPv4, text
-// is the part of s with the address. netip accepts only the canonical form, so text can be
-// the key without an allocation. addr is invalid if s has none of these forms.
+// is the address within s. Because netip accepts only the canonical form, text can be used
+// as the key without an allocation. addr is invalid if s has none of these forms.
 func parseAddr(s string) (addr netip.Addr, text string) {
 	if a, n := parseIPv4(s); n > 0 {
 		return netip.AddrFrom4(a), s[:n]
@@ -108,11 +108,11 @@ func isPort(s string) bool {
 	return s[0] == ':' && 2 <= len(s) && len(s) <= 6 && port <= 65535
 }
 
-// Sizes says how many leading bits of an address are its key.
+// Sizes contains how many leading bits of an address form its key.
 type Sizes struct{ IPv4, IPv6 int }
 
-// Usual keeps all bits of an IPv4 address, and of an IPv6 address the /64 that one client
-// commonly gets.
+// Usual keeps all bits of an IPv4 address, and the /64 of an IPv6 address, which a single
+// client usually gets.
 var Usual = Sizes{32, 64}
 
 // CheckedSizes returns Sizes. It panics if a size is out of range, with a message that
@@ -145,10 +145,10 @@ func (s Sizes) Key(addr netip.Addr, text string) string {
 	return string(prefix.AppendTo(buf[:0]))
 }
 
-// Outside returns an address as the client has it: without a zone, not mapped, and IPv4 if
-// it came through NAT64. It does not unwrap private and local IPv4 addresses, which NAT64
-// must not embed (RFC 6052, 3.1): otherwise a client behind such a NAT64 could pass for
-// 10.0.0.1 in a list of addresses.
+// Outside returns the client's own form of an address: without a zone, not mapped, and
+// IPv4 if it came through NAT64. It does not unwrap private and local IPv4 addresses,
+// which NAT64 must not embed (RFC 6052, 3.1), because otherwise a client behind such a
+// NAT64 could match the entry 10.0.0.1 in a list of addresses.
 func Outside(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if !NAT64.Contains(addr) {

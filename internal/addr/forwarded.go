@@ -32,9 +32,8 @@ func cutLast(list string) (before, last string) {
 	return "", list
 }
 
-// forwardedNode parses "for=192.0.2.1;proto=http" and returns the address as
-// parseAddr does. The address is invalid if the element has none or several, or is
-// malformed.
+// forwardedNode parses "for=192.0.2.1;proto=http" and returns the address as parseAddr
+// does. The address is invalid if the element contains none or several, or is malformed.
 func forwardedNode(element string) (addr netip.Addr, text string) {
 	found := false
 	for element != "" {
@@ -90,8 +89,8 @@ func pairValue(s string) (value, rest string, ok bool) {
 }
 
 // unescape removes the backslashes of a quoted string, whose opening quote is not in s. It
-// returns as many bytes as parseAddr may need, and the index of the closing quote, or -1
-// if there is none.
+// returns at most as many bytes as parseAddr may need, and the index of the closing quote,
+// or -1 if there is none.
 func unescape(s string) (value string, end int) {
 	var b [129]byte // parseAddr refuses longer texts
 	n := 0

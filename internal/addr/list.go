@@ -17,7 +17,8 @@ type List struct {
 	lengths  []int // the lengths of prefixes
 }
 
-// NewList returns a list of entries. Its error names the entry that would match every key or none.
+// NewList returns a list of entries. The error names an entry that would match every key or no
+// key.
 func NewList(entries []string) (*List, error) {
 	l := &List{keys: map[string]bool{}, prefixes: map[string]bool{}}
 	for _, e := range entries {
@@ -70,7 +71,7 @@ func Network(s string) (netip.Prefix, bool) {
 	}
 	var p netip.Prefix
 	var err error
-	if strings.Contains(s, "/") { // the error of the wrong function would be an allocation
+	if strings.Contains(s, "/") { // the other function would allocate an error
 		p, err = netip.ParsePrefix(s)
 	} else {
 		var a netip.Addr
@@ -84,8 +85,8 @@ func Network(s string) (netip.Prefix, bool) {
 }
 
 // Entry reads an entry of a list. If the entry does not look like an address or a
-// network, ok is false and err is nil. If it does but would match no client, err says what
-// to list instead.
+// network, ok is false and err is nil. If it looks like one but would match no client, err
+// explains what to list instead.
 func Entry(s string) (p netip.Prefix, ok bool, err error) {
 	p, ok = Network(s)
 	if ok {

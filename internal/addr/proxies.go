@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The header fields in which proxies say where a request comes from.
+// The header fields in which proxies name the client of a request.
 const (
 	Forwarded    = "Forwarded"
 	ForwardedFor = "X-Forwarded-For"
@@ -49,8 +49,8 @@ func Unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// trusts reports whether the field of a peer is believed. addr comes from parseAddr, so it
-// has no zone and is not mapped.
+// trusts reports whether the peer is trusted. addr comes from parseAddr, so it has no zone
+// and is not mapped.
 func (p *Proxies) trusts(addr netip.Addr) bool {
 	for _, t := range p.trusted {
 		if t.Contains(addr) || !t.IsValid() && !addr.IsValid() {
@@ -83,7 +83,7 @@ func (p *Proxies) Addr(r *http.Request) (addr netip.Addr, ok bool) {
 }
 
 // client returns the address of the client, which is invalid if the client has none, and
-// the text of the address if that is known without formatting.
+// the text of the address if it is known without formatting.
 func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 	addr, text := parseAddr(r.RemoteAddr)
 	if p.trusts(addr) {

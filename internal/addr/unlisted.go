@@ -17,21 +17,21 @@ import (
 const mostLooks = 1 << 10
 
 // warned is set when this process has logged the warning, so that it is logged only once, even if a
-// reload of a configuration makes the same Proxies again.
+// reload of a configuration creates the same Proxies again.
 var warned atomic.Bool
 
 // unlisted counts how many requests were examined, and how many of them had each of the two
-// fields. A request with both fields counts as one with X-Forwarded-For.
+// fields. A request with both fields counts only under X-Forwarded-For.
 type unlisted struct {
 	looks, forwardedFor, forwarded atomic.Int32
 	replaced                       atomic.Bool // a RemoteAddr was not the one that net/http sets, and this was logged
 }
 
 // look warns if the untrusted peer of a request seems to be a proxy, because all of its
-// clients would share one key. A client at a public address may invent the field, so public
-// peers cause the warning only if more than half of mostLooks requests have the field. The
-// last of these requests decides that, whether it has the field itself or not. The warning
-// contains no address.
+// clients would share one key. A client at a public address may forge the field, so public
+// peers cause the warning only if more than half of mostLooks requests have the field. This
+// is checked at the last of these requests, even if that request does not have the field.
+// The warning contains no address.
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	u, field := &p.unlisted, ""
 	n := u.looks.Add(1)
@@ -73,8 +73,8 @@ func (p *Proxies) warn(field, network string) {
 	}
 }
 
-// mostAlike is how many requests through trusted proxies must have one address from the beginning
-// before the log gets a warning.
+// mostAlike is how many requests through trusted proxies must have the same address, from the
+// first request on, before a warning is logged.
 const mostAlike = 200
 
 // alike counts the first requests through trusted proxies while all of them have the same address.
@@ -87,14 +87,14 @@ type alike struct {
 // warnedAlike is like warned, for compare.
 var warnedAlike atomic.Bool
 
-// clientFields are the fields in which proxies and CDNs say who the client is.
+// clientFields are the fields in which proxies and CDNs name the client.
 var clientFields = []string{
 	ForwardedFor, Forwarded, "X-Real-Ip", "X-Client-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "Fastly-Client-Ip",
 }
 
-// compare warns if all of the first requests through trusted proxies have one address, because a proxy
-// then probably does not say who its clients are. The warning names the fields of the request, and
-// contains no address.
+// compare warns if all of the first requests through trusted proxies have the same address, because
+// a proxy then probably does not forward its clients' addresses. The warning names the fields of
+// the request, and contains no address.
 func (p *Proxies) compare(r *http.Request, addr netip.Addr) {
 	a := &p.alike
 	a.mu.Lock()

@@ -20,8 +20,8 @@ const (
 
 // For returns the protocol of the client of r. It reads the Content-Type and, for Connect's GET and
 // JSON requests, further parts that distinguish them from other requests. A protocol that refuses
-// with status 200 applies only if the request has a body: a proxy that asks whether to forward a
-// request (forward auth) sends none, and would take a 200 for permission.
+// with status 200 applies only if the request has a body, because a proxy that wants to know
+// whether to forward a request (forward auth) sends no body, and would treat a 200 as permission.
 func For(r *http.Request) Protocol {
 	p := named(r)
 	if p == HTTP || p == ConnectUnary {

@@ -1,6 +1,6 @@
-// Package answer answers requests that are not served: with problem details, with a text or a page
-// if the client prefers that, and to RPC clients (Connect, gRPC and gRPC-Web) with an error in
-// their protocol. Such a client does not read problem details. It would treat a 429 without such an
+// Package answer answers requests that are not served: with problem details, with a text or an HTML
+// page if the client prefers it, or, for RPC clients (Connect, gRPC and gRPC-Web), with an error in
+// their protocol. RPC clients do not read problem details. They would treat a 429 without such an
 // error as an outage, and might retry at once.
 package answer
 
@@ -16,7 +16,7 @@ import (
 
 // A Problem is an answer to a request that was not served: problem details as in RFC 9457,
 // with the types of draft-ietf-httpapi-ratelimit-headers, or a text or an HTML page if the
-// client prefers that.
+// client prefers it.
 type Problem struct {
 	Status   int
 	kind     string
@@ -32,7 +32,7 @@ func newProblem(kind, title, sentence string, status int) Problem {
 	return Problem{status, kind, title, sentence, json}
 }
 
-// The problems of a limiter. MissingKey is for a request without the key that it must have.
+// The problems of a limiter. MissingKey is for a request without a required key.
 var (
 	QuotaExceeded = newProblem("quota-exceeded", "Quota Exceeded", "Too many requests.", http.StatusTooManyRequests)
 	AbnormalUsage = newProblem("abnormal-usage-detected", "Abnormal Usage Detected", "Abnormal usage was detected.",
@@ -45,7 +45,8 @@ var (
 
 const lacksKey = "The request lacks the value by which it is limited."
 
-// WithStatus returns the problem with another status, or unchanged if that status is 0.
+// WithStatus returns a copy of the problem with the given status, or with its own status
+// if the given one is 0.
 func (p Problem) WithStatus(status int) Problem {
 	if status == 0 {
 		return p
@@ -69,9 +70,9 @@ var (
 	htmlText    = []string{"text/html; charset=utf-8"}
 )
 
-// Write answers with p. violated has the names of the violated policies, in JSON. fresh says that
-// the response has no fields yet except those about limits. Accept chooses the form, but there is
-// no Vary, because nothing may store the response.
+// Write answers with p. violated contains the names of the violated policies, in JSON. fresh
+// reports whether the response has no fields yet except those about limits. The form depends on
+// Accept, but there is no Vary field, because the response must not be stored.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
 	if call, ok := w.(*Call); ok {
 		call.Code, call.Message = codeOf(p.rpcStatus(call.RetryAfter)).number, p.message(call.RetryAfter)
@@ -108,7 +109,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	w.Write(body) // an error means that the client is gone
 }
 
-// WriteJSON answers with a JSON body that the program has made.
+// WriteJSON answers with a JSON body from the program.
 func WriteJSON(w http.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	delete(h, "Content-Length") // net/http sets it
@@ -129,7 +130,7 @@ func (p *Problem) rpcStatus(after string) int {
 	return p.Status
 }
 
-// message returns the sentence of p and, if a wait helps, when to try again.
+// message returns the sentence of p and, if waiting helps, when to try again.
 func (p *Problem) message(after string) string {
 	switch after {
 	case "":
@@ -145,8 +146,9 @@ func (p *Problem) message(after string) string {
 // answer.
 const clientClosedRequest = 499
 
-// Ended answers a request whose context ended with err before it was served. The client
-// may be gone, but the log must not show a success, and a cache must store nothing.
+// Ended answers a request whose context ended with err before the request was served.
+// Even if the client is gone, the log must not show a success, and a cache must not store
+// the response.
 func Ended(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		ReducedCapacity.Write(w, r, false)

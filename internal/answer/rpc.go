@@ -15,7 +15,7 @@ type code struct {
 }
 
 // codeOf returns the code that corresponds to an HTTP status. For a status that package weir does
-// not use itself, it is resource_exhausted, because a limit refuses the request.
+// not use itself, the code is resource_exhausted, because a limit refuses the request.
 func codeOf(status int) code {
 	switch status {
 	case http.StatusBadRequest:
@@ -52,7 +52,7 @@ func (*Call) WriteHeader(int) {}
 // write answers in the protocol, which must not be HTTP, with the code for a status and a
 // sentence, which must be printable ASCII without percent signs. A Retry-After in the fields of w
 // becomes a google.rpc.RetryInfo and, for gRPC, grpc-retry-pushback-ms, which gRPC clients with a
-// retry policy obey: after a wait of more than a minute they do not retry.
+// retry policy obey. If the wait is more than a minute, this field tells them not to retry.
 func (p Protocol) write(w http.ResponseWriter, r *http.Request, status int, sentence string) {
 	h, c := w.Header(), codeOf(status)
 	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 32)

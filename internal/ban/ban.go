@@ -10,13 +10,14 @@ import (
 )
 
 // algorithm keeps the bans of a key. In its state, At is the time at which the last ban began, A
-// the time at which it ends, and B the number of bans that strikes have begun, up to Repeats. A
-// charge begins a ban. The cost of the charge is the length of a first ban in µs. Each ban lasts
-// twice as long as the one before, and at most as many µs as the Quota of the limit. During a ban
-// no other ban begins, so concurrent strikes begin only one ban. For a charge of cost 0, NextAfter
-// is the remaining time of the ban.
+// is the time at which it expires, and B is the number of bans that strikes have begun, up to
+// Repeats. A charge begins a ban, and its cost is the length of a first ban in µs. Each ban lasts
+// twice as long as the previous ban, but at most as many µs as the Quota of the limit. During a
+// ban no other ban begins, so concurrent strikes begin only one ban. For a charge of cost 0,
+// NextAfter is the remaining time of the ban.
 //
-// Only this package knows what these numbers mean; others call the constructors in penalty.go.
+// Only this package knows the meaning of these numbers; other packages call the constructors
+// in penalty.go.
 type algorithm struct{}
 
 // Longest is the maximum length of a ban.
@@ -27,11 +28,11 @@ const (
 	// times that its length doubles.
 	Repeats = 32
 
-	// exact is the Burst of the limit if a ban lasts as long as its cost says, whatever bans the
-	// key had before, and does not change the number of these bans.
+	// exact is the Burst of the limit for a ban that lasts exactly as long as its cost, whatever
+	// bans the key had before, and that does not change the number of these bans.
 	exact = 1
 
-	// refusing is the cost of a charge that a ban refuses, but that begins no ban.
+	// refusing is the cost of a charge that a ban refuses but that begins no ban.
 	refusing = 1
 )
 

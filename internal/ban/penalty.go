@@ -22,9 +22,9 @@ type Penalty struct {
 	strikes, bans quota.Limit
 	first         time.Duration
 
-	// struck has the time until which the strikes of a key may count, in µs since 1970. The index
-	// in struck is a hash of the key. If two keys have the same index, the strikes of both are
-	// looked up as long as the strikes of one of them may count.
+	// struck contains the time until which the strikes of a key may count, in µs since 1970,
+	// indexed by a hash of the key. If two keys have the same index, the strikes of both are
+	// looked up as long as the strikes of either may count.
 	seed   maphash.Seed
 	struck [256]atomic.Int64
 
@@ -34,15 +34,15 @@ type Penalty struct {
 	sweep time.Time        // when to drop the entries that have expired
 }
 
-// known says until when to refuse a key without a call to the store.
+// known records until when to refuse a key without a call to the store.
 type known struct {
 	until time.Time // when the ban is over
 	again time.Time // when to call the store again, because the ban may have been lifted
 
-	watch   time.Time   // when to make the store report changes of the ban; zero if it does so already
+	watch   time.Time   // when to make the store report changes of the ban; zero if it already does
 	current func() bool // whether the store has reported no change; nil if it does not report changes
 
-	lifted bool // this process has lifted the ban, and until again it learns of none: see Unban
+	lifted bool // this process has lifted the ban, and ignores reports of a ban until again: see Unban
 }
 
 // A watcher is an optional.Watcher.
@@ -53,17 +53,17 @@ type watcher interface {
 const (
 	mostKnown = 10_000
 
-	// recheck is how long requests are refused from memory because of a ban before the store is
-	// called again. watchedFor is the same time if the store reports changes.
+	// recheck is how long a ban is enforced from memory before the store is called again.
+	// watchedFor is the same duration for a store that reports changes.
 	recheck    = 10 * time.Second
 	watchedFor = 5 * time.Minute
 
-	// The store is asked to report changes of a ban, which costs a call, only if the ban is at
-	// least watchAfter old and has at least watchLeast left.
+	// Making the store report changes of a ban costs a call, which is made only if the ban is
+	// at least watchAfter old and has at least watchLeast left.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 
-	// liftedFor is how long an answer that says that a key is banned may come after the ban was lifted.
+	// liftedFor is how long after a ban was lifted an answer may arrive that still reports the ban.
 	liftedFor = time.Second
 )
 
@@ -97,9 +97,9 @@ func (p *Penalty) lookupStrikes(key string) quota.Charge {
 // key is not banned.
 func left(d *quota.Decision) time.Duration { return d.NextAfter }
 
-// AppendLookups appends charges that change nothing: one looks up the ban of a key and, if this
-// process has refused the key within the period of the strikes, or if one strike begins a ban,
-// another looks up its strikes.
+// AppendLookups appends charges that change nothing: the first looks up the ban of a key. A
+// second charge looks up the key's strikes, if this process has refused the key within the
+// period of the strikes, or if a single strike begins a ban.
 func (p *Penalty) AppendLookups(charges []quota.Charge, key string) []quota.Charge {
 	charges = append(charges, p.lookup(key))
 	until := p.place(key).Load()
@@ -114,10 +114,10 @@ func (p *Penalty) place(key string) *atomic.Int64 {
 	return &p.struck[maphash.String(p.seed, key)%uint64(len(p.struck))]
 }
 
-// Apply returns how much longer a key is banned, from the decisions on its look-ups. The second
-// decision, if any, is about its strikes. If the key is not banned and a limit has refused it, the
-// refusal counts as a strike; began reports whether that strike has begun the ban. Apply remembers
-// the ban.
+// Apply returns how much longer a key is banned, according to the decisions on its look-ups. The
+// second decision, if any, is about the key's strikes. If the key is not banned and a limit has
+// refused it, the refusal counts as a strike; began reports whether this strike has begun a ban.
+// Apply remembers the ban.
 func (p *Penalty) Apply(ctx context.Context, lookups []quota.Charge, decisions []quota.Decision, refused bool,
 ) (rest time.Duration, began bool, err error) {
 	key := lookups[0].Key
@@ -199,10 +199,10 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 	}
 }
 
-// learn remembers for up to 10 s that a key is banned for rest. The time is randomly a bit shorter,
-// so that keys that were banned together do not cause calls at the same time. If the store reports
-// changes, current reports whether there was none, and the ban is remembered for up to 5 minutes.
-// began says that this process has begun the ban.
+// learn remembers for up to 10 s that a key is banned for rest. A random part of the time is
+// subtracted, so that keys that were banned together do not cause calls at the same time. If the
+// store reports changes, current reports whether there was no change, and the ban is remembered for
+// up to 5 minutes. began reports whether this process has begun the ban.
 func (p *Penalty) learn(key string, rest time.Duration, began bool, current func() bool) {
 	now := time.Now()
 	k := known{until: now.Add(rest), again: now.Add(rest), watch: now.Add(watchAfter)}
@@ -229,7 +229,7 @@ func (p *Penalty) keep(key string, k known, now time.Time) {
 		p.drop(now)
 	}
 	if _, ok := p.known[key]; !ok && len(p.known) >= mostKnown {
-		for other := range p.known { // any entry: forgetting it costs one call to the store
+		for other := range p.known { // any entry: dropping it costs one call to the store
 			delete(p.known, other)
 			break
 		}
@@ -238,7 +238,7 @@ func (p *Penalty) keep(key string, k known, now time.Time) {
 	p.n.Store(int64(len(p.known)))
 }
 
-// drop forgets the entries that have expired. The caller holds p.mu.
+// drop removes the entries that have expired. The caller holds p.mu.
 func (p *Penalty) drop(now time.Time) {
 	p.sweep = now.Add(recheck)
 	for key, k := range p.known {
@@ -249,8 +249,8 @@ func (p *Penalty) drop(now time.Time) {
 	p.n.Store(int64(len(p.known)))
 }
 
-// Ban bans a key for d, unless the key is banned for longer. Later bans last as long as they would
-// have without this one.
+// Ban bans a key for d, unless the key is already banned for longer. It does not affect the length
+// of later bans.
 func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	c := p.lookup(key)
 	c.Limit.Burst, c.Cost = exact, costOf(d)
@@ -262,7 +262,8 @@ func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	return whereMade(&t)
 }
 
-// whereMade returns an error if only the second store of a quota.Fallback has made a change.
+// whereMade returns an error if a change was made only in the second store of a
+// quota.Fallback.
 func whereMade(t *quota.Transaction) error {
 	if t.FellBack {
 		return quota.ErrFellBack
@@ -270,7 +271,8 @@ func whereMade(t *quota.Transaction) error {
 	return nil
 }
 
-// Unban clears the ban of a key, its earlier bans and its strikes. found is false if there were none.
+// Unban clears the ban of a key, its earlier bans and its strikes. found is false if the store had
+// none of these.
 func (p *Penalty) Unban(ctx context.Context, key string) (found bool, err error) {
 	t, err := quota.Peek(ctx, p.Store, p.lookup(key), p.lookupStrikes(key))
 	if err != nil {
@@ -284,7 +286,7 @@ func (p *Penalty) Unban(ctx context.Context, key string) (found bool, err error)
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The answers to requests that the store evaluated before are still on their way.
+	// Answers that the store gave earlier may still arrive.
 	p.keep(key, known{lifted: true, again: now.Add(liftedFor)}, now)
 	return found, whereMade(t)
 }
@@ -308,7 +310,7 @@ func (p *Penalty) Offenses(ctx context.Context, key string) (banned, since time.
 	return banned, since, strikes, nil
 }
 
-// A pause of a key is a ban of exact length, under a separate limit.
+// A pause of a key is a ban with an exact length, under a separate limit.
 var pauses = quota.Limit{Name: "pause", Algorithm: algorithm{}, Quota: 1, Period: time.Microsecond, Burst: exact}
 
 // LookupPause returns a charge that is refused while the key is paused. The charge changes nothing.
@@ -316,7 +318,8 @@ func LookupPause(rule, key string) quota.Charge {
 	return quota.Charge{Rule: rule, Key: key, Limit: pauses, Cost: refusing}
 }
 
-// BeginPause returns a charge that pauses a key for d, unless the key is paused for longer.
+// BeginPause returns a charge that pauses a key for d, unless the key is already paused for
+// longer.
 func BeginPause(rule, key string, d time.Duration) quota.Charge {
 	c := LookupPause(rule, key)
 	c.Cost = costOf(d)

@@ -1,5 +1,6 @@
-// Package configfile has helpers for the readers of configuration files: the tokens of a YAML file, where
-// a node or an error of it is, a check of symbolic links, and suggestions for misspelled names.
+// Package configfile contains helpers for reading configuration files: the tokens of a YAML file,
+// the places of its nodes and errors, a check of symbolic links, and suggestions for misspelled
+// names.
 package configfile
 
 import (
@@ -35,7 +36,8 @@ func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 	return tokens, nil
 }
 
-// FaultOf returns an error of the YAML library as a Fault, with its place if that is known.
+// FaultOf returns an error of the YAML library as a Fault, with its place if the place is
+// known.
 func FaultOf(err error) Fault {
 	f := Fault{1, 1, err.Error()}
 	var syntax interface { // yaml.Error, an interface, so that package admin need not compile the package yaml
@@ -68,8 +70,8 @@ func First(n ast.Node) *token.Token {
 }
 
 // tooDeep returns the token at which lists and mappings in one line are nested deeper than
-// most, or nil. The time and the memory of the parser grow with the square of that depth.
-// Nesting by indentation needs no bound, because it takes more bytes the deeper it is.
+// most, or nil. The parser's time and memory grow with the square of this depth. Nesting
+// by indentation needs no bound, because deeper nesting takes more bytes.
 func tooDeep(tokens token.Tokens, most int) *token.Token {
 	flow, entries, line := 0, 0, 0
 	for _, t := range tokens {
@@ -106,10 +108,10 @@ func LeadOut(dir, name string) bool {
 	return err != nil || !filepath.IsLocal(rest)
 }
 
-// Nearest returns the first of the known names that takes the fewest edits to make from
-// name, or "" if all of them take more than most edits. An edit inserts, removes or replaces
-// a byte, or swaps two neighbours (optimal string alignment); upper and lower case are the
-// same. Each comparison takes time in proportion to the product of the lengths.
+// Nearest returns the known name with the smallest edit distance from name (the first of
+// several), or "" if every distance is more than most. An edit inserts, removes or replaces
+// a byte, or swaps two neighbours (optimal string alignment); case is ignored. Each
+// comparison takes time proportional to the product of the lengths.
 func Nearest(name string, known []string, most int) (nearest string) {
 	for _, k := range known {
 		if n := distance(strings.ToLower(name), strings.ToLower(k)); n <= most {

@@ -17,7 +17,7 @@ import (
 // read it.
 type Text struct {
 	Head  []byte
-	Whole bool // false if the body may be longer, cannot be read, or was announced and not sent
+	Whole bool // false if the body may be longer, cannot be read, or was declared but not sent
 
 	parsed bool
 	value  []byte
@@ -54,8 +54,8 @@ func Peek(r *http.Request, max int64) *Text {
 	return t
 }
 
-// textOf returns the Text of the first max bytes of a body, which begins with head; err is the
-// error after it.
+// textOf returns the Text of the first max bytes of a body that begins with head; err is the
+// error after head.
 func textOf(head []byte, err error, max, length int64) *Text {
 	n := int64(len(head))
 	return &Text{Head: head[:min(n, max)], Whole: err == io.EOF && n < max || n == max && length == max}
@@ -84,7 +84,8 @@ type rereader struct {
 	err  error  // the error after head; nil means that rest follows
 }
 
-// again returns the Text of the first max bytes, or nil if it is no longer known, or not yet.
+// again returns the Text of the first max bytes, or nil if it is not known, or no longer
+// known.
 func (b *rereader) again(max, length int64) *Text {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +104,7 @@ func (b *rereader) Read(p []byte) (n int, err error) {
 	n = copy(p, b.head)
 	b.text, b.head, err = nil, b.head[n:], b.err
 	if len(b.head) == 0 {
-		b.head = nil // a long response would keep its memory
+		b.head = nil // otherwise a long response would keep it in memory
 	}
 	b.mu.Unlock()
 	switch {
@@ -123,8 +124,8 @@ func (b *rereader) Close() error {
 }
 
 // Member returns the value of a member of a valid object, or nil if the object has no such member.
-// The name matches as in Is. ok is false if there are several. A decoder that reads the body token
-// by token takes three times as long.
+// Names are compared as by Is. ok is false if there are several such members. A decoder that reads
+// the body token by token takes three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
 	for n, v := range Members(object) {
 		if Is(n, name) {
@@ -150,9 +151,9 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Is reports whether the most lenient reader that handlers use would match a name in a body, which
-// is a JSON string, with name: encoding/json ignores case, and encoding/json/v2 with case:ignore
-// ignores dashes and underscores as well.
+// Is reports whether the most lenient reader that handlers use would match inBody, a name in a
+// body as a JSON string, with name: encoding/json ignores case, and encoding/json/v2 with
+// case:ignore ignores dashes and underscores as well.
 func Is(inBody []byte, name string) bool {
 	b := inBody[1 : len(inBody)-1]
 	if string(b) == name {
@@ -171,9 +172,9 @@ func Is(inBody []byte, name string) bool {
 	}
 }
 
-// fold returns the first rune of a name that is neither a dash nor an underscore, as the smallest
-// rune that differs from it only in case, and the number of bytes up to its end. It returns −1 and
-// 0 if there is no such rune.
+// fold returns the first rune of a name that is neither a dash nor an underscore, and the number
+// of bytes up to its end. In place of the rune, it returns the smallest rune that differs from it
+// only in case. It returns −1 and 0 if there is no such rune.
 func fold(name []byte) (r rune, n int) {
 	for n < len(name) {
 		r, size := utf8.DecodeRune(name[n:])
@@ -192,8 +193,9 @@ func fold(name []byte) (r rune, n int) {
 }
 
 // At returns the value at a path of a JSON object, or "" if it is missing or the body is
-// empty. ok is false if the body is neither empty nor a whole object, or if a member of the path
-// occurs twice, or is neither an object nor, at the end, a value that the function text accepts.
+// empty. ok is false if the body is neither empty nor a whole object, if a member of the path
+// occurs twice or is not an object, or if the function text does not accept the value at the
+// end.
 func (t *Text) At(path ...string) (s string, ok bool) {
 	value, ok := t.Value()
 	if !ok || value == nil {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// OnClose returns b, but calls end when b is first closed. If b is an io.Writer, as the body of a
-// connection that was upgraded is, so is the result.
+// OnClose returns b, but calls end when b is first closed. If b is an io.Writer, such as the body
+// of an upgraded connection, the result is one too.
 func OnClose(b io.ReadCloser, end func()) io.ReadCloser {
 	body := &closing{ReadCloser: b, end: end}
 	if w, ok := b.(io.Writer); ok {

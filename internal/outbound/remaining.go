@@ -11,10 +11,10 @@ import (
 // mostRemaining is the maximum number of keys that a Remaining remembers.
 const mostRemaining = 10_000
 
-// Remaining remembers how many units a server says that the keys of one process have left. The zero
-// Remaining is empty. It is safe for concurrent use.
+// Remaining remembers how many units the keys of one process have left according to servers. The
+// zero Remaining is empty. It is safe for concurrent use.
 type Remaining struct {
-	size atomic.Int64 // of entries, so that an empty one costs one load
+	size atomic.Int64 // number of entries, so that an empty Remaining costs one load
 	mu   sync.Mutex
 	of   map[Key]*entry
 }
@@ -27,7 +27,7 @@ type entry struct {
 	until time.Time
 }
 
-// Set remembers for the time d how many units a key has left. A full Remaining forgets keys whose
+// Set remembers for the time d how many units a key has left. A full Remaining drops keys whose
 // time is over. If there are none, it does not remember the new key.
 func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
@@ -54,8 +54,8 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	t.size.Store(int64(len(t.of)))
 }
 
-// Wait returns how long a key will have fewer units left than a request costs, or 0 if it has
-// enough or if that is unknown.
+// Wait returns how long a key will have fewer units left than a request costs, or 0 if the
+// key has enough units or if their number is unknown.
 func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	if t.size.Load() == 0 {
 		return 0
@@ -68,7 +68,7 @@ func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	return 0
 }
 
-// Forget forgets how many units a key has left.
+// Forget removes what is remembered of a key.
 func (t *Remaining) Forget(k Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

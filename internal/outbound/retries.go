@@ -1,5 +1,6 @@
-// Package outbound has helpers for clients. They decide how many requests a client retries and
-// when, remember how many units a server says are left, and close the bodies of responses.
+// Package outbound contains helpers for clients. They determine how many requests a client
+// retries and when, remember how many units are left according to a server, and close the
+// bodies of responses.
 package outbound
 
 import (
@@ -10,9 +11,9 @@ import (
 	"time"
 )
 
-// A Budget allows a share of requests to be sent again. It begins with 10 retries, and keeps at
-// most 10 that were not used, so that a client with few requests can retry, and a client that had
-// no reason to retry for a while cannot then double its load.
+// A Budget allows a share of requests to be sent again. It begins with 10 retries, so that a
+// client with few requests can retry. It keeps at most 10 unused retries, so that a client that
+// has not retried for a while cannot suddenly double its load.
 type Budget struct {
 	share   int64 // billionths of a retry for each request
 	balance atomic.Int64
@@ -30,10 +31,10 @@ func NewBudget(share float64) *Budget {
 	return b
 }
 
-// Request notes that a request is sent for the first time.
+// Request records that a request is sent for the first time.
 func (b *Budget) Request() { b.add(b.share) }
 
-// Retry reports whether a request may be sent again, and then notes it.
+// Retry reports whether a request may be sent again and, if so, records the retry.
 func (b *Budget) Retry() bool { return b.add(-retry) }
 
 // add adds n to the balance. It returns false, and adds nothing, if the balance would be below 0.

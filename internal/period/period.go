@@ -1,5 +1,5 @@
-// Package period gives periods short names: 1m, 3s, 1d, 1500ms. Different periods in whole
-// microseconds have different names. It also rounds durations for log lines.
+// Package period returns short names of periods: 1m, 3s, 1d, 1500ms. Different periods in
+// whole microseconds have different names. It also rounds durations for log lines.
 package period
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Size is a number of bytes that no name exceeds.
+// Size is the maximum length of a name in bytes.
 const Size = 24
 
 var units = [...]struct {

@@ -1,4 +1,4 @@
-// Package recorder records what a handler answers, and whether the client took it.
+// Package recorder records what a handler answers, and whether the client received it.
 package recorder
 
 import (
@@ -72,8 +72,9 @@ func (rec *Recorder) Write(p []byte) (int, error) {
 	return n, rec.note(err)
 }
 
-// Unwrap lets http.ResponseController use the optional methods of the ResponseWriter. What it flushes
-// or hijacks is recorded, even if only Unwrap of the ResponseWriter leads to these methods.
+// Unwrap lets http.ResponseController use the optional methods of the ResponseWriter. Flushing and
+// hijacking are recorded, even if the ResponseWriter offers these methods only through its own
+// Unwrap.
 func (rec *Recorder) Unwrap() http.ResponseWriter { return unwrapped{rec} }
 
 type unwrapped struct{ *Recorder }
@@ -105,7 +106,8 @@ func canFlush(w http.ResponseWriter) bool {
 	}
 }
 
-// Begin sends the status that a handler has left out, before anything else is sent, or at the end.
+// Begin sends the status if the handler has not done so. It is called before anything else is
+// sent, and at the end.
 func (rec *Recorder) Begin() {
 	switch {
 	case rec.Status != 0:
@@ -116,7 +118,7 @@ func (rec *Recorder) Begin() {
 	}
 }
 
-// SetDeliberate sets Deliberate in the Recorder that is behind w, if there is one.
+// SetDeliberate sets Deliberate in the Recorder behind w, if there is one.
 func SetDeliberate(w http.ResponseWriter) {
 	if r, ok := w.(interface{ setDeliberate() }); ok {
 		r.setDeliberate()
@@ -125,7 +127,7 @@ func SetDeliberate(w http.ResponseWriter) {
 
 func (rec *Recorder) setDeliberate() { rec.Deliberate = true }
 
-// note remembers that a write failed, unless the handler caused the error.
+// note records that a write failed, unless the handler caused the error.
 func (rec *Recorder) note(err error) error {
 	switch {
 	case err == nil, errors.Is(err, http.ErrHijacked):
@@ -137,14 +139,15 @@ func (rec *Recorder) note(err error) error {
 }
 
 // HungUp reports whether the client failed to send its request or to take the answer.
-// net/http does not end the context of a request whose body is malformed or does not come.
+// net/http does not end the context of a request whose body is malformed or never arrives.
 func (rec *Recorder) HungUp() bool {
 	return rec.failed || rec.body.reading.Load() > 0 || rec.body.failed.Load()
 }
 
-// Writer returns rec with optional interfaces that its ResponseWriter has, and no others, because a
+// Writer returns rec with the optional interfaces of its ResponseWriter and no others, because a
 // handler that finds a Flusher relies on it. There is a type for each server of net/http, and for
-// the interfaces that middleware usually leaves. A handler finds everything else through Unwrap.
+// the interfaces that middleware usually preserves. A handler finds all other interfaces through
+// Unwrap.
 func (rec *Recorder) Writer() http.ResponseWriter {
 	_, flushes := rec.ResponseWriter.(http.Flusher)
 	_, hijacks := rec.ResponseWriter.(http.Hijacker)
@@ -212,8 +215,8 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 type readerFrom struct{ rec *Recorder }
 
-// ReadFrom lets io.Copy use sendfile. Its error does not say whether the source or the
-// client failed. The error counts as a failure of the client, so the request is charged.
+// ReadFrom lets io.Copy use sendfile. An error may come from the source or from the
+// client. It counts as a failure of the client, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	r.rec.Begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
@@ -233,7 +236,7 @@ func (rec *Recorder) Body(b io.ReadCloser) io.ReadCloser {
 	return &rec.body
 }
 
-// A body is the body of a request. It notes that a read failed, or that a read has not
+// A body is the body of a request. It records that a read failed, or that a read has not
 // returned. The body may be read after the handler has returned: by the transport of a
 // proxy, or by a handler that http.TimeoutHandler has abandoned.
 type body struct {
@@ -252,10 +255,11 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CarryBack writes to r what a handler has written into inner, a copy of r that was made with the
-// context ctx, a pointer, and the given body: net/http removes the files of r.MultipartForm, and
-// outer handlers read r.Pattern. If ctx is nil, r keeps its context. CarryBack writes nothing if the
-// handler has written nothing, because a goroutine of an outer handler may read r.
+// CarryBack copies to r what a handler has written into inner, because net/http removes the files
+// of r.MultipartForm, and outer handlers read r.Pattern. inner must be a copy of r with the context
+// ctx, which must be a pointer, and with the given body. If ctx is nil, r keeps its context.
+// CarryBack writes nothing if the handler has written nothing, because a goroutine of an outer
+// handler may read r.
 func CarryBack(r, inner *http.Request, ctx context.Context, body io.ReadCloser) {
 	hasContext := ctx == nil || inner.Context() == ctx
 	if hasContext && inner.MultipartForm == r.MultipartForm && inner.URL == r.URL && (inner.Form == nil) == (r.Form == nil) &&

@@ -11,7 +11,7 @@ func Comparable(x any) (ok bool) {
 	if !reflect.TypeOf(x).Comparable() {
 		return false
 	}
-	defer func() { _ = recover() }() // a field may hold a value that cannot be compared
+	defer func() { _ = recover() }() // a field may hold a value that is not comparable
 	y := x
 	return x == y
 }

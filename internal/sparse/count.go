@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Reloads is the number of reloads in progress. A Limiter that a reload makes replaces an earlier
-// one, so the two may have the same name and differ.
+// Reloads is the number of reloads in progress. A Limiter that a reload creates replaces an
+// earlier one, so the two may have the same name but different limits.
 var Reloads atomic.Int32
 
-// A Count detects values that are made again and again although they should be made once, such as a
-// Limiter that a handler makes for each request. The zero Count is ready to use. Packages keep it
-// in a global, because nothing else outlives the requests for which the values are made.
+// A Count detects values that are created repeatedly but should be created only once, such as a
+// Limiter that a handler creates for each request. The zero Count is ready to use. Packages keep it
+// in a global, because nothing else outlives the requests for which the values are created.
 type Count struct {
 	mu   sync.Mutex
 	made map[string]*making
@@ -29,7 +29,7 @@ type making struct {
 const mostNames = 64
 
 // Add counts one more value with this name. It returns true once for each name: when limit values
-// were made within a minute.
+// have been created within a minute.
 func (c *Count) Add(name string, limit int, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package sparse bounds how many lines a log gets.
+// Package sparse limits the rate of log lines.
 package sparse
 
 import (
@@ -17,7 +17,8 @@ type Gate struct {
 	unlogged atomic.Int64
 }
 
-// Pass reports whether a line may be logged now and, if so, how many were left out before it.
+// Pass reports whether a line may be logged now and, if so, how many lines were omitted
+// before it.
 func (g *Gate) Pass() (unlogged int64, ok bool) {
 	last, now := g.last.Load(), time.Now().UnixNano()
 	since := now - last
@@ -31,9 +32,10 @@ func (g *Gate) Pass() (unlogged int64, ok bool) {
 // Reset allows the next line, whenever the last one was allowed.
 func (g *Gate) Reset() { g.last.Store(0) }
 
-// Logger returns a logger that writes at most one line a second to the log of l. If lines
-// were left out, the next line has their number as unlogged. Lines that clients can cause are
-// logged in this way, because a flood of requests must not become a flood of lines with addresses.
+// Logger returns a logger that writes at most one line a second to the log of l. If lines were
+// omitted, the attribute unlogged of the next line is their number. Lines that clients can cause
+// are logged in this way, because a flood of requests must not cause a flood of lines with
+// addresses.
 func Logger(l *slog.Logger) *slog.Logger { return slog.New(handler{l.Handler(), new(Gate)}) }
 
 // A handler is the handler of Logger.

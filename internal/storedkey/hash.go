@@ -1,8 +1,8 @@
 package storedkey
 
-// HashName adds the name of a rule, a limit or an algorithm, or its bytes, to a hash. Hashes that
-// differ still differ after the same name was added, because each step can be undone. Keys, which
-// clients choose, need a hash with a secret.
+// HashName adds the name of a rule, a limit or an algorithm, or its bytes, to a hash. Different
+// hashes remain different after the same name was added to both, because each step can be undone.
+// Keys, which clients choose, need a hash with a secret.
 func HashName[S string | []byte](h uint64, s S) uint64 {
 	h ^= uint64(len(s))
 	for ; len(s) > 8; s = s[8:] {
@@ -11,8 +11,8 @@ func HashName[S string | []byte](h uint64, s S) uint64 {
 	return scramble(h ^ word(s))
 }
 
-// scramble spreads the change of any bit over all bits. One multiplication would hardly
-// spread the upper bits of a word, which hold the last letters of a name.
+// scramble spreads the change of any bit over all bits. A single multiplication would
+// hardly spread the upper bits of a word, which contain the last letters of a name.
 func scramble(h uint64) uint64 {
 	h *= 0x9e3779b97f4a7c15
 	h = (h ^ h>>32) * 0xd6e8feb86659fd93

@@ -1,5 +1,6 @@
-// Package storedkey has the parts of stored keys: keys, whose length it bounds because clients
-// choose them, and the names of rules, limits and algorithms, which the program chooses.
+// Package storedkey handles the parts of stored keys: the keys, whose length it bounds because
+// clients choose them, and the names of rules, limits and algorithms, which the program
+// chooses.
 package storedkey
 
 import (
@@ -8,7 +9,7 @@ import (
 	"errors"
 )
 
-// ErrName is the error of a name that is not printable ASCII.
+// ErrName is the error for a name that is not printable ASCII.
 var ErrName = errors.New("want a name in printable ASCII, because header fields carry it")
 
 // IsName reports whether a String of a structured field can hold s (RFC 9651, 3.3.3).
@@ -21,7 +22,7 @@ func IsName(s string) bool {
 	return true
 }
 
-// Max is the length of the longest key that is stored as it is, in bytes.
+// Max is the length in bytes of the longest key that is stored unchanged.
 const Max = 128
 
 const prefix = "sha256:"
@@ -31,8 +32,9 @@ const prefix = "sha256:"
 // characters together. Of returns a stored key unchanged.
 //
 // Finding two long keys with the same digest takes about 2^128 attempts. A short key that
-// reads like a digest counts as the long key with that digest. Only a client that knows
-// the long key can compute its digest, and that client could send the long key itself.
+// looks like a digest is equivalent to the long key with that digest. Only a client that
+// knows the long key can compute its digest, and such a client could send the long key
+// itself.
 func Of(key string) string {
 	if len(key) <= Max {
 		return key

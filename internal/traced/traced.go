@@ -1,6 +1,6 @@
-// Package traced lets stores add to a trace what only they know. Package weirotel makes the trace
-// itself, and puts a Call into the context of each caller that is traced. For any other caller, a
-// store only looks for a Call in the context.
+// Package traced lets stores add to a trace what only they know. Package weirotel records the
+// trace, and puts a Call into the context of each traced caller. For any other caller, a store
+// only finds no Call in the context.
 package traced
 
 import "context"
@@ -8,12 +8,12 @@ import "context"
 // A Call is a call of a store that is part of a trace. Stores may use it on any goroutine, also
 // after the caller has given up.
 type Call interface {
-	// Joined notes that the caller shares a call of the next store with others, and that this
-	// call is in the trace of leader.
+	// Joined records that the caller shares a call to the next store with other callers, and
+	// that this call is in the trace of leader.
 	Joined(leader context.Context)
 
-	// FellBack notes that a second store decides, because the first has failed. The cause is
-	// quota.Cause of the error.
+	// FellBack records that a second store makes the decision because the first store has
+	// failed. The cause is quota.Cause of the error.
 	FellBack(cause string)
 }
 
@@ -28,8 +28,8 @@ func Of(ctx context.Context) Call {
 	return c
 }
 
-// A Leader chooses the trace for a call that several callers share. A call has only one parent, so
-// this is the trace of the first caller that is traced. The zero Leader is ready to use.
+// A Leader chooses the trace for a call that several callers share. Because a call has only one
+// parent, this is the trace of the first traced caller. The zero Leader is ready to use.
 type Leader struct{ ctx context.Context }
 
 // Join adds a caller. If an earlier caller already leads, the new caller's trace records that (see
@@ -44,8 +44,8 @@ func (l *Leader) Join(ctx context.Context) {
 	}
 }
 
-// Context returns the context of the shared call: the context of the caller that leads, without its
-// cancellation, or the argument otherwise if no caller is traced.
+// Context returns the context of the shared call: the leader's context without its cancellation or,
+// if no caller is traced, the argument otherwise.
 func (l *Leader) Context(otherwise context.Context) context.Context {
 	if l.ctx == nil {
 		return otherwise
