@@ -49,8 +49,8 @@ type Options struct {
 	Bans    *watch.Bans
 	Traffic *watch.Traffic
 
-	// Warnings are probable misconfigurations that the Logger has reported. The page shows those of
-	// the last hour. nil means none.
+	// Warnings holds the probable misconfigurations that the Logger has reported. The page shows
+	// those of the last hour. nil means none.
 	Warnings *watch.Warnings
 
 	// Stores are additional stores whose breakers and fallbacks the page shows. Pass the same
@@ -139,8 +139,8 @@ type call struct {
 // An endpoint answers the calls of a path.
 type endpoint struct {
 	methods    []string
-	parameters []string // those that the query may have
-	required   string   // the one of them that it must have, or ""
+	parameters []string // the parameters that the query may have
+	required   string   // the parameter that the query must have, or ""
 	answer     func(*Handler, *call) (any, error)
 }
 
@@ -204,7 +204,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (answer any, err
 	return e.answer(h, c)
 }
 
-// ofKey returns the answer of an endpoint for the key of the query under the rules.
+// ofKey returns the function of an endpoint that answers for the key of the query under
+// the rules.
 func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*stateBody, error)) func(*Handler, *call) (any, error) {
 	return func(h *Handler, c *call) (any, error) {
 		from, err := clientAddr(c.q)
@@ -215,7 +216,8 @@ func ofKey(answer func(*Handler, context.Context, []rule, string, netip.Addr) (*
 	}
 }
 
-// clientAddr returns the address in the parameter from; it is invalid if the query has none.
+// clientAddr returns the address in the parameter from, which is invalid if the query has no
+// such parameter.
 func clientAddr(q url.Values) (netip.Addr, error) {
 	if q.Get("from") == "" {
 		return netip.Addr{}, nil

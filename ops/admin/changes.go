@@ -18,7 +18,7 @@ import (
 // maxChanges is the maximum number of changes that are kept.
 const maxChanges = 200
 
-// A madeChange is what an operator has changed through this handler.
+// A madeChange is a change that an operator has made through this handler.
 type madeChange struct {
 	changeBody
 	undo undo // nil if it cannot be undone
@@ -29,14 +29,14 @@ type changeBody struct {
 	At  time.Time `json:"at"`
 	Who string    `json:"who,omitempty"`
 	keyed
-	What     string `json:"what"`              // in a sentence whose subject is the operator
+	What     string `json:"what"`              // a sentence whose subject is the operator
 	Warning  string `json:"warning,omitempty"` // what the change did not do
 	Undoable bool   `json:"undoable"`
 	Undone   bool   `json:"undone,omitempty"` // or it is being undone
 }
 
 // An undo reverts a change to the key of t under its rule. The file may have been reloaded since
-// the change, so the rule of t is the one that is now in force.
+// the change, so the rule of t is the current rule.
 type undo func(ctx context.Context, t *target) error
 
 // changes are the last changes, the earliest first.
@@ -45,8 +45,8 @@ type changes struct {
 	list []*madeChange
 }
 
-// add keeps a change, and returns its id. Ids are random; otherwise, a page that was loaded from an
-// earlier process could undo a change of this process.
+// add keeps a change, and returns its id. Ids are random, because a page that was loaded from an
+// earlier process could otherwise undo a change of this process.
 func (c *changes) add(n madeChange) (id string) {
 	n.ID, n.At, n.Key = rand.Text()[:16], time.Now().UTC(), strings.Clone(storedkey.Of(n.Key))
 	n.Undoable = n.undo != nil
@@ -70,8 +70,8 @@ func (c *changes) bodies() []changeBody {
 	return list
 }
 
-// claim returns the change with an id and marks it as undone, if it can be undone. If it is not
-// undone after all, the caller calls release.
+// claim returns the change with the given id and marks it as undone, if it can be undone. If
+// undoing fails, the caller calls release.
 func (c *changes) claim(id string) (*madeChange, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,13 +121,14 @@ func (h *Handler) undo(c *call) (any, error) {
 	}
 	t.did.What = "undid: " + n.What
 	answer, err := h.carryOut(t, n.What, func(ctx context.Context) error { return n.undo(ctx, t) })
-	if c.w.Header().Get(changeField) == "" { // it was not made; otherwise, only the state after it could not be read
+	if c.w.Header().Get(changeField) == "" { // the change was not made; otherwise, only the new state could not be read
 		h.changes.release(n)
 	}
 	return answer, err
 }
 
-// was is the override of a key before or after a change. ok is false if the key had none.
+// was is the override of a key before or after a change. ok is false if the key had no
+// override.
 type was struct {
 	overrides.Override
 	ok bool
@@ -181,7 +182,7 @@ func (h *Handler) overriding(t *target, f func() error) error {
 	return nil
 }
 
-// textOfOverride says in a sentence what an override does.
+// textOfOverride describes in a sentence what an override does.
 func textOfOverride(o overrides.Override) string {
 	text := ""
 	switch {
@@ -298,13 +299,14 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 	return nil
 }
 
-// A refund is how many units of a limit were refunded, and when they would have been available anyway.
+// A refund records how many units of a limit were refunded, and when they would have been available
+// anyway.
 type refund struct {
 	units int64
 	full  time.Time
 }
 
-// chargeAgain undoes refunds. The map given has them by the limit's label.
+// chargeAgain undoes refunds. The map given contains them by the label of the limit.
 func (h *Handler) chargeAgain(ctx context.Context, t *target, given map[string]refund) error {
 	charges, err := h.chargesToChange(ctx, t)
 	if err != nil {

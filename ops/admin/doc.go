@@ -40,11 +40,11 @@
 //
 // # The page and the API
 //
-// At the path /, a Handler serves a web page that shows the current state of the rules and says
-// which keys are refused and why. The page also has forms for the changes listed below. It works
-// without JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with
-// errors as problem details (RFC 9457). The rule name R and the key K are query parameters, because
-// a key can be empty or contain any character:
+// At the path /, a Handler serves a web page that shows the current state of the rules, which keys
+// are refused, and why. The page also has forms for the changes listed below. It works without
+// JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with errors as
+// problem details (RFC 9457). The rule name R and the key K are query parameters, because a key can
+// be empty or contain any character:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -69,30 +69,32 @@
 //	POST /undo?change=C              undoes the change C
 //
 // The response to a change contains the new state of K, and its Weir-Change header field contains
-// the ID of the change. If there was nothing to change, as for a misspelled key, "unchanged" says so. If the change is about a prefix or a network, the response lists all
-// overrides of R instead. No character of K has a special meaning, because clients choose keys:
-// K can be "a*" or "0.0.0.0/1", and is then that key alone. Durations are in seconds:
+// the ID of the change. If there was nothing to change, for example because the key is misspelled,
+// the field "unchanged" explains this. If the change is about a prefix or a network, the response
+// lists all overrides of R instead. No character of K has a special meaning, because clients choose
+// keys: K can be "a*" or "0.0.0.0/1", and then matches only that key. Durations are in seconds:
 //
 //	{"key": "192.0.2.1", "rules": [{"rule": "api", "banned_for": 0, "limits": [
 //	  {"name": "1m", "algorithm": "gcra", "quota": 100, "period": 60, "burst": 100,
 //	   "remaining": 3, "next_after": 0.6, "reset_after": 58.2}]}]}
 //
-// If the rule has classes, "classes" says how many of these units each class may spend: those that
-// its headroom leaves. The field "listed" is "allow" if the key is allowed by one of the rule's lists or overrides, and
-// "deny" if the key is denied by one of them. If the key has an override, "overridden" is true. If
-// K is an address, but requests from that address have a different key under the rule, "looked_up"
-// contains that key. If you do not name a rule and K is not an address, K is not used as the key of
-// two kinds of rules. For a rule that counts addresses, the explanation is about the key of a
-// request from A. For a rule that counts all requests together, it is about the only key, "". In
-// both cases, "looked_up" contains the key that was used, unless Options.Top knows K as a key of
-// the rule. Without A, the key under a rule that counts addresses is unknown.
+// If the rule has classes, "classes" contains how many of these units each class may spend, after
+// subtracting its headroom. The field "listed" is "allow" if the key is allowed by one of the
+// rule's lists or overrides, and "deny" if the key is denied by one of them. If the key has an
+// override, "overridden" is true. If K is an address, but requests from that address have a
+// different key under the rule, "looked_up" contains that key. If you do not name a rule and K is
+// not an address, two kinds of rules do not use K as the key. For a rule that counts addresses, the
+// explanation is about the key of a request from A. For a rule that counts all requests together,
+// the explanation is about the rule's only key, "". In both cases, "looked_up" contains the key
+// that was used, unless Options.Top knows K as a key of the rule. Without A, the key under a rule
+// that counts addresses is unknown.
 //
 // In an explanation, "refused" is null if the Handler cannot determine whether K is refused. In
-// that case, "unknown" says what information is missing: for example, which limits Policy would
+// that case, "unknown" names the missing information: for example, which limits Policy would
 // choose, or whether any request has the key K. The field "past" describes earlier refusals and
-// bans.
-// If K has spent nothing and this process has not refused it in the last hour, "unseen" is true, and
-// "similar" lists keys like K that are refused, banned or overridden; K may be a part of them.
+// bans. If K has spent nothing and this process has not refused it in the last hour, "unseen" is
+// true, and "similar" lists keys like K that are refused, banned or overridden; K may be a part of
+// such a key.
 //
 // /undo restores the state that the key had before the change. It does not restore spent units,
 // bans or overrides that would have expired by now. If an override has since been changed again,
@@ -108,7 +110,7 @@
 // Options.Traffic. The page uses all three, and shows the probable misconfigurations that
 // Options.Warnings has seen. These recorders see only what happens in this process,
 // so query each replica. The page marks the numbers that cover only this process. /bans does not
-// list bans that only the store knows of. /try replays recent requests, starting with full quotas;
+// list bans that only the store knows. /try replays recent requests, starting with full quotas;
 // see [watch.Traffic.Try].
 //
 // To ban networks, set Options.Overrides, and build the rule's Policy with [weir.When] and
@@ -119,13 +121,13 @@
 // # Overrides
 //
 // The body of an override must contain exactly one of "limits", "unlimited" and "denied". An
-// override without "seconds" does not expire. With prefix=P instead of key=K, it is for all keys that
-// begin with P; the longest matching prefix applies to a key that has no override itself. In addition to its quota, a limit can have a name,
-// a period in seconds, a burst and an algorithm. Anything left out is taken from the limit that it
-// replaces; see [weir.Rule]. Units that the key has already spent still count. An override that
-// would have no effect is rejected with 409. A rule supports overrides if its ForKey function comes
-// from [overrides.Live.Of]. Overrides for networks also require [overrides.Live.DenyFrom] in the
-// rule's Policy.
+// override without "seconds" does not expire. With prefix=P instead of key=K, the override applies
+// to all keys that begin with P; if a key has no override itself, the longest matching prefix
+// applies. In addition to its quota, a limit can have a name, a period in seconds, a burst and an
+// algorithm. Anything left out is taken from the limit that it replaces; see [weir.Rule]. Units
+// that the key has already spent still count. An override that would have no effect is rejected
+// with 409. A rule supports overrides if its ForKey function comes from [overrides.Live.Of].
+// Overrides for networks also require [overrides.Live.DenyFrom] in the rule's Policy.
 //
 // # Keys
 //
@@ -135,20 +137,20 @@
 // digest ([quota.Charge.StoredKey]). Queries accept either the key or the digest.
 //
 // If a rule's KeyFunc hashes something other than an address, such as an API key, and the rule is not
-// in Options.File, queries must contain the hashed key, which [weir.HashedKey] computes. For a rule in
-// a *config.File, they contain the key or its hash, and a key that looks like a hash (16 bytes in
-// base64) is taken for one. /top, the store and the logs only have hashed keys.
+// in Options.File, queries must contain the hashed key, which [weir.HashedKey] computes. For a rule
+// in a *config.File, queries contain the key or its hash, and a key that looks like a hash (16
+// bytes in base64) is treated as one. /top, the store and the logs contain only hashed keys.
 //
-// A change is rejected with 400 if no request has its key, as far as Options.File knows. So is a
-// change to an address if requests from that address have a different key, for example because the rule
-// counts networks. The response names the key to use instead.
+// A change is rejected with 400 if Options.File shows that no request can have its key. A change to
+// an address is also rejected if requests from that address have a different key, for example
+// because the rule counts networks. The response names the key to use instead.
 //
 // # What to expect
 //
 // If a rule has no Limits because its Policy chooses the limits for each request, set
 // Options.Policy so that the Handler can look up these limits. Otherwise, "limits" is null, and
 // /reset and /grant return 409. Bans still work. Overrides are stored without being checked against
-// the limits that they replace, and the "unchecked" field of the response says so.
+// the limits that they replace, and the response has the field "unchecked".
 //
 // A change takes effect immediately in this process and in every process that calls the store for
 // each decision. An override takes effect in other processes within a second. A process that has
@@ -157,9 +159,9 @@
 //
 // If the store fails, the response is 503, and the error is logged but not sent to the caller. The
 // change may or may not have been made. Repeat the request unless it was a grant. A repeated grant
-// gives the key the units twice if the first attempt succeeded after all. If a quota.Fallback decides
-// while the store fails, a ban or a reset reaches only the memory of this process, and is lost once
-// the store works again. The response is then 503, too.
+// gives the key the units twice if the first attempt succeeded after all. If a quota.Fallback uses
+// its second store because the first one fails, a ban or a reset reaches only the memory of this
+// process, and is lost once the first store works again. The response is then 503, too.
 //
 // Cross-origin changes are rejected by [http.CrossOriginProtection], so other websites cannot make
 // changes through an operator's browser.

@@ -16,11 +16,11 @@ import (
 	"github.com/seed83679106/weir/ops/watch"
 )
 
-// An explanation says why a request that costs 1 unit would be refused now.
+// An explanation describes why a request that costs 1 unit would be refused now.
 type explanation struct {
 	Refused  *bool    `json:"refused"`            // null if something in Unknown may refuse the request, and nothing else does
 	Because  []string `json:"because"`            // a sentence for each reason
-	Unknown  []string `json:"unknown,omitempty"`  // a sentence for each thing that may change the answer
+	Unknown  []string `json:"unknown,omitempty"`  // a sentence for each unknown that may change the answer
 	Past     []string `json:"past,omitempty"`     // a sentence for each earlier offense that is remembered
 	Note     string   `json:"note,omitempty"`     // the note of the key's override
 	Refusals int64    `json:"refusals,omitempty"` // how often this process has refused the key in the last hour
@@ -63,8 +63,8 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 	return body, nil
 }
 
-// findSimilar sets Unseen if nothing is known about the key, which may be misspelled, and then adds
-// similar keys.
+// findSimilar sets Unseen and adds similar keys if nothing is known about the key, which may be
+// misspelled.
 func (h *Handler) findSimilar(s *ruleState) {
 	s.Unseen = s.Limits != nil && !slices.ContainsFunc(s.Limits,
 		func(l limitState) bool { return l.Remaining < l.Burst }) &&
@@ -74,8 +74,8 @@ func (h *Handler) findSimilar(s *ruleState) {
 	}
 }
 
-// knownKeys returns the keys of a rule that this process has refused in the last hour, those that it
-// knows to be banned, and those that have an override.
+// knownKeys returns the keys of a rule that this process has refused in the last hour, that it
+// knows to be banned, or that have an override.
 func (h *Handler) knownKeys(rule string) (keys []string) {
 	add := func(of, key string) {
 		if of == rule && key != "" && !slices.Contains(keys, key) {
@@ -102,7 +102,7 @@ func (h *Handler) knownKeys(rule string) (keys []string) {
 }
 
 // similar returns up to five known keys that contain the key or are contained in it, whatever their
-// letter case. If there are none, it returns the nearest known key, if one is near enough.
+// letter case. If there are none, it returns the most similar known key, if it is similar enough.
 func similar(key string, known []string) (list []string) {
 	typed := strings.ToLower(key)
 	for _, k := range known {
@@ -117,8 +117,9 @@ func similar(key string, known []string) (list []string) {
 	return list
 }
 
-// explain adds an explanation to the state of a key: whether the rule would refuse a request of
-// the key, and for which reasons. denied reports whether an override in Options.Overrides denies it.
+// explain adds an explanation to the state of a key: whether the rule would refuse a request with
+// the key, and for which reasons. denied reports whether an override in Options.Overrides denies
+// the key.
 func (s *ruleState) explain(r *rule, denied bool) {
 	s.explanation = &explanation{Because: s.reasons(denied)}
 	refused := len(s.Because) > 0
@@ -145,8 +146,8 @@ func (s *ruleState) explain(r *rule, denied bool) {
 	}
 }
 
-// explainClasses adds a sentence for each class that a limit refuses although it still has units
-// left for others.
+// explainClasses adds a sentence for each class that a limit refuses although the limit has
+// units left for other classes.
 func (s *ruleState) explainClasses(r *rule) {
 	for _, class := range slices.Sorted(maps.Keys(r.Headroom)) {
 		for i := range s.Limits {
@@ -158,7 +159,7 @@ func (s *ruleState) explainClasses(r *rule) {
 	}
 }
 
-// reasons returns why a request of the key would be refused, in sentences.
+// reasons returns why a request with the key would be refused, in sentences.
 func (s *ruleState) reasons(denied bool) []string {
 	because := []string{}
 	if s.Listed == "deny" {

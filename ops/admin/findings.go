@@ -11,16 +11,16 @@ import (
 	"github.com/seed83679106/weir/ops/watch"
 )
 
-// A finding is a probable cause of trouble, in a sentence.
+// A finding is a probable problem, described in a sentence.
 type finding struct {
-	Bad       bool // clients suffer; otherwise it may be what the operator wants
+	Bad       bool // clients are affected; otherwise it may be what the operator wants
 	Text      string
 	Rule, Key string // what to look up, or ""
 	Banned    bool   // the key was banned at its last refusal
 }
 
-// Thresholds: with fewer refusals in a minute, or in 5 minutes, there is no finding, and fewer keys
-// do not count as many clients.
+// Thresholds: with fewer refusals in a minute, or in 5 minutes, there is no finding; fewer keys do
+// not count as many clients.
 const (
 	fewInMinute = 10
 	fewInFive   = 20
@@ -35,8 +35,8 @@ type inspection struct {
 	list  []finding
 }
 
-// findings returns the findings: first about the process, then about each rule, then those that need no
-// action, and last the warnings of Options.Warnings.
+// findings returns the findings about the process, followed by those about each rule, those that
+// need no action, and the warnings in Options.Warnings.
 func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []finding {
 	in := &inspection{h: h, rules: rules, file: h.reloaded()}
 	in.process(bar)
@@ -70,7 +70,7 @@ func (in *inspection) add(f finding) {
 	}
 }
 
-// process finds what is wrong with the store, the file and the overrides.
+// process adds findings about the store, the file and the overrides.
 func (in *inspection) process(bar *statusBar) {
 	switch {
 	case bar.Active > 0:
@@ -94,7 +94,7 @@ func (in *inspection) process(bar *statusBar) {
 }
 
 // refusals returns how many requests the rule has refused in the last minute or, if it is in shadow
-// for all keys, would have refused, and the words for that.
+// mode for all keys, would have refused. verb is the matching phrase.
 func (r *ruleRow) refusals() (n int64, verb string) {
 	if r.Enforce == 0 {
 		return r.Minute.Shadow, "is in shadow, and would refuse"
@@ -102,8 +102,9 @@ func (r *ruleRow) refusals() (n int64, verb string) {
 	return r.Minute.Refused, "refuses"
 }
 
-// refusing finds that a rule refuses most of its requests, or that one key causes half of its refusals,
-// or both: apart from one client that sends too many requests, the rule refuses nearly all others.
+// refusing adds a finding if a rule refuses most of its requests, if one key causes half of its
+// refusals, or both: one client sends too many requests, and the rule refuses nearly all other
+// requests, too.
 func (in *inspection) refusing(r *ruleRow) {
 	n, verb := r.refusals()
 	all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
@@ -134,8 +135,8 @@ func (in *inspection) refusing(r *ruleRow) {
 	in.add(finding{r.Enforce > 0, text, r.Name, r.most.Key, r.most.Reason == weir.ReasonBan})
 }
 
-// limitHint says what a rule that refuses many keys allows, whether the file has just changed that, and
-// what to do if that is an error.
+// limitHint describes what a rule that refuses many keys allows, whether the file has just changed
+// its limits, and what to do if the change was an error.
 func (in *inspection) limitHint(r *ruleRow) string {
 	text := "It allows " + limitsText(r.Limits) + "."
 	if in.file.lately() {
@@ -159,7 +160,7 @@ func keyText(key string) string {
 	return fmt.Sprintf("%q", key)
 }
 
-// reasonText says why a request was refused.
+// reasonText describes why a request was refused.
 func reasonText(r weir.Reason) string {
 	return cmp.Or(map[weir.Reason]string{
 		weir.ReasonLimit: "limited", weir.ReasonBan: "banned", weir.ReasonDeny: "denied", weir.ReasonNoKey: "no key",
@@ -167,7 +168,7 @@ func reasonText(r weir.Reason) string {
 	}[r], "error")
 }
 
-// limitsText returns limits as the page shows them.
+// limitsText returns limits in the form used on the page.
 func limitsText(limits []limitBody) string {
 	if limits == nil {
 		return "what its Policy says"
@@ -185,7 +186,7 @@ type reload struct {
 	Changes []string  // in sentences such as "api: limit 1m (gcra): 100 per 1m → 10 per 1m"
 }
 
-// reloaded returns when the rules in force were loaded, and what that changed.
+// reloaded returns when the rules in force were loaded, and what this reload changed.
 func (h *Handler) reloaded() (r reload) {
 	if f, ok := h.o.File.(interface{ Loaded() time.Time }); ok {
 		r.At = f.Loaded()
@@ -199,7 +200,7 @@ func (h *Handler) reloaded() (r reload) {
 // lately reports whether rules were changed a short time ago.
 func (r reload) lately() bool { return len(r.Changes) > 0 && time.Since(r.At) < reportFor }
 
-// Text says when the file was read, and what that changed, at most five changes.
+// Text describes when the file was read, and at most five changes.
 func (r reload) Text() string {
 	text := strings.Join(r.Changes[:min(5, len(r.Changes))], "; ")
 	if more := len(r.Changes) - 5; more > 0 {
@@ -227,14 +228,14 @@ func (r reload) limit(rule string) string {
 // The log line about missing keys needs the same number.
 const manyMissed = 200
 
-// idle finds that a rule seems to count no requests: it has limits, and is in every Limiter that has
-// another rule, but only this other rule has counted requests since the rules were loaded, in the last 15
-// minutes at most.
+// idle adds a finding if a rule seems to count no requests: the rule has limits, and is in every
+// Limiter that contains some other rule, but since the rules were loaded (or in the last 15
+// minutes, if that is shorter) only the other rule has counted requests.
 func (in *inspection) idle(r *ruleRow) {
 	if in.h.o.Traffic == nil || r.Limits == nil || r.Last15 != (watch.Count{}) {
 		return
 	}
-	always := map[string]bool{} // by the name of a rule: r is in all of its limiters
+	always := map[string]bool{} // by the name of a rule: r is in all limiters of that rule
 	for _, l := range in.h.o.Limiters() {
 		rules := l.Rules()
 		has := slices.ContainsFunc(rules, func(other weir.Rule) bool { return other.Name == r.Name })

@@ -18,21 +18,21 @@ type form struct {
 	Do, From string
 	keyed
 	Title, Text, Button string
-	Lasts               bool // the operator chooses for how long
-	Note                bool // the operator may say why
+	Lasts               bool // the operator chooses the duration
+	Note                bool // the operator may give a reason
 	Limits              []ownForm
 
 	request string // the method and the path of the JSON request for the same change
 }
 
-// An ownForm is a limit that a single key may get.
+// An ownForm is the part of a form for one custom limit of a key.
 type ownForm struct {
 	Name    string
 	Now     string
 	Suggest int64 // units
 }
 
-// can says which changes to a key under a rule are possible.
+// can describes which changes to a key under a rule are possible.
 type can struct {
 	keyed
 	From  string
@@ -40,7 +40,7 @@ type can struct {
 	Own   bool   // custom limits
 	Reset bool
 
-	Banned, Overridden bool // the key is, as far as it was looked up
+	Banned, Overridden bool // the key is banned or has an override, as far as it was looked up
 }
 
 // can returns the changes to a scope that the page offers. A network can only be banned. The empty
@@ -49,7 +49,7 @@ func (h *Handler) can(r *rule, s scope) can {
 	c := can{keyed: keyed{r.Name, s}, Reset: s.single()}
 	c.Own = h.overridesKeys(r) == nil && s != (scope{}) && s.Network == ""
 	switch {
-	case r.Enforce == weir.Percent(0): // it refuses no request, not even of a banned key
+	case r.Enforce == weir.Percent(0): // the rule refuses no request, not even with a banned key
 	case s.Network != "" && h.deniesNetworks(r.Name), len(r.penalizers) > 0 && s.Key != "":
 		c.Ban = "ban"
 	case c.Own:
@@ -60,7 +60,8 @@ func (h *Handler) can(r *rule, s scope) can {
 
 const banText = "Every request of this key is refused under this rule, whatever its limits have left."
 
-// forms has the page's forms, by the value of the parameter do. The form that undoes a change asks nothing.
+// forms contains the page's forms, by the value of the parameter do. The form that undoes a change
+// has no fields to fill in.
 var forms = map[string]form{
 	"ban":   {request: "POST /ban", Title: "Ban", Button: "Ban", Lasts: true, Text: banText},
 	"deny":  {request: "POST /override", Title: "Ban", Button: "Ban", Lasts: true, Note: true, Text: banText},

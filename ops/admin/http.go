@@ -74,7 +74,7 @@ func (c *call) read(body any) error {
 	return nil
 }
 
-// A problem is an error that the client gets, as problem details (RFC 9457).
+// A problem is an error that is sent to the client, as problem details (RFC 9457).
 type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -111,7 +111,7 @@ func (h *Handler) problem(r *http.Request, err error) *problem {
 
 func write(w http.ResponseWriter, status int, contentType string, body any) {
 	var text bytes.Buffer
-	json.NewEncoder(&text).Encode(body) // body has only values that JSON can express
+	json.NewEncoder(&text).Encode(body) // body contains only values that JSON can express
 	send(w, status, contentType, text.Bytes())
 }
 

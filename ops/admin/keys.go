@@ -16,7 +16,7 @@ import (
 
 // checkKey returns a problem if the key looks like an address but requests from that address
 // have another key. Otherwise, a change to such a key would be answered with 200 but would have no
-// effect. To find that other key, checkKey calls the key functions of the rule with a request that
+// effect. To find the other key, checkKey calls the key functions of the rule with a request that
 // has only this address. If a key function needs other parts of a request, checkKey returns nil.
 func (r *rule) checkKey(key string) *problem {
 	from, ok := addrOf(key)
@@ -35,15 +35,16 @@ func (r *rule) checkKey(key string) *problem {
 		r.Name, key, from, known, hint)
 }
 
-// A fileOfKeys is an Options.File that knows what keys its rules have, as a *config.File does.
+// A fileOfKeys is an Options.File, such as a *config.File, that knows which keys its rules can
+// have.
 type fileOfKeys interface {
-	// EntryOf returns an entry as it is stored under a rule, whose keys may be hashed, or an error if
-	// no request has such a key.
+	// EntryOf returns an entry in the form in which it is stored under a rule, whose keys may be
+	// hashed, or an error if no request can have such a key.
 	EntryOf(rule string, e overrides.Entry) (overrides.Entry, error)
 }
 
-// stored returns a scope that an operator has typed as it is stored under a rule, or an error if no
-// request has such a key.
+// stored returns the form in which a scope that an operator has typed is stored under a rule, or an
+// error if no request can have such a key.
 func (h *Handler) stored(rule string, s scope) (scope, error) {
 	file, ok := h.o.File.(fileOfKeys)
 	if !ok || s.Network != "" {
@@ -89,20 +90,20 @@ func requestFrom(from netip.Addr) *http.Request {
 	}
 }
 
-// A lookup says what a rule looks up for a request of a client.
+// A lookup describes what a rule looks up for a request from a client.
 type lookup struct {
 	key     string     // as the rule's KeyFunc returns it
 	from    netip.Addr // of the client; invalid if it is not known
-	unknown []string   // what could refuse the request, but cannot be known
-	keyless bool       // the key depends on the client's address, which is not known
+	unknown []string   // what might refuse the request, but is unknown
+	keyless bool       // the key depends on the client's address, which is unknown
 }
 
-// Keyless reports whether nothing was looked up, because the typed key is not a key of the rule and
-// the client's key under the rule is not known.
+// Keyless reports whether the lookup was skipped because the typed key is not a key of the rule,
+// and the client's key under the rule is unknown.
 func (l *lookup) Keyless() bool { return l.keyless }
 
-// keysAt returns the keys of a request that has only this address: none if the rule's key functions
-// need other parts of a request.
+// keysAt returns the keys of a request that has only this address. It returns no keys if the rule's
+// key functions need other parts of a request.
 func (r *rule) keysAt(from netip.Addr) (keys []string) {
 	for _, f := range r.keys {
 		if key, ok := keyFrom(f, from); ok {
@@ -112,8 +113,9 @@ func (r *rule) keysAt(from netip.Addr) (keys []string) {
 	return keys
 }
 
-// keyOf returns the key of a request from the address that an operator has typed: the typed key, if it
-// is one. ok is false if the rule's key functions need other parts of a request.
+// keyOf returns the key of a request from the address that an operator has typed. If the typed text
+// is such a key, keyOf returns it unchanged. ok is false if the rule's key functions need other
+// parts of a request.
 func (r *rule) keyOf(typed string, client netip.Addr) (key string, ok bool) {
 	keys := r.keysAt(client)
 	switch {
@@ -128,15 +130,16 @@ func (r *rule) keyOf(typed string, client netip.Addr) (key string, ok bool) {
 // Two addresses for documentation (RFC 5737), in different networks.
 var oneAddr, otherAddr = netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.AddrFrom4([4]byte{198, 51, 100, 1})
 
-// byAddress reports whether requests that have only an address have a key, and whether it differs
-// from address to address.
+// byAddress reports whether requests that have only an address have a key, and whether the key
+// differs from address to address.
 func (r *rule) byAddress() (has, differs bool) {
 	one, other := r.keysAt(oneAddr), r.keysAt(otherAddr)
 	has = len(one) > 0 && len(other) > 0
 	return has, has && one[0] != other[0]
 }
 
-// shared reports whether all clients at one address have the key, such as the users of an office.
+// shared reports whether all clients at one address, such as the users in an office, have the
+// key.
 func (r *rule) shared(key string) bool {
 	client, ok := addrOf(key)
 	if !ok {
@@ -147,14 +150,14 @@ func (r *rule) shared(key string) bool {
 	return ok && differs && at == key
 }
 
-// lookUp returns what a rule looks up for a key that an operator has typed. If the operator has typed
-// an address, lookUp uses the key that a request from this address has, such as its /64. The address
-// of the client is then known too, even if from is invalid.
+// lookUp returns what a rule looks up for a key that an operator has typed. If the operator has
+// typed an address, lookUp uses the key of a request from this address, such as its /64. The
+// address of the client is then known, even if from is invalid.
 //
-// If the operator has not named the rule, and the rule is not known to have refused the typed key,
-// this key may belong to another rule, unless it is an address. If the rule counts addresses,
-// lookUp then returns the key of the client's address, or no key if from is invalid. If the rule
-// counts all requests together, lookUp returns its only key.
+// A typed key that is not an address may belong to another rule, unless the operator has named the
+// rule or the rule is known to have refused the key. In this case, if the rule counts addresses,
+// lookUp returns the key of the client's address, or no key if from is invalid. If the rule counts
+// all requests together, lookUp returns the rule's only key.
 func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, ok := addrOf(typed)
@@ -167,11 +170,11 @@ func (r *rule) lookUp(typed string, from netip.Addr) lookup {
 	return l
 }
 
-// lookUp is rule.lookUp for a key that is hashed as the file of rules says. A key that the rule cannot
-// have is looked up as it is.
+// lookUp is like rule.lookUp, but hashes the key as the rules file specifies. A key that the rule
+// cannot have is looked up unchanged.
 func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 	if client, ok := addrOf(typed); ok {
-		if len(r.keysAt(client)) > 0 { // the key functions hash it
+		if len(r.keysAt(client)) > 0 { // the key functions hash the address
 			return r.lookUp(typed, from)
 		}
 	}

@@ -43,8 +43,8 @@ var (
 	errNoTraffic = refuse(http.StatusNotFound, "the program does not record requests: Options.Traffic is not set")
 )
 
-// topAnswer returns the keys that were refused most often in the time that the parameter seconds
-// gives, by default an hour.
+// topAnswer returns the keys that were refused most often in the last seconds (a parameter of
+// the query), by default in the last hour.
 func (h *Handler) topAnswer(c *call) (_ any, err error) {
 	if h.o.Top == nil {
 		return nil, errNoTop
@@ -78,11 +78,11 @@ type refusalBody struct {
 	reason weir.Reason
 }
 
-// maxRefusals is the largest number of recent refusals that are listed.
+// maxRefusals is the maximum number of recent refusals that are listed.
 const maxRefusals = 200
 
 // refusals returns up to n recent refusals of a key under a rule. An empty rule or key stands for
-// all.
+// all rules or keys.
 func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 	list := []refusalBody{}
 	if h.o.Top == nil {
@@ -104,9 +104,10 @@ func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 	return list
 }
 
-// storedKey returns a key that an operator has typed as it is stored under a rule.
+// storedKey returns the form in which a key that an operator has typed is stored under a
+// rule.
 func (h *Handler) storedKey(rule, typed string) string {
-	s, _ := h.stored(rule, scope{Key: typed}) // of an error, the key as it is
+	s, _ := h.stored(rule, scope{Key: typed}) // after an error, the key is unchanged
 	return storedkey.Of(s.Key)
 }
 
@@ -126,7 +127,7 @@ type banBody struct {
 	Note string  `json:"note,omitempty"`
 }
 
-// bansAnswer returns the bans that this process knows of, and the networks that are denied.
+// bansAnswer returns the bans that this process knows, and the networks that are denied.
 func (h *Handler) bansAnswer(c *call) (any, error) {
 	bans, err := h.bans(c.r, c.rules, c.q.Get("rule"))
 	return struct {
@@ -134,12 +135,12 @@ func (h *Handler) bansAnswer(c *call) (any, error) {
 	}{bans}, err
 }
 
-// maxBans is the largest number of banned keys that are listed. Each key costs one call to the
+// maxBans is the maximum number of banned keys that are listed. Each key costs one call to the
 // store.
 const maxBans = 100
 
-// bans returns the denied networks, and the banned keys that this process knows of. If name is not
-// empty, it returns only those under the rule of that name.
+// bans returns the denied networks, and the banned keys that this process knows. If name is not
+// empty, it returns only those under the rule with that name.
 func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, error) {
 	list := h.deniedNetworks()
 	if h.o.Bans != nil {
@@ -184,7 +185,7 @@ type trialBody struct {
 	Rule        string    `json:"rule"`
 	Seconds     float64   `json:"seconds"` // from the first request to the last
 	Requests    int       `json:"requests"`
-	WereRefused int       `json:"were_refused"` // by the limits that were in force when the requests came
+	WereRefused int       `json:"were_refused"` // by the limits that were in force when the requests arrived
 	Refused     int       `json:"refused"`      // by the limits that are tried
 	Keys        int       `json:"keys"`
 	RefusedKeys int       `json:"refused_keys"`
@@ -233,12 +234,12 @@ type offender struct {
 // Banned reports whether the key was banned at its last refusal.
 func (o *offender) Banned() bool { return o.Reason == weir.ReasonBan }
 
-// mostOffenders is the maximum number of keys shown for each time window. At most mostShadows
-// further keys are shown that only a rule in shadow would have refused.
+// mostOffenders is the maximum number of keys shown for each time window. Up to mostShadows
+// further keys are shown that only a rule in shadow mode would have refused.
 const mostOffenders, mostShadows = 10, 5
 
-// offenders returns the keys that were refused most in the last 5 minutes, and those of the last
-// hour that are not among them.
+// offenders returns the keys that were refused most often in the last 5 minutes, followed by
+// other keys that were refused most often in the last hour.
 //
 // Rates are averages over the last 15 to 75 s. An average over 5 minutes would be too low when a
 // flood begins, and too high after it has ended.

@@ -29,7 +29,7 @@ func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 // most is the longest period or duration in a body, in seconds.
 const most = quota.MaxTicks / 1e6
 
-// durationOf returns the duration that a body has in seconds, or an error that ends with hint.
+// durationOf converts the seconds in a body to a duration. Its error ends with hint.
 func durationOf(seconds float64, hint string) (time.Duration, error) {
 	if !(seconds >= 1e-6 && seconds <= most) {
 		return 0, refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f%s", seconds, math.Floor(most), hint)
@@ -52,7 +52,7 @@ type overridesBody struct {
 	Unchecked string         `json:"unchecked,omitempty"`
 }
 
-// overridesAnswer returns the overrides in Options.Overrides, without those in a file of rules.
+// overridesAnswer returns the overrides in Options.Overrides, but not those in a rules file.
 func (h *Handler) overridesAnswer(c *call) (any, error) {
 	if h.o.Overrides == nil {
 		return nil, errNoOverrides
@@ -88,7 +88,7 @@ func bodyOfOverride(o overrides.Override) overrideBody {
 	return b
 }
 
-// String returns the limit as the page shows it: 50 per 1m, as far as it is known.
+// String returns the known parts of the limit in the form used on the page: 50 per 1m.
 func (l limitBody) String() string {
 	text := strconv.FormatInt(l.Quota, 10)
 	if l.Period > 0 {
@@ -154,7 +154,7 @@ func (t *target) warnOfBan(ctx context.Context) {
 		return
 	}
 	rest, err := t.banned(ctx)
-	if err == nil && rest > 0 { // the change was made, even if this cannot be found out
+	if err == nil && rest > 0 { // an error does not matter: the change was made
 		t.did.Warning = "the key is banned for another " + durationText(seconds(rest)) +
 			", so its requests are still refused: lift the ban, too"
 	}
@@ -196,7 +196,7 @@ func limitsFrom(bodies []limitBody) (limits []weir.Limit, err error) {
 }
 
 // complete returns the limits that would be in force if the given limits replaced those of a
-// rule: fields that are zero get the values of the limit that is replaced.
+// rule: zero fields get the values of the replaced limit.
 func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	all, err := overridden(rule, base, limits)
 	if err != nil {
@@ -206,7 +206,8 @@ func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 }
 
 // check returns an error if the limits of an override are not valid under the rule of the
-// target. If the limits of the rule depend on the request, check does what it can without them.
+// target. If the limits of the rule depend on the request, check checks as much as it can
+// without them.
 func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) error {
 	base, known, err := h.base(ctx, &t.rule, t.scope)
 	if err != nil {

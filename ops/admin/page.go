@@ -24,7 +24,7 @@ var style string
 //go:embed refresh.js
 var refreshScript string
 
-// pageTemplate is the template of the page. Its script only loads the page again every 5 s, so the
+// pageTemplate is the template of the page. Its script only reloads the page every 5 s, so the
 // page works without it.
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
@@ -46,7 +46,8 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"byReason": reasonText,
 }).Parse(pageText))
 
-// keyed is a scope under a rule. The page shows it as a link to what is known about it.
+// keyed is a scope under a rule. The page shows it as a link to what is known about the
+// scope.
 type keyed struct {
 	Rule string `json:"rule"`
 	scope
@@ -64,8 +65,9 @@ func (k keyed) Parameter() [2]string {
 	return [2]string{name, value}
 }
 
-// visible returns a text that may come from a client, with escapes in place of characters that are
-// invisible, unknown, or move others, and in place of all but two of several marks on one letter.
+// visible returns a text that may come from a client, and replaces by escapes the characters that
+// are invisible, unknown or change the position of others, and all marks on a letter after the
+// first two.
 func visible(text string) string {
 	var b strings.Builder
 	marks := 0
@@ -84,7 +86,7 @@ func visible(text string) string {
 	return b.String()
 }
 
-// By says why the request was refused.
+// By describes what refused the request.
 func (r refusalBody) By() string {
 	if r.Limit != "" {
 		return "limit " + r.Limit
@@ -96,7 +98,7 @@ func (r refusalBody) By() string {
 type page struct {
 	h     *Handler
 	rules []rule
-	named *rule // that the query names, or nil
+	named *rule // the rule that the query names, or nil
 	pageQuery
 	At       time.Time
 	Error    string
@@ -168,8 +170,8 @@ func (p *page) Tabs() [][2]string {
 }
 
 // Live returns the URL from which the script loads the parts of the page that change. On the tab
-// with keys, only the status bar changes, so Live returns the URL of another tab: loading the tab
-// with keys would call the store for each ban.
+// with keys, only the status bar changes, so Live returns the URL of another tab, because loading
+// the tab with keys would call the store for each ban.
 func (p *page) Live() string {
 	switch {
 	case p.Tab == "refusals":
@@ -216,7 +218,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 	}
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy)
-	header.Set("Referrer-Policy", "same-origin") // the URL has a key, which other sites must not get
+	header.Set("Referrer-Policy", "same-origin") // the URL contains a key, which other sites must not get
 	send(w, status, "text/html; charset=utf-8", text.Bytes())
 }
 

@@ -11,7 +11,7 @@ import (
 
 func (h *Handler) reset(ctx context.Context, t *target) error {
 	return h.refunding(ctx, t, func(charges []quota.Charge) error {
-		_, err := quota.Reset(ctx, h.store, charges...) // refunding says what there was
+		_, err := quota.Reset(ctx, h.store, charges...) // refunding records what was refunded
 		return err
 	})
 }
@@ -84,8 +84,8 @@ func (t *target) banned(ctx context.Context) (time.Duration, error) {
 	return t.penalizers[0].Banned(ctx, t.Name, t.Key)
 }
 
-// ban bans the target in every limiter in which the rule has a penalty, because each of them
-// remembers bans.
+// ban bans the target in every limiter in which the rule has a penalty, because each of
+// these limiters remembers bans.
 func (t *target) ban(ctx context.Context, d time.Duration) error {
 	for _, l := range t.penalizers {
 		if err := l.Ban(ctx, t.Name, t.Key, d); err != nil {

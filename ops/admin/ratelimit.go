@@ -122,7 +122,8 @@ func tightest(of *quota.Result, charges []quota.Charge, decisions []quota.Decisi
 // unixSeconds returns t in seconds since 1970, rounded up so that the quota is full by then.
 func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
-// A peekers value has the limiters in force. It is replaced when others are in force.
+// A peekers value contains the limiters in force. It is replaced when the limiters
+// change.
 type peekers struct {
 	limiters []*weir.Limiter
 	free     []*weir.Limiter // like limiters, but all requests cost 0

@@ -61,7 +61,7 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 // that were refused or would have been refused.
 type spark struct {
 	All, Shadow, Refused string // data of SVG paths, in a box of 60 by 20
-	Peak                 string // the most requests in a column, as a rate
+	Peak                 string // the maximum of requests in a column, as a rate
 }
 
 // sparkOf draws columns of 15 s.
@@ -81,7 +81,7 @@ func sparkOf(counts []watch.Count) (s spark) {
 		var path strings.Builder
 		for i := range sums {
 			if n := n(&sums[i]); n > 0 {
-				y := max(1, float64(height)*float64(n)/float64(most)) // a single refusal is seen, too
+				y := max(1, float64(height)*float64(n)/float64(most)) // even a single refusal is visible
 				fmt.Fprintf(&path, "M%d %dv-%.1fh1v%.1fz", i, height, y, y)
 			}
 		}

@@ -15,11 +15,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A rule is a rule in force. If several limiters have rules of the same name, one rule stands for
-// all of them, because a store keeps one state for them.
+// A rule is a rule in force. If several limiters have rules with the same name, one rule
+// represents all of them, because they share a state in the store.
 type rule struct {
 	weir.Rule
-	named      bool            // the key of the query is one of this rule: the query names the rule, or the rule has refused the key
+	named      bool            // the key of the query belongs to this rule, because the query names the rule or the rule has refused the key
 	keys       []weir.KeyFunc  // the key functions of all rules of this name
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
@@ -66,8 +66,8 @@ func ruleOf(rules []rule, name string) (*rule, error) {
 	return nil, refuse(http.StatusNotFound, "there is no rule %q; known are %s", name, strings.Join(known, ", "))
 }
 
-// merge adds what r lacks from another rule of the same name: limits, and the functions and the
-// Penalty that are nil in r.
+// merge adds to r, from another rule with the same name, the limits that r lacks, and the
+// functions and the Penalty that are nil in r.
 func (r *rule) merge(other *weir.Rule) {
 	for _, l := range other.Limits {
 		sharesState := func(m weir.Limit) bool { return m.Name == l.Name && m.Algorithm.Name() == l.Algorithm.Name() }
@@ -98,7 +98,7 @@ func (r *rule) own(key string) weir.Policy {
 }
 
 // limits returns the limits of a key, with the names under which they are stored. known is false
-// if the limits depend on the request and Options.Policy does not say which they are.
+// if the limits depend on the request and Options.Policy does not return them.
 func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []weir.Limit, known bool, err error) {
 	own := r.own(key)
 	if own.Is(weir.Unlimited()) || own.Is(weir.Denied()) {
@@ -114,8 +114,8 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	return base, true, nil // an invalid policy is ignored
 }
 
-// base returns the limits that a key has without its own policy. Keys with the same prefix may have
-// different limits, which are not known.
+// base returns the limits that a key has without its own policy. For a prefix, it returns the
+// Limits of the rule, because Options.Policy may return different limits for its keys.
 func (h *Handler) base(ctx context.Context, r *rule, s scope) (limits []weir.Limit, known bool, err error) {
 	if r.Policy != nil && h.o.Policy != nil && s.single() {
 		p, err := h.o.Policy(ctx, r.Name, s.Key)
@@ -152,7 +152,7 @@ type limitBody struct {
 	Algorithm string  `json:"algorithm,omitempty"`
 	Quota     int64   `json:"quota"`
 	Period    float64 `json:"period,omitempty"`
-	Burst     int64   `json:"burst,omitempty"` // the most units at once
+	Burst     int64   `json:"burst,omitempty"` // the maximum number of units at once
 }
 
 func bodyOf(l weir.Limit) limitBody {
@@ -171,10 +171,10 @@ type limitState struct {
 
 type ruleState struct {
 	Rule      string       `json:"rule"`
-	LookedUp  *string      `json:"looked_up,omitempty"` // the key of the rule, if it is not the key of the answer
+	LookedUp  *string      `json:"looked_up,omitempty"` // the key that was looked up, if it differs from the key of the answer
 	Listed    string       `json:"listed,omitempty"`
 	Own       bool         `json:"overridden,omitempty"` // the key has a policy of its own
-	denied    bool         // by that policy
+	denied    bool         // the key's own policy denies it
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if the limits depend on the request and are unknown
 	Unchecked string       `json:"unchecked,omitempty"`
@@ -185,7 +185,7 @@ type ruleState struct {
 	strikes          int64
 }
 
-// KeyOr returns the key that was looked up, which is typed unless LookedUp is set.
+// KeyOr returns LookedUp, the key that was looked up, or typed if LookedUp is not set.
 func (s *ruleState) KeyOr(typed string) string {
 	if s.LookedUp != nil {
 		return *s.LookedUp
@@ -267,7 +267,7 @@ func (b *stateBody) look(ctx context.Context, store weir.Store, rules []rule, al
 		for j := range limits {
 			s, d := &limits[j], t.Decisions[n]
 			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter)
-			if l := &all[n].Limit; t.Replicas > 1 { // Remaining is that of this replica's share
+			if l := &all[n].Limit; t.Replicas > 1 { // Remaining is for this replica's share
 				l.Divide(t.Replicas)
 				s.Quota, s.Burst = l.Quota, l.Capacity()
 			}
@@ -309,7 +309,8 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 }
 
 // listedBy returns "allow" or "deny" if the policies of a key and of its client exempt or deny it.
-// final is true if no other list could change that: Allowed beats Denied, and Unlimited does not.
+// final is true if no other list could change the result, because Allowed takes precedence over
+// Denied, and Unlimited does not.
 func listedBy(key, client weir.Policy) (listed string, final bool) {
 	switch {
 	case key.Is(weir.Allowed()) || client.Is(weir.Allowed()):
@@ -325,11 +326,11 @@ func listedBy(key, client weir.Policy) (listed string, final bool) {
 type ruleBody struct {
 	Name    string       `json:"name"`
 	Unit    string       `json:"unit"`
-	Enforce float64      `json:"enforce"` // for how many percent of the keys the rule is enforced
+	Enforce float64      `json:"enforce"` // the percentage of keys for which the rule is enforced
 	Limits  []limitBody  `json:"limits"`  // null if the limits depend on the request
 	Penalty *penaltyBody `json:"penalty,omitempty"`
 
-	Headroom map[string]int `json:"headroom,omitempty"` // how many percent of each limit a class leaves to others
+	Headroom map[string]int `json:"headroom,omitempty"` // the percentage of each limit that a class leaves to others
 }
 
 type penaltyBody struct {
@@ -362,7 +363,7 @@ type reloadsBody struct {
 	Loaded int64  `json:"loaded"`
 	Failed int64  `json:"failed"`
 	Error  string `json:"error,omitempty"` // of the last reload, if it failed
-	At     string `json:"at,omitempty"`    // when the rules in force were loaded, if it is known
+	At     string `json:"at,omitempty"`    // when the rules in force were loaded, if known
 }
 
 func bodiesOf(rules []rule) []ruleBody {

@@ -21,11 +21,11 @@ type statusBar struct {
 	Over     float64     // how many seconds Minute covers
 
 	Breakers, Open    int                 // how many there are, and how many are open
-	Fallbacks, Active int                 // how many there are, and how many now decide instead of their first store: see decides
-	Fallback          string              // when fallbacks decided last, such as "14 s ago", if that was in the last minute
-	Decided           int64               // by fallbacks, since they were made
-	latest            time.Time           // when one of them decided last
-	longest           quota.FallbackStats // of the fallback that decides now, or else of the longest recent outage
+	Fallbacks, Active int                 // how many there are, and how many now use their second store: see decides
+	Fallback          string              // when a fallback last used its second store, such as "14 s ago", if this was in the last minute
+	Decided           int64               // by the second stores of fallbacks, since the start
+	latest            time.Time           // when a fallback last used its second store
+	longest           quota.FallbackStats // of the fallback that now uses its second store or, if none does, of the longest recent outage
 
 	InMemory      bool   // the store is the memory of this process
 	Redis         string // the addresses of Redis, if they are known
@@ -34,7 +34,7 @@ type statusBar struct {
 	Up            float64 // seconds
 
 	Failing bool   // decisions keep failing: see failing
-	Failure string // such as "1 timeout, 14 s ago"; "" if all requests of the minute were decided
+	Failure string // such as "1 timeout, 14 s ago"; "" if a decision was made for all requests of the minute
 }
 
 // failing reports whether decisions keep failing: in at least two of the last three intervals, no
@@ -49,7 +49,8 @@ func failing(counts []watch.Count) bool {
 	return n > 1
 }
 
-// failureText says how many requests could not be decided, and when the last of them came.
+// failureText describes for how many requests no decision was possible, and when the last
+// of them arrived.
 func failureText(n int64, cause string, at time.Time) string {
 	switch {
 	case n == 0:
@@ -157,7 +158,7 @@ func (s *statusBar) addFallback(st *quota.FallbackStats) {
 	}
 }
 
-// versionOf returns the version of this module in the program, or "" if it is not known.
+// versionOf returns the version of this module in the program, or "" if it is unknown.
 func versionOf() string {
 	const module = "github.com/seed83679106/weir"
 	info, ok := debug.ReadBuildInfo()
@@ -175,17 +176,17 @@ func versionOf() string {
 // reportFor is how long the page reports an outage that is over, or a change to the file.
 const reportFor = 15 * time.Minute
 
-// longOutage is the shortest outage that is still reported after it is over.
+// longOutage is the minimum length of an outage that is reported after it is over.
 const longOutage = 5 * time.Second
 
-// decides reports whether a fallback now decides instead of its first store: the first store has
-// failed for at least a second, and again a moment ago. A single timeout is therefore not reported,
-// and an outage is also over if no more requests come.
+// decides reports whether a fallback now uses its second store: the first store has been failing
+// for at least a second, and last failed a moment ago. A single timeout is therefore not reported,
+// and an outage is also over if no more requests arrive.
 func decides(s quota.FallbackStats) bool {
 	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
 }
 
-// lasted returns how long an outage was, or 0 if the page no longer reports it.
+// lasted returns the length of an outage, or 0 if the page no longer reports it.
 func lasted(s quota.FallbackStats) time.Duration {
 	if time.Since(s.Last) > reportFor {
 		return 0
@@ -193,8 +194,8 @@ func lasted(s quota.FallbackStats) time.Duration {
 	return s.Last.Sub(s.Since)
 }
 
-// outageText says how long the store has been failing and why, or when it last failed. It returns
-// "" if there was no recent outage, or only a short one.
+// outageText describes how long the store has been failing and why, or when it last failed. It
+// returns "" if there was no recent outage, or only a short one.
 func (s *statusBar) outageText() string {
 	o, why := s.longest, ""
 	if o.Cause != "" {

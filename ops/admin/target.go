@@ -16,9 +16,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A scope says which keys a change affects: one key, all keys with a prefix, all keys, or the
-// clients in a network. Only the field for that is set. A key has no special characters, because
-// clients choose keys.
+// A scope determines which keys a change affects: one key, all keys with a prefix, all keys, or
+// the clients in a network. Only the corresponding field is set. A key has no special
+// characters, because clients choose keys.
 type scope struct {
 	Key     string `json:"key"`
 	Prefix  string `json:"prefix,omitempty"`
@@ -115,7 +115,7 @@ type target struct {
 
 	*call
 	did     madeChange // what a change has done, without its rule and scope
-	nothing bool       // it has changed nothing
+	nothing bool       // the change had no effect
 }
 
 // change returns the answer of an endpoint that calls apply to make a change.
@@ -182,8 +182,8 @@ func (h *Handler) target(c *call, r *rule, s scope) (*target, error) {
 	return &target{rule: *r, scope: s, call: c}, nil
 }
 
-// typedTarget is target for a scope that an operator has typed. An override that exists can be removed
-// even if it was set for a key that no request has.
+// typedTarget is like target, for a scope that an operator has typed. An existing override can be
+// removed even if it was set for a key that no request can have.
 func (h *Handler) typedTarget(c *call, s scope) (*target, error) {
 	r, exists := &c.rules[0], false
 	if c.r.Method == http.MethodDelete && h.o.Overrides != nil {
@@ -209,10 +209,10 @@ func (t *target) onlyKey() error {
 		map[bool]string{true: " that denies it, which /ban also sets"}[t.Network != ""])
 }
 
-// changeField is the header field that has the id of a change.
+// changeField is the header field that contains the id of a change.
 const changeField = "Weir-Change"
 
-// changed returns the answer to a change: the state of the key after it. If the key stands for many keys,
+// changed returns the answer to a change: the new state of the key. If the scope covers many keys,
 // which have no common state, the answer is the list of overrides.
 func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
 	if !t.single() {

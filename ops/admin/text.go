@@ -52,7 +52,7 @@ func number(n int64) string {
 	return text
 }
 
-// ago says how long ago something was.
+// ago describes how long ago the time t was.
 func ago(t time.Time) string {
 	d := time.Since(t)
 	switch {
