@@ -246,9 +246,9 @@ const maxBody = 1 << 20
 // longer than 1 MiB or is not a JSON object, if servers may read one of these fields in several
 // ways (it appears twice, or its name is spelled with other letter case), or if the request
 // continues a response, a conversation or a prompt that the server has stored. It refuses a request
-// with a Content-Encoding. It also refuses a request whose field background is true, because the
-// response does not state its usage. If a request has no body, the function returns 1. MaxTokens
-// panics if an argument is below 1.
+// with a Content-Encoding. It also refuses a request whose field background is true, and a batch, which
+// has the field requests or input_file_id, because their responses do not state their usage. If a
+// request has no body, the function returns 1. MaxTokens panics if an argument is below 1.
 //
 // Images, files and web pages that a body only refers to, and the results of a server's own tools,
 // are not counted. They are charged when the response states its usage.
@@ -265,7 +265,7 @@ func MaxTokens(most, output int64) func(r *http.Request) int64 {
 		}
 		text := jsonbody.Peek(r, maxBody)
 		found, ok := fieldsOf(text)
-		if string(found["background"]) == "true" {
+		if string(found["background"]) == "true" || found["requests"] != nil || found["input_file_id"] != nil {
 			return -1
 		}
 		tokens, valid := largest(found, 0, "max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -293,7 +293,10 @@ func largest(found map[string][]byte, n int64, fields ...string) (_ int64, ok bo
 	return n, ok
 }
 
-var fields = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "prompt", "background", "previous_response_id", "conversation"}
+var fields = []string{
+	"max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "prompt",
+	"previous_response_id", "conversation", "background", "requests", "input_file_id",
+}
 
 // fieldsOf returns the values of the fields in a body, except for null. ok is false if a server may
 // read other values from this body.

@@ -329,6 +329,9 @@ func TestMaxTokens(t *testing.T) {
 		`{"max_tokens":5,"x":"` + strings.Repeat("x", 1<<20) + `"}`:             -1000,
 		`{"max_output_tokens":5,"background":true}`:                             -1,
 		`{"max_output_tokens":5,"background":true,"previous_response_id":"r" }`: -1,
+		`{"requests":[{"params":{"max_tokens":500}}]}`:                          -1,
+		`{"input_file_id":"f","endpoint":"/v1/chat/completions"}`:               -1,
+		`{"max_tokens":5,"requests":null,"input_file_id":null}`:                 5,
 		"": -1 + 2,
 	} {
 		r := httptest.NewRequest(http.MethodPost, "/v1/messages", strings.NewReader(text))
