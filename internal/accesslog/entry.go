@@ -3,7 +3,6 @@
 package accesslog
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -70,109 +69,198 @@ var errNoRequest = errors.New("no HTTP request")
 // parse reads a line. It returns errNoRequest, or another error if the line is not in the format.
 // If f is 0, any format will do, and parse returns the format of the line.
 func parse(line string, f Format) (*entry, Format, error) {
-	if f >= Caddy || f == 0 && strings.HasPrefix(line, "{") {
-		e, is, err := parseJSON(line)
-		if f != 0 && is != f && err == nil {
-			e, err = nil, errNoRequest // a line from another program
-		}
-		return e, cmp.Or(f, is), err
-	}
+	read, is, err := fieldsOf(line, f)
 	switch {
-	case f == Envoy || f == 0 && strings.HasPrefix(line, "[") && strings.Contains(line, `] "`):
-		e, err := parseEnvoy(line)
-		return e, Envoy, err
-	case f == HAProxy || f == 0 && haproxyLine.MatchString(line):
-		e, err := parseHAProxy(line)
-		return e, HAProxy, err
+	case f != 0 && f >= Caddy && is != f && err == nil: // a line that another program wrote
+		return nil, f, errNoRequest
+	case f != 0:
+		is = f
 	}
-	e, is, err := parseCommon(line)
-	if f == 0 {
-		f = is
+	if err != nil {
+		return nil, is, err
 	}
-	return e, f, err
+	e, err := read.entry()
+	return e, is, err
 }
+
+// fieldsOf reads the fields of a line, and returns the format that they are in.
+func fieldsOf(line string, f Format) (*fields, Format, error) {
+	switch {
+	case f >= Caddy || f == 0 && strings.HasPrefix(line, "{"):
+		return jsonFields(line)
+	case f == Envoy || f == 0 && strings.HasPrefix(line, "[") && strings.Contains(line, `] "`):
+		return envoyFields(line)
+	case f == HAProxy || f == 0 && haproxyLine.MatchString(line):
+		return haproxyFields(line)
+	default:
+		return commonFields(line)
+	}
+}
+
+// fields are the texts of a line, as its format has them. One that is missing is "" or "-".
+type fields struct {
+	time           any    // see instant
+	peer           string // an address, perhaps with a port, or noAddress
+	user, host     string
+	request        string // such as GET / HTTP/1.1; if it is empty, method and uri have its parts
+	method, uri    string
+	referer, agent string
+	forwarded      string      // X-Forwarded-For
+	header         http.Header // in place of the three above
+}
+
+// noAddress is the peer of a request that came over a Unix socket, as nginx writes it.
+const noAddress = "unix:"
+
+// entry returns the request that the fields describe.
+func (f *fields) entry() (e *entry, err error) {
+	e = &entry{user: noDash(f.user), host: noDash(f.host), method: noDash(f.method), uri: noDash(f.uri), header: http.Header{}}
+	if f.request != "" {
+		var rest string
+		e.method, rest, _ = strings.Cut(f.request, " ")
+		e.uri, rest, _ = strings.Cut(rest, " ")
+		if !strings.HasPrefix(rest, "HTTP/") || e.uri == "" {
+			return nil, errNoRequest
+		}
+	}
+	if e.method == "" {
+		return nil, errNoRequest
+	}
+	if e.at, err = instant(f.time); err != nil {
+		return nil, err
+	}
+	if us := e.at.UnixMicro(); us <= 0 || us >= latest {
+		return nil, fmt.Errorf("the time is %s; want one from 1970 to 2199", e.at.Format(time.RFC3339))
+	}
+	if e.peer, err = address(f.peer); err != nil {
+		return nil, err
+	}
+	set := func(name, value string) {
+		if noDash(value) != "" {
+			e.header[name] = []string{value}
+		}
+	}
+	set("Referer", f.referer)
+	set("User-Agent", f.agent)
+	if isForwardedFor(f.forwarded) {
+		set("X-Forwarded-For", f.forwarded)
+	}
+	for name, values := range f.header {
+		e.header[http.CanonicalHeaderKey(name)] = values
+	}
+	return e, nil
+}
+
+// address returns the address in a text, which may have a port. It is not valid for noAddress.
+func address(text string) (netip.Addr, error) {
+	if text == noAddress {
+		return netip.Addr{}, nil
+	}
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a, nil
+	}
+	a, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("the client is %s; want an address", quote(text))
+	}
+	return a.Addr(), nil
+}
+
+// isForwardedFor reports whether a text is a value of X-Forwarded-For: addresses, separated by commas.
+func isForwardedFor(text string) bool {
+	if noDash(text) == "" {
+		return false
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		if _, err := address(strings.TrimSpace(part)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func noDash(s string) string {
+	if s == "-" {
+		return ""
+	}
+	return s
+}
+
+// latest is the first instant that is too late for a log: the year 2200, in µs since 1970.
+const latest = 7_258_118_400_000_000
 
 // layout is the form of the time in the Common Log Format.
 const layout = "02/Jan/2006:15:04:05 -0700"
 
-// parseCommon reads a line of the Common Log Format,
+// layouts are the forms of times in all formats. HAProxy writes no zone, which then is UTC.
+var layouts = []string{layout, time.RFC3339Nano, "2006-01-02T15:04:05.999Z0700", "2006/01/02 15:04:05.999", "02/Jan/2006:15:04:05.000"}
+
+// instant reads a time: a number of seconds, milliseconds or nanoseconds since 1970, a text, or a time.Time.
+func instant(v any) (time.Time, error) {
+	switch v := v.(type) {
+	case time.Time:
+		return v, nil
+	case float64:
+		for _, unit := range []float64{1e6, 1e3, 1e-3} { // in µs
+			if us := v * unit; us >= 0 && us < latest {
+				return time.UnixMicro(int64(math.Round(us))).UTC(), nil
+			}
+		}
+	case string:
+		for _, layout := range layouts {
+			if t, err := time.Parse(layout, v); err == nil {
+				return t, nil
+			}
+		}
+		if n, err := strconv.ParseFloat(v, 64); err == nil {
+			return instant(n)
+		}
+	}
+	return time.Time{}, fmt.Errorf("the time is %s; want one such as %s or %s, or a number of seconds since 1970",
+		quote(fmt.Sprint(v)), layout, time.RFC3339)
+}
+
+// quote quotes a text from a log for an error, and cuts it to 60 bytes.
+func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
+
+// commonFields reads a line of the Common Log Format,
 //
 //	host ident user [time] "request" status bytes
 //
-// which may begin with the name of a virtual host, as in Apache's vhost_combined, and continue
-// with "referer" "user agent" and, as in nginx's format main, with "X-Forwarded-For". Clients
-// choose the user name, which may contain spaces and brackets, but servers escape the quotation
-// marks that clients send. The time therefore ends at the first `] "`.
-func parseCommon(line string) (*entry, Format, error) {
+// which may begin with the name of a virtual host, as that of Apache's vhost_combined, and go on
+// with "referer" "user agent" and, as nginx's format main, with "X-Forwarded-For". In its place, other
+// formats have other values, such as the time in seconds. Clients choose the user and may write spaces
+// and brackets into it, but no server writes a quotation mark of a client unescaped. Therefore the
+// time ends where the first `] "` is.
+func commonFields(line string) (*fields, Format, error) {
 	before, rest, ok := strings.Cut(line, `] "`)
 	i := strings.LastIndexByte(before, '[')
 	if !ok || i < 0 || strings.HasPrefix(line, "[") {
 		return nil, Common, errors.New(`want a line such as 192.0.2.1 - - [02/Jan/2006:15:04:05 -0700] "GET / HTTP/1.1" 200 512`)
 	}
-	e := &entry{header: http.Header{}}
-	var err error
-	if e.at, err = time.Parse(layout, before[i+1:]); err != nil {
-		return nil, Common, fmt.Errorf("the time is %s; want one such as %s", quote(before[i+1:]), layout)
-	}
-	if err := e.who(strings.TrimSuffix(before[:i], " ")); err != nil {
-		return nil, Common, err
-	}
-	f, err := e.request(rest)
-	if err != nil {
-		return nil, f, err
-	}
-	return e, f, e.valid()
-}
-
-// request reads what follows the time.
-func (e *entry) request(s string) (Format, error) {
-	request, rest, ok := quoted(s)
+	f, is := &fields{time: before[i+1:]}, Common
+	f.request, rest, ok = quoted(rest)
 	status, rest, _ := strings.Cut(strings.TrimPrefix(rest, " "), " ")
 	if code, err := strconv.Atoi(status); !ok || err != nil || code < 0 || code > 999 {
-		return Common, errors.New("the line has no request in quotation marks and a status behind it")
+		return nil, Common, errors.New("the line has no request in quotation marks and a status behind it")
 	}
-	f := Common
 	_, rest, _ = strings.Cut(rest, ` "`) // after the bytes
-	for _, name := range []string{"Referer", "User-Agent", "X-Forwarded-For"} {
-		value, after, ok := quoted(rest)
-		if !ok {
+	for _, value := range []*string{&f.referer, &f.agent, &f.forwarded} {
+		if *value, rest, ok = quoted(rest); !ok {
 			break
 		}
-		f, rest = Combined, strings.TrimPrefix(after, ` "`)
-		switch {
-		case name == "X-Forwarded-For":
-			e.forwardedFor(value) // other formats have a different value here, such as the time in seconds
-		case value != "-":
-			e.header[name] = []string{value}
+		is, rest = Combined, strings.TrimPrefix(rest, ` "`)
+	}
+	var ident string
+	f.peer, rest, _ = strings.Cut(strings.TrimSuffix(before[:i], " "), " ")
+	ident, f.user, _ = strings.Cut(rest, " ")
+	if _, err := address(f.peer); err != nil { // the name of a virtual host, or a mistake
+		if _, err := address(ident); err == nil {
+			f.host, f.peer = f.peer, ident
+			_, f.user, _ = strings.Cut(f.user, " ")
 		}
 	}
-	e.method, request, _ = strings.Cut(request, " ")
-	e.uri, request, _ = strings.Cut(request, " ")
-	if !strings.HasPrefix(request, "HTTP/") || e.method == "" || e.uri == "" {
-		return f, errNoRequest
-	}
-	return f, nil
-}
-
-// who reads the fields before the time.
-func (e *entry) who(s string) error {
-	host, rest, _ := strings.Cut(s, " ")
-	peer, err := netip.ParseAddr(host)
-	if err != nil && host != "unix:" {
-		virtual := host
-		if host, rest, _ = strings.Cut(rest, " "); virtual != "" {
-			peer, err = netip.ParseAddr(host)
-		}
-		if err != nil {
-			return fmt.Errorf("the client is %s; want an address", quote(virtual))
-		}
-		e.host = virtual
-	}
-	e.peer = peer
-	if _, e.user, _ = strings.Cut(rest, " "); e.user == "-" {
-		e.user = ""
-	}
-	return nil
+	return f, is, nil
 }
 
 // quoted returns a text up to its closing quotation mark, and the rest after the mark. In the
@@ -189,85 +277,30 @@ func quoted(s string) (text, after string, ok bool) {
 	return "", s, false
 }
 
-// instant reads a time as Caddy writes it: a number of seconds, milliseconds or nanoseconds since
-// 1970, or a text.
-func instant(v any) (time.Time, error) {
-	switch v := v.(type) {
-	case float64:
-		for _, unit := range []float64{1e6, 1e3, 1e-3} { // in µs
-			if us := v * unit; us >= 0 && us < latest {
-				return time.UnixMicro(int64(math.Round(us))).UTC(), nil
-			}
-		}
-	case string:
-		for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999Z0700", "2006/01/02 15:04:05.999", layout} {
-			if t, err := time.Parse(layout, v); err == nil {
-				return t, nil
-			}
-		}
-		if n, err := strconv.ParseFloat(v, 64); err == nil {
-			return instant(n)
-		}
-	}
-	return time.Time{}, fmt.Errorf("the time is %s; want a number of seconds since 1970 or a time such as %s",
-		quote(fmt.Sprint(v)), time.RFC3339)
-}
-
-// latest is the first instant that is too late for a log: the year 2200, in µs since 1970.
-const latest = 7_258_118_400_000_000
-
-// valid returns an error if the time of the entry is outside the range in which limits can
-// count.
-func (e *entry) valid() error {
-	if us := e.at.UnixMicro(); us <= 0 || us >= latest {
-		return fmt.Errorf("the time is %s; want one from 1970 to 2199", e.at.Format(time.RFC3339))
-	}
-	return nil
-}
-
-// quote quotes a text from a log for an error, and cuts it to 60 bytes.
-func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
-
 // An envoyLine is a line of Envoy's default format
 // (https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage), or of
 // Istio's, which has three more fields before the sizes, and the addresses at the end. Envoy does
 // not escape quotation marks that clients send, so a line with more quotation marks than the format
 // cannot be read.
-var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]*) ([^" ]*) ([^" ]*)" \d+ \S+ ` +
+var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]* [^" ]* [^" ]*)" \d+ \S+ ` +
 	`(?:\S+ \S+ "[^"]*" )?\S+ \S+ \S+ \S+ "([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ (\S+)(?: \S+)*)?$`)
 
-// parseEnvoy reads a line of Envoy. The default format contains the address of the peer only as the
-// last address in X-Forwarded-For, to which Envoy appends it (use_remote_address) before it writes
-// the log.
-func parseEnvoy(line string) (e *entry, err error) {
+// envoyFields reads a line of Envoy. The default format has the address of the peer only as the last of
+// X-Forwarded-For, where Envoy appends it (use_remote_address) before it writes the log.
+func envoyFields(line string) (*fields, Format, error) {
 	m := envoyLine.FindStringSubmatch(line)
 	if m == nil {
-		return nil, errors.New("the line begins as one of Envoy and is not in its default format")
+		return nil, Envoy, errors.New("the line begins as one of Envoy and is not in its default format")
 	}
-	e = &entry{method: m[2], uri: m[3], host: noDash(m[7]), header: http.Header{}}
-	if e.at, err = time.Parse(time.RFC3339Nano, m[1]); err != nil {
-		return nil, fmt.Errorf("the time is %s; want one such as %s", quote(m[1]), time.RFC3339Nano)
+	f := &fields{time: m[1], request: m[2], forwarded: m[3], agent: m[4], host: m[5], peer: m[6]}
+	if f.peer == "" {
+		i := strings.LastIndexByte(f.forwarded, ',')
+		f.forwarded, f.peer = f.forwarded[:max(i, 0)], strings.TrimSpace(f.forwarded[i+1:])
 	}
-	if agent := noDash(m[6]); agent != "" {
-		e.header["User-Agent"] = []string{agent}
+	if noDash(f.peer) == "" {
+		f.peer = noAddress
 	}
-	forwarded, peer := noDash(m[5]), m[8]
-	if peer == "" {
-		i := strings.LastIndexByte(forwarded, ',')
-		forwarded, peer = forwarded[:max(i, 0)], strings.TrimSpace(forwarded[i+1:])
-	}
-	if forwarded != "" {
-		e.forwardedFor(forwarded)
-	}
-	if peer != "" {
-		if err := e.from(peer); err != nil {
-			return nil, err
-		}
-	}
-	if !strings.HasPrefix(m[4], "HTTP/") || noDash(e.method) == "" || noDash(e.uri) == "" {
-		return nil, errNoRequest
-	}
-	return e, e.valid()
+	return f, Envoy, nil
 }
 
 // A haproxyLine is a line of HAProxy's option httplog, with or without the prefix that syslog adds
@@ -277,24 +310,10 @@ var haproxyLine = regexp.MustCompile(`^(?:[^"]*?\bhaproxy\[\d+\]: )?` +
 	`(\S+):\d+ \[(\d\d/\w{3}/\d{4}:\d\d:\d\d:\d\d\.\d{3})\]` +
 	` \S+ \S+ [-+/\d]+ -?\d+ [+\d]+ \S+ \S+ \S{4} [+/\d]+ [/\d]+ (?:\{[^"]*\} )?"([^"]*)"?$`)
 
-// parseHAProxy reads a line of HAProxy. The time in it has no zone, and is taken as UTC.
-func parseHAProxy(line string) (e *entry, err error) {
+func haproxyFields(line string) (*fields, Format, error) {
 	m := haproxyLine.FindStringSubmatch(line)
 	if m == nil {
-		return nil, errNoRequest // a line that is not about a request, but, for example, about a server that is down
+		return nil, HAProxy, errNoRequest // a line that is not about a request, such as about a server that is down
 	}
-	e = &entry{header: http.Header{}}
-	if e.at, err = time.Parse("02/Jan/2006:15:04:05.000", m[2]); err != nil {
-		return nil, fmt.Errorf("the time is %s; want one such as 02/Jan/2006:15:04:05.000", quote(m[2]))
-	}
-	if err := e.from(m[1]); err != nil {
-		return nil, err
-	}
-	var protocol string
-	e.method, protocol, _ = strings.Cut(m[3], " ")
-	e.uri, protocol, _ = strings.Cut(protocol, " ")
-	if !strings.HasPrefix(protocol, "HTTP/") || e.method == "" || e.uri == "" {
-		return nil, errNoRequest
-	}
-	return e, e.valid()
+	return &fields{peer: m[1], time: m[2], request: m[3]}, HAProxy, nil
 }

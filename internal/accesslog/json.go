@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
-	"strings"
 	"time"
 )
 
@@ -37,30 +35,27 @@ type jsonLine struct {
 	NginxForwards string  `json:"http_x_forwarded_for"`
 }
 
-// parseJSON reads a line with a JSON object.
-func parseJSON(line string) (*entry, Format, error) {
+// jsonFields reads a line with a JSON object.
+func jsonFields(line string) (f *fields, is Format, err error) {
 	var l jsonLine
 	if err := json.Unmarshal([]byte(line), &l); err != nil {
 		return nil, Caddy, fmt.Errorf("want a line of JSON: %s", cut(err.Error()))
 	}
-	e, f, err := &entry{header: http.Header{}}, Caddy, error(nil)
 	switch {
 	case l.RequestMethod != "":
-		f, err = Traefik, e.traefik(&l)
+		return &fields{time: l.StartUTC, peer: l.ClientHost, user: l.ClientUsername, method: l.RequestMethod, uri: l.RequestPath,
+			host: l.RequestHost, forwarded: l.ForwardedFor}, Traefik, nil
 	case l.RemoteAddr != "":
-		f, err = Nginx, e.nginx(&l)
+		f, err = l.nginx()
+		return f, Nginx, err
 	case l.TS != nil:
-		err = e.caddy(&l)
-	default:
-		err = errors.New("the JSON is not that of Caddy or Traefik, and has no remote_addr, as a log of nginx with the names of its variables")
+		f, err = l.caddy()
+		return f, Caddy, err
 	}
-	if err != nil {
-		return nil, f, err
-	}
-	return e, f, e.valid()
+	return nil, Caddy, errors.New("the JSON is not that of Caddy or Traefik, and has no remote_addr, as a log of nginx with the names of its variables")
 }
 
-func (e *entry) caddy(l *jsonLine) (err error) {
+func (l *jsonLine) caddy() (*fields, error) {
 	var r struct {
 		RemoteIP   string      `json:"remote_ip"`
 		RemoteAddr string      `json:"remote_addr"` // before Caddy 2.5
@@ -69,104 +64,50 @@ func (e *entry) caddy(l *jsonLine) (err error) {
 		URI        string      `json:"uri"`
 		Headers    http.Header `json:"headers"`
 	}
-	if json.Unmarshal(l.Request, &r) != nil || r.Method == "" {
-		return errNoRequest
+	if json.Unmarshal(l.Request, &r) != nil {
+		return nil, errNoRequest
 	}
-	e.user, e.method, e.uri, e.host = l.UserID, r.Method, r.URI, r.Host
-	for name, values := range r.Headers {
-		e.header[http.CanonicalHeaderKey(name)] = values
+	f := &fields{time: l.TS, peer: cmp.Or(r.RemoteIP, r.RemoteAddr), user: l.UserID, method: r.Method, uri: r.URI, host: r.Host,
+		header: r.Headers}
+	if f.peer == "@" { // a Unix socket
+		f.peer = noAddress
 	}
-	if e.at, err = instant(l.TS); err != nil {
-		return err
+	// The time of the line is when the request ended.
+	if at, err := instant(l.TS); err == nil {
+		if d, ok := l.Duration.(float64); ok && d > 0 && d < 1e6 {
+			f.time = at.Add(-time.Duration(d * float64(time.Second)))
+		}
 	}
-	// The line's time is when the request ended.
-	if d, ok := l.Duration.(float64); ok && d > 0 && d < 1e6 {
-		e.at = e.at.Add(-time.Duration(d * float64(time.Second)))
-	}
-	if r.RemoteIP == "@" { // a Unix socket
-		return nil
-	}
-	return e.from(cmp.Or(r.RemoteIP, r.RemoteAddr))
+	return f, nil
 }
 
-func (e *entry) traefik(l *jsonLine) (err error) {
-	e.user, e.method, e.uri, e.host = noDash(l.ClientUsername), l.RequestMethod, l.RequestPath, l.RequestHost
-	e.forwardedFor(l.ForwardedFor)
-	if e.at, err = instant(l.StartUTC); err != nil {
-		return err
-	}
-	return e.from(l.ClientHost)
-}
-
-func (e *entry) nginx(l *jsonLine) (err error) {
-	e.user, e.host = noDash(l.RemoteUser), l.Host
-	var request string
+func (l *jsonLine) nginx() (*fields, error) {
+	f := &fields{time: l.nginxTime(), peer: l.RemoteAddr, user: l.RemoteUser, host: l.Host, forwarded: l.NginxForwards}
 	switch {
 	case l.Method != nil && l.URI != nil:
-		e.method, e.uri = *l.Method, *l.URI
+		f.method, f.uri = *l.Method, *l.URI
 	case l.Request == nil && l.Method != nil:
-		return errors.New("the line has request_method and no request_uri")
+		return nil, errors.New("the line has request_method and no request_uri")
 	case l.Request == nil:
-		return errors.New("the line has neither request nor request_method")
-	case json.Unmarshal(l.Request, &request) == nil: // $request
-		e.method, request, _ = strings.Cut(request, " ")
-		e.uri, _, _ = strings.Cut(request, " ")
+		return nil, errors.New("the line has neither request nor request_method")
+	default:
+		json.Unmarshal(l.Request, &f.request) // $request; otherwise the line has no request
 	}
-	if e.method == "" || e.uri == "" {
-		return errNoRequest
-	}
-	e.forwardedFor(l.NginxForwards)
-	if e.at, err = l.nginxTime(); err != nil {
-		return err
-	}
-	return e.from(l.RemoteAddr)
+	return f, nil
 }
 
 // nginxTime returns the time of a line, with the milliseconds of msec in the zone of the other variables.
-func (l *jsonLine) nginxTime() (time.Time, error) {
+func (l *jsonLine) nginxTime() any {
 	text := cmp.Or(l.TimeISO, l.TimeLocal)
-	if l.Msec == nil {
-		return instant(text)
+	zoned, errText := instant(text)
+	exact, err := instant(l.Msec)
+	switch {
+	case l.Msec == nil:
+		return text
+	case err == nil && errText == nil:
+		return exact.In(zoned.Location())
 	}
-	at, err := instant(l.Msec)
-	if zoned, errText := instant(text); err == nil && errText == nil {
-		at = at.In(zoned.Location())
-	}
-	return at, err
-}
-
-// from sets the address of the peer, which may have a port.
-func (e *entry) from(text string) error {
-	peer, err := netip.ParseAddr(text)
-	if err != nil {
-		if p, errPort := netip.ParseAddrPort(text); errPort == nil {
-			peer, err = p.Addr(), nil
-		}
-	}
-	if err != nil && text != "unix:" {
-		return fmt.Errorf("the client is %s; want an address", quote(text))
-	}
-	e.peer = peer
-	return nil
-}
-
-// forwardedFor sets the field X-Forwarded-For if the text is a valid value: addresses, separated
-// by commas.
-func (e *entry) forwardedFor(text string) bool {
-	for part := range strings.SplitSeq(text, ",") {
-		if new(entry).from(strings.TrimSpace(part)) != nil {
-			return false
-		}
-	}
-	e.header["X-Forwarded-For"] = []string{text}
-	return true
-}
-
-func noDash(s string) string {
-	if s == "-" {
-		return ""
-	}
-	return s
+	return l.Msec
 }
 
 // cut shortens the text of another package's error, which may quote what clients send.
