@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -35,7 +34,7 @@ type kept struct {
 	until int64
 }
 
-func weight(s *kept) int { return 1 + len(s.Log) }
+func (s *kept) weight() int { return 1 + len(s.Log) }
 
 func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 	if err := t.Validate(); err != nil {
@@ -61,9 +60,9 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 		}
 		s, old := kept{c.current[i], c.now + (t.Decisions[i].ResetAfter + time.Microsecond - 1).Microseconds()}, c.states[key]
 		if old.until != 0 {
-			c.size -= weight(&old)
+			c.size -= old.weight()
 		}
-		c.states[key], c.size = s, c.size+weight(&s)
+		c.states[key], c.size = s, c.size+s.weight()
 	}
 	if c.size > c.sweep {
 		c.forget()
@@ -71,27 +70,20 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// forget drops the states that have expired, and further states if there are still too
-// many.
+// forget forgets the states that have expired and, if there are still too many, a quarter of them at a
+// time, until there is room.
 func (c *counts) forget() {
 	c.drop(c.now)
-	if c.size > c.most {
-		type part struct {
-			until int64
-			size  int
-		}
-		var parts []part
+	before := len(c.states)
+	for most := c.most; c.size > most; most = c.most * 3 / 4 {
+		var ends []int64
 		for _, s := range c.states {
-			parts = append(parts, part{s.until, weight(&s)})
+			ends = append(ends, s.until)
 		}
-		slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.until, b.until) })
-		before, rest, i := len(c.states), c.size, 0
-		for ; rest > c.most*3/4; i++ {
-			rest -= parts[i].size
-		}
-		c.drop(parts[i-1].until)
-		c.forgotten += int64(before - len(c.states))
+		slices.Sort(ends)
+		c.drop(ends[len(ends)/4])
 	}
+	c.forgotten += int64(before - len(c.states))
 	c.sweep = min(c.most, max(1<<12, 2*c.size))
 }
 
@@ -100,7 +92,7 @@ func (c *counts) drop(t int64) {
 	for key, s := range c.states {
 		if s.until <= t {
 			delete(c.states, key)
-			c.size -= weight(&s)
+			c.size -= s.weight()
 		}
 	}
 }

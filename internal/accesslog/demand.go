@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"math/bits"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,7 +216,7 @@ func (r *Report) WriteSuggestions(w io.Writer) bool {
 			limits = append(limits, yamlOf(s.Limit))
 		}
 		if measured {
-			yaml = append(yaml, fmt.Sprintf("  - name: %s\n    config: [%s]", yamlName(rule.Name), strings.Join(limits, ", ")))
+			yaml = append(yaml, fmt.Sprintf("  - name: %q\n    config: [%s]", rule.Name, strings.Join(limits, ", ")))
 		}
 	}
 	if len(yaml) == 0 {
@@ -270,21 +269,6 @@ func (d *Demand) write(p func(format string, args ...any), rule string) {
 	if d.Keys < 100 {
 		p("  fewer than 100 keys: p99 is the key that had the most")
 	}
-}
-
-// plainName matches names that need no quotes in YAML.
-var plainName = regexp.MustCompile("^[A-Za-z][-_0-9A-Za-z]*$")
-
-// yamlName returns the name of a rule as in a limits file.
-func yamlName(name string) string {
-	switch strings.ToLower(name) {
-	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
-	default:
-		if plainName.MatchString(name) {
-			return name
-		}
-	}
-	return strconv.Quote(name)
 }
 
 // yamlOf returns a limit as in a limits file.

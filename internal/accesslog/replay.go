@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"compress/gzip"
-	"container/heap"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -47,9 +47,8 @@ type Replay struct {
 	err     error
 	handler http.Handler
 	counts  *counts
-	held    entries
-	seq     int64
-	bytes   int // of the lines of held
+	held    []held // the earliest first; those of one instant in the order of the log
+	bytes   int    // of the lines of held
 	newest  time.Time
 	report  Report
 	rules   map[string]*Rule
@@ -60,7 +59,7 @@ type Replay struct {
 // New returns a Replay of a log that has no lines yet.
 func New(o Options) *Replay {
 	o.MaxKeys = cmp.Or(o.MaxKeys, 1_000_000)
-	return &Replay{o: o, counts: newCounts(o.MaxKeys), rules: map[string]*Rule{}, report: Report{WholeSeconds: true}}
+	return &Replay{o: o, counts: newCounts(o.MaxKeys), rules: map[string]*Rule{}, report: Report{WholeSeconds: true, peers: newTally(maxPeers)}}
 }
 
 // Add reads the next line, without its end. The first line that can be read determines the format
@@ -103,8 +102,8 @@ func (r *Replay) Add(line string) error {
 	} else {
 		r.newest = e.at
 	}
-	r.seq++
-	heap.Push(&r.held, held{e, r.seq, len(line)})
+	behind := sort.Search(len(r.held), func(i int) bool { return r.held[i].at.After(e.at) })
+	r.held = slices.Insert(r.held, behind, held{e, len(line)})
 	r.bytes += len(line)
 	for len(r.held) > maxHeld || r.bytes > maxBytes || r.newest.Sub(r.held[0].at) > slack {
 		r.release()
@@ -131,7 +130,7 @@ func (r *Replay) start() error {
 		}
 		o.Rules = append(o.Rules, rule)
 		r.rules[rule.Name] = &Rule{Name: rule.Name, Limits: rule.Limits, Enforce: rule.Enforce, Penalty: rule.Penalty != nil,
-			keys: newTally()}
+			keys: newTally(maxTallied)}
 		o.Rules[len(o.Rules)-1].Penalty = nil // a Limiter remembers bans on the clock of the process
 	}
 	if len(o.Rules) == 0 {
@@ -170,9 +169,11 @@ func (r *Replay) lacks(rule *weir.Rule) string {
 
 // release replays the earliest entry that is held back.
 func (r *Replay) release() {
-	h := heap.Pop(&r.held).(held)
-	r.bytes -= h.bytes
-	r.decide(h.entry)
+	first := r.held[0]
+	r.held[0] = held{}
+	r.held = r.held[1:]
+	r.bytes -= first.bytes
+	r.decide(first.entry)
 }
 
 // decide passes an entry to the Limiter.
@@ -196,7 +197,7 @@ func (r *Replay) decide(e *entry) {
 	peer := e.peer.Unmap().WithZone("")
 	switch trusted := slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(peer) }); {
 	case !trusted && peer.IsValid():
-		r.report.from(peer)
+		r.report.peers.add(peer.String())
 	case !trusted: // the log does not contain the peer
 	case e.header["X-Forwarded-For"] == nil && e.header["Forwarded"] == nil:
 		r.report.Proxied++
@@ -286,29 +287,10 @@ func (r *Replay) Report() (*Report, error) {
 	return &r.report, cmp.Or(r.err, r.report.end())
 }
 
-// held is an entry that is held back: the n-th entry of the log, whose line has the given
-// number of bytes.
+// held is an entry that is held back, with the length of its line.
 type held struct {
 	*entry
-	n     int64
 	bytes int
-}
-
-// entries is a heap.Interface: the earliest entry comes first, and entries with the same time
-// stay in the order of the log.
-type entries []held
-
-func (s entries) Len() int { return len(s) }
-func (s entries) Less(i, j int) bool {
-	return s[i].at.Before(s[j].at) || s[i].at.Equal(s[j].at) && s[i].n < s[j].n
-}
-func (s entries) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
-func (s *entries) Push(x any)   { *s = append(*s, x.(held)) }
-func (s *entries) Pop() any {
-	last := (*s)[len(*s)-1]
-	(*s)[len(*s)-1] = held{}
-	*s = (*s)[:len(*s)-1]
-	return last
 }
 
 // maxLine is the largest length of a line in bytes. Servers accept request lines of at most a few

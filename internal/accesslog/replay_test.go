@@ -251,7 +251,7 @@ func TestBounded(t *testing.T) {
 		}
 		size := 0
 		for _, s := range c.states {
-			size += weight(&s)
+			size += s.weight()
 		}
 		if size != c.size {
 			t.Errorf("%s: the size is %d, want %d", tt.limit.Algorithm.Name(), c.size, size)
@@ -264,7 +264,7 @@ func TestBounded(t *testing.T) {
 
 // TestTally: the keys that were refused most are known among more keys than a tally keeps.
 func TestTally(t *testing.T) {
-	ta := newTally()
+	ta := newTally(maxTallied)
 	for i := range 3 * maxTallied {
 		ta.add(fmt.Sprint("key ", i))
 		if i%100 == 0 {
@@ -312,8 +312,8 @@ func TestPeer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if told := report.FromPeer > 0; told != (want && !trusted) || report.FromPeer > int64(100*share) || len(report.addresses) > 16 {
-				t.Errorf("%d %% of one address, trusted %v: got %d of %v, %d addresses", share, trusted, report.FromPeer, report.Peer, len(report.addresses))
+			if told := report.FromPeer > 0; told != (want && !trusted) || report.FromPeer > int64(100*share) || len(report.peers.n) > maxPeers {
+				t.Errorf("%d %% of one address, trusted %v: got %d of %v, %d addresses", share, trusted, report.FromPeer, report.Peer, len(report.peers.n))
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,25 +38,9 @@ type Report struct {
 	Proxied      int64 // requests of trusted proxies, whose clients the log does not name
 	Forgotten    int64 // counts that were forgotten before they had expired
 
-	Peer      netip.Addr // the peer from which most requests come, unless it is a trusted proxy
-	FromPeer  int64      // at least as many
-	addresses map[netip.Addr]int64
-}
-
-// from counts a request from a peer in a bounded number of counters, each of which is too low by at
-// most 1/16 of all requests (Misra and Gries, Finding repeated elements, 1982).
-func (r *Report) from(peer netip.Addr) {
-	if r.addresses == nil {
-		r.addresses = map[netip.Addr]int64{}
-	}
-	if r.addresses[peer]++; len(r.addresses) < 16 {
-		return
-	}
-	for a := range r.addresses {
-		if r.addresses[a]--; r.addresses[a] == 0 {
-			delete(r.addresses, a)
-		}
-	}
+	Peer     string // the peer from which most requests come, unless it is a trusted proxy
+	FromPeer int64  // at least as many
+	peers    *tally
 }
 
 // fewRequests is the number of requests below which the report does not conclude that most
@@ -66,9 +49,9 @@ const fewRequests = 100
 
 // end sets Peer, and returns an error if the report covers too little of the log.
 func (r *Report) end() error {
-	for a, n := range r.addresses {
+	for peer, n := range r.peers.n {
 		if n > r.Requests/2 && r.Requests >= fewRequests {
-			r.Peer, r.FromPeer = a, n
+			r.Peer, r.FromPeer = peer, n
 		}
 	}
 	switch read := r.Lines - r.NoRequest; {
@@ -106,28 +89,29 @@ type Key struct {
 	Refused int64  `json:"refused"`
 }
 
-// A tally counts refusals by key. Its memory is bounded: it drops keys with few refusals.
+// A tally counts how often keys occur. Its memory is bounded: if there are too many keys, it forgets
+// the half with the lowest counts.
 type tally struct {
+	most  int
 	n     map[string]int64
 	least int64 // by how much the count of a key may be too low: the sum of the highest counts that were dropped
 }
 
-const maxTallied = 100_000 // twice as many keys as remain after a tally has dropped some
+// How many keys and how many peers a tally has at most.
+const (
+	maxTallied = 100_000
+	maxPeers   = 16
+)
 
-func newTally() *tally { return &tally{n: map[string]int64{}} }
+func newTally(most int) *tally { return &tally{most: most, n: map[string]int64{}} }
 
 func (t *tally) add(key string) {
 	t.n[key]++
-	if len(t.n) <= maxTallied {
+	if len(t.n) <= t.most {
 		return
 	}
-	dropped := slices.Sorted(maps.Values(t.n))[maxTallied/2]
-	for key, n := range t.n {
-		if n > dropped {
-			continue
-		}
-		delete(t.n, key)
-	}
+	dropped := slices.Sorted(maps.Values(t.n))[t.most/2]
+	maps.DeleteFunc(t.n, func(_ string, n int64) bool { return n <= dropped })
 	t.least += dropped
 }
 
@@ -138,8 +122,7 @@ func (t *tally) top() (keys []Key, unsure int64) {
 		keys = append(keys, Key{key, n})
 	}
 	slices.SortFunc(keys, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(b.Refused, a.Refused),
-			cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key))
 	})
 	return keys[:min(len(keys), tops)], t.least
 }
@@ -201,7 +184,7 @@ func (r *Report) Notes() (notes []string) {
 	add(r.Late > 0, "%s up to %v behind earlier lines: not replayed; the first is line %d. Give the older log first, or sort the lines",
 		many(r.Late, "line"), r.MostLate.Round(time.Second), r.FirstLate)
 	add(r.Proxied > 0, "%s of trusted proxies, whose clients the log does not name: they count for the address of the proxy", many(r.Proxied, "request"))
-	add(r.FromPeer > 0, "at least %s come from %v: if that is a proxy or a load balancer, list it in trusted-proxies; otherwise its clients share their limits",
+	add(r.FromPeer > 0, "at least %s come from %s: if that is a proxy or a load balancer, list it in trusted-proxies; otherwise its clients share their limits",
 		many(r.FromPeer, "request"), r.Peer)
 	add(r.WholeSeconds && r.Requests > 0, "the times are whole seconds: the requests of a second count as if they came at once, so the limits refuse more than with exact times")
 	add(r.Forgotten > 0, "%s forgotten before they had expired, so the limits refuse less than they should: set a larger -max-keys", many(r.Forgotten, "count"))
