@@ -19,14 +19,11 @@ import (
 
 // envoyOptions are the values of the flags about Envoy's rate limit filter.
 type envoyOptions struct {
+	envoy.Options
+
 	config, addr string
 
-	merge, shadow, quota, headers, metadata bool
-
 	names string // of header fields
-	near  float64
-	over  int
-	age   time.Duration
 
 	clientCA, clientName string
 
@@ -49,20 +46,20 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.xdsKey, "envoy-xds-key", "", "`file` of the private key of -envoy-xds-cert")
 	fs.StringVar(&o.xdsName, "envoy-xds-name", "",
 		"DNS `name` in the certificate of the control plane, if it differs from the host in -envoy-xds")
-	fs.BoolVar(&o.merge, "envoy-merge-domains", false,
+	fs.BoolVar(&o.Merge, "envoy-merge-domains", false,
 		"allow several files of -envoy-config to have descriptors of the same domain")
-	fs.BoolVar(&o.shadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
-	fs.BoolVar(&o.quota, "envoy-quota", false,
+	fs.BoolVar(&o.Shadow, "envoy-shadow", false, "count the hits of Envoy's calls, but answer all calls with OK")
+	fs.BoolVar(&o.Quota, "envoy-quota", false,
 		"treat all descriptors as if they had quota_mode: a call is refused only if all its descriptors exceed their limits")
-	fs.BoolVar(&o.headers, "envoy-headers", false,
+	fs.BoolVar(&o.Headers, "envoy-headers", false,
 		"make Envoy add header fields about the limit with the fewest hits left to responses")
 	fs.StringVar(&o.names, "envoy-header-names", strings.Join(envoy.HeaderNames[:], ","),
 		"with -envoy-headers, the `names` of the fields for the limit, the remaining hits and the seconds until the window ends")
-	fs.BoolVar(&o.metadata, "envoy-metadata", false,
+	fs.BoolVar(&o.Metadata, "envoy-metadata", false,
 		"send Envoy dynamic metadata: the descriptors of the call, and the metadata that the file has for those within their limits")
-	fs.Float64Var(&o.near, "envoy-near", 0.8, "`fraction` of a limit above which the metrics count hits as near the limit")
-	fs.IntVar(&o.over, "envoy-over", 0, "with -redis-addrs, largest `number` of counts that exceed their limit and that this process remembers until their windows end, so that Redis is not called again; 0 means none")
-	fs.DurationVar(&o.age, "envoy-connection-age", 24*time.Hour,
+	fs.Float64Var(&o.Near, "envoy-near", 0.8, "`fraction` of a limit above which the metrics count hits as near the limit")
+	fs.IntVar(&o.Over, "envoy-over", 0, "with -redis-addrs, largest `number` of counts that exceed their limit and that this process remembers until their windows end, so that Redis is not called again; 0 means none")
+	fs.DurationVar(&o.ConnectionAge, "envoy-connection-age", 24*time.Hour,
 		"`time` after which Envoy must connect again, so that new replicas get their share of connections; 0 means never")
 	fs.StringVar(&o.clientCA, "envoy-client-ca", "",
 		"`file` of the CA certificates that verify the certificate of Envoy, which must then have one; needs -envoy-rls with tls://, read at start")
@@ -84,11 +81,11 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 		is   bool
 		text string
 	}{
-		{!o.headers && !usual, "-envoy-header-names needs -envoy-headers"},
-		{!(0 < o.near && o.near <= 1), fmt.Sprintf("-envoy-near is %v; want more than 0 and at most 1", o.near)},
-		{o.over < 0, fmt.Sprintf("-envoy-over is %d; want at least 0", o.over)},
-		{o.over > 0 && !redis, "-envoy-over needs -redis-addrs: counts in memory are not worth remembering"},
-		{o.age < 0, fmt.Sprintf("-envoy-connection-age is %v; want at least 0", o.age)},
+		{!o.Headers && !usual, "-envoy-header-names needs -envoy-headers"},
+		{!(0 < o.Near && o.Near <= 1), fmt.Sprintf("-envoy-near is %v; want more than 0 and at most 1", o.Near)},
+		{o.Over < 0, fmt.Sprintf("-envoy-over is %d; want at least 0", o.Over)},
+		{o.Over > 0 && !redis, "-envoy-over needs -redis-addrs: counts in memory are not worth remembering"},
+		{o.ConnectionAge < 0, fmt.Sprintf("-envoy-connection-age is %v; want at least 0", o.ConnectionAge)},
 		{o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme), "-envoy-client-ca needs an -envoy-rls that begins with " + tlsScheme},
 		{o.clientName != "" && o.clientCA == "", "-envoy-client-name needs -envoy-client-ca"},
 		{o.config != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},
@@ -108,8 +105,9 @@ func (o *envoyOptions) on() bool { return o.config != "" || o.xds != "" }
 
 // newService returns the service for Envoy's rate limit filter. The flags must have been checked.
 func (o *envoyOptions) newService(store quota.Store, logger *slog.Logger) (*envoy.Service, error) {
+	o.HeaderNames, o.Logger = [3]string(strings.Split(o.names, ",")), logger
 	if o.xds == "" {
-		return envoy.NewService(o.config, store, o.options(logger))
+		return envoy.NewService(o.config, store, o.Options)
 	}
 	address, secure := strings.CutPrefix(o.xds, tlsScheme)
 	x := envoy.XDS{Address: address, Node: o.xdsNode, Credentials: insecure.NewCredentials()}
@@ -120,20 +118,12 @@ func (o *envoyOptions) newService(store quota.Store, logger *slog.Logger) (*envo
 		}
 		x.Credentials = credentials.NewTLS(config)
 	}
-	return envoy.NewXDSService(x, store, o.options(logger)), nil
+	return envoy.NewXDSService(x, store, o.Options), nil
 }
 
 // set reports whether a flag is set that has no effect without -envoy-config.
 func (o *envoyOptions) set() bool {
-	return o.merge || o.shadow || o.quota || o.headers || o.metadata || o.over > 0 || o.clientCA != ""
-}
-
-// options returns the options of the service. The flags must have been checked.
-func (o *envoyOptions) options(logger *slog.Logger) envoy.Options {
-	return envoy.Options{
-		Merge: o.merge, Shadow: o.shadow, Quota: o.quota, Headers: o.headers, HeaderNames: [3]string(strings.Split(o.names, ",")), Metadata: o.metadata,
-		Near: float32(o.near), Over: o.over, ConnectionAge: o.age, Logger: logger,
-	}
+	return o.Merge || o.Shadow || o.Quota || o.Headers || o.Metadata || o.Over > 0 || o.clientCA != ""
 }
 
 // verifyClients makes a server accept only clients that have a certificate of -envoy-client-ca, with

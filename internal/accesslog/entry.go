@@ -254,7 +254,7 @@ func commonFields(line string) (*fields, Format, error) {
 	var ident string
 	f.peer, rest, _ = strings.Cut(strings.TrimSuffix(before[:i], " "), " ")
 	ident, f.user, _ = strings.Cut(rest, " ")
-	if _, err := address(f.peer); err != nil { // the name of a virtual host, or a mistake
+	if _, err := address(f.peer); err != nil { // the name of a virtual host, or an error
 		if _, err := address(ident); err == nil {
 			f.host, f.peer = f.peer, ident
 			_, f.user, _ = strings.Cut(f.user, " ")

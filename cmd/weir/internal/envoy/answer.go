@@ -10,7 +10,7 @@ import (
 )
 
 // status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the limit,
-// unless the descriptor refunds hits. Hits above the fraction near of the limit are near it.
+// unless the descriptor refunds hits, or the store has not counted them. Hits above the fraction near of the limit are near it.
 func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -20,12 +20,12 @@ func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus
 		return &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
 	}
 	units := uint64(a.proto.RequestsPerUnit)
-	over := a.used > units
-	if !a.refund {
+	over := a.used > units || a.undecided
+	if !a.refund && !a.undecided {
 		a.count(a.hits, a.used, units, near, a.shadow)
 	}
 	if a.remembered {
-		a.local.Add(a.hits)
+		a.local.Add(float64(a.hits))
 	}
 	st := &ratelimit.RateLimitResponse_DescriptorStatus{
 		Code: ratelimit.RateLimitResponse_OK, CurrentLimit: a.proto,
@@ -47,49 +47,24 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.Rat
 	var v outcome
 	for i := range ds {
 		a := &ds[i]
-		st := a.status(s.near)
+		st := a.status(float32(s.o.Near))
 		resp.Statuses = append(resp.Statuses, st)
 		v.add(a, st, s.o.Quota || a.limit != nil && a.quota)
 	}
 	refused := v.refused()
 	if refused && s.o.Shadow {
-		s.shadowed.Add(1)
+		s.metrics.globalShadow.Inc()
 	} else if refused {
 		resp.OverallCode = ratelimit.RateLimitResponse_OVER_LIMIT
 	}
 	if s.o.Headers {
-		resp.ResponseHeadersToAdd = headers(s.names, tightest(resp.Statuses))
+		resp.ResponseHeadersToAdd = headers(s.o.HeaderNames, tightest(resp.Statuses))
 	}
 	if wait := v.retryAfter(); wait > 0 && resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
 	}
 	if s.o.Metadata {
 		resp.DynamicMetadata = metadata(r, ds, resp.Statuses)
-	}
-	return resp
-}
-
-// refusal returns the answer to a call that could not be decided: each descriptor with a limit
-// exceeds its limit, unless that limit is in shadow mode. If again is true, the client may try again in
-// a second.
-func (s *Service) refusal(ds []hit, again bool) *ratelimit.RateLimitResponse {
-	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
-	for i := range ds {
-		st := &ratelimit.RateLimitResponse_DescriptorStatus{Code: ratelimit.RateLimitResponse_OK}
-		if a := &ds[i]; a.limit != nil {
-			st.CurrentLimit = a.proto
-			if !a.shadow {
-				st.Code = ratelimit.RateLimitResponse_OVER_LIMIT
-				resp.OverallCode = st.Code
-			}
-		}
-		resp.Statuses = append(resp.Statuses, st)
-	}
-	if s.o.Shadow {
-		resp.OverallCode = ratelimit.RateLimitResponse_OK
-	}
-	if again && resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
-		resp.ResponseHeadersToAdd = []*core.HeaderValue{number(retryAfter, 1)}
 	}
 	return resp
 }

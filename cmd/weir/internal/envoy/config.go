@@ -27,7 +27,6 @@ import (
 type Config struct {
 	domains map[string]*node
 	limits  []*limit
-	stats   map[[3]string]*stats // by labels
 
 	Warnings []string // settings that are not applied, each with its file and line
 }
@@ -74,7 +73,8 @@ type limit struct {
 	replaces  []string
 	metadata  *structpb.Struct // of the descriptor; nil without metadata
 	own       *quota.Limit     // nil if every hit counts, in fixed windows, as in Envoy's service
-	*stats
+	labels    [3]string        // of its metrics
+	*stats                     // nil before the limit is in force
 }
 
 // periods are the lengths of the units. A month has 30 days and a year has 365 days, as in
@@ -141,15 +141,15 @@ func Load(path string, merge bool) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parse(files, merge, nil)
+	return parse(files, merge)
 }
 
-// parse returns the limits of files. Limits with the labels of old metrics keep these.
-func parse(files []file, merge bool, old map[[3]string]*stats) (*Config, error) {
-	c := &Config{domains: map[string]*node{}, stats: map[[3]string]*stats{}}
+// parse returns the limits of files.
+func parse(files []file, merge bool) (*Config, error) {
+	c := &Config{domains: map[string]*node{}}
 	var errs []error
 	for _, f := range files {
-		r := reader{config: c, old: old, file: f, merge: merge}
+		r := reader{config: c, file: f, merge: merge}
 		r.read()
 		if f.outside && len(r.errs) > 0 { // who may write a link must not read by it what this process may read
 			r.errs = []error{fmt.Errorf("%s: %d errors; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,7 +74,7 @@ func TestFind(t *testing.T) {
 		a.find(c.domains["test-domain"], descriptor(tt.descriptor))
 		got := "none"
 		if l := a.limit; l != nil {
-			got = fmt.Sprintf("%d %v %s.%s", l.proto.RequestsPerUnit, l.proto.Unit, l.key1, l.key2)
+			got = fmt.Sprintf("%d %v %s.%s", l.proto.RequestsPerUnit, l.proto.Unit, l.labels[1], l.labels[2])
 			if l.shadow {
 				got += " shadow"
 			}
@@ -152,7 +153,7 @@ func TestMistakes(t *testing.T) {
 		{"domain: d" + strings.Repeat(" ", maxSize), "f.yaml:1: the file is larger than 4 MiB"},
 		{"domain: \xff" + strings.Repeat(" ", maxSize), "f.yaml:1: the file is larger than 4 MiB"},
 	} {
-		if _, err := parse([]file{{path: "f.yaml", data: []byte(tt.text)}}, false, nil); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tt.want) {
+		if _, err := parse([]file{{path: "f.yaml", data: []byte(tt.text)}}, false); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%.200q: got %v, want %s", tt.text, err, tt.want)
 		}
 	}
@@ -160,7 +161,7 @@ func TestMistakes(t *testing.T) {
 
 // TestFormat: values that look like numbers or booleans need no quotes, and anchors work.
 func TestFormat(t *testing.T) {
-	c, err := parse([]file{{path: "f.yaml", data: []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false, nil)
+	c, err := parse([]file{{path: "f.yaml", data: []byte("---\ndomain: d\ndescriptors:\n- key: port\n  value: 0443\n  rate_limit: &l {unit: day, requests_per_unit: 5}\n- key: on\n  value: true\n  rate_limit: *l\n- key: version\n  value: 1.10\n  rate_limit: *l\n")}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func TestForgotten(t *testing.T) {
 		"domain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: minute, requests_per_unit: 0}\n---\n": false,
 		"domain: d\ndescriptors:\n- key: a\n  rate_limit: {unlimited: true}\n":                         false,
 	} {
-		c, err := parse([]file{{path: "f.yaml", data: []byte(text)}}, false, nil)
+		c, err := parse([]file{{path: "f.yaml", data: []byte(text)}}, false)
 		if err != nil || (len(c.Warnings) == 1 && strings.Contains(c.Warnings[0], "f.yaml:5: a rate_limit without requests_per_unit")) != warns {
 			t.Errorf("%q: got %v and %+v; want a warning: %v", text, err, c, warns)
 		}
@@ -237,10 +238,11 @@ func TestNear(t *testing.T) {
 		{0, 5, 5, 0, 0, 0},
 		{1, 1, 0, 0, 0, 1},
 	} {
-		s := newStats([]string{"d", "k"})
+		s := newMetrics().of([3]string{"d", "k"})
 		s.count(tt.hits, tt.after, tt.quota, 0.8, true)
-		if s.total.Load() != tt.hits || s.within.Load() != tt.within || s.near.Load() != tt.near || s.over.Load() != tt.over || s.shadowed.Load() != tt.over {
-			t.Errorf("%+v: got total %d, within %d, near %d, over %d, shadowed %d", tt, s.total.Load(), s.within.Load(), s.near.Load(), s.over.Load(), s.shadowed.Load())
+		got := []uint64{value(t, s.total), value(t, s.within), value(t, s.near), value(t, s.over), value(t, s.shadowed)}
+		if want := []uint64{tt.hits, tt.within, tt.near, tt.over, tt.over}; !slices.Equal(got, want) {
+			t.Errorf("%+v: got total, within, near, over and shadowed %d, want %d", tt, got, want)
 		}
 	}
 }
@@ -267,7 +269,7 @@ func TestAliases(t *testing.T) {
 		{"deep in a line", flat, "a.yaml:2: nested too deeply"},
 		{"a few", "domain: app\ndescriptors:\n- {key: a, rate_limit: &r {unit: day, requests_per_unit: 1}}\n- {key: b, rate_limit: *r}\n", "<nil>"},
 	} {
-		_, err := parse([]file{{path: "a.yaml", data: []byte(tt.text)}}, false, nil)
+		_, err := parse([]file{{path: "a.yaml", data: []byte(tt.text)}}, false)
 		if got := fmt.Sprint(err); !strings.Contains(got, tt.want) || (err == nil) != (tt.want == "<nil>") {
 			t.Errorf("%s, %d bytes: got %.200s, want %s", tt.name, len(tt.text), got, tt.want)
 		}

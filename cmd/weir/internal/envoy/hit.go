@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -34,6 +33,7 @@ type hit struct {
 	reset      int64  // seconds until the window ends, 1 or more
 	never      bool   // an own algorithm will never allow so many hits
 	remembered bool   // used and reset come from Service.over, so the store was not called
+	undecided  bool   // the store was busy or cannot work, so the hits exceed the limit
 }
 
 // descriptors returns the descriptors of a call with the limits that apply, or an error if the call is
@@ -49,7 +49,7 @@ func (s *Service) descriptors(r *ratelimit.RateLimitRequest) ([]hit, error) {
 	}
 	domain := s.config.Load().domains[r.Domain]
 	if domain == nil {
-		s.noDomains.Add(1)
+		s.metrics.noDomain.Inc()
 		s.noDomain.Warn("envoy: unknown domain", "domain", storedkey.Of(r.Domain), "effect", "nothing limits the call",
 			"likely", "no file of limits has the domain that Envoy is configured with")
 	}
@@ -198,16 +198,12 @@ func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 	if b, ok := s.store.(optional.Batcher); ok && len(ts) > 0 {
 		return errors.Join(b.TakeEach(ctx, ts)...)
 	}
-	// A store can send concurrent calls in one round trip.
-	const workers = 32
+	// A store can send concurrent calls in one round trip. There are at most maxDescriptors.
 	errs := make([]error, len(ts))
-	var next atomic.Int64
 	var wg sync.WaitGroup
-	for range min(workers, len(ts)) {
+	for i, t := range ts {
 		wg.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(ts)); i = next.Add(1) - 1 {
-				_, errs[i] = safe.Call("envoy: the store panicked", func() error { return s.store.Take(ctx, ts[i]) })
-			}
+			_, errs[i] = safe.Call("envoy: the store panicked", func() error { return s.store.Take(ctx, t) })
 		})
 	}
 	wg.Wait()

@@ -29,6 +29,18 @@ func (c *client) metrics(t *testing.T) string {
 	return w.Body.String()
 }
 
+// value returns the value of a counter.
+func value(t *testing.T, c prometheus.Counter) uint64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(c)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint64(families[0].Metric[0].Counter.GetValue())
+}
+
 // TestSameLabels: limits whose labels are equal share their metrics, also after a reload.
 func TestSameLabels(t *testing.T) {
 	const text = `

@@ -75,7 +75,7 @@ func TestOver(t *testing.T) {
 			time.Sleep(tt.sleep)
 		}
 		m := s.config.Load().limits[0]
-		if total, over, local := m.total.Load(), m.over.Load(), m.local.Load(); total != 7 || over != 3 || local != 2 {
+		if total, over, local := value(t, m.total), value(t, m.over), value(t, m.local); total != 7 || over != 3 || local != 2 {
 			t.Errorf("got %d hits, %d over the limit, %d of them remembered; want 7, 3, 2", total, over, local)
 		}
 	})

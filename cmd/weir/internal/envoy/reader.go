@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +21,6 @@ const maxDepth = 100
 // A reader adds a file to a Config.
 type reader struct {
 	config *Config
-	old    map[[3]string]*stats // of the Config before, which limits with the same labels keep
 	file   file
 	merge  bool
 	tree   *ast.File
@@ -172,15 +170,6 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 	}
 }
 
-// stats returns the metrics of a limit. Limits with the same labels share them.
-func (r *reader) stats(names []string) *stats {
-	s := newStats(names)
-	labels := [3]string{s.domain, s.key1, s.key2}
-	s = cmp.Or(r.config.stats[labels], r.old[labels], s)
-	r.config.stats[labels] = s
-	return s
-}
-
 // limit returns the limit of d and adds it to the Config. The argument at is the YAML path of d.
 func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	metadata, err := structpb.NewStruct(d.Metadata)
@@ -205,7 +194,8 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	}
 	l := &limit{
 		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: units, Unit: unit},
-		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, metadata: metadata, stats: r.stats(names),
+		unlimited: y.Unlimited, shadow: d.ShadowMode, quota: d.QuotaMode, metadata: metadata,
+		labels: [3]string{names[0], names[1], strings.Join(names[2:], ".")},
 	}
 	if l.own, err = ownLimit(d.Metadata, l.proto); err != nil {
 		r.errorf(at, "metadata.%s: %v", ownField, err)
@@ -223,7 +213,7 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	return l
 }
 
-// These types describe a file as Envoy's service reads it.
+// These types describe a file as Envoy's service reads it, and the JSON of a message of a control plane.
 type (
 	fileYAML struct {
 		Name        text // in files that Envoy Gateway writes; ignored
@@ -233,20 +223,20 @@ type (
 	descriptorYAML struct {
 		Key            text
 		Value          text
-		RateLimit      *limitYAML `yaml:"rate_limit"`
+		RateLimit      *limitYAML `json:"rate_limit"`
 		Descriptors    []descriptorYAML
-		ShadowMode     bool `yaml:"shadow_mode"`
-		QuotaMode      bool `yaml:"quota_mode"`
-		ShareThreshold bool `yaml:"share_threshold"`
+		ShadowMode     bool `json:"shadow_mode"`
+		QuotaMode      bool `json:"quota_mode"`
+		ShareThreshold bool `json:"share_threshold"`
 		Metadata       map[string]any
 
 		// DetailedMetric and ValueToMetric would add values of requests to the labels of
 		// metrics. They only cause a warning: a client must not choose labels.
-		DetailedMetric bool `yaml:"detailed_metric"`
-		ValueToMetric  bool `yaml:"value_to_metric"`
+		DetailedMetric bool `json:"detailed_metric"`
+		ValueToMetric  bool `json:"value_to_metric"`
 	}
 	limitYAML struct {
-		RequestsPerUnit *uint32 `yaml:"requests_per_unit"`
+		RequestsPerUnit *uint32 `json:"requests_per_unit"`
 		Unit            text
 		Unlimited       bool
 		Name            text

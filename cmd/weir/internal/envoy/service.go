@@ -32,7 +32,7 @@ type Options struct {
 	Headers       bool          // make Envoy add header fields about the limit to responses
 	HeaderNames   [3]string     // the names of these fields; the zero value means HeaderNames
 	Metadata      bool          // answer with dynamic metadata: the descriptors, and the metadata of those within their limits
-	Near          float32       // fraction of a limit above which the metrics count hits as near it, at most 1; 0 means 0.8
+	Near          float64       // fraction of a limit above which the metrics count hits as near it, at most 1; 0 means 0.8
 	Over          int           // largest number of counters beyond their limit that are remembered, each until its window ends; 0 means none
 	ConnectionAge time.Duration // age at which clients must connect again; 0 means never
 	Logger        *slog.Logger  // nil means slog.Default()
@@ -49,16 +49,12 @@ type Service struct {
 	store quota.Store
 	o     Options
 
-	mu        sync.Mutex // held while files are loaded
-	data      []byte     // the files as last read, even if they had an error
-	config    atomic.Pointer[Config]
+	mu     sync.Mutex // held while files are loaded
+	data   []byte     // the files as last read, even if they had an error
+	config atomic.Pointer[Config]
+	*metrics
 	overrides *stats // counts the hits of all limits that come with descriptors of calls
 	over      *overCache
-	near      float32
-	names     [3]string
-
-	calls                                                         callStats
-	storeErrors, callErrors, loads, failures, shadowed, noDomains atomic.Uint64
 
 	undecided *slog.Logger // gets a line for calls that the store could not decide
 	noDomain  *slog.Logger // gets a line for calls of a domain that no file has
@@ -77,15 +73,19 @@ func newService(store quota.Store, o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	m := newMetrics()
+	o.Near, o.HeaderNames = cmp.Or(o.Near, 0.8), cmp.Or(o.HeaderNames, HeaderNames)
 	s := &Service{
-		Health: health.NewServer(), store: store, o: o, overrides: newStats([]string{"", "override"}),
-		calls: newCallStats(),
-		over:  newOverCache(o.Over), near: cmp.Or(o.Near, 0.8), names: cmp.Or(o.HeaderNames, HeaderNames),
+		Health: health.NewServer(), store: store, o: o, metrics: m, overrides: m.of([3]string{"", "override"}),
+		over:      newOverCache(o.Over),
 		undecided: sparse.Logger(o.Logger), noDomain: sparse.Logger(o.Logger),
 	}
-	s.config.Store(&Config{})
+	s.config.Store(noLimits)
 	return s
 }
+
+// noLimits is the Config before the first one is loaded.
+var noLimits = &Config{}
 
 // Reload loads the files if they have changed since the last call. After an error the limits
 // that were loaded before stay in force. An error in the files is returned once: further calls
@@ -106,9 +106,9 @@ func (s *Service) Reload() error {
 		return nil
 	}
 	s.data = data
-	c, err := parse(files, s.o.Merge, s.config.Load().stats)
+	c, err := parse(files, s.o.Merge)
 	if err != nil {
-		s.failures.Add(1)
+		s.failures.Inc()
 		return err
 	}
 	s.use(c, s.path, len(files))
@@ -117,8 +117,11 @@ func (s *Service) Reload() error {
 
 // use replaces the limits in force by those of files, or of other resources.
 func (s *Service) use(c *Config, from string, files int) {
+	for _, l := range c.limits {
+		l.stats = s.metrics.of(l.labels)
+	}
 	s.config.Store(c)
-	s.loads.Add(1)
+	s.loads.Inc()
 	for _, w := range c.Warnings {
 		s.o.Logger.Warn("envoy: setting not applied", "text", w)
 	}
@@ -158,17 +161,22 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 	error) {
 	ds, err := s.descriptors(r)
 	if err != nil {
-		s.callErrors.Add(1)
+		s.callErrors.Inc()
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	// A client that cancels its call is charged, too.
 	if err := s.count(context.WithoutCancel(ctx), ds); err != nil {
-		s.storeErrors.Add(1)
+		s.storeErrors.Inc()
 		s.undecided.Warn("envoy: call not decided", "domain", storedkey.Of(r.Domain), "err", err, "cause", quota.Cause(err))
-		if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) {
-			return s.refusal(ds, errors.Is(err, quota.ErrBusy)), nil
+		busy := errors.Is(err, quota.ErrBusy)
+		if !busy && !errors.Is(err, quota.ErrUnusable) {
+			return nil, status.Error(codes.Unavailable, "the store of the counts is unavailable")
 		}
-		return nil, status.Error(codes.Unavailable, "the store of the counts is unavailable")
+		for i := range ds {
+			if ds[i].undecided = true; busy {
+				ds[i].reset = 1 // the client may try again in a second
+			}
+		}
 	}
 	return s.answer(r, ds), nil
 }
@@ -189,7 +197,7 @@ func (s *Service) Server() *grpc.Server {
 	server := grpc.NewServer(age, streams, size,
 		grpc.UnaryInterceptor(func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any,
 			err error) {
-			defer s.calls.observe(info.FullMethod, time.Now())
+			defer s.metrics.observe(info.FullMethod, time.Now())
 			panicked, err := safe.Call("envoy: a call panicked", func() error { resp, err = next(ctx, r); return err })
 			if panicked {
 				s.o.Logger.Error("envoy: call panicked", "method", info.FullMethod, "err", err)

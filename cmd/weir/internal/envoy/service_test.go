@@ -474,8 +474,9 @@ func TestReload(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", step.text, got, step.want)
 		}
 	}
-	if n := c.s.config.Load().limits[0].total.Load(); n != 5 || c.s.loads.Load() != 3 || c.s.failures.Load() != 1 {
-		t.Errorf("got %d hits, %d loads and %d failures, want 5, 3 and 1", n, c.s.loads.Load(), c.s.failures.Load())
+	loads, failures := value(t, c.s.loads), value(t, c.s.failures)
+	if n := value(t, c.s.config.Load().limits[0].total); n != 5 || loads != 3 || failures != 1 {
+		t.Errorf("got %d hits, %d loads and %d failures, want 5, 3 and 1", n, loads, failures)
 	}
 	os.Remove(c.s.path)
 	if err := c.s.Reload(); err == nil {
@@ -561,7 +562,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	write(t, c.s.path, "domain: [")
-	eventually("a mistake", func() bool { return c.s.failures.Load() == 1 })
+	eventually("a mistake", func() bool { return value(t, c.s.failures) == 1 })
 	write(t, c.s.path, "domain: e")
 	eventually("a change", func() bool { return c.s.config.Load().domains["e"] != nil })
 	cancel()

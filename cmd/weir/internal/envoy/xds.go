@@ -3,6 +3,7 @@ package envoy
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/seed83679106/weir/quota"
@@ -48,7 +50,7 @@ func NewXDSService(x XDS, store quota.Store, o Options) *Service {
 }
 
 // Loaded reports whether s has limits, perhaps an empty list of them.
-func (s *Service) Loaded() bool { return s.loads.Load() > 0 }
+func (s *Service) Loaded() bool { return s.config.Load() != noLimits }
 
 // follow keeps a stream to the control plane open until ctx ends. If the stream breaks, the limits stay
 // in force, and follow opens another one.
@@ -63,9 +65,9 @@ func (s *Service) follow(ctx context.Context) {
 	defer conn.Close()
 	last, retry := "", firstRetry
 	for ctx.Err() == nil {
-		before := s.loads.Load()
+		before := s.config.Load()
 		err := s.stream(ctx, conn)
-		if s.loads.Load() > before {
+		if s.config.Load() != before {
 			last, retry = "", firstRetry
 		}
 		if text := err.Error(); ctx.Err() == nil && text != last {
@@ -105,7 +107,7 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
 		} else {
 			if text := err.Error(); text != rejected {
 				rejected, pause = text, 0
-				s.failures.Add(1)
+				s.failures.Inc()
 				s.o.Logger.Error("envoy: limits not reloaded", "err", err)
 			}
 			// A server of the official library sends the update again, as soon as it is rejected.
@@ -126,7 +128,7 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
 func (s *Service) apply(resources []*anypb.Any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := &Config{domains: map[string]*node{}, stats: map[[3]string]*stats{}}
+	c := &Config{domains: map[string]*node{}}
 	var errs []error
 	var messages []*config.RateLimitConfig
 	for _, r := range resources {
@@ -140,9 +142,14 @@ func (s *Service) apply(resources []*anypb.Any) error {
 	slices.SortFunc(messages, func(a, b *config.RateLimitConfig) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range messages {
 		from := file{path: fmt.Sprintf("resource %q", m.Name)}
-		of := reader{config: c, old: s.config.Load().stats, file: from, merge: s.o.Merge}
-		of.add(&fileYAML{Domain: text(m.Domain), Descriptors: descriptorsOf(m.Descriptors)})
-		errs = append(errs, of.errs...)
+		of := reader{config: c, file: from, merge: s.o.Merge}
+		var y fileYAML
+		text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+		if err == nil {
+			err = json.Unmarshal(text, &y)
+		}
+		of.add(&y)
+		errs = append(append(errs, err), of.errs...)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -150,21 +157,4 @@ func (s *Service) apply(resources []*anypb.Any) error {
 	s.use(c, s.xds.Address, len(resources))
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	return nil
-}
-
-// descriptorsOf returns descriptors of a message as those of a file.
-func descriptorsOf(list []*config.RateLimitDescriptor) (descriptors []descriptorYAML) {
-	for _, m := range list {
-		d := descriptorYAML{Key: text(m.Key), Value: text(m.Value), Descriptors: descriptorsOf(m.Descriptors),
-			ShadowMode: m.ShadowMode, QuotaMode: m.QuotaMode, DetailedMetric: m.DetailedMetric, Metadata: m.Metadata.AsMap()}
-		if l := m.RateLimit; l != nil {
-			d.RateLimit = &limitYAML{RequestsPerUnit: &l.RequestsPerUnit, Unit: text(l.Unit.String()), Unlimited: l.Unlimited,
-				Name: text(l.Name)}
-			for _, r := range l.Replaces {
-				d.RateLimit.Replaces = append(d.RateLimit.Replaces, struct{ Name text }{text(r.Name)})
-			}
-		}
-		descriptors = append(descriptors, d)
-	}
-	return descriptors
 }

@@ -215,8 +215,8 @@ func TestXDS(t *testing.T) {
 	if n := len(p.answers); n > 30 { // the server sends a rejected update again at once
 		t.Errorf("got %d answers, want a pause between two that reject the same update", n)
 	}
-	if !s.Loaded() || s.failures.Load() != 1 || s.loads.Load() != 3 {
-		t.Errorf("got %d loads, %d failures; want 3, 1", s.loads.Load(), s.failures.Load())
+	if loads, failures := value(t, s.loads), value(t, s.failures); !s.Loaded() || failures != 1 || loads != 3 {
+		t.Errorf("got %d loads, %d failures; want 3, 1", loads, failures)
 	}
 	if !strings.Contains(log.String(), "the last limits stay in force") {
 		t.Errorf("the log lacks the control plane that ended:\n%s", &log)
