@@ -1,13 +1,13 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,69 +40,56 @@ type gateway struct {
 	reserved *reservations
 	usage    *usageReader
 	health   health
+	o        *options
 	logger   *slog.Logger
-
-	diagnosis  atomic.Pointer[diagnosis]
-	diagnosing sync.Mutex // held to replace diagnosis after a reload
+	diagnose atomic.Pointer[func(weir.Event)] // looks for probable errors in the rules in force
 }
 
-// A diagnosis looks for probable errors in one version of the file.
-type diagnosis struct {
-	version string
-	observe func(weir.Event)
-}
-
-// diagnose checks the rules in force and a request for probable errors, and logs them.
-func (g *gateway) diagnose(e weir.Event) {
-	d := g.diagnosis.Load()
-	if version := g.rules.Version(); d.version != version && g.diagnosing.TryLock() {
-		d = g.newDiagnosis(version)
-		g.diagnosing.Unlock()
-	}
-	d.observe(e)
-}
-
-// newDiagnosis prepares for a version of the rules.
-func (g *gateway) newDiagnosis(version string) *diagnosis {
+// adapt makes what depends on the rules fit those in force, and logs which of them do not fit the service.
+func (g *gateway) adapt() {
 	rules := g.rules.Rules()
 	g.metrics.Expect(rules...)
 	g.usage.follow(rules)
-	d := &diagnosis{version, weirwatch.Diagnose(g.logger, rules)}
-	g.diagnosis.Store(d)
-	return d
+	diagnose := weirwatch.Diagnose(g.logger, rules)
+	g.diagnose.Store(&diagnose)
+	for _, m := range misfits(g.rules) {
+		if g.o.upstream == "" || !m.forwardAuth {
+			m.log(g.logger)
+		}
+	}
 }
 
-// A backend is what newGateway needs besides the file.
-type backend struct {
-	store      weir.Store
-	all        []weir.Store // the stores whose metrics are exported
-	live       *overrides.Live
-	keySecret  []byte // of hashed keys; nil if there is none
-	failClosed bool   // answer requests with 503 if the store fails
-	logger     *slog.Logger
-
-	warned      *weirwatch.Warnings // what the logger was warned of; may be nil
-	logRefusals int                 // how many lines a second the log gets about refused requests; 0 means none
+// follow calls adapt after each reload, until ctx ends.
+func (g *gateway) follow(ctx context.Context) {
+	for seen := g.rules.Version(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		if now := g.rules.Version(); now != seen {
+			seen = now
+			g.adapt()
+		}
+	}
 }
 
-// newGateway returns a gateway with the rules of the file at path, or without rules if path
-// is "".
-func newGateway(path string, b backend) (*gateway, error) {
-	g := &gateway{registry: prometheus.NewRegistry(), health: newHealth(b.logger), usage: newUsageReader(b.logger), logger: b.logger}
-	metrics := weirprom.New(b.all...)
-	g.metrics = metrics
+// newGateway returns a gateway with the rules of the file that o names, or without rules if it names none.
+func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logger) (*gateway, error) {
+	g := &gateway{registry: prometheus.NewRegistry(), metrics: weirprom.New(st.all...), health: newHealth(logger),
+		usage: newUsageReader(logger), o: o, logger: logger}
 	top, bans, traffic := weirwatch.NewTop(1000), weirwatch.NewBans(1000), weirwatch.NewTraffic(100_000)
-	g.registry.MustRegister(metrics, g.health.inMemory, buildInfo(), collectors.NewGoCollector(),
+	g.registry.MustRegister(g.metrics, g.health.inMemory, buildInfo(), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if path == "" {
+	if o.limits == "" {
 		return g, nil
 	}
 	refusals := func(weir.Event) {}
-	if b.logRefusals > 0 {
-		refusals = weirwatch.Log(b.logger, b.logRefusals, nil) // without keys: they are addresses of people
+	if o.logRefusals > 0 {
+		refusals = weirwatch.Log(logger, o.logRefusals, nil) // without keys: they are addresses of people
 	}
 	count := func(e weir.Event) {
-		metrics.Observe(e)
+		g.metrics.Observe(e)
 		top.Observe(e)
 		traffic.Observe(e)
 		refusals(e)
@@ -110,26 +97,28 @@ func newGateway(path string, b backend) (*gateway, error) {
 	observe := func(e weir.Event) {
 		count(e)
 		bans.Observe(e)
-		g.diagnose(e)
+		(*g.diagnose.Load())(e)
 	}
-	o := weir.Options{Observe: observe, Logger: b.logger, NoFromContext: true}
-	if b.failClosed {
-		o.OnError = weir.FailClosed
+	co := config.Options{Overrides: live, Limiter: weir.Options{Observe: observe, Logger: logger, NoFromContext: true}}
+	if o.redisDown.value == downClosed {
+		co.Limiter.OnError = weir.FailClosed
+	}
+	if o.keySecret != "" {
+		co.Secret = []byte(o.keySecret)
 	}
 	var err error
-	if g.rules, g.limit, err = openRules(path, b.store,
-		config.Options{Secret: b.keySecret, Overrides: b.live, Limiter: o}); err != nil {
+	if g.rules, g.limit, err = openRules(o.limits, st.store, co); err != nil {
 		return nil, err
 	}
 	g.rejected = newRejected()
 	g.registry.MustRegister(weirprom.NewFile(g.rules), g.rejected)
-	g.newDiagnosis(g.rules.Version())
-	if g.reserved, err = newReservations(g, &b, count); err != nil {
+	g.adapt()
+	if g.reserved, err = newReservations(g, st.store, count); err != nil {
 		return nil, err
 	}
-	g.admin, err = admin.New(b.store, admin.Options{
-		Warnings: b.warned, Limiters: g.rules.Limiters, Overrides: b.live, File: g.rules, Who: ops.Operator, Logger: b.logger,
-		Top: top, Bans: bans, Traffic: traffic, Stores: b.all,
+	g.admin, err = admin.New(st.store, admin.Options{
+		Warnings: o.warned, Limiters: g.rules.Limiters, Overrides: live, File: g.rules, Who: ops.Operator, Logger: logger,
+		Top: top, Bans: bans, Traffic: traffic, Stores: st.all,
 	})
 	return g, err
 }

@@ -52,7 +52,7 @@ func start(t *testing.T, limit int) (g *gateway, path string) {
 	path = filepath.Join(t.TempDir(), "limits.yaml")
 	writeLimits(t, path, limit)
 	store := memstore.New(memstore.Options{})
-	g, err := newGateway(path, backend{store: store, live: overrides.NewLive(overrides.LiveOptions{}), logger: slog.New(slog.DiscardHandler)})
+	g, err := newGateway(&options{limits: path}, &stores{store: store}, overrides.NewLive(overrides.LiveOptions{}), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/seed83679106/weir/ops/config"
 )
@@ -77,24 +75,4 @@ func (m misfit) log(logger *slog.Logger) {
 		return
 	}
 	logger.Warn("weir: rule reads what requests lack", "rule", m.rule, "part", m.part, "effect", m.effect, "fix", m.fix)
-}
-
-// warnMisfits logs the misfits of the rules in force, and again those of each reload, until ctx
-// ends.
-func warnMisfits(ctx context.Context, rules *config.File, o *options, logger *slog.Logger) {
-	for seen := ""; ; {
-		if now := rules.Version(); now != seen {
-			seen = now
-			for _, m := range misfits(rules) {
-				if o.upstream == "" || !m.forwardAuth {
-					m.log(logger)
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
-	}
 }

@@ -105,12 +105,12 @@ type reservations struct {
 	outside, secrets *slog.Logger // at most a line a second each
 }
 
-func newReservations(g *gateway, b *backend, count func(weir.Event)) (*reservations, error) {
-	v := &reservations{g: g, store: b.store, count: count, outside: sparse.Logger(b.logger), secrets: sparse.Logger(b.logger)}
-	if b.keySecret == nil {
+func newReservations(g *gateway, store weir.Store, count func(weir.Event)) (*reservations, error) {
+	v := &reservations{g: g, store: store, count: count, outside: sparse.Logger(g.logger), secrets: sparse.Logger(g.logger)}
+	if g.o.keySecret == "" {
 		return v, nil
 	}
-	key := sha256.Sum256(append([]byte("weir reservations\x00"), b.keySecret...))
+	key := sha256.Sum256([]byte("weir reservations\x00" + g.o.keySecret))
 	block, err := aes.NewCipher(key[:])
 	if err == nil {
 		v.aead, err = cipher.NewGCMWithRandomNonce(block)

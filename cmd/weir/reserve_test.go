@@ -262,7 +262,7 @@ func TestReservationErrors(t *testing.T) {
 	other := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdeg")}
 	open := desk{t, startService(t, "-limits", limits)}
 	id := d.reserve("tokens", "acme", 1)
-	v, err := newReservations(nil, &backend{keySecret: []byte("0123456789abcdef"), logger: slog.New(slog.DiscardHandler)}, nil)
+	v, err := newReservations(&gateway{o: &options{keySecret: "0123456789abcdef"}, logger: slog.New(slog.DiscardHandler)}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

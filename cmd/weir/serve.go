@@ -93,12 +93,7 @@ func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger
 	}
 	live := overrides.NewLive(lo)
 	live.Refresh(ctx)
-	b := backend{store: st.store, all: st.all, live: live, failClosed: o.redisDown.value == downClosed, logger: logger,
-		warned: o.warned, logRefusals: o.logRefusals}
-	if o.keySecret != "" {
-		b.keySecret = []byte(o.keySecret)
-	}
-	g, err := newGateway(o.limits, b)
+	g, err := newGateway(o, st, live, logger)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -128,7 +123,7 @@ func (s *service) background(ctx context.Context, g *gateway, live *overrides.Li
 	if g.rules != nil {
 		running.Go(func() { g.rules.Watch(ctx) }) // until ctx ends
 		running.Go(func() { reloadOn(ctx, hup, g.rules, s.logger) })
-		running.Go(func() { warnMisfits(ctx, g.rules, s.o, s.logger) })
+		running.Go(func() { g.follow(ctx) })
 	}
 	if s.envoy != nil {
 		running.Go(func() { s.envoy.Watch(ctx) })
