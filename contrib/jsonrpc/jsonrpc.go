@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/headers"
+	"github.com/seed83679106/weir/internal/answer"
 	"github.com/seed83679106/weir/internal/jsonbody"
 	"github.com/seed83679106/weir/internal/recorder"
 )
@@ -105,19 +106,19 @@ func OnLimited(max int64, code int) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Type", "application/json")
 		tail := string(errorOf(r, h, code)) + "}"
-		var answer []byte
+		var all []byte
 		for i, id := range ids {
 			if i > 0 {
-				answer = append(answer, ',')
+				all = append(all, ',')
 			}
-			answer = append(append(append(answer, `{"jsonrpc":"2.0","id":`...), id...), `,"error":`+tail...)
+			all = append(append(append(all, `{"jsonrpc":"2.0","id":`...), id...), `,"error":`+tail...)
 		}
 		if batch {
-			answer = append(append([]byte{'['}, answer...), ']')
+			all = append(append([]byte{'['}, all...), ']')
 		}
 		recorder.SetDeliberate(w)
 		w.WriteHeader(http.StatusOK)
-		w.Write(append(answer, '\n')) // an error means that the client is gone
+		w.Write(append(all, '\n')) // an error means that the client is gone
 	})
 }
 
@@ -146,8 +147,8 @@ func appendID(ids [][]byte, call []byte) [][]byte {
 
 // errorOf returns the error of a refused request. Its message is package weir's plain text.
 func errorOf(r *http.Request, h http.Header, code int) []byte {
-	plain := text{header: http.Header{headers.RetryAfter: h[headers.RetryAfter]}}
-	weir.Refuse(&plain, (&http.Request{Header: http.Header{"Accept": {"text/plain"}}}).WithContext(r.Context()))
+	call := answer.Call{RetryAfter: h.Get(headers.RetryAfter)}
+	weir.Refuse(&call, r)
 	type data struct {
 		Reason     string `json:"reason"`
 		RetryAfter int    `json:"retryAfter,omitempty"`
@@ -156,20 +157,11 @@ func errorOf(r *http.Request, h http.Header, code int) []byte {
 	if a := weir.FromContext(r.Context()); a != nil {
 		reason = a.Refusal.Reason
 	}
-	seconds, _ := strconv.Atoi(h.Get(headers.RetryAfter))
+	seconds, _ := strconv.Atoi(call.RetryAfter)
 	b, _ := json.Marshal(struct { // which can always be marshalled
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 		Data    data   `json:"data"`
-	}{code, strings.TrimSpace(plain.String()), data{reason.String(), seconds}})
+	}{code, call.Message, data{reason.String(), seconds}})
 	return b
 }
-
-// A text is a response whose body is kept.
-type text struct {
-	header http.Header
-	strings.Builder
-}
-
-func (t *text) Header() http.Header { return t.header }
-func (t *text) WriteHeader(int)     {}

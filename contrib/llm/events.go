@@ -6,27 +6,11 @@ import (
 	"sync"
 )
 
-// A reader finds the usage in a response that is forwarded.
-type reader interface {
-	// write returns true once the response is complete.
-	write(p []byte) (complete bool)
-	usage() (Usage, bool)
-}
-
-// An object reads a response that is one JSON object.
-type object struct{ scanner }
-
-func (o *object) write(p []byte) bool {
-	o.scanner.write(p)
-	return o.closed
-}
-
-func (o *object) usage() (Usage, bool) { return o.found.usage() }
-
-// events reads a response of server-sent events, whose data fields contain JSON. The last event
-// marks the response as complete.
-type events struct {
+// A reader finds the usage in a response that is forwarded: in one JSON object or, if stream is true, in
+// the JSON of the data fields of server-sent events. The last event marks the response as complete.
+type reader struct {
 	scanner
+	stream bool
 	column int    // how many bytes of the line were read
 	data   bool   // the line is a data field
 	begin  []byte // the first bytes of the event's data
@@ -39,63 +23,66 @@ const (
 	doneData  = "[DONE]" // of the last event of Chat Completions
 )
 
-func (e *events) write(p []byte) (complete bool) {
+// write returns true once the response is complete.
+func (r *reader) write(p []byte) (complete bool) {
+	if !r.stream {
+		r.scanner.write(p)
+		return r.closed
+	}
 	for len(p) > 0 {
 		i := bytes.IndexAny(p, "\r\n")
 		if i < 0 {
-			e.line(p)
-			e.after = 0
+			r.line(p)
+			r.after = 0
 			return complete
 		}
-		e.line(p[:i])
-		if crlf := e.after == '\r' && i == 0 && p[0] == '\n'; !crlf {
-			complete = e.endLine() || complete
+		r.line(p[:i])
+		if crlf := r.after == '\r' && i == 0 && p[0] == '\n'; !crlf {
+			complete = r.endLine() || complete
 		}
-		e.after, p = p[i], p[i+1:]
+		r.after, p = p[i], p[i+1:]
 	}
 	return complete
 }
 
 // line reads a piece of a line.
-func (e *events) line(p []byte) {
-	for ; len(p) > 0 && e.column < len(dataField); p = p[1:] {
-		if e.column == 0 {
-			e.data = true
+func (r *reader) line(p []byte) {
+	for ; len(p) > 0 && r.column < len(dataField); p = p[1:] {
+		if r.column == 0 {
+			r.data = true
 		}
-		e.data = e.data && p[0] == dataField[e.column]
-		e.column++
+		r.data = r.data && p[0] == dataField[r.column]
+		r.column++
 	}
-	if len(p) == 0 || !e.data {
+	if len(p) == 0 || !r.data {
 		return
 	}
-	e.column++
-	e.begin = append(e.begin, p[:min(len(p), 8-len(e.begin))]...)
-	e.scanner.write(p)
+	r.column++
+	r.begin = append(r.begin, p[:min(len(p), 8-len(r.begin))]...)
+	r.scanner.write(p)
 }
 
 // endLine ends a line. An empty line ends an event.
-func (e *events) endLine() (complete bool) {
-	if e.column > 0 {
-		e.column = 0
-		if e.data {
-			e.scanner.write([]byte{'\n'})
+func (r *reader) endLine() (complete bool) {
+	if r.column > 0 {
+		r.column = 0
+		if r.data {
+			r.scanner.write([]byte{'\n'})
 		}
 		return false
 	}
-	switch e.found.kind {
+	switch r.found.kind {
 	case "message_stop", "response.completed", "response.incomplete", "response.failed":
 		complete = true
 	}
-	if len(e.begin) > 0 {
-		e.n++
+	if len(r.begin) > 0 {
+		r.n++
 	}
-	complete = complete || string(bytes.TrimSpace(e.begin)) == doneData
-	e.begin, e.found.kind = e.begin[:0], ""
-	e.scanner = scanner{found: e.found, text: e.text}
+	complete = complete || string(bytes.TrimSpace(r.begin)) == doneData
+	r.begin, r.found.kind = r.begin[:0], ""
+	r.scanner = scanner{found: r.found, text: r.text}
 	return complete
 }
-
-func (e *events) usage() (Usage, bool) { return e.found.usage() }
 
 // A body is the body of a response whose usage is reported once, at its end. It may be closed during
 // a Read.
@@ -105,7 +92,7 @@ type body struct {
 	missing func() // called if the response is complete and states no usage
 
 	mu       sync.Mutex
-	reader   reader
+	reader   *reader
 	reported bool
 }
 
@@ -132,12 +119,12 @@ func (b *body) end(complete bool) {
 		return
 	}
 	b.reported = true
-	u, ok := b.reader.usage()
+	u, ok := b.reader.found.usage()
 	if complete && !ok {
 		b.missing()
 	}
-	if e, streamed := b.reader.(*events); streamed && !(complete && ok) {
-		u.Output = max(u.Output, e.n)
+	if !complete || !ok {
+		u.Output = max(u.Output, b.reader.n)
 	}
 	b.report(u, complete && ok)
 }

@@ -219,17 +219,16 @@ func includeUsage(r *http.Request) {
 }
 
 // readerOf returns a reader for a response with these header fields, or nil if there is none.
-func readerOf(h http.Header) reader {
+func readerOf(h http.Header) *reader {
 	if e := h.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil
 	}
-	switch media, _, _ := mime.ParseMediaType(h.Get("Content-Type")); {
-	case media == "text/event-stream":
-		return &events{scanner: scanner{found: nothing}}
-	case media == "application/json", strings.HasSuffix(media, "+json"):
-		return &object{scanner{found: nothing}}
+	media, _, _ := mime.ParseMediaType(h.Get("Content-Type"))
+	stream := media == "text/event-stream"
+	if !stream && media != "application/json" && !strings.HasSuffix(media, "+json") {
+		return nil
 	}
-	return nil
+	return &reader{scanner: scanner{found: nothing}, stream: stream}
 }
 
 // maxBody is the maximum number of bytes of a request that are read.
