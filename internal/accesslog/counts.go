@@ -70,8 +70,8 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// forget forgets the states that have expired and, if there are still too many, a quarter of them at a
-// time, until there is room.
+// forget drops the states that have expired and, if there are still too many, further states, a quarter
+// of them at a time.
 func (c *counts) forget() {
 	c.drop(c.now)
 	before := len(c.states)

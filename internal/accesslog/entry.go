@@ -71,7 +71,7 @@ var errNoRequest = errors.New("no HTTP request")
 func parse(line string, f Format) (*entry, Format, error) {
 	read, is, err := fieldsOf(line, f)
 	switch {
-	case f != 0 && f >= Caddy && is != f && err == nil: // a line that another program wrote
+	case f != 0 && f >= Caddy && is != f && err == nil: // a line from another program
 		return nil, f, errNoRequest
 	case f != 0:
 		is = f
@@ -227,11 +227,11 @@ func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
 //
 //	host ident user [time] "request" status bytes
 //
-// which may begin with the name of a virtual host, as that of Apache's vhost_combined, and go on
-// with "referer" "user agent" and, as nginx's format main, with "X-Forwarded-For". In its place, other
-// formats have other values, such as the time in seconds. Clients choose the user and may write spaces
-// and brackets into it, but no server writes a quotation mark of a client unescaped. Therefore the
-// time ends where the first `] "` is.
+// which may begin with the name of a virtual host, as in Apache's vhost_combined, and continue
+// with "referer" "user agent" and, as in nginx's format main, with "X-Forwarded-For". Other formats
+// have a different value in its place, such as the time in seconds. Clients choose the user name, which
+// may contain spaces and brackets, but servers escape the quotation marks that clients send. The time
+// therefore ends at the first `] "`.
 func commonFields(line string) (*fields, Format, error) {
 	before, rest, ok := strings.Cut(line, `] "`)
 	i := strings.LastIndexByte(before, '[')
@@ -285,8 +285,9 @@ func quoted(s string) (text, after string, ok bool) {
 var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]* [^" ]* [^" ]*)" \d+ \S+ ` +
 	`(?:\S+ \S+ "[^"]*" )?\S+ \S+ \S+ \S+ "([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ (\S+)(?: \S+)*)?$`)
 
-// envoyFields reads a line of Envoy. The default format has the address of the peer only as the last of
-// X-Forwarded-For, where Envoy appends it (use_remote_address) before it writes the log.
+// envoyFields reads a line of Envoy. The default format contains the address of the peer only as the
+// last address in X-Forwarded-For, to which Envoy appends it (use_remote_address) before it writes
+// the log.
 func envoyFields(line string) (*fields, Format, error) {
 	m := envoyLine.FindStringSubmatch(line)
 	if m == nil {
@@ -313,7 +314,7 @@ var haproxyLine = regexp.MustCompile(`^(?:[^"]*?\bhaproxy\[\d+\]: )?` +
 func haproxyFields(line string) (*fields, Format, error) {
 	m := haproxyLine.FindStringSubmatch(line)
 	if m == nil {
-		return nil, HAProxy, errNoRequest // a line that is not about a request, such as about a server that is down
+		return nil, HAProxy, errNoRequest // a line that is not about a request, but, for example, about a server that is down
 	}
 	return &fields{peer: m[1], time: m[2], request: m[3]}, HAProxy, nil
 }

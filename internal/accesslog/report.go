@@ -89,7 +89,7 @@ type Key struct {
 	Refused int64  `json:"refused"`
 }
 
-// A tally counts how often keys occur. Its memory is bounded: if there are too many keys, it forgets
+// A tally counts how often keys occur. Its memory is bounded: if there are too many keys, it drops
 // the half with the lowest counts.
 type tally struct {
 	most  int
