@@ -84,8 +84,8 @@ func (h *Handler) knownKeys(rule string) (keys []string) {
 	}
 	if h.o.Top != nil {
 		refused, _ := h.o.Top.Keys(time.Hour)
-		for i := range refused {
-			add(refused[i].Rule, refused[i].Key)
+		for _, r := range refused {
+			add(r.Rule, r.Key)
 		}
 	}
 	if h.o.Bans != nil {

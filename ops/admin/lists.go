@@ -142,15 +142,22 @@ const maxBans = 100
 // bans returns the denied networks, and the banned keys that this process knows. If name is not
 // empty, it returns only those under the rule with that name.
 func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, error) {
-	list := h.deniedNetworks()
+	list := []banBody{}
+	if h.o.Overrides != nil {
+		for _, o := range h.o.Overrides.All() {
+			if b := bodyOfOverride(o); b.Network != "" {
+				list = append(list, banBody{b.keyed, b.EndsAfter, b.Note})
+			}
+		}
+	}
 	if h.o.Bans != nil {
 		known := h.o.Bans.Keys()
 		for _, k := range known[:min(maxBans, len(known))] {
-			i := slices.IndexFunc(rules, func(r rule) bool { return r.Name == k.Rule && len(r.penalizers) > 0 })
-			if i < 0 {
+			of := ruleNamed(rules, k.Rule)
+			if of == nil || len(of.penalizers) == 0 {
 				continue
 			}
-			rest, err := rules[i].penalizers[0].Banned(r.Context(), k.Rule, k.Key)
+			rest, err := of.penalizers[0].Banned(r.Context(), k.Rule, k.Key)
 			if err != nil {
 				return list, err
 			}
@@ -160,25 +167,6 @@ func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, e
 		}
 	}
 	return slices.DeleteFunc(list, func(b banBody) bool { return name != "" && name != b.Rule }), nil
-}
-
-// deniedNetworks returns the networks that entries of Options.Overrides deny.
-func (h *Handler) deniedNetworks() []banBody {
-	list := []banBody{}
-	if h.o.Overrides == nil {
-		return list
-	}
-	for _, o := range h.o.Overrides.All() {
-		if !o.Network.IsValid() {
-			continue
-		}
-		b := banBody{keyed: keyed{o.Rule, scopeOfEntry(&o.Entry)}, Note: o.Note}
-		if !o.End.IsZero() {
-			b.For = time.Until(o.End).Seconds()
-		}
-		list = append(list, b)
-	}
-	return list
 }
 
 type trialBody struct {

@@ -57,10 +57,10 @@ func failureText(n int64, cause string, at time.Time) string {
 		return ""
 	case n > 1:
 		return number(n) + " errors, the last " + ago(at) + " ago"
-	case cause == "timeout":
-		return "1 timeout, " + ago(at) + " ago"
+	case cause != "timeout":
+		cause = "error"
 	}
-	return "1 error, " + ago(at) + " ago"
+	return "1 " + cause + ", " + ago(at) + " ago"
 }
 
 // Requests returns how many requests there were.
@@ -121,7 +121,7 @@ func (s *statusBar) addStores(h *Handler) {
 	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
 		switch store := store.(type) {
 		case interface{ Addrs() []string }:
-			s.Redis = addrsText(store.Addrs())
+			s.Redis = strings.Join(store.Addrs(), ", ")
 		case interface{ Stats() quota.BreakerStats }:
 			s.Breakers++
 			if store.Stats().Open {

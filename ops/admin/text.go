@@ -5,15 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-// addrsText joins addresses, at most three of them.
-func addrsText(addrs []string) string {
-	if more := len(addrs) - 3; more > 0 {
-		return strings.Join(addrs[:3], ", ") + " and " + strconv.Itoa(more) + " more"
-	}
-	return strings.Join(addrs, ", ")
-}
+	"github.com/seed83679106/weir/internal/period"
+)
 
 // rate returns the rate of n requests in over seconds, as a text.
 func rate(n int64, over float64) string {
@@ -70,14 +64,7 @@ func ago(t time.Time) string {
 
 // durationText formats a number of seconds for people: 1h30m, 12.5s.
 func durationText(seconds float64) string {
-	d := time.Duration(seconds * 1e9)
-	for _, unit := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond, time.Microsecond} {
-		if d >= 10*unit {
-			d = d.Round(unit)
-			break
-		}
-	}
-	text := d.String()
+	text := period.Rounded(time.Duration(seconds * 1e9))
 	for _, zero := range []string{"m0s", "h0m"} {
 		if strings.HasSuffix(text, zero) {
 			text = text[:len(text)-2]
