@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -78,6 +79,8 @@ type Handler struct {
 	began   time.Time
 	version string
 
+	hasTop, hasTraffic, hasOverrides bool // they are in the options; otherwise, those in o are empty
+
 	mu      sync.Mutex
 	longest quota.FallbackStats // of the outages that the page reports
 }
@@ -93,11 +96,20 @@ func New(store weir.Store, o Options) (*Handler, error) {
 	case o.Limiters == nil:
 		return nil, errors.New("admin: Options.Limiters is nil")
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
+	h := &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf(),
+		hasTop: o.Top != nil, hasTraffic: o.Traffic != nil, hasOverrides: o.Overrides != nil}
+	h.o.Logger = cmp.Or(o.Logger, slog.Default())
+	h.o.Top = cmp.Or(o.Top, watch.NewTop(1))
+	h.o.Bans = cmp.Or(o.Bans, watch.NewBans(1))
+	h.o.Traffic = cmp.Or(o.Traffic, watch.NewTraffic(1))
+	h.o.Warnings = cmp.Or(o.Warnings, &watch.Warnings{})
+	if h.o.Overrides == nil {
+		h.o.Overrides = overrides.NewLive(overrides.LiveOptions{})
 	}
-	return &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf()},
-		nil
+	if h.o.Who == nil {
+		h.o.Who = func(context.Context) string { return "" }
+	}
+	return h, nil
 }
 
 // maxBody is the largest body of a request, in bytes.

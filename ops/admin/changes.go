@@ -110,22 +110,21 @@ func (h *Handler) undo(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if c.w.Header().Get(changeField) == "" { // nothing was undone
+			h.changes.release(n)
+		}
+	}()
 	r, err := ruleOf(c.rules, n.Rule)
 	if err != nil {
-		h.changes.release(n)
 		return nil, err
 	}
 	t, err := h.target(c, r, n.scope)
 	if err != nil {
-		h.changes.release(n)
 		return nil, err
 	}
 	t.did.What = "undid: " + n.What
-	answer, err := h.carryOut(t, n.What, func(ctx context.Context) error { return n.undo(ctx, t) })
-	if c.w.Header().Get(changeField) == "" { // the change was not made; otherwise, only the new state could not be read
-		h.changes.release(n)
-	}
-	return answer, err
+	return h.carryOut(t, n.What, func(ctx context.Context) error { return n.undo(ctx, t) })
 }
 
 // was is the override of a key before or after a change. ok is false if the key had no
@@ -368,10 +367,8 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 	if err := t.onlyKey(); err != nil {
 		return err
 	}
-	if h.o.Bans != nil {
-		defer h.o.Bans.Observe(weir.Event{Key: t.Key,
-			Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
-	}
+	defer h.o.Bans.Observe(weir.Event{Key: t.Key,
+		Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
 	return t.banning(ctx, func() error { return t.ban(ctx, d) })
 }
 

@@ -53,10 +53,8 @@ func (h *Handler) explanations(ctx context.Context, rules []rule, key string, fr
 		o := h.overrideOf(s.Rule, s.key)
 		s.explain(&rules[i], o.Denied)
 		s.Note = o.Note
-		if h.o.Top != nil {
-			s.refusals, _ = h.o.Top.Find(s.Rule, s.key)
-			s.Refusals = s.refusals.AtLeast()
-		}
+		s.refusals, _ = h.o.Top.Find(s.Rule, s.key)
+		s.Refusals = s.refusals.AtLeast()
 		s.recall(&rules[i])
 		h.findSimilar(s)
 	}
@@ -82,21 +80,15 @@ func (h *Handler) knownKeys(rule string) (keys []string) {
 			keys = append(keys, key)
 		}
 	}
-	if h.o.Top != nil {
-		refused, _ := h.o.Top.Keys(time.Hour)
-		for _, r := range refused {
-			add(r.Rule, r.Key)
-		}
+	refused, _ := h.o.Top.Keys(time.Hour)
+	for _, r := range refused {
+		add(r.Rule, r.Key)
 	}
-	if h.o.Bans != nil {
-		for _, b := range h.o.Bans.Keys() {
-			add(b.Rule, b.Key)
-		}
+	for _, b := range h.o.Bans.Keys() {
+		add(b.Rule, b.Key)
 	}
-	if h.o.Overrides != nil {
-		for _, o := range h.o.Overrides.All() {
-			add(o.Rule, o.Key)
-		}
+	for _, o := range h.o.Overrides.All() {
+		add(o.Rule, o.Key)
 	}
 	return keys
 }
@@ -211,9 +203,6 @@ func (s *ruleState) recall(r *rule) {
 
 // overrideOf returns the override of a key in Options.Overrides, or the zero value.
 func (h *Handler) overrideOf(rule, key string) (found overrides.Override) {
-	if h.o.Overrides == nil {
-		return found
-	}
 	longest := -1
 	for _, o := range h.o.Overrides.All() {
 		switch {

@@ -50,9 +50,6 @@ func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []findi
 	if bar.Active == 0 {
 		in.add(finding{Text: bar.outageText()})
 	}
-	if h.o.Warnings == nil {
-		return in.list
-	}
 	for _, w := range h.o.Warnings.Recent(time.Hour) {
 		of := ""
 		if w.Rule != "" {
@@ -88,7 +85,7 @@ func (in *inspection) process(bar *statusBar) {
 	if f := in.h.o.File; f != nil && f.Err() != nil {
 		in.add(finding{Bad: true, Text: fmt.Sprintf("The rules file was not reloaded, so the rules in force are older than the file: %v", f.Err())})
 	}
-	if o := in.h.o.Overrides; o != nil && o.Err() != nil {
+	if in.h.o.Overrides.Err() != nil {
 		in.add(finding{Bad: true, Text: "The overrides cannot be read, so changes by other processes are not known here. The log has the error."})
 	}
 }
@@ -232,7 +229,7 @@ const manyMissed = 200
 // Limiter that contains some other rule, but since the rules were loaded (or in the last 15
 // minutes, if that is shorter) only the other rule has counted requests.
 func (in *inspection) idle(r *ruleRow) {
-	if in.h.o.Traffic == nil || r.Limits == nil || r.Last15 != (watch.Count{}) {
+	if r.Limits == nil || r.Last15 != (watch.Count{}) {
 		return
 	}
 	always := map[string]bool{} // by the name of a rule: r is in all limiters of that rule

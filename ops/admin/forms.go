@@ -139,7 +139,7 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values
 	case "deny":
 		body["denied"] = true
 	case "override":
-		if body["limits"], err = ownLimits(fields); err != nil {
+		if body["limits"], err = limitsOf(fields); err != nil {
 			return fields, "", err
 		}
 	}
@@ -157,18 +157,23 @@ func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values
 	return fields, id, err
 }
 
-// ownLimits returns the limits in a form: each has a name, which may be empty, and a number of
-// units.
-func ownLimits(fields url.Values) (limits []limitBody, err error) {
-	names := fields["limit"]
+// limitsOf returns the limits in a form: each has a number of units, and may have a name and a period.
+func limitsOf(fields url.Values) (limits []limitBody, err error) {
+	at := func(name string, i int) string {
+		if i < len(fields[name]) {
+			return fields[name][i]
+		}
+		return ""
+	}
 	for i, q := range fields["quota"] {
-		n, err := strconv.ParseInt(strings.TrimSpace(q), 10, 64)
-		if err != nil {
+		l := limitBody{Name: at("limit", i)}
+		if l.Quota, err = strconv.ParseInt(strings.TrimSpace(q), 10, 64); err != nil {
 			return nil, refuse(http.StatusBadRequest, "the number of units is %q; want an integer of at least 1", q)
 		}
-		l := limitBody{Quota: n}
-		if i < len(names) {
-			l.Name = names[i]
+		if period := at("period", i); period != "" {
+			if l.Period, err = strconv.ParseFloat(period, 64); err != nil {
+				return nil, refuse(http.StatusBadRequest, "the period is %q; want a number of seconds", period)
+			}
 		}
 		limits = append(limits, l)
 	}

@@ -46,7 +46,7 @@ var (
 // topAnswer returns the keys that were refused most often in the last seconds (a parameter of
 // the query), by default in the last hour.
 func (h *Handler) topAnswer(c *call) (_ any, err error) {
-	if h.o.Top == nil {
+	if !h.hasTop {
 		return nil, errNoTop
 	}
 	window := time.Hour.Seconds()
@@ -85,9 +85,6 @@ const maxRefusals = 200
 // all rules or keys.
 func (h *Handler) refusals(rule, key string, n int) []refusalBody {
 	list := []refusalBody{}
-	if h.o.Top == nil {
-		return list
-	}
 	for _, l := range h.o.Top.Recent(math.MaxInt) {
 		if rule != "" && rule != l.Rule || key != "" && l.Key != h.storedKey(l.Rule, key) {
 			continue
@@ -113,7 +110,7 @@ func (h *Handler) storedKey(rule, typed string) string {
 
 // refusalsAnswer returns recent refusals.
 func (h *Handler) refusalsAnswer(c *call) (any, error) {
-	if h.o.Top == nil {
+	if !h.hasTop {
 		return nil, errNoTop
 	}
 	return struct {
@@ -143,27 +140,23 @@ const maxBans = 100
 // empty, it returns only those under the rule with that name.
 func (h *Handler) bans(r *http.Request, rules []rule, name string) ([]banBody, error) {
 	list := []banBody{}
-	if h.o.Overrides != nil {
-		for _, o := range h.o.Overrides.All() {
-			if b := bodyOfOverride(o); b.Network != "" {
-				list = append(list, banBody{b.keyed, b.EndsAfter, b.Note})
-			}
+	for _, o := range h.o.Overrides.All() {
+		if b := bodyOfOverride(o); b.Network != "" {
+			list = append(list, banBody{b.keyed, b.EndsAfter, b.Note})
 		}
 	}
-	if h.o.Bans != nil {
-		known := h.o.Bans.Keys()
-		for _, k := range known[:min(maxBans, len(known))] {
-			of := ruleNamed(rules, k.Rule)
-			if of == nil || len(of.penalizers) == 0 {
-				continue
-			}
-			rest, err := of.penalizers[0].Banned(r.Context(), k.Rule, k.Key)
-			if err != nil {
-				return list, err
-			}
-			if rest > 0 {
-				list = append(list, banBody{keyed: keyed{k.Rule, scope{Key: k.Key}}, For: seconds(rest)})
-			}
+	known := h.o.Bans.Keys()
+	for _, k := range known[:min(maxBans, len(known))] {
+		of := ruleNamed(rules, k.Rule)
+		if of == nil || len(of.penalizers) == 0 {
+			continue
+		}
+		rest, err := of.penalizers[0].Banned(r.Context(), k.Rule, k.Key)
+		if err != nil {
+			return list, err
+		}
+		if rest > 0 {
+			list = append(list, banBody{keyed: keyed{k.Rule, scope{Key: k.Key}}, For: seconds(rest)})
 		}
 	}
 	return slices.DeleteFunc(list, func(b banBody) bool { return name != "" && name != b.Rule }), nil
@@ -190,7 +183,7 @@ func (h *Handler) tryAnswer(c *call) (any, error) {
 }
 
 func (h *Handler) trial(r *rule, bodies []limitBody) (*trialBody, error) {
-	if h.o.Traffic == nil {
+	if !h.hasTraffic {
 		return nil, errNoTraffic
 	}
 	limits, err := limitsFrom(bodies)

@@ -54,7 +54,7 @@ type overridesBody struct {
 
 // overridesAnswer returns the overrides in Options.Overrides, but not those in a rules file.
 func (h *Handler) overridesAnswer(c *call) (any, error) {
-	if h.o.Overrides == nil {
+	if !h.hasOverrides {
 		return nil, errNoOverrides
 	}
 	return h.overridesOf(c.q.Get("rule")), nil
@@ -108,7 +108,7 @@ func (h *Handler) override(ctx context.Context, t *target) error {
 		return h.removeOverride(ctx, t)
 	}
 	if err := h.overridesKeys(&t.rule); err != nil &&
-		(h.o.Overrides == nil || t.Network == "") { // a network needs only DenyFrom
+		(!h.hasOverrides || t.Network == "") { // a network needs only DenyFrom
 		return err
 	}
 	var body struct {
@@ -233,7 +233,7 @@ func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) err
 
 // removeOverride removes the override of a key.
 func (h *Handler) removeOverride(ctx context.Context, t *target) error {
-	if h.o.Overrides == nil {
+	if !h.hasOverrides {
 		return errNoOverrides
 	}
 	found := false

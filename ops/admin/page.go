@@ -134,9 +134,9 @@ type keysTab struct {
 }
 
 // HasTop, HasOverrides and HasTraffic report what the page can show.
-func (p *page) HasTop() bool       { return p.h.o.Top != nil }
-func (p *page) HasOverrides() bool { return p.h.o.Overrides != nil }
-func (p *page) HasTraffic() bool   { return p.h.o.Traffic != nil }
+func (p *page) HasTop() bool       { return p.h.hasTop }
+func (p *page) HasOverrides() bool { return p.h.hasOverrides }
+func (p *page) HasTraffic() bool   { return p.h.hasTraffic }
 
 // can returns the changes to a key that the page offers.
 func (p *page) can(rule string, s scope) can {
@@ -226,11 +226,7 @@ func (h *Handler) servePage(w http.ResponseWriter, r *http.Request) {
 // back returns the query of the page that shows the result of a form.
 func back(fields url.Values, id string) url.Values {
 	q := url.Values{"done": {id}}
-	names := append([]string{"rule", "from"}, scopeParameters...)
-	if fields.Get("tab") != "" {
-		names = []string{"tab"}
-	}
-	for _, name := range names {
+	for _, name := range slices.Concat(scoped, []string{"from", "tab"}) {
 		if v := fields.Get(name); v != "" {
 			q.Set(name, v)
 		}
@@ -265,10 +261,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	if i := slices.IndexFunc(changes, func(c changeBody) bool { return c.ID == q.Get("done") }); i >= 0 {
 		p.Done = &changes[i]
 	}
-	var five []watch.Refused
-	if h.o.Top != nil {
-		five, _ = h.o.Top.Keys(5 * time.Minute)
-	}
+	five, _ := h.o.Top.Keys(5 * time.Minute)
 	p.Rows = h.ruleRows(bodiesOf(p.rules), five)
 	p.Findings = h.findings(p.Status, p.Rows, p.rules)
 	if p.Rule != "" {
@@ -278,9 +271,7 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	}
 	switch p.Tab {
 	case "":
-		if h.o.Top != nil {
-			p.Offenders = h.offenders(five)
-		}
+		p.Offenders = h.offenders(five)
 		p.Refusals = h.refusals("", "", 15)
 	case "refusals":
 		p.Refusals = h.refusals(p.Rule, p.Key, maxRefusals)
@@ -301,10 +292,8 @@ func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 
 // keysOnPage collects what is known about a key, and the bans and overrides of all keys.
 func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values) (err error) {
-	if h.o.Overrides != nil {
-		body := h.overridesOf("")
-		p.Overrides, p.Stale = body.Overrides[:min(100, len(body.Overrides))], body.Stale
-	}
+	body := h.overridesOf("")
+	p.Overrides, p.Stale = body.Overrides[:min(100, len(body.Overrides))], body.Stale
 	if !p.looksUp {
 		p.Bans, err = h.bans(r, p.rules, "")
 		return err
@@ -348,20 +337,14 @@ func (h *Handler) refusalsOf(s *stateBody) (list []refusalBody) {
 }
 
 // tryOnPage tries the limit in p.Quota and p.Period, and sets p.Trial.
-func (h *Handler) tryOnPage(p *page) (err error) {
+func (h *Handler) tryOnPage(p *page) error {
 	if p.named == nil {
 		return refuse(http.StatusBadRequest, "the query has no rule")
 	}
-	var body limitBody
-	if body.Quota, err = strconv.ParseInt(p.Quota, 10, 64); err != nil {
-		return refuse(http.StatusBadRequest, "the number of units is %q; want an integer", p.Quota)
+	limits, err := limitsOf(url.Values{"quota": {p.Quota}, "period": {p.Period}})
+	if err == nil {
+		p.Trial, err = h.trial(p.named, limits)
 	}
-	if p.Period != "" {
-		if body.Period, err = strconv.ParseFloat(p.Period, 64); err != nil {
-			return refuse(http.StatusBadRequest, "the period is %q; want a number of seconds", p.Period)
-		}
-	}
-	p.Trial, err = h.trial(p.named, []limitBody{body})
 	return err
 }
 
@@ -400,9 +383,6 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 			if time.Since(k.Last) < time.Minute {
 				r.recent++
 			}
-		}
-		if h.o.Traffic == nil {
-			continue
 		}
 		counts, since := h.o.Traffic.History(r.Name)
 		r.Minute, _ = minute(counts, since)

@@ -212,7 +212,7 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 	var all []quota.Charge
 	for i := range rules {
 		r := &rules[i]
-		if !r.named && h.o.Top != nil {
+		if !r.named {
 			_, r.named = h.o.Top.Find(r.Name, key)
 		}
 		s, err := r.state(ctx, h.lookUp(r, key, from))

@@ -97,14 +97,11 @@ func (h *Handler) statusBar() *statusBar {
 			s.Loaded = "read " + ago(at) + " ago, " + s.Loaded
 		}
 	}
-	if h.o.Traffic != nil {
-		s.Recorded = true
-		counts, since := h.o.Traffic.History("")
-		s.Minute, s.Over = minute(counts, since)
-		cause, at := h.o.Traffic.Failure()
-		s.Failing, s.Failure = failing(counts), failureText(s.Minute.Failed, cause, at)
-		s.Over = min(s.Over, max(1, s.Up))
-	}
+	counts, since := h.o.Traffic.History("")
+	s.Minute, s.Over = minute(counts, since)
+	cause, at := h.o.Traffic.Failure()
+	s.Recorded, s.Failing, s.Failure = h.hasTraffic, failing(counts), failureText(s.Minute.Failed, cause, at)
+	s.Over = min(s.Over, max(1, s.Up))
 	s.addStores(h)
 	if time.Since(s.latest) < time.Minute {
 		s.Fallback = ago(s.latest) + " ago"

@@ -149,7 +149,7 @@ func (h *Handler) carryOut(t *target, text string, f func(ctx context.Context) e
 		return nil, refuse(http.StatusServiceUnavailable,
 			"the store failed, so the change was probably not made; repeat it when the store works again. The log has the error")
 	}
-	t.did.Who, t.did.keyed = h.who(ctx), keyed{t.Name, t.scope}
+	t.did.Who, t.did.keyed = h.o.Who(ctx), keyed{t.Name, t.scope}
 	t.w.Header().Set(changeField, h.changes.add(t.did))
 	return h.changed(ctx, t)
 }
@@ -186,7 +186,7 @@ func (h *Handler) target(c *call, r *rule, s scope) (*target, error) {
 // removed even if it was set for a key that no request can have.
 func (h *Handler) typedTarget(c *call, s scope) (*target, error) {
 	r, exists := &c.rules[0], false
-	if c.r.Method == http.MethodDelete && h.o.Overrides != nil {
+	if c.r.Method == http.MethodDelete {
 		_, exists = h.o.Overrides.Get(r.Name, s.entry())
 	}
 	var fault error
@@ -235,7 +235,7 @@ func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
 // overridesKeys returns an error if an override of a key of a rule would have no effect.
 func (h *Handler) overridesKeys(r *rule) error {
 	switch {
-	case h.o.Overrides == nil:
+	case !h.hasOverrides:
 		return errNoOverrides
 	case r.ForKey == nil || !h.o.Overrides.OverridesKeys(r.Name):
 		return refuse(http.StatusConflict, "rule %q does not use Options.Overrides, so the override would have no effect: set the ForKey of the rule to a function of overrides.Live.Of", r.Name)
@@ -245,26 +245,18 @@ func (h *Handler) overridesKeys(r *rule) error {
 
 // deniesNetworks reports whether networks can be denied under a rule.
 func (h *Handler) deniesNetworks(rule string) bool {
-	return h.o.Overrides != nil && h.o.Overrides.DeniesNetworks(rule)
+	return h.o.Overrides.DeniesNetworks(rule)
 }
 
 // audit logs a change, even if the change failed.
 func (h *Handler) audit(ctx context.Context, t *target, text string, err error) {
-	log := h.o.Logger.With("who", h.who(ctx), "change", t.r.Method+" "+t.r.URL.Path, "rule", t.Name, "key", t.scope.text(),
+	log := h.o.Logger.With("who", h.o.Who(ctx), "change", t.r.Method+" "+t.r.URL.Path, "rule", t.Name, "key", t.scope.text(),
 		"body", strings.TrimSpace(text))
 	if err != nil {
 		log.WarnContext(ctx, "admin: change failed", "err", err)
 		return
 	}
 	log.InfoContext(ctx, "admin: change made")
-}
-
-// who returns the name of the operator.
-func (h *Handler) who(ctx context.Context) string {
-	if h.o.Who == nil {
-		return ""
-	}
-	return h.o.Who(ctx)
 }
 
 // chargesToChange returns a charge of 0 units for each limit of the target.
