@@ -205,17 +205,19 @@ type stateBody struct {
 }
 
 // states returns the state of a key under each of the rules, for a client at the address from,
-// which may be invalid. It calls the store once for all limits, and once more for each rule that
-// has a penalty.
+// which may be invalid. It calls the store once for the limits of each rule, and once more for each rule
+// that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
 	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}
-	var all []quota.Charge
 	for i := range rules {
 		r := &rules[i]
 		if !r.named {
 			_, r.named = h.o.Top.Find(r.Name, key)
 		}
 		s, err := r.state(ctx, h.lookUp(r, key, from))
+		if err == nil {
+			err = h.look(ctx, r, &s)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -223,57 +225,36 @@ func (h *Handler) states(ctx context.Context, rules []rule, key string, from net
 			stored := storedkey.Of(s.key)
 			s.LookedUp = &stored
 		}
-		limits, known, err := h.limits(ctx, r, s.key)
-		if err != nil {
-			return nil, err
-		}
-		if known {
-			s.Limits = make([]limitState, len(limits))
-		} else if s.Own {
-			s.Unchecked = unchecked
-		}
-		for j, l := range limits {
-			s.Limits[j].limitBody = bodyOf(l)
-		}
-		all = append(all, charges(r, s.key, limits)...)
 		body.Rules = append(body.Rules, s)
 	}
-	return body, body.look(ctx, h.store, rules, all)
+	return body, nil
 }
 
-// setClasses sets what is left to each class of a limit.
-func (s *limitState) setClasses(l *weir.Limit, headroom map[string]int) {
-	for class, percent := range headroom {
-		if s.Classes == nil {
-			s.Classes = map[string]int64{}
-		}
-		s.Classes[class] = max(0, s.Remaining-l.Headroom(percent))
+// look sets the Limits of a state, or Unchecked if they are not known.
+func (h *Handler) look(ctx context.Context, r *rule, s *ruleState) error {
+	limits, known, err := h.limits(ctx, r, s.key)
+	if !known && s.Own {
+		s.Unchecked = unchecked
 	}
-}
-
-// look sets what is left of each limit of the rules in b. The argument all holds a charge for each of
-// these limits, in the same order.
-func (b *stateBody) look(ctx context.Context, store weir.Store, rules []rule, all []quota.Charge) error {
-	if len(all) == 0 {
+	if err != nil || !known {
+		return err
+	}
+	s.Limits = []limitState{}
+	if len(limits) == 0 {
 		return nil
 	}
-	t, err := quota.Peek(ctx, store, all...)
+	t, err := quota.Peek(ctx, h.store, charges(r, s.key, limits)...)
 	if err != nil {
 		return err
 	}
-	n := 0
-	for i := range b.Rules {
-		limits := b.Rules[i].Limits
-		for j := range limits {
-			s, d := &limits[j], t.Decisions[n]
-			s.Remaining, s.NextAfter, s.ResetAfter = d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter)
-			if l := &all[n].Limit; t.Replicas > 1 { // Remaining is for this replica's share
-				l.Divide(t.Replicas)
-				s.Quota, s.Burst = l.Quota, l.Capacity()
-			}
-			s.setClasses(&all[n].Limit, rules[i].Headroom)
-			n++
+	for i, l := range limits {
+		l.Divide(max(1, t.Replicas)) // Remaining is for this replica's share
+		d := &t.Decisions[i]
+		classes := map[string]int64{}
+		for class, percent := range r.Headroom {
+			classes[class] = max(0, d.Remaining-l.Headroom(percent))
 		}
+		s.Limits = append(s.Limits, limitState{bodyOf(l), d.Remaining, seconds(d.NextAfter), seconds(d.ResetAfter), 0, classes})
 	}
 	return nil
 }
