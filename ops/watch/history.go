@@ -3,9 +3,6 @@ package watch
 import (
 	"slices"
 	"time"
-
-	"github.com/seed83679106/weir"
-	"github.com/seed83679106/weir/quota"
 )
 
 // HistoryEvery is the length of each interval that Traffic.History returns.
@@ -69,35 +66,6 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 	}
 }
 
-// observeTotal counts a request for all rules together.
-func (t *Traffic) observeTotal(n int64, e *weir.Event) {
-	if refused := e.Refusal.Reason != 0; !e.Shadow || refused {
-		t.total.observe(n, !refused, refused, false, e.Shadow)
-	}
-}
-
-// observeUncharged counts a request for which the store was not called, or for which it failed.
-func (t *Traffic) observeUncharged(e *weir.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, _ := t.clock.read()
-	if e.Err == nil {
-		t.observeTotal(now, e)
-		if rule := t.rule(e.Refusal.Rule); e.Refusal.Reason != 0 && rule >= 0 {
-			t.histories[rule].observe(now, false, true, false, e.Shadow)
-		}
-		return
-	}
-	t.failed, t.cause = time.Now(), quota.Cause(e.Err)
-	if !e.Shadow {
-		s := t.total.at(now)
-		s.Failed++
-		if e.Passed {
-			s.Passed++
-		}
-	}
-}
-
 // History returns the number of requests under a rule in the last 15 minutes, broken down by
 // outcome. It returns one Count for each of 180 intervals, oldest first. The length of an interval
 // is HistoryEvery. The last interval is still in progress; the second result is the time since it
@@ -129,36 +97,14 @@ func (t *Traffic) Failure() (cause string, at time.Time) {
 	return t.cause, t.failed
 }
 
-// A clock numbers intervals of equal length, the slots. It starts with slot 0 and never steps
-// back. The caller holds a lock.
+// A clock numbers intervals of equal length, the slots. It starts with slot 0 and never steps back.
 type clock struct {
 	began time.Time
 	every time.Duration // the length of a slot
-	slot  int64         // at the last reading
-
-	// A decision that was made between from and until, in µs since 1970 on the clock of the
-	// store, is in the same slot. Reading the clock of this process for each request would take
-	// as long as everything else that Observe does.
-	from, until int64
 }
-
-func newClock(every time.Duration) clock { return clock{began: time.Now(), every: every} }
 
 // read returns the number of the current slot, and how long it has lasted.
 func (c *clock) read() (slot int64, since time.Duration) {
 	now := time.Since(c.began)
-	c.slot, c.from, c.until = int64(now/c.every), 0, 0
-	return c.slot, now % c.every
-}
-
-// at returns the number of the current slot, for a decision that a store has just made at the
-// time at. If at is not in the interval of the last reading, the method reads the clock of this
-// process, so the clock of a store may be wrong, and may step. If a store does not report when it
-// made a decision, at is 0 or less.
-func (c *clock) at(at int64) int64 {
-	if at < c.from || at >= c.until || at <= 0 {
-		_, since := c.read()
-		c.from, c.until = at, at+(c.every-since).Microseconds()
-	}
-	return c.slot
+	return int64(now / c.every), now % c.every
 }

@@ -106,7 +106,7 @@ func NewTop(n int) *Top {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTop: n is %d; want at least 1", n))
 	}
-	return &Top{n: n, clock: newClock(time.Second), known: make(map[topKey]*counted, n),
+	return &Top{n: n, clock: clock{time.Now(), time.Second}, known: make(map[topKey]*counted, n),
 		recent: recent{size: int64(n), budget: max(1, int64(n)/5)}}
 }
 
@@ -140,12 +140,7 @@ func (t *Top) count(e *weir.Event, rule, key string, by weir.Reason) {
 	k := topKey{ruleKey{rule, storedkey.Of(key)}, e.Shadow}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at := e.Transaction.At.UnixMicro()
-	if by > weir.ReasonLimit {
-		at = 0 // the store may not have been called
-	}
-	now := t.clock.at(at)
-	t.expire(now / 60)
+	now := t.now()
 	c := t.last
 	if c == nil || c.topKey != k { // in a flood it is usually the same key
 		if c = t.known[k]; c == nil {
@@ -215,10 +210,11 @@ func (t *Top) time(second int64) time.Time {
 	return t.clock.began.Add(time.Duration(second) * time.Second)
 }
 
-// now reads the clock, and drops what has expired.
-func (t *Top) now() {
-	now, _ := t.clock.read()
-	t.expire(now / 60)
+// now returns the current second, and drops what has expired.
+func (t *Top) now() (second int64) {
+	second, _ = t.clock.read()
+	t.expire(second / 60)
+	return second
 }
 
 // Find returns how often a key was refused under a rule in the last hour. If the Top remembers no

@@ -27,12 +27,10 @@ type Traffic struct {
 	cause     string     // of the last request for which no decision was possible
 	failed    time.Time
 
-	ring  []recorded
-	n     int64  // how many requests were recorded
-	next  int    // n % len(ring), because a division takes longer than the rest
-	keys  []byte // a ring of the keys of the recorded requests, one key after the other
-	end   int64  // number of bytes written to keys so far
-	place int    // where the next key goes: end % len(keys), or len(keys)
+	ring []recorded
+	n    int64  // how many requests were recorded
+	keys []byte // a ring of the keys of the recorded requests, one key after the other
+	end  int64  // number of bytes written to keys so far: the next key goes to end % len(keys)
 }
 
 // A recorded is a request that was charged under one rule.
@@ -57,7 +55,7 @@ func NewTraffic(n int) *Traffic {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewTraffic: n is %d; want at least 1", n))
 	}
-	return &Traffic{clock: newClock(HistoryEvery), ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
+	return &Traffic{clock: clock{time.Now(), HistoryEvery}, ring: make([]recorded, n), keys: make([]byte, max(256, n*keyBytes))}
 }
 
 // Observe records a request under each rule that charges it at least 1 unit, even if a limit
@@ -67,56 +65,65 @@ func (t *Traffic) Observe(e weir.Event) {
 	if e.Transaction == nil {
 		return
 	}
-	if e.Err != nil || len(e.Transaction.Charges) == 0 {
-		t.observeUncharged(&e)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, _ := t.clock.read()
+	if e.Err != nil {
+		t.fail(&e, now)
 		return
 	}
+	by := e.Refusal.Reason
+	if by != 0 || !e.Shadow {
+		t.total.observe(now, by == 0, by != 0, false, e.Shadow)
+	}
 	charges, decisions := e.Transaction.Charges, e.Transaction.Decisions
-	counted := false
+	if len(charges) == 0 && by != 0 { // the store was not called
+		if rule := t.rule(e.Refusal.Rule); rule >= 0 {
+			t.histories[rule].observe(now, false, true, false, e.Shadow)
+		}
+	}
 	for i := 0; i < len(charges); {
 		first, refused, near := i, false, false
 		for ; i < len(charges) && charges[i].Rule == charges[first].Rule; i++ {
 			refused = refused || !decisions[i].Allowed
-			near = near || e.Refusal.Reason == 0 && tally.IsNear(&charges[i].Limit, &decisions[i], e.Transaction.Replicas)
+			near = near || by == 0 && tally.IsNear(&charges[i].Limit, &decisions[i], e.Transaction.Replicas)
 		}
-		if charges[first].Cost > 0 {
-			t.add(&e, &charges[first], refused, near, !counted)
-			counted = true
+		c := &charges[first]
+		if c.Cost < 1 {
+			continue
 		}
-	}
-	if !counted { // the request costs nothing
-		t.mu.Lock()
-		t.observeTotal(t.clock.at(e.Transaction.At.UnixMicro()), &e)
-		t.mu.Unlock()
+		rule := t.rule(c.Rule)
+		if rule < 0 {
+			continue
+		}
+		t.record(rule, c, e.Transaction.At.UnixMicro(), refused)
+		refused = refused || by > weir.ReasonLimit && e.Refusal.Rule == c.Rule // a ban, a pause or a missing key refuses even if the limits have room
+		t.histories[rule].observe(now, by == 0, refused, near, e.Shadow)
 	}
 }
 
-// add records a request under the rule of c. If first is set, add also counts the request for all
-// rules together.
-func (t *Traffic) add(e *weir.Event, c *quota.Charge, refused, near, first bool) {
-	key, at := storedkey.Of(c.Key), e.Transaction.At.UnixMicro()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clock.at(at)
-	if first {
-		t.observeTotal(now, e)
-	}
-	rule := t.rule(c.Rule)
-	if rule < 0 {
+// fail counts a request that could not be decided.
+func (t *Traffic) fail(e *weir.Event, now int64) {
+	t.failed, t.cause = time.Now(), quota.Cause(e.Err)
+	if e.Shadow {
 		return
 	}
-	by := e.Refusal.Reason // a ban, a pause or a missing key refuses even if the limits have room
-	t.histories[rule].observe(now, by == 0, refused || by > weir.ReasonLimit && e.Refusal.Rule == c.Rule, near, e.Shadow)
-	if rest := len(t.keys) - t.place; rest < len(key) {
-		t.end, t.place = t.end+int64(rest), 0
+	s := t.total.at(now)
+	s.Failed++
+	if e.Passed {
+		s.Passed++
 	}
-	copy(t.keys[t.place:], key)
-	t.ring[t.next] = recorded{at, c.Cost, t.end, uint8(len(key)), refused, uint16(rule)}
-	t.end, t.place = t.end+int64(len(key)), t.place+len(key)
-	t.n++
-	if t.next++; t.next == len(t.ring) {
-		t.next = 0
+}
+
+// record records a request under a rule.
+func (t *Traffic) record(rule int, c *quota.Charge, at int64, refused bool) {
+	key, size := storedkey.Of(c.Key), int64(len(t.keys))
+	if rest := size - t.end%size; rest < int64(len(key)) {
+		t.end += rest
 	}
+	copy(t.keys[t.end%size:], key)
+	t.ring[t.n%int64(len(t.ring))] = recorded{at, c.Cost, t.end, uint8(len(key)), refused, uint16(rule)}
+	t.n, t.end = t.n+1, t.end+int64(len(key))
 }
 
 // rule returns the index of a rule in rules, or -1 if there are too many rules.
