@@ -152,36 +152,31 @@ func (r *rule) shared(key string) bool {
 
 // lookUp returns what a rule looks up for a key that an operator has typed. If the operator has
 // typed an address, lookUp uses the key of a request from this address, such as its /64. The
-// address of the client is then known, even if from is invalid.
+// address of the client is then known, even if from is invalid. Any other key is hashed as the rules
+// file specifies; a key that the rule cannot have is looked up unchanged.
 //
 // A typed key that is not an address may belong to another rule, unless the operator has named the
 // rule or the rule is known to have refused the key. In this case, if the rule counts addresses,
 // lookUp returns the key of the client's address, or no key if from is invalid. If the rule counts
 // all requests together, lookUp returns the rule's only key.
-func (r *rule) lookUp(typed string, from netip.Addr) lookup {
+func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
-	client, ok := addrOf(typed)
+	client, isAddr := addrOf(typed)
+	var fault error
+	if !isAddr || len(r.keysAt(client)) == 0 { // otherwise, the key functions hash the address
+		var s scope
+		s, fault = h.stored(r.Name, scope{Key: typed})
+		l.key = s.Key
+		client, isAddr = addrOf(l.key)
+	}
 	switch {
-	case ok:
-		l.byAddr(r, typed, client)
+	case isAddr:
+		l.byAddr(r, l.key, client)
 	case !r.named:
 		l.byRule(r)
 	}
-	return l
-}
-
-// lookUp is like rule.lookUp, but hashes the key as the rules file specifies. A key that the rule
-// cannot have is looked up unchanged.
-func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
-	if client, ok := addrOf(typed); ok {
-		if len(r.keysAt(client)) > 0 { // the key functions hash the address
-			return r.lookUp(typed, from)
-		}
-	}
-	s, err := h.stored(r.Name, scope{Key: typed})
-	l := r.lookUp(s.Key, from)
-	if err != nil && r.named {
-		l.unknown = append(l.unknown, "no request has this key: "+strings.TrimPrefix(err.Error(), "config: "))
+	if fault != nil && r.named {
+		l.unknown = append(l.unknown, "no request has this key: "+strings.TrimPrefix(fault.Error(), "config: "))
 	}
 	return l
 }

@@ -180,22 +180,19 @@ func changes(old, now []rule) (changes Changes) {
 
 // differences compares the facts of the named rule before and after a reload.
 func differences(name string, old, now []fact) (changes Changes) {
-	byName := func(facts []fact) map[string]fact {
-		m := make(map[string]fact, len(facts))
-		for _, f := range facts {
-			m[f.what] = f
-		}
-		return m
+	before := map[string]fact{} // by what, those that now does not have
+	for _, f := range old {
+		before[f.what] = f
 	}
-	oldByName, nowByName := byName(old), byName(now)
 	for _, f := range now {
-		if before := oldByName[f.what]; before.text != f.text {
-			changes = append(changes, Change{name, f.what, before.text, f.text, before.identity != "" &&
-				before.identity != f.identity})
+		was := before[f.what]
+		if was.text != f.text {
+			changes = append(changes, Change{name, f.what, was.text, f.text, was.identity != "" && was.identity != f.identity})
 		}
+		delete(before, f.what)
 	}
 	for _, f := range old {
-		if nowByName[f.what].text == "" {
+		if _, removed := before[f.what]; removed {
 			changes = append(changes, Change{name, f.what, f.text, "", f.identity != ""})
 		}
 	}
