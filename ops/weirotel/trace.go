@@ -83,7 +83,7 @@ func (s *store) trace(ctx context.Context, t *quota.Transaction) (err error) {
 	var c call
 	s.safely(func() {
 		_, span := s.tracer.Start(ctx, spanName(t), s.attributes)
-		c = call{s, span, traced.Of(ctx)}
+		c = call{s, span}
 	})
 	if c.span == nil {
 		return s.next.Take(ctx, t)
@@ -124,23 +124,16 @@ func spanName(t *quota.Transaction) string {
 type call struct {
 	store *store
 	span  trace.Span
-	outer traced.Call // the caller's traced.Call, for example of package admin; may be nil
 }
 
 // Joined implements traced.Call.
 func (c call) Joined(leader context.Context) {
 	c.store.safely(func() { c.span.AddLink(trace.LinkFromContext(leader)) })
-	if c.outer != nil {
-		c.outer.Joined(leader)
-	}
 }
 
 // FellBack implements traced.Call.
 func (c call) FellBack(cause string) {
 	c.store.safely(func() { c.span.SetAttributes(attribute.String("weir.fallback", cause)) })
-	if c.outer != nil {
-		c.outer.FellBack(cause)
-	}
 }
 
 func (c call) end(t *quota.Transaction, err error) {

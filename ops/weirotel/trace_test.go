@@ -23,7 +23,6 @@ import (
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/rounds"
-	"github.com/seed83679106/weir/internal/traced"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/internal/tally"
 	"github.com/seed83679106/weir/ops/weirotel"
@@ -478,22 +477,4 @@ func ExampleTrace() {
 	limit(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	fmt.Println(w.Code)
 	// Output: 404
-}
-
-type fallbackNote struct{ cause string }
-
-func (*fallbackNote) Joined(context.Context)  {}
-func (n *fallbackNote) FellBack(cause string) { n.cause = cause }
-
-// TestTraceForwards: a caller with its own traced.Call, such as package admin, also notices a fallback
-// within a traced store.
-func TestTraceForwards(t *testing.T) {
-	tracer, _ := recorded()
-	busy := storeFunc(func(context.Context, *quota.Transaction) error { return quota.ErrBusy })
-	store := weirotel.Trace(tracer, quota.Fallback(busy, memory(), quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)}))
-	var n fallbackNote
-	err := store.Take(traced.With(parent(t.Context(), true), &n), &quota.Transaction{Charges: []quota.Charge{{Rule: "api", Limit: algorithms.GCRA(1, time.Minute), Cost: 1}}})
-	if err != nil || n.cause != "busy" {
-		t.Errorf("got %v and the cause %q, want busy", err, n.cause)
-	}
 }

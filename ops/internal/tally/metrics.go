@@ -43,7 +43,7 @@ func histogram(name, otel, help string, bounds ...float64) Metric {
 func (t *Tally) Metrics() []Metric {
 	return []Metric{
 		counter("weir_requests_total", "weir.requests", "{request}", "All requests.",
-			func(emit Emit) { emit(t.requests()) }),
+			func(emit Emit) { emit(t.requests.Load()) }),
 		counter("weir_refused_total", "weir.refused", "{request}", "Requests that each rule refused, by reason.",
 			t.readRefused, "rule", "reason", "mode"),
 		counter("weir_errors_total", "weir.errors", "{request}",
@@ -63,7 +63,7 @@ func (t *Tally) Metrics() []Metric {
 			"Decisions that left less than a fifth of the limit.",
 			t.readLimits(func(n *counts, emit Emit) { emit(n.near.Load()) }), "rule", "limit", "mode"),
 		counter("weir_units_total", "weir.units", "{unit}", "Units spent under each limit.",
-			t.readLimits(func(n *counts, emit Emit) { emit(n.units()) }), "rule", "limit", "mode"),
+			t.readLimits(func(n *counts, emit Emit) { emit(n.units.Load()) }), "rule", "limit", "mode"),
 		histogram("weir_wait_seconds", "weir.wait", "How long delayed requests wait, in seconds.",
 			.001, .005, .025, .1, .5, 1, 2.5, 5, 10, 30, 60),
 		histogram("weir_store_seconds", "weir.store.duration", "How long the store took to decide, in seconds; only of stores that call a server.",

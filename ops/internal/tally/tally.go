@@ -26,26 +26,22 @@ func mode(shadow bool) string {
 type counts struct {
 	allowed, delayed, refused atomic.Int64 // decisions
 	near                      atomic.Int64 // decisions that left less than a fifth of the limit
-	requests                  atomic.Int64 // requests whose first charge was under this limit
-	more                      atomic.Int64 // units spent, minus one for each decision that spent units
-	_                         [2]int64
+	units                     atomic.Int64 // spent
+	_                         [3]int64
 }
-
-// units returns how many units were spent.
-func (c *counts) units() int64 { return c.allowed.Load() + c.delayed.Load() + c.more.Load() }
 
 // A Tally counts events. The zero Tally is ready to use.
 type Tally struct {
 	stores []quota.Store
 
-	unlimited atomic.Int64 // requests that were not charged, because no rule applied or the cost was 0
+	requests  atomic.Int64
+	unlimited atomic.Int64 // requests that were not charged: no rule applied, or the cost was 0
 
 	undecided [len(causes)][len(outcomes)]atomic.Int64 // requests
 
-	limits    table[counts]
-	refused   table[atomic.Int64] // requests by rule and reason
-	bans      table[atomic.Int64] // by rule
-	uncharged atomic.Int64        // requests whose charges all cost 0, or that have none
+	limits  table[counts]
+	refused table[atomic.Int64] // requests by rule and reason
+	bans    table[atomic.Int64] // by rule
 }
 
 // New returns a Tally that also provides the metrics of stores, each once, and of the stores
@@ -65,42 +61,33 @@ const (
 // how long the request waits, and how long the store took. Histograms do not count durations
 // of 0.
 func (t *Tally) Observe(e *weir.Event) [2]time.Duration {
-	return [...]time.Duration{t.observe(e), e.Took}
-}
-
-// observe counts e. It returns how long the request waits, or 0 if it does not.
-func (t *Tally) observe(e *weir.Event) (wait time.Duration) {
+	if !e.Shadow {
+		t.requests.Add(1)
+	}
 	f := &e.Refusal
 	switch f.Reason {
 	case 0:
 	case weir.ReasonError:
 		t.observeError(e)
-		return 0
+		return [...]time.Duration{0, e.Took}
 	default:
 		t.refused.of(key{f.Rule, f.Reason.String(), 0, e.Shadow}).Add(1)
 		if e.BanBegan {
 			t.bans.of(key{rule: f.Rule}).Add(1)
 		}
 	}
-	first := t.observeCharges(e)
-	switch {
-	case e.Shadow:
-	case first != nil:
-		first.requests.Add(1)
-	default:
-		t.uncharged.Add(1)
-		if f.Reason == 0 {
-			t.unlimited.Add(1)
-		}
-	}
+	charged := t.observeCharges(e)
 	if f.Reason != 0 || e.Shadow {
-		return 0
+		return [...]time.Duration{0, e.Took}
 	}
-	return e.Transaction.Wait
+	if !charged {
+		t.unlimited.Add(1)
+	}
+	return [...]time.Duration{e.Transaction.Wait, e.Took}
 }
 
-// observeCharges counts the charges of e, and returns the counts of the first.
-func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
+// observeCharges counts the charges of e, and reports whether there is one that spends units.
+func (t *Tally) observeCharges(e *weir.Event) (charged bool) {
 	tx := e.Transaction
 	paused := e.Refusal.Reason == weir.ReasonPause // a pause refuses even if the limits have room
 	spent := !paused                               // true after a ban too: a request that a ban refuses may have spent units
@@ -113,9 +100,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 			continue
 		}
 		n := t.limits.of(key{c.Rule, c.Limit.Name, c.Limit.Period, e.Shadow})
-		if first == nil {
-			first = n
-		}
+		charged = true
 		switch {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
 			n.refused.Add(1)
@@ -123,7 +108,7 @@ func (t *Tally) observeCharges(e *weir.Event) (first *counts) {
 			n.spend(c, d, &tx.Result)
 		}
 	}
-	return first
+	return charged
 }
 
 // spend counts a charge that has spent its units.
@@ -133,9 +118,7 @@ func (c *counts) spend(charge *quota.Charge, d *quota.Decision, of *quota.Result
 	} else {
 		c.allowed.Add(1)
 	}
-	if charge.Cost != 1 {
-		c.more.Add(charge.Cost - 1)
-	}
+	c.units.Add(charge.Cost)
 	if IsNear(&charge.Limit, d, of.Replicas) {
 		c.near.Add(1)
 	}
@@ -146,16 +129,6 @@ func (c *counts) spend(charge *quota.Charge, d *quota.Decision, of *quota.Result
 func IsNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
 	full := max(1, cmp.Or(l.Burst, l.Quota)/max(1, int64(replicas)))
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
-}
-
-// requests returns the number of requests, including those for which no decision was possible.
-func (t *Tally) requests() int64 {
-	sum := t.uncharged.Load()
-	for i := range t.undecided {
-		sum += t.undecided[i][refused].Load() + t.undecided[i][passed].Load() // the requests of shadow errors are counted under other rules
-	}
-	t.limits.each(func(_ key, n *counts) { sum += n.requests.Load() })
-	return sum
 }
 
 // readLimits returns a Read that calls read for each limit. The emit that read receives adds the
@@ -284,22 +257,16 @@ func (t *table[V]) of(k key) *V {
 			k = key{name: Other, shadow: k.shadow}
 		}
 		if e = t.all[k]; e == nil {
-			e = t.add(k)
+			k.rule, k.name = strings.Clone(k.rule), strings.Clone(k.name)
+			e = &element[V]{key: k}
+			if t.all == nil {
+				t.all = map[key]*element[V]{}
+			}
+			t.all[k] = e
 		}
 	}
 	slot.Store(e)
 	return &e.value
-}
-
-// add adds an element for a clone of k.
-func (t *table[V]) add(k key) *element[V] {
-	k.rule, k.name = strings.Clone(k.rule), strings.Clone(k.name)
-	e := &element[V]{key: k}
-	if t.all == nil {
-		t.all = map[key]*element[V]{}
-	}
-	t.all[k] = e
-	return e
 }
 
 // each calls f for each element.
