@@ -351,7 +351,7 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	fresh := len(h) == 0 // the response will have no other fields
 	switch {
 	case d.passed:
-		next.ServeHTTP(w, r)
+		l.passUncharged(w, r, next)
 	case err == nil:
 		l.writeHeaders(h, &d.snapshot, false)
 		if d.refused() {
@@ -390,7 +390,7 @@ func (l *Limiter) serveAdmitted(w http.ResponseWriter, r *http.Request, next htt
 		l.pass(w, r, next, d)
 	case !settles:
 		l.recycle(d)
-		next.ServeHTTP(w, r)
+		l.passUncharged(w, r, next)
 	default:
 		t := &ticket{end: end}
 		t.of(l, d, l.o.OnError)

@@ -299,7 +299,7 @@ func report(ctx context.Context, unit string, used int64, partial bool) {
 	case l == nil && unsettled != nil && !unsettled.unread.Swap(true):
 		unsettled.warnOnce("usage reported to a rule without Settle", "the usage is not charged",
 			"Settle: weir.ChargeUsed was forgotten")
-	case l != nil && !known && !l.strayUnit.Swap(true):
+	case l != nil && !known && !settledOutside(ctx, unit) && !l.strayUnit.Swap(true):
 		loggerOr(l.o.Logger).WarnContext(ctx, "weir: usage reported in a unit that no rule with Settle has", "unit", unit,
 			"effect", nothingCharged)
 	case late && !l.lateUnit.Swap(true):
@@ -364,7 +364,7 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 		return 0, fmt.Errorf("weir: Draw: rule %q has the unit %q, but no Settle, so it would not limit what is drawn",
 			unsettled.Name, unit)
 	}
-	if settles && !known {
+	if settles && !known && !settledOutside(ctx, unit) {
 		return 0, fmt.Errorf("weir: Draw: no rule with Settle has the unit %q", unit)
 	}
 	return drawn, nil
@@ -470,6 +470,46 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
+// An uncharged is the context of a request that a Limiter with Settle has allowed and not charged,
+// for example because its key is Unlimited. Such a Limiter has no ticket for the request, but its
+// units are known.
+type uncharged struct {
+	context.Context
+	l *Limiter
+}
+
+var unchargedKey = new(uncharged)
+
+func (u *uncharged) Value(key any) any {
+	if key == unchargedKey {
+		return u
+	}
+	return u.Context.Value(key)
+}
+
+// settledOutside reports whether a rule with Settle has the unit, in a Limiter that has not charged
+// the request.
+func settledOutside(ctx context.Context, unit string) bool {
+	for {
+		u, _ := ctx.Value(unchargedKey).(*uncharged)
+		if u == nil || u.l.settlesUnit(unit) {
+			return u != nil
+		}
+		ctx = u.Context
+	}
+}
+
+// passUncharged calls a handler with a request that is not charged.
+func (l *Limiter) passUncharged(w http.ResponseWriter, r *http.Request, h http.Handler) {
+	if !l.settles {
+		h.ServeHTTP(w, r)
+		return
+	}
+	inner := r.WithContext(&uncharged{r.Context(), l})
+	defer recorder.CarryBack(r, inner, inner.Context(), r.Body) // even if the handler panics
+	h.ServeHTTP(w, inner)
+}
+
 // use returns the request's use of a unit.
 func (t *ticket) use(unit string) *unitUse {
 	if t.used == nil {
@@ -536,8 +576,11 @@ type ticket struct {
 func (t *ticket) of(l *Limiter, d *decision, onError func(*http.Request, error) error) {
 	d.saveTo(&t.snapshot)
 	t.l, t.request, t.onError, t.shadow, t.calls = l, d.request, onError, d.shadow, d.calls
-	if l.settlesAfter(d) {
+	switch {
+	case l.settlesAfter(d):
 		t.ticket = t
+	case l.settles && !d.refused():
+		t.Context = &uncharged{t.Context, l}
 	}
 }
 

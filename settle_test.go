@@ -937,6 +937,41 @@ func TestDrawUncharged(t *testing.T) {
 	}
 }
 
+// TestDrawUnlimitedOutside: an outer Limiter whose rule of the unit does not charge the request limits
+// nothing, while an inner Limiter settles another unit. A unit that no rule has is still an error.
+func TestDrawUnlimitedOutside(t *testing.T) {
+	free := unit("tokens", 1)
+	free.Policy = func(*http.Request) weir.Policy { return weir.Unlimited() }
+	failing := weirtest.StoreFunc(func(context.Context, *quota.Transaction) error { return errDown })
+	log := new(weirtest.Log)
+	o := weir.Options{Logger: slog.New(slog.NewTextHandler(log, nil))}
+	limiter := func(store weir.Store, r weir.Rule) *weir.Limiter {
+		o.Rules = []weir.Rule{r}
+		return must(t, store, o)
+	}
+	inner := limiter(memory(), unit("requests", 1))
+	for name, outer := range map[string]*weir.Limiter{"unlimited": limiter(memory(), free), "outage": limiter(failing, unit("tokens", 1))} {
+		use := func(ctx context.Context) {
+			if got, err := weir.Draw(ctx, "tokens", 7); got != 7 || err != nil {
+				t.Errorf("%s: got %d, %v, want 7", name, got, err)
+			}
+			weir.ReportUsage(ctx, "tokens", 7)
+			if got, err := weir.Draw(ctx, "bytes", 7); got != 0 || err == nil {
+				t.Errorf("%s: got %d bytes, %v, want an error", name, got, err)
+			}
+		}
+		do(outer.Handler(inner.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { use(r.Context()) }))), ask("/", "192.0.2.1:4"))
+		a, err := outer.Admit(ask("/", "192.0.2.1:4"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(inner.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { use(r.Context()) })), ask("/", "192.0.2.1:4").WithContext(a.Context()))
+	}
+	if strings.Contains(log.String(), "usage reported") {
+		t.Errorf("logged %q", log)
+	}
+}
+
 // TestDrawUnsettled: a rule of the unit whose Settle was forgotten is named, instead of limiting
 // nothing.
 func TestDrawUnsettled(t *testing.T) {
