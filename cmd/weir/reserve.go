@@ -35,6 +35,7 @@ const (
 	mostParts   = 64
 	mostUnits   = 1 << 49 // of one part, see quota.ModeForce
 	mostClass   = 128     // bytes
+	mostKey     = 1024    // bytes
 )
 
 // A reservation is what the id of a reservation says, encrypted with -key-secret, so that each
@@ -42,7 +43,7 @@ const (
 type reservation struct {
 	Serial string   `json:"s"`
 	Rule   string   `json:"r"`
-	Key    string   `json:"k"` // as stored
+	Key    string   `json:"k"` // whole, for overrides of prefixes
 	Class  string   `json:"c,omitempty"`
 	Limits []string `json:"l"` // stored names of all limits under which a part was spent
 	Life   int64    `json:"t"` // in seconds
@@ -215,7 +216,10 @@ func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reserv
 	if reads := v.g.rules.Reads(c.Rule); e.Key == "" && len(reads) > 0 && reads[0] != "global" {
 		return nil, fault(http.StatusBadRequest, `key is ""; rule %q has other keys`, c.Rule)
 	}
-	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: storedkey.Of(e.Key), Class: c.Class,
+	if len(e.Key) > mostKey { // the id has it, and must fit into a call
+		return nil, fault(http.StatusBadRequest, "key has %d bytes; want at most %d", len(e.Key), mostKey)
+	}
+	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: e.Key, Class: c.Class,
 		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
 }
 
@@ -272,7 +276,7 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 	}
 	e := weir.Event{Request: r, Transaction: &t, Shadow: inShadow}
 	if !t.Allowed() {
-		e.Refusal, e.Key = weir.Refusal{Reason: weir.ReasonLimit, Rule: res.Rule, RetryAfter: t.RetryAfter()}, res.Key
+		e.Refusal, e.Key = weir.Refusal{Reason: weir.ReasonLimit, Rule: res.Rule, RetryAfter: t.RetryAfter()}, storedkey.Of(res.Key)
 	}
 	v.count(e)
 	if !t.Allowed() && !inShadow {

@@ -195,6 +195,35 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// TestReserveLongKey: an override of a prefix applies to a key that is stored as a digest, too.
+func TestReserveLongKey(t *testing.T) {
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), `trusted-proxies: [127.0.0.1]
+limits:
+  - name: tenant
+    key: header:X-Tenant
+    algorithm: fixed-window
+    config: [{limit: 9, period: 100h}]
+    overrides: [{value: {prefix: mallory/}, config: denied}, {value: {prefix: acme/}, config: [{limit: 100}]}]
+`)
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdef")}
+	long := strings.Repeat("x", 200)
+	for key, want := range map[string]int{"mallory/": 403, "acme/": 200, "other/": 429} {
+		for _, key := range []string{key, key + long} {
+			status, answer, text := d.call("/reserve", fmt.Sprintf(`{"rule": "tenant", "key": %q, "units": 50}`, key))
+			if status != want {
+				t.Errorf("%.20s: got %d, %s; want %d", key, status, text, want)
+			}
+			if status == 200 {
+				d.settle(d.take("/draw", fmt.Sprintf(`{"id": %q, "units": 30}`, answer["id"])), 10, true)
+				d.left("tenant", key, 90)
+			}
+		}
+	}
+	if status, _, text := d.call("/reserve", fmt.Sprintf(`{"rule": "tenant", "key": %q, "units": 1}`, strings.Repeat(long, 100))); status != 400 {
+		t.Errorf("a key of 20,000 bytes: got %d, %.200s; want 400", status, text)
+	}
+}
+
 // TestReserveInShadow: a rule refuses the reservations of the keys for which it is enforced, and no others.
 func TestReserveInShadow(t *testing.T) {
 	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), `trusted-proxies: [127.0.0.1]
