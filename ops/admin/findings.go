@@ -132,15 +132,10 @@ func (in *inspection) refusing(r *ruleRow) {
 	in.add(finding{r.Enforce > 0, text, r.Name, r.most.Key, r.most.Reason == weir.ReasonBan})
 }
 
-// limitHint describes what a rule that refuses many keys allows, whether the file has just changed
-// its limits, and what to do if the change was an error.
+// limitHint describes what a rule that refuses many keys allows. If the file has just changed its
+// limits, another finding says so.
 func (in *inspection) limitHint(r *ruleRow) string {
 	text := "It allows " + limitsText(r.Limits) + "."
-	if in.file.lately() {
-		if change := in.file.limit(r.Name); change != "" {
-			return text + " " + change
-		}
-	}
 	switch {
 	case r.Limits == nil:
 		return text + " Its limits are chosen for each request."
@@ -204,21 +199,6 @@ func (r reload) Text() string {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return fmt.Sprintf("The file of rules was read %s ago, at %s, and changed %s.", ago(r.At), clockText(r.At), text)
-}
-
-// limit returns what was changed in the limits of a rule, or "".
-func (r reload) limit(rule string) string {
-	var changes []string
-	for _, c := range r.Changes {
-		if c, ok := strings.CutPrefix(c, rule+": limit "); ok {
-			changes = append(changes, c)
-		}
-	}
-	if len(changes) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("The file of rules has changed it %s ago, at %s: %s.", ago(r.At), clockText(r.At),
-		strings.Join(changes, "; "))
 }
 
 // manyMissed is the number of requests that a rule must fail to count before there is a finding.

@@ -362,8 +362,8 @@ func (changed) Reads(rule string) []string {
 	return map[string][]string{"tenant": {"header:X-Tenant"}}[rule]
 }
 
-// TestFindingsOfFile: the page names what the last reload changed, for 15 minutes, beside a rule that
-// refuses many keys, and on the tab of changes. It names a rule whose key no request has, once 200
+// TestFindingsOfFile: the page names what the last reload changed, for 15 minutes, among the findings and
+// on the tab of changes. It names a rule whose key no request has, once 200
 // requests have passed it by since the reload.
 func TestFindingsOfFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -396,7 +396,7 @@ func TestFindingsOfFile(t *testing.T) {
 			}
 		}
 		const (
-			hint    = "It allows 12 per 1m. The file of rules has changed it 7 s ago, at 01:00:07 UTC: 1m (anchored-window): 120 per 1m → 12 per 1m. Its refusals"
+			hint    = "It allows 12 per 1m. Is this limit intended? If not, correct it in the rules file. Its refusals"
 			file    = "The file of rules was read 7 s ago, at 01:00:07 UTC, and changed api: limit 1m (anchored-window): 120 per 1m → 12 per 1m; tenant: added: 5 per 1m; apis: limit 1m: 1 per 1m → 2 per 1m."
 			aside   = `Rule "tenant" has counted none of 228 requests that another rule allowed. They may lack its key (header:X-Tenant), be in its allow list, or cost nothing.`
 			tenant0 = `Rule "tenant"`

@@ -151,7 +151,6 @@ type Table struct {
 	prefixes map[string]*node
 	lengths  []int // the lengths of prefixes, the longest first: at most maxPrefix + 1
 	joined   bool  // keys are those of weir.Join
-	digests  bool  // a key of exact may be a digest
 
 	networks addr.Networks[time.Time] // denied networks, with the time at which each denial expires: see node.until
 }
@@ -216,7 +215,6 @@ func (t *Table) add(e *Entry, n *node) bool {
 		t.lengths = append(t.lengths, len(name))
 		slices.SortFunc(t.lengths, func(a, b int) int { return b - a })
 	}
-	t.digests = t.digests || !isPrefix && strings.HasPrefix(name, "sha256:")
 	nodes[name] = n
 	return true
 }
@@ -241,7 +239,7 @@ func (t *Table) ForKey(key string) weir.Policy {
 // find returns the policy of the most specific entry for a key. For a table of joined
 // keys, the argument key is the first part, and second is the second part.
 func (t *Table) find(key, second string) weir.Policy {
-	if len(t.exact) > 0 && (len(key) <= maxPrefix || t.digests) {
+	if len(t.exact) > 0 {
 		if n := t.exact[storedkey.Of(key)]; n != nil {
 			if p := n.find(second); !p.Is(weir.Policy{}) {
 				return p
