@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// buildBinaries builds the service for every platform. Whoever builds the tag with the same
-// version of Go and these flags gets the same bytes.
+// buildBinaries builds the service for every platform. Builds of the tag with the same
+// version of Go and these flags are identical.
 func (r *release) buildBinaries() error {
 	for _, platform := range strings.Split(r.platforms, ",") {
 		if err := r.build(platform, r.binary(platform)); err != nil {

@@ -18,9 +18,10 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// writeImage writes out/image, an OCI image layout for linux on each processor, with what the
-// Dockerfile of cmd/weir puts into its image: the service, which has the time zones in it, and the
-// certificates of authorities. It has no shell and runs as a user without rights.
+// writeImage writes out/image, an OCI image layout for linux on each processor, with the same
+// content as the image that the Dockerfile of cmd/weir builds: the service, including the time
+// zones, and the certificates of authorities. The image has no shell and runs as an unprivileged
+// user.
 func (r *release) writeImage() error {
 	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, platform := range strings.Split(r.platforms, ",") {
@@ -83,7 +84,8 @@ func (r *release) image(platform string) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// imageConfig says how the image runs. TestDockerfile compares it with the Dockerfile.
+// imageConfig describes how the image runs. TestDockerfile compares it with the
+// Dockerfile.
 func imageConfig() v1.Config {
 	return v1.Config{
 		User:         "65532:65532",
@@ -109,7 +111,7 @@ type file struct {
 	text []byte
 }
 
-// archive returns a tar archive of files, which belong to root and have no times.
+// archive returns a tar archive of files that belong to root and have no times.
 func archive(files []file) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -12,14 +12,15 @@ import (
 	"strings"
 )
 
-// licencesFile is the name of the file with the licence texts of all that is in the binaries.
+// licencesFile is the name of the file with the licence texts of everything in the binaries.
 const licencesFile = "LICENSES.txt"
 
-// licenceName matches the names of files that licences want passed on with a binary.
+// licenceName matches the names of files that licences require to be distributed with a
+// binary.
 var licenceName = regexp.MustCompile(`(?i)^(un)?(licen[cs]es?|copying|copyright|notice|patents|authors)([-._].*)?$`)
 
 // writeLicences writes the licence texts of Weir, of Go, and of each module in a binary. A module
-// without one is an error.
+// without a licence text is an error.
 func (r *release) writeLicences() error {
 	versions := map[string]bool{} // such as golang.org/x/net@v0.57.0
 	for _, platform := range strings.Split(r.platforms, ",") {

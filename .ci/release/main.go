@@ -2,11 +2,12 @@
 //
 //	go run -C .ci/release . -version v0.1.0 [-dry-run] [-out DIR] [-platforms linux/amd64,…]
 //
-// It works in a clone of HEAD. In the clone it runs .ci/run, writes the requirements of each
-// module without replace lines, commits and tags them in the order in which they need each
-// other, and builds binaries, their bills of materials and licences, an image and checksums into DIR. Then it fetches the tags
-// into this repository and prints what to push. With -dry-run it does not run .ci/run, reports
-// what would stop a release instead of stopping, and leaves this repository as it is.
+// It works in a clone of HEAD. In the clone, it runs .ci/run, writes the requirements of each
+// module without replace lines, commits and tags the modules in the order of their dependencies,
+// and builds binaries, their bills of materials and licences, an image and checksums into DIR. Then
+// it fetches the tags into this repository and prints what to push. With -dry-run, it does not run
+// .ci/run, reports what would stop a release instead of stopping, and leaves this repository
+// unchanged.
 package main
 
 import (
@@ -34,15 +35,15 @@ func main() {
 	}
 }
 
-// A release is what one run of this program makes.
+// A release holds the settings of one run of this program.
 type release struct {
 	version   string
 	dry       bool
 	platforms string
 	out       string // binaries, image, checksums, and a module proxy
 	repo      string // the repository that is released
-	clone     string // where it is made
-	cache     string // a module cache of its own, because tags may move until they are pushed
+	clone     string // the clone in which the release is made
+	cache     string // a separate module cache, because tags may move until they are pushed
 	path      string // of the root module
 	tags      []string
 }
@@ -101,9 +102,10 @@ func (r *release) make() (err error) {
 	return nil
 }
 
-// pushes returns the commands that push tags, the first of which is that of the root module. It is pushed
-// by itself, because release.yml runs when it is pushed, and GitHub runs no workflow for a push of more
-// than three tags: https://docs.github.com/en/actions/reference/workflows-and-actions/events-that-trigger-workflows#push.
+// pushes returns the commands that push tags. The first tag, that of the root module, is pushed
+// separately, because its push starts release.yml, and GitHub starts no workflow for a push of more
+// than three tags:
+// https://docs.github.com/en/actions/reference/workflows-and-actions/events-that-trigger-workflows#push.
 func pushes(tags []string) string {
 	return fmt.Sprintf("\tgit push origin %s\n\tgit push origin %s\n", tags[0], strings.Join(tags[1:], " "))
 }

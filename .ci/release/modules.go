@@ -46,8 +46,8 @@ func (r *release) tagModules() error {
 	return nil
 }
 
-// commit commits what has changed, if anything has, by the name and at the time of the commit
-// before, so that a release has the same commits whenever and wherever it is made.
+// commit commits what has changed, if anything has. It uses the author and the time of the
+// previous commit, so that a release has the same commits whenever and wherever it is made.
 func (r *release) commit(subject string) error {
 	changed, err := output(r.clone, nil, "git", "status", "--porcelain")
 	if err != nil || changed == "" {
@@ -107,8 +107,9 @@ func readModule(name string) (*modfile.File, error) {
 	return modfile.Parse(name, text, nil)
 }
 
-// goEnv makes the go command find the modules of this release by the tags of the clone, as it
-// will find them by the tags of the public repository, and other modules as always.
+// goEnv makes the go command find the modules of this release by the tags in the clone, as it
+// will later find them by the tags in the public repository. It does not affect other
+// modules.
 func (r *release) goEnv() []string {
 	return []string{
 		"GOWORK=off",
@@ -122,15 +123,15 @@ func (r *release) goEnv() []string {
 	}
 }
 
-// upstream is a GOPROXY with the modules that this machine has, and then the usual ones.
+// upstream is a GOPROXY with the modules on this machine, followed by the usual proxies.
 func upstream() string {
 	cache, _ := output(".", nil, "go", "env", "GOMODCACHE")
 	proxy, _ := output(".", nil, "go", "env", "GOPROXY")
 	return "file://" + filepath.ToSlash(filepath.Join(cache, "cache", "download")) + "," + proxy
 }
 
-// writeProxy downloads each module of the release, as the first user will, and keeps what the go
-// command downloaded: out/proxy is a GOPROXY of the release before it is published.
+// writeProxy downloads each module of the release, as the first user will, and keeps the
+// downloaded files, so that out/proxy is a GOPROXY for the release before it is published.
 func (r *release) writeProxy() error {
 	for _, module := range modules() {
 		if err := command(r.out, r.goEnv(), "go", "mod", "download", path.Join(r.path, module)+"@"+r.version); err != nil {

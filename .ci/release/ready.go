@@ -11,8 +11,8 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// ready returns what stops a release: a version that is none, changes that are not committed, a
-// tag that exists, or a changelog without a date for the version.
+// ready returns what stops a release: an invalid version, uncommitted changes, an existing tag,
+// or a changelog without a date for the version.
 func (r *release) ready() error {
 	if semver.Canonical(r.version) != r.version || r.version == "" {
 		return fmt.Errorf("-version %q is not a version such as v0.1.0", r.version)

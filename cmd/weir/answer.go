@@ -12,25 +12,25 @@ import (
 type form int
 
 const (
-	// asIs is the form for Caddy and Traefik: the client gets the answer as it is.
+	// asIs is the form for Caddy and Traefik: the client gets the answer unchanged.
 	asIs form = iota
 
-	// forNginx is the form for nginx, which takes only 401 and 403 as a refusal and drops the
-	// body. The field Weir-Status has the status of a refusal, and Weir-Problem its problem
-	// details. nginx.conf makes a response for the client from them.
+	// forNginx is the form for nginx, which accepts only 401 and 403 as refusals and drops
+	// the body. The field Weir-Status contains the status of a refusal, and Weir-Problem its
+	// problem details. From these fields, nginx.conf builds the response for the client.
 	forNginx
 
-	// forEnvoy is the form for Envoy's ext_authz filter, which takes a status of 500 or more
-	// as an outage of Weir, so that failure_mode_allow would let the request through. Such a
-	// refusal becomes a 429.
+	// forEnvoy is the form for Envoy's ext_authz filter, which treats a status of 500 or
+	// more as an outage of Weir and, with failure_mode_allow, forwards the request. A
+	// refusal with such a status becomes a 429.
 	forEnvoy
 )
 
 const problemJSON = "application/problem+json"
 
-// maxFields is the largest size of the header fields of an answer, in bytes. nginx has room for
+// maxFields is the maximum size of the header fields of an answer, in bytes. nginx has room for
 // 4 KiB by default (proxy_buffer_size), and treats a larger answer like an outage of Weir: it
-// lets the request through, even if the answer is a refusal.
+// forwards the request, even if the answer is a refusal.
 const maxFields = 3 << 10
 
 // keptFields are the header fields that an answer keeps if its fields are larger than maxFields.
@@ -49,7 +49,7 @@ func (a *answer) WriteHeader(status int) {
 	switch {
 	case a.form == forNginx && status >= 400:
 		a.refused = status
-		return // Write has the problem details
+		return // Write gets the problem details
 	case a.form == forEnvoy && status >= 500:
 		status = http.StatusTooManyRequests
 	}
@@ -78,15 +78,16 @@ func (a *answer) refuse(problem string) {
 	a.ResponseWriter.WriteHeader(http.StatusForbidden)
 }
 
-// end writes the header of a refusal that has no body. It must be called after the handler.
+// end writes the header of a refusal that has no body. Call it after the handler has
+// returned.
 func (a *answer) end() {
 	if a.refused != 0 {
 		a.refuse("")
 	}
 }
 
-// bound removes all header fields but keptFields if together they are larger than maxFields. The
-// client then does not learn its quota.
+// bound removes all header fields except keptFields if together they are larger than maxFields.
+// The client then does not learn its quota.
 func (a *answer) bound() {
 	size, h := 0, a.Header()
 	for name, values := range h {

@@ -13,20 +13,20 @@ import (
 	"github.com/seed83679106/weir/internal/sparse"
 )
 
-// envoyPrefix begins the paths that Envoy's ext_authz filter requests. The rest of the path is
-// the path of the original request. Envoy sends the method and the host of that request.
+// envoyPrefix is the prefix of the paths that Envoy's ext_authz filter requests. The rest of
+// the path is the path of the original request, whose method and host Envoy sends, too.
 const envoyPrefix = "/auth/envoy"
 
 // auth answers a proxy whether to forward a request: 200, or a refusal with the
-// header fields and the body for the client. An answer has the form that the proxy can use:
-// see answer. All other requests go to next.
+// header fields and the body for the client. The answer is in the form that the proxy can
+// use: see answer. All other requests go to next.
 //
 // The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
 // address is not in trusted-proxies of the file gets a 400.
 //
-// The gateway does not see bodies, so the cost content-length is 0. The gateway also cannot know
-// whether an OPTIONS request has a body, and with free-preflights a preflight is free only without
-// a body. So the gateway charges preflights, unless the proxy knows that a request has no body and
+// The gateway does not receive bodies, so the cost content-length is 0. With free-preflights, a
+// preflight is free only if it has no body. Because the gateway cannot know whether an OPTIONS
+// request has a body, it charges preflights, unless the proxy knows that a request has no body and
 // calls /auth/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,8 +80,8 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 	})
 }
 
-// newRejected returns the metric of requests to auth that are answered with 400. No limit counts them, so no
-// other metric does.
+// newRejected returns the metric of requests to /auth that are answered with 400. No other metric
+// counts them, because no limit does.
 func newRejected() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_auth_rejected_total",
 		Help: "Calls of /auth with an error of the proxy's configuration, which were answered with 400."}, []string{"reason"})
@@ -91,7 +91,7 @@ func newRejected() *prometheus.CounterVec {
 	return c
 }
 
-// reject answers a proxy that is configured wrong.
+// reject answers a misconfigured proxy.
 func (g *gateway) reject(w http.ResponseWriter, reason, text string) {
 	g.rejected.WithLabelValues(reason).Inc()
 	http.Error(w, text, http.StatusBadRequest)
@@ -110,7 +110,7 @@ const refuse403 = "call /auth?refuse=403 from nginx, and /auth from other proxie
 func (p *parameterCheck) form(r *http.Request) (f form, ok bool) {
 	ok = true
 	for name, values := range r.URL.Query() {
-		text := name // without the value, which a client may have sent
+		text := name // without the value, which may come from a client
 		if name == "refuse" {
 			text += "=" + values[0]
 		}
@@ -160,8 +160,9 @@ func forwarded(r *http.Request) (o *http.Request, missing string) {
 }
 
 // original returns a request with the given method, URI and host, and with the header fields
-// of r. If uri is a whole URL, its host takes the place of the given host. If neither has a host,
-// the host of r stays. If X-Forwarded-For is missing, original returns that name and no request.
+// of r. If uri is an absolute URL, its host replaces the given host. If neither contains a host,
+// the host of r is kept. If X-Forwarded-For is missing, original returns that name and no
+// request.
 func original(r *http.Request, method, uri, host string) (o *http.Request, missing string) {
 	const clients = "X-Forwarded-For"
 	if r.Header.Get(clients) == "" {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// certificatesIn returns the certificates of a file, which a flag names.
+// certificatesIn returns the certificates in the file that a flag names.
 func certificatesIn(flag, file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
@@ -25,8 +25,8 @@ func certificatesIn(flag, file string) (*x509.CertPool, error) {
 // clientFiles are the files of a TLS client. Each may be empty.
 type clientFiles struct{ ca, cert, key string }
 
-// set makes a client verify the server by the CA certificates, and show it the certificate, of the
-// files. Their flags are called -prefix-ca and -prefix-cert.
+// set makes a client verify the server by the CA certificates in the files, and present the client
+// certificate. The flags are called -prefix-ca and -prefix-cert.
 func (f clientFiles) set(config *tls.Config, prefix string) (err error) {
 	if f.ca != "" {
 		if config.RootCAs, err = certificatesIn(prefix+"-ca", f.ca); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/seed83679106/weir/internal/configfile"
 )
 
-// envPrefix begins the name of the environment variable of each flag.
+// envPrefix is the prefix of the environment variables of flags.
 const envPrefix = "WEIR_"
 
 // envName returns the name of the environment variable of a flag: WEIR_REDIS_ADDRS for
@@ -27,13 +27,14 @@ func envName(flag string) string {
 // for a service named weir, WEIR_REDIS_SERVICE_HOST for a service named weir-redis.
 var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_PORT(_[A-Z0-9_]+)?=\d|PORT=(tcp|udp|sctp)://|PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?=)`)
 
-// meantVariables has variables that other programs have, behind envPrefix, and which of ours is meant.
+// meantVariables maps variables of other programs, with envPrefix, to the variables of weir that
+// are probably meant.
 var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
 
-// setFromEnvironment sets those flags from the environment that are not in given. A variable
-// that resembles the variable of a flag is an error: without the value that it should set,
-// weir could count in memory, and nobody would notice. Any other unknown variable that
-// begins with WEIR_ is a warning.
+// setFromEnvironment sets those flags from the environment that are not in given. An unknown
+// variable that resembles the variable of a flag is an error, because without the intended
+// value weir might count in memory, and nobody would notice. Any other unknown variable that
+// begins with WEIR_ causes a warning.
 func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []string) (warnings []string, err error) {
 	flags := map[string]string{} // by variable
 	fs.VisitAll(func(f *flag.Flag) { flags[envName(f.Name)] = f.Name })
@@ -72,7 +73,7 @@ func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []strin
 	return warnings, errors.Join(errs...)
 }
 
-// secrets are the flags whose values nobody else may see. Each can be set by a file as well:
+// secrets are the flags whose values must stay secret. Each can also be set by a file:
 // -admin-token-file names a file whose content is the value of -admin-token.
 var secrets = []string{"admin-token", "key-secret", "redis-password", "redis-sentinel-password"}
 

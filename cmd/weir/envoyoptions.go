@@ -67,7 +67,7 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 		"with -envoy-client-ca, DNS `name`, or address, that the certificate of Envoy must have")
 }
 
-// fieldName matches the names of HTTP header fields, by RFC 9110, section 5.1.
+// fieldName matches the names of HTTP header fields (RFC 9110, section 5.1).
 var fieldName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
 // check adds the errors that parsing each flag alone does not find.

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// refusals are environment variables that only Envoy's rate limit service reads, with what weir has
-// instead. Who moves from that service to weir and keeps one would get other decisions than before, so
-// serve refuses to start.
+// refusals are environment variables that only Envoy's rate limit service reads, with what replaces
+// them in weir. serve does not start if one of them is set, because weir would then make different
+// decisions than that service.
 var refusals = map[string]string{
 	"BACKEND_TYPE":                            "counts are in memory or in Redis, not in Memcached",
 	"CACHE_KEY_PREFIX":                        "use -redis-prefix",
@@ -47,7 +47,7 @@ var refusals = map[string]string{
 	"USE_STATSD":                              "remove it: metrics are for Prometheus, at /metrics of -auth-addr",
 }
 
-// neglected are variables that Envoy's rate limit service reads, and other programs, too. Each causes a
+// neglected are variables that Envoy's rate limit service and other programs read. Each causes a
 // warning.
 var neglected = map[string]string{
 	"GRPC_PORT":           "use -envoy-rls",
@@ -59,7 +59,7 @@ var neglected = map[string]string{
 }
 
 // envoySettings finds the settings of Envoy's rate limit service in the environment, a list of texts
-// such as "QUOTA_MODE=true". A setting that says what weir does anyway is left out.
+// such as "QUOTA_MODE=true". It ignores a setting that requests what weir does anyway.
 func envoySettings(environ []string) (warnings []string, err error) {
 	set := map[string]bool{}
 	for _, variable := range environ {

@@ -28,8 +28,8 @@ import (
 	"github.com/seed83679106/weir/ops/weirprom"
 )
 
-// A gateway charges every request under all rules of a file. Without a file it serves only
-// /metrics, /healthz and /readyz.
+// A gateway charges every request under all rules of a file. Without a file, it serves
+// only /metrics, /healthz and /readyz.
 type gateway struct {
 	rules    *config.File // nil without a file
 	limit    func(http.Handler) http.Handler
@@ -86,7 +86,7 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 	}
 	refusals := func(weir.Event) {}
 	if o.logRefusals > 0 {
-		refusals = weirwatch.Log(logger, o.logRefusals, nil) // without keys: they are addresses of people
+		refusals = weirwatch.Log(logger, o.logRefusals, nil) // without keys, which may be addresses of people
 	}
 	count := func(e weir.Event) {
 		g.metrics.Observe(e)
@@ -123,8 +123,9 @@ func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logge
 	return g, err
 }
 
-// openRules loads a file of rules, and returns it with the middleware that charges all of its
-// rules. The commands serve and check call it, so that they accept the same files.
+// openRules loads a rules file, and returns it together with the middleware that charges all
+// of its rules. The commands serve and check both call openRules, so that they accept the
+// same files.
 func openRules(path string, store weir.Store, o config.Options) (rules *config.File,
 	limit func(http.Handler) http.Handler, err error) {
 	o.Costs = costs
@@ -166,8 +167,8 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends the peer
 			r.SetXForwarded()
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
-				// What a client sends after a 101 is not limited. By h2c (RFC 7540, 3.2) it could be
-				// any number of requests.
+				// What a client sends after a 101 is not limited. With h2c (RFC 7540, 3.2), it
+				// could be any number of requests.
 				r.Out.Header.Del("Connection")
 				r.Out.Header.Del("Upgrade")
 			}
@@ -191,7 +192,8 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		}
 		forward.ServeHTTP(w, r)
 	})))
-	// A ServeMux would redirect paths that are not clean. The upstream must get them unchanged.
+	// A ServeMux would redirect paths that are not clean, but the upstream must get them
+	// unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reader := withSlowReader(w, r, o.bodyPause)
 		defer reader.extend() // net/http then sends the end of the response
@@ -212,8 +214,8 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 // questions is how often a client may query its quota at /rate_limit.
 var questions = algorithms.GCRA(60, time.Minute)
 
-// rateLimit returns the handler that shows a client its quota. Each answer costs calls of the
-// store, and spends nothing under the rules, so it has a separate limit, counted in memory.
+// rateLimit returns the handler that shows a client its quota. Each query costs store calls
+// but spends nothing under the rules, so queries have a separate limit, counted in memory.
 func (g *gateway) rateLimit() http.Handler {
 	limiter, err := weir.New(memstore.New(memstore.Options{MaxKeys: 100_000}), weir.Options{
 		Rules:   []weir.Rule{{Name: "rate_limit", Key: g.rules.ByIP(), Limits: []weir.Limit{questions}}},

@@ -14,31 +14,33 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// health answers /readyz with 200 if this process can decide requests as its flags say, and
-// with 503 otherwise and once the service shuts down:
+// health answers /readyz with 200 if this process can evaluate requests as its flags
+// specify. Otherwise, and once the service shuts down, it answers with 503:
 //
-//   - If Redis can never work as it is set up (a wrong password, TLS, missing rights), the
-//     process is not ready, unless it has reached Redis before and -redis-down is memory: then
-//     somebody has changed Redis under a fleet that decides correctly in memory, and taking all of
-//     it out would make the proxy's default decide. The log has the reason.
-//   - If a control plane has the limits of Envoy (-envoy-xds), the process is not ready before it has got
-//     some.
-//   - If Redis does not answer and -redis-down is open or closed, the process is not ready.
-//   - If Redis does not answer and -redis-down is memory, the process is ready, because all
-//     processes share Redis, and its outage must take out neither all of them nor a rollout. The
-//     body is then "memory". Only a process that has never reached Redis, perhaps because of its
-//     own configuration, is not ready for the time of -redis-ready-after.
+//   - If Redis can never work because of its setup (a wrong password, TLS, missing permissions),
+//     the process is not ready. The log contains the reason. However, if the process has reached
+//     Redis before and -redis-down is memory, it stays ready: somebody has changed the setup of
+//     Redis while all processes can still count in memory, and taking all of them out of service
+//     would leave the decision to the proxy's default.
+//   - If the limits for Envoy come from a control plane (-envoy-xds), the process is not ready
+//     until it has received limits.
+//   - If Redis answers but the overrides in it have not been read, or if Redis does not
+//     answer and -redis-down is open or closed, the process is not ready.
+//   - If Redis does not answer and -redis-down is memory, the process is ready, and the body is
+//     "memory". All processes share Redis, so an outage of Redis must neither take all of them
+//     out of service nor block a rollout. But a process that has never reached Redis, perhaps
+//     because of its own configuration, is not ready before -redis-ready-after has passed.
 type health struct {
 	redis   quota.Store  // nil without Redis; has no fallback
-	check   func() error // what the last check of Redis has found
-	read    func() bool  // whether the overrides in Redis were read
-	limited func() bool  // whether there are limits for Envoy; nil if there need not be
+	check   func() error // returns the result of the last check of Redis
+	read    func() bool  // reports whether the overrides in Redis were read
+	limited func() bool  // reports whether there are limits for Envoy; nil if none are needed
 	memory  bool         // -redis-down is memory
 	alone   time.Time    // when the process may be ready without having reached Redis
 	logger  *slog.Logger
 
 	stopping atomic.Bool
-	reached  atomic.Bool // Redis has decided
+	reached  atomic.Bool // Redis has made a decision
 	degraded atomic.Bool // the last answer was "memory"
 	inMemory prometheus.Counter
 }
@@ -62,8 +64,8 @@ func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, state)
 }
 
-// state returns "ready" or "memory", or why the process is not ready. The texts are for
-// everybody, so they name no address and no error.
+// state returns "ready" or "memory", or why the process is not ready. The texts are
+// public, so they contain no address and no error.
 func (h *health) state(r *http.Request) (state, why string) {
 	if h.stopping.Load() {
 		return "", "shutting down"

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A logQueue is a Writer that never blocks: a log that nobody reads, such as a full pipe, must not
-// hold up requests. Lines wait in a queue for the Writer behind it. If the queue is full, a line is
-// dropped and counted.
+// A logQueue is a Writer that never blocks, because a log that nobody reads, such as a full pipe,
+// must not delay requests. Lines wait in a queue for the underlying Writer. If the queue is full, a
+// line is dropped and counted.
 type logQueue struct {
 	lines   chan []byte
 	dropped atomic.Int64
@@ -17,11 +17,11 @@ type logQueue struct {
 	closing sync.Once
 }
 
-// mostQueued is how many lines wait at most. A line has some hundred bytes.
+// mostQueued is the maximum number of lines that wait. A line has some hundred bytes.
 const mostQueued = 4096
 
-// newLogQueue returns a queue before w. The function unlogged is called for lines that were dropped; what it
-// logs must go to w.
+// newLogQueue returns a queue for w. The function unlogged is called for lines that were dropped,
+// and must log to w.
 func newLogQueue(w io.Writer, unlogged func(n int64)) *logQueue {
 	q := &logQueue{lines: make(chan []byte, mostQueued), done: make(chan struct{})}
 	go func() {
@@ -49,7 +49,7 @@ func (q *logQueue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// close waits until the lines are written, for the time d at most.
+// close waits until the lines are written, but at most for d.
 func (q *logQueue) close(d time.Duration) {
 	late := time.After(d)
 	q.closing.Do(func() {

@@ -106,7 +106,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 }
 
 // usageError prints an error in a command line and returns the exit status. A request for
-// help is no error.
+// help is not an error.
 func usageError(err error, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
@@ -115,8 +115,8 @@ func usageError(err error, stderr io.Writer) int {
 	return exitUsage
 }
 
-// check prints the errors in limits files, each with its file and line, and whether a Redis
-// server is usable, and returns the exit status.
+// check prints the errors in limits files, each with its file and line, and checks whether
+// a Redis server is usable. It returns the exit status.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir check", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -160,8 +160,8 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	return status
 }
 
-// checkRedis checks that a Redis server is usable, and returns what is missing. It prints the warnings that
-// serve would log.
+// checkRedis checks that a Redis server is usable. Its error names what is missing. It prints the
+// warnings that serve would log.
 func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 	s, rdb, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -187,8 +187,9 @@ func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 	return nil
 }
 
-// checkFile returns the errors in a file, and what in it is not applied or does not work with serve. It loads the file as
-// serve does, but needs no secret to hash keys; secret says whether serve will have one.
+// checkFile returns the errors in a file, and warnings about what is not applied or does not work
+// with serve. It loads the file as serve does, but needs no secret to hash keys; secret reports
+// whether serve will have one.
 func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err error) {
 	if asEnvoy {
 		c, err := envoy.Load(path, merge)
@@ -211,7 +212,7 @@ func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err
 	return warnings, nil
 }
 
-// anySecret hashes keys where no other process sees them.
+// anySecret hashes keys that no other process sees.
 var anySecret = make([]byte, 16)
 
 // version returns the version of this program, its commit if the commit is known, and the

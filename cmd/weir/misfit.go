@@ -8,8 +8,8 @@ import (
 	"github.com/seed83679106/weir/ops/config"
 )
 
-// A misfit is a part of a file that does not work with weir serve, although package config can
-// read it: requests lack what it needs. With forwardAuth it works if -upstream is set.
+// A misfit is a part of a file that package config accepts, but that does not work with weir
+// serve because requests lack what it needs. If forwardAuth is true, it works with -upstream.
 type misfit struct {
 	rule        string // empty for a part of the whole file
 	part        string // such as "json:user"

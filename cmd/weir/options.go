@@ -44,8 +44,8 @@ type options struct {
 
 	shutdownDelay, shutdownTimeout time.Duration
 
-	warnings []string            // errors that do not keep weir from serving
-	warned   *weirwatch.Warnings // what the logger was warned of
+	warnings []string            // errors that do not prevent weir from serving
+	warned   *weirwatch.Warnings // the warnings of the logger
 }
 
 // A choice is a flag.Value that is one of several words.
@@ -72,7 +72,7 @@ const (
 )
 
 // flags returns the flags that set o. The environment variables and the tables in
-// FLAGS.md are made from these flags.
+// FLAGS.md are derived from these flags.
 func (o *options) flags() *flag.FlagSet {
 	fs := flag.NewFlagSet("weir serve", flag.ContinueOnError)
 	fs.StringVar(&o.limits, "limits", "", "limits `file`, reloaded when it changes and on SIGHUP")
@@ -120,8 +120,8 @@ func (o *options) flags() *flag.FlagSet {
 	return fs
 }
 
-// parse sets o from a command line. Flags that the command line lacks are set from the
-// environment, a list of texts such as "WEIR_LIMITS=limits.yaml".
+// parse sets o from a command line. Flags that are missing on the command line are set
+// from the environment, a list of texts such as "WEIR_LIMITS=limits.yaml".
 func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	fs := o.flags()
 	fs.SetOutput(io.Discard) // run prints the error
@@ -168,7 +168,7 @@ type faults []error
 
 func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
 
-// bounds adds the numbers and durations of flags that are below their least value.
+// bounds adds an error for each number or duration of a flag that is below its minimum.
 func (f *faults) bounds(fs *flag.FlagSet, names ...string) {
 	for _, name := range names {
 		switch v := fs.Lookup(name).Value.(flag.Getter).Get().(type) {
@@ -184,11 +184,12 @@ func (f *faults) bounds(fs *flag.FlagSet, names ...string) {
 	}
 }
 
-// minKeySecret is the least length of -key-secret, as of weir.Hashed, in bytes.
+// minKeySecret is the minimum length of -key-secret in bytes, the same as for
+// weir.Hashed.
 const minKeySecret = 16
 
-// secret adds what is wrong with a secret, unless it is empty. White space at its end is that of a file, which
-// no operator sends, and which another replica may lack.
+// secret adds an error if a secret is invalid, unless it is empty. White space at its end comes
+// from a file; operators do not send it, and it may be missing in another replica.
 func (f *faults) secret(name, value string, least int) {
 	switch n := len(value); {
 	case n > 0 && n < least:

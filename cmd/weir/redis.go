@@ -44,8 +44,8 @@ type redisOptions struct {
 }
 
 // clientFields are the fields of redis.UniversalOptions that flags set, with the help texts
-// of these flags. A field whose flag is not given has the value that redisstore.ClientOptions
-// chooses.
+// of these flags. A field whose flag is not given keeps the value from
+// redisstore.ClientOptions.
 var clientFields = []struct{ field, usage string }{
 	{"Username", "`name` of the Redis user"},
 	{"Password", "`password` of the Redis user; set it by -redis-password-file or the environment, because other users of the machine see command lines"},
@@ -86,7 +86,7 @@ var clientFields = []struct{ field, usage string }{
 // flagOf returns the name of the flag that sets a field: redis-pool-fifo for PoolFIFO.
 func flagOf(field string) string {
 	name := "redis"
-	lower := false // whether the letter before is lower case
+	lower := false // whether the previous letter is lower case
 	runes := []rune(field)
 	for i, r := range runes {
 		next := i+1 < len(runes) && unicode.IsLower(runes[i+1])
@@ -136,7 +136,8 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	}
 }
 
-// String returns the store of the counts, for the log: memory, or redis at some addresses.
+// String describes the store of the counts for the log: memory, or redis at some
+// addresses.
 func (o *redisOptions) String() string {
 	if o.addrs == "" {
 		return "memory"
@@ -159,8 +160,9 @@ func (o *redisOptions) set(name string) {
 	}
 }
 
-// parse sets those flags about Redis from the environment and from files that the command line
-// lacks, for a command that needs no Redis: without -redis-addrs, parse sets nothing.
+// parse sets the flags about Redis that are missing on the command line, from the environment
+// and from files. It is for a command that does not require Redis: without -redis-addrs, parse
+// sets nothing.
 func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 	if o.addrs != "" {
 		known, given := map[string]bool{}, map[string]bool{}
@@ -220,8 +222,8 @@ func (o *redisOptions) universal() (*redis.UniversalOptions, error) {
 	return u, nil
 }
 
-// open returns a store in Redis. Prefix and timeout of its options are those of the flags.
-// The caller closes the store, and then rdb.
+// open returns a store in Redis, with the prefix and the timeout from the flags. The
+// caller must close the store, and then rdb.
 func (o *redisOptions) open(so stack.Options) (s *stack.Store, rdb redis.UniversalClient, err error) {
 	u, err := o.universal()
 	if err != nil {
@@ -244,8 +246,8 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 	slog.DebugContext(ctx, "weir: message of the Redis client", "text", fmt.Sprintf(format, args...))
 }
 
-// agree returns what must be the same in all processes that share Redis: a digest of -key-secret, of so few
-// bytes that nobody can find the secret by it.
+// agree returns what must be the same in all processes that share Redis: a digest of -key-secret,
+// so short that nobody can find the secret from it.
 func (o *options) agree() map[string]string {
 	switch {
 	case o.limits == "":
@@ -269,7 +271,7 @@ type stores struct {
 }
 
 // newStores returns a store in memory or, with -redis-addrs, a store in Redis. With
-// -redis-down=memory a store in memory counts while Redis is down.
+// -redis-down=memory, a store in memory counts while Redis is down.
 func newStores(o *options, logger *slog.Logger) (*stores, error) {
 	memory := memstore.Options{MaxKeys: o.maxKeys}
 	if o.redis.addrs == "" {

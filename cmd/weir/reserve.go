@@ -38,8 +38,9 @@ const (
 	mostKey     = 1024    // bytes
 )
 
-// A reservation is what the id of a reservation says, encrypted with -key-secret, so that each
-// replica can settle it and nobody can invent one. The store has only the units, and that it was settled.
+// A reservation is the content of a reservation's id, which is encrypted with -key-secret, so that
+// each replica can settle the reservation and nobody can forge one. The store records only the
+// units, and that the reservation was settled.
 type reservation struct {
 	Serial string   `json:"s"`
 	Rule   string   `json:"r"`
@@ -51,16 +52,18 @@ type reservation struct {
 	Parts  []part   `json:"p"` // what was reserved, and each draw
 }
 
-// A part has units that were spent together, at an instant of the store's clock under each of the Limits
-// of the reservation. It is 0 under limits that were not in force, because a reload or an override changes
-// the limits; limits beyond the end of At were not in force either.
+// A part contains units that were spent together. At contains the instant, on the store's clock, at
+// which they were spent under each of the Limits of the reservation. It is 0 for limits that were
+// not in force, because a reload or an override has changed the limits. Limits beyond the end of At
+// were not in force either.
 type part struct {
 	Units  int64   `json:"n"`
 	At     []int64 `json:"a"`
 	Memory bool    `json:"m,omitempty"` // this process spent them while Redis was down
 }
 
-// spent returns when the units of the part were spent under the ith limit, 0 if they were not.
+// spent returns when the units of the part were spent under the i-th limit, or 0 if they were
+// not.
 func (p *part) spent(i int) int64 {
 	if i < len(p.At) {
 		return p.At[i]
@@ -75,7 +78,8 @@ func (v *reservation) units() (n int64) {
 	return n
 }
 
-// add adds the units of a transaction. If it was refused, under a rule in shadow, nothing was spent.
+// add adds the units of a transaction. If the transaction was refused under a rule in shadow mode,
+// nothing was spent.
 func (v *reservation) add(units int64, t *quota.Transaction) {
 	p := part{Units: units, Memory: t.Replicas > 0, At: make([]int64, len(v.Limits), len(v.Limits)+len(t.Charges))}
 	for i := 0; t.Allowed() && i < len(t.Charges); i++ {
@@ -103,7 +107,7 @@ type reservations struct {
 	count func(weir.Event)
 	aead  cipher.AEAD // nil without -key-secret
 
-	outside, secrets *slog.Logger // at most a line a second each
+	outside, secrets *slog.Logger // each logs at most one line a second
 }
 
 func newReservations(g *gateway, store weir.Store, count func(weir.Event)) (*reservations, error) {
@@ -130,7 +134,7 @@ type reservationCall struct {
 	Seconds int64   `json:"seconds"` // until the reservation ends
 }
 
-// A statusError is an error whose text the caller gets.
+// A statusError is an error whose text is sent to the caller.
 type statusError struct {
 	status int
 	text   string
@@ -142,7 +146,7 @@ func fault(status int, format string, args ...any) error {
 	return statusError{status, fmt.Sprintf(format, args...)}
 }
 
-// handler returns the handler of a call that f carries out.
+// handler returns the handler for calls that f executes.
 func (v *reservations) handler(
 	f func(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error),
 ) http.Handler {
@@ -208,7 +212,7 @@ func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reserv
 	if most := int64(longestLife / time.Second); c.Seconds < 1 || c.Seconds > most {
 		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
 	}
-	// A key that no request has would spend units that nobody else counts.
+	// A key that no request can have would spend units that no request counts.
 	e, err := v.g.rules.EntryOf(c.Rule, overrides.Entry{Key: *c.Key})
 	if err != nil {
 		return nil, fault(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "config: "))
@@ -241,8 +245,8 @@ func (v *reservations) draw(w http.ResponseWriter, r *http.Request, c *reservati
 	return v.take(w, r, c.Units, res)
 }
 
-// take spends units under the rule of a reservation, and answers with its id. If they are refused, take
-// writes the answer.
+// take spends units under the rule of a reservation, and returns an answer with the id. If the
+// units are refused, take writes the refusal.
 func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64, res *reservation) (any, error) {
 	if units < 1 || units > mostUnits {
 		return nil, fault(http.StatusBadRequest, "units is %d; want 1 to %d", units, int64(mostUnits))
@@ -251,7 +255,7 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 	if l == nil {
 		return nil, fault(http.StatusNotFound, "the limits file has no rule %q", res.Rule)
 	}
-	if len(res.Class) > mostClass { // the id has it, and must fit into a call
+	if len(res.Class) > mostClass { // the id contains the class, and must fit into a call
 		return nil, fault(http.StatusBadRequest, "class has %d bytes; want at most %d", len(res.Class), mostClass)
 	}
 	if res.Class != "" && len(rule.Headroom) == 0 {
@@ -262,7 +266,7 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 	if err != nil {
 		return nil, err
 	}
-	ctx := context.WithoutCancel(r.Context()) // who hangs up has spent the units, too
+	ctx := context.WithoutCancel(r.Context()) // a client that hangs up has spent the units, too
 	t := quota.Transaction{}
 	for _, limit := range limits {
 		charge := quota.Charge{Rule: res.Rule, Key: res.Key, Limit: limit, Cost: units}
@@ -290,8 +294,8 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 	return reserved{id, res.units(), time.Unix(res.End, 0).UTC()}, err
 }
 
-// limits returns the limits of the key of a reservation, none if it is not limited, or an error if it is
-// denied or banned, unless the rule is in shadow.
+// limits returns the limits of the key of a reservation, or no limits if the key is not limited. If
+// the key is denied or banned, it returns an error, unless the rule is in shadow mode.
 func (v *reservations) limits(
 	ctx context.Context, w http.ResponseWriter, l *weir.Limiter, res *reservation, inShadow bool,
 ) ([]quota.Limit, error) {
@@ -317,7 +321,7 @@ func (v *reservations) limits(
 	return p.Limits(), err
 }
 
-// retryAfter sets the field Retry-After, unless waiting is useless.
+// retryAfter sets the field Retry-After, unless waiting does not help.
 func retryAfter(w http.ResponseWriter, wait time.Duration) {
 	if wait != quota.Never {
 		w.Header().Set("Retry-After", strconv.FormatInt(period.Seconds(wait), 10))
@@ -349,7 +353,8 @@ func (v *reservations) settle(_ http.ResponseWriter, r *http.Request, c *reserva
 	}
 	memory := t.Replicas > 0
 	if memory && slices.ContainsFunc(res.Parts, func(p part) bool { return !p.Memory }) {
-		// Memory does not know whether the reservation is settled, and has none of its units.
+		// The store in memory does not know whether the reservation is settled, and has none
+		// of its units.
 		return nil, fault(http.StatusServiceUnavailable, "Redis is down; settle again later")
 	}
 	refunds, debts := v.settlement(res, *c.Used, memory)
@@ -369,8 +374,9 @@ func (v *reservations) settle(_ http.ResponseWriter, r *http.Request, c *reserva
 	return settled{Charged: c.Used, First: true}, errors.Join(errs...)
 }
 
-// settlement returns what a settlement refunds of each part, the newest first, and what it charges
-// beyond the reservation. Units in flight are all released. Units that another store has spent are not refunded.
+// settlement returns what a settlement refunds of each part, newest first, and what it charges
+// beyond the reservation. All units in flight are released. Units that another store has spent are
+// not refunded.
 func (v *reservations) settlement(res *reservation, used int64, memory bool) (refunds [][]quota.Charge, debts []quota.Charge) {
 	refunds = make([][]quota.Charge, max(1, len(res.Parts)))
 	l, _ := v.find(res.Rule)
@@ -406,11 +412,11 @@ func (v *reservations) settlement(res *reservation, used int64, memory bool) (re
 	return refunds, debts
 }
 
-// find returns the rule of that name, and the limiter that has it, or nil.
+// find returns the rule with the given name, and its limiter, or nil if there is none.
 func (v *reservations) find(name string) (*weir.Limiter, weir.Rule) {
 	for _, rule := range v.g.rules.Rules() {
 		if rule.Name == name && len(v.g.rules.Limiters()) > 0 {
-			return v.g.rules.Limiters()[0], rule // which has all rules: see openRules
+			return v.g.rules.Limiters()[0], rule // this limiter has all rules: see openRules
 		}
 	}
 	return nil, weir.Rule{}
@@ -421,7 +427,7 @@ func (v *reservations) seal(res *reservation) (id string, err error) {
 	return base64.RawURLEncoding.EncodeToString(v.aead.Seal(nil, nil, text, nil)), err
 }
 
-// open returns what an id says.
+// open returns the reservation that an id contains.
 func (v *reservations) open(id string) (*reservation, error) {
 	sealed, err := base64.RawURLEncoding.DecodeString(id)
 	if err != nil || len(sealed) < v.aead.Overhead() {

@@ -41,8 +41,8 @@ type service struct {
 }
 
 // serve runs a service until ctx ends or a server fails. Then running requests have up to
-// o.shutdownTimeout to end. When the listeners are open, serve calls the function in started,
-// unless it is nil, with the addresses of the listeners by the names of their flags.
+// o.shutdownTimeout to finish. When the listeners are open, serve calls started, if it is not
+// nil, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	for _, w := range o.warnings {
 		logger.Warn("weir: setting may be wrong", "text", w)
@@ -84,7 +84,8 @@ func serve(ctx context.Context, o *options, logger *slog.Logger, started func(ad
 	return errors.Join(err, s.stop())
 }
 
-// newService returns a service without servers, and what it serves.
+// newService returns a service without servers, and the gateway and the overrides that it
+// serves.
 func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger) (*service, *gateway, *overrides.Live,
 	error) {
 	lo := overrides.LiveOptions{Logger: logger}
@@ -113,7 +114,8 @@ func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger
 	return s, g, live, nil
 }
 
-// background starts what runs besides the servers. The caller calls stop, which waits for its end.
+// background starts the goroutines that run in addition to the servers. The caller must call stop,
+// which waits until they end.
 func (s *service) background(ctx context.Context, g *gateway, live *overrides.Live) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -183,7 +185,7 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 }
 
 // http serves h on addr, the address of a flag, until stop is called. A request must have arrived,
-// with its body, within readTimeout; 0 means that h bounds the time of bodies.
+// with its body, within readTimeout; 0 means that h itself bounds the time of bodies.
 func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Handler) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {
@@ -191,13 +193,13 @@ func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Hand
 	}
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: s.o.headerTimeout, ReadTimeout: readTimeout,
 		IdleTimeout: s.o.idleTimeout,
-		// The deadline of a stream does not end a write to its connection.
+		// The deadline of an HTTP/2 stream does not end a write to its connection.
 		HTTP2:    &http.HTTP2Config{WriteByteTimeout: s.o.bodyPause},
 		ErrorLog: slog.NewLogLogger(sparse.Logger(s.logger).Handler(), slog.LevelWarn)}
 	if readTimeout > 0 { // otherwise h bounds the time of writes, too
 		srv.WriteTimeout = readTimeout + s.o.bodyPause
 	} else {
-		srv.DisableGeneralOptionsHandler = true // which bounds no time
+		srv.DisableGeneralOptionsHandler = true // that handler bounds no time
 	}
 	s.stops = append(s.stops, func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
@@ -236,8 +238,8 @@ func (s *service) grpc(flag, addr string, srv *grpc.Server) error {
 	return nil
 }
 
-// stop closes the listeners and waits until all requests have ended, for
-// s.o.shutdownTimeout at most.
+// stop closes the listeners and waits until all requests have ended, but at most for
+// s.o.shutdownTimeout.
 func (s *service) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.o.shutdownTimeout)
 	defer cancel()

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A slowBody is the body of a request that may arrive slowly. Until the request is decided, the
-// part that the rules read must arrive before a deadline: a rule with a key such as json:NAME
-// charges nothing before it has read the body, and neither do the other rules of the request.
-// After that the body may take any time, if it does not pause for longer than pause.
+// A slowBody is the body of a request that may arrive slowly. The part that the rules read must
+// arrive before a deadline, because a rule with a key such as json:NAME, and all other rules of
+// the request, charge nothing before that part has been read. After the decision on the
+// request, the body may take any time, provided that it does not pause for longer than pause.
 type slowBody struct {
 	io.ReadCloser
 	conn    *http.ResponseController
-	until   time.Time // the deadline until the request is decided
+	until   time.Time // the deadline before the decision on the request
 	pause   time.Duration
 	stream  bool // the body is that of an HTTP/2 stream: see isStream
 	decided bool
@@ -29,15 +29,16 @@ type slowBody struct {
 	over bool       // the handler has returned
 }
 
-// isStream reports whether r is a stream of HTTP/2. At its deadline net/http ends such a stream, even if
-// nothing is being read or written. The stream therefore has a deadline only during a Read or a Write. On
-// a connection of HTTP/1, a deadline that passes meanwhile does no harm.
+// isStream reports whether r is a stream of HTTP/2. At its deadline, net/http ends such a stream,
+// even if nothing is being read or written. The stream therefore has a deadline only during a Read
+// or a Write. On an HTTP/1 connection, a deadline that passes between reads and writes does no
+// harm.
 func isStream(r *http.Request) bool { return r.ProtoMajor >= 2 }
 
 type slowBodyKey struct{}
 
-// withSlowBody returns r, with a slowBody if r has a body. What the rules need of the body must
-// arrive within the time whole.
+// withSlowBody returns r, with a slowBody if r has a body. The part of the body that the rules
+// read must arrive within the duration whole.
 func withSlowBody(w http.ResponseWriter, r *http.Request, whole, pause time.Duration) *http.Request {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r
@@ -57,9 +58,10 @@ func slowBodyOf(r *http.Request) *slowBody {
 	return b
 }
 
-// Read implements io.Reader. Once the body has ended, the connection has no deadline: its
-// client waits for the answer. A deadline that has passed stays, because net/http reads the
-// rest of the body before it sends the answer, and would wait for it.
+// Read implements io.Reader. Once the body has ended, the connection has no deadline,
+// because the client waits for the answer. A deadline that has passed is kept, because
+// net/http reads the rest of the body before it sends the answer, and would otherwise wait
+// for it.
 func (b *slowBody) Read(p []byte) (n int, err error) {
 	until := b.until
 	if b.decided {
@@ -89,8 +91,8 @@ func (b *slowBody) fault() int {
 	return 0
 }
 
-// setDeadline sets the deadline of the connection, unless the handler has returned. After that, the
-// deadline would be that of the next request, and over HTTP/2 net/http would panic.
+// setDeadline sets the deadline of the connection, unless the handler has returned. Afterwards, the
+// deadline would apply to the next request, and over HTTP/2 net/http would panic.
 func (b *slowBody) setDeadline(until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,17 +101,17 @@ func (b *slowBody) setDeadline(until time.Time) {
 	}
 }
 
-// end is called when the handler returns. The transport may still read the body, if the upstream has
-// answered before it has read it.
+// end is called when the handler returns. The transport may still be reading the body if the
+// upstream has answered early.
 func (b *slowBody) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.over = true
 }
 
-// A slowReader is a ResponseWriter each of whose writes must end within pause: a client that does not
-// read its response would otherwise hold its units in flight for ever. How long the response takes as
-// a whole has no bound.
+// A slowReader is a ResponseWriter each of whose writes must end within pause, because a client
+// that does not read its response would otherwise hold its units in flight forever. The time of the
+// whole response is not bounded.
 type slowReader struct {
 	http.ResponseWriter
 	conn   *http.ResponseController
@@ -122,7 +124,7 @@ const mostAtOnce = 8 << 10
 
 func withSlowReader(w http.ResponseWriter, r *http.Request, pause time.Duration) *slowReader {
 	s := &slowReader{w, http.NewResponseController(w), pause, isStream(r)}
-	s.conn.SetWriteDeadline(time.Time{}) // of an earlier request; an interim response may come before the first write
+	s.conn.SetWriteDeadline(time.Time{}) // clear that of an earlier request; an interim response may come before the first write
 	return s
 }
 

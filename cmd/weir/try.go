@@ -60,8 +60,8 @@ func parseAll(fs *flag.FlagSet, args []string) (rest []string, err error) {
 	}
 }
 
-// replay prints what the limits of a file make of a log, and suggests others with o.Suggest. If the log
-// cannot be read to its end, it prints what they make of the part before.
+// replay prints what the limits in a file would have refused of a log and, with o.Suggest, suggests
+// limits. If the log cannot be read to its end, replay does so for the part that was read.
 func replay(ctx context.Context, path, limits string, o accesslog.Options, stdin io.Reader, stdout io.Writer) error {
 	rules, _, err := openRules(limits, memstore.New(memstore.Options{}), config.Options{Secret: anySecret})
 	if err != nil {
@@ -107,7 +107,8 @@ func reportOf(ctx context.Context, path string, o accesslog.Options, stdin io.Re
 	return report, err
 }
 
-// An until reads until ctx ends, as it does when the user presses Ctrl-C.
+// An until is a Reader that ends when ctx ends, for example because the user has pressed
+// Ctrl-C.
 type until struct {
 	ctx context.Context
 	io.Reader

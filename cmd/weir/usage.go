@@ -9,16 +9,16 @@ import (
 	"github.com/seed83679106/weir/contrib/llm"
 )
 
-// llmTokens is the cost that limits files can name, of requests to language models. A request whose
-// tokens have no bound costs more than any limit admits.
+// llmTokens is the cost, in limits files, of requests to language models. A request without a bound
+// on its tokens costs more than any limit admits.
 const llmTokens = "llm-tokens"
 
-// costs are the costs that limits files can name besides those of package config. 4,096 is the output
-// of a request that does not limit its output.
+// costs are the costs that limits files can name in addition to those of package config. 4,096 is
+// the output that is reserved for a request that does not limit its output.
 var costs = map[string]func(*http.Request) int64{llmTokens: llm.MaxTokens(1<<40, 4096)}
 
-// A usageReader is the transport of the reverse proxy. If a rule settles tokens, it reads from responses
-// how many there were.
+// A usageReader is the transport of the reverse proxy. If a rule settles tokens, the usageReader
+// reads their number from responses.
 type usageReader struct {
 	reads atomic.Bool
 	llm   llm.Transport
@@ -36,7 +36,7 @@ func newUsageReader(logger *slog.Logger) *usageReader {
 	return &usageReader{llm: llm.Transport{Base: base, Logger: logger}}
 }
 
-// follow makes u read usage if one of the rules needs it.
+// follow makes u read the usage if one of the rules needs it.
 func (u *usageReader) follow(rules []weir.Rule) {
 	reads := false
 	for i := range rules {

@@ -18,8 +18,8 @@ import (
 // compare Take with its Lua code, use Limits. No test can know how many units a limit should admit
 // in a period, so test that separately.
 //
-// Pass limits with small and with large numbers, such as a quota of 1 in a µs and of a million in a
-// day.
+// Pass limits with small and large numbers, such as a quota of 1 per µs and a quota of a million
+// per day.
 func Algorithm(t testing.TB, limits ...quota.Limit) {
 	t.Helper()
 	r := seeded(t)
@@ -53,7 +53,7 @@ type walk struct {
 	states []quota.State // of the key
 	about  string        // the charge that is being checked
 
-	concurrent bool // whether units are returned when requests end, at an instant that nobody knows
+	concurrent bool // whether units are released when requests end, at unknown instants
 }
 
 func (w *walk) failf(format string, args ...any) {
@@ -111,7 +111,8 @@ func (w *walk) step() {
 
 func micros(d time.Duration) int64 { return int64(d / time.Microsecond) }
 
-// pure checks that Take depends only on its arguments, and that Step does what Take does.
+// pure checks that Take depends only on its arguments, and that Step has the same results
+// as Take.
 func (w *walk) pure(s quota.State, cost int64) {
 	w.Helper()
 	limit := w.limit
@@ -135,7 +136,7 @@ func (w *walk) pure(s quota.State, cost int64) {
 	}
 }
 
-// equal reports whether two states are equal. An empty Log equals none.
+// equal reports whether two states are equal. An empty Log equals a nil Log.
 func equal(a, b quota.State) bool {
 	return a.At == b.At && a.A == b.A && a.B == b.B && a.C == b.C && slices.Equal(a.Log, b.Log)
 }

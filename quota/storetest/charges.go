@@ -99,8 +99,8 @@ func look(t testing.TB, store quota.Store) {
 	}
 }
 
-// peek: ModePeek says of each charge whether and when it would fit, and spends nothing. A charge
-// of negative cost refunds nothing.
+// peek: ModePeek reports for each charge whether and when it would fit, and spends nothing. A
+// charge of negative cost refunds nothing.
 func peek(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, l := range limits(5, time.Hour) {
@@ -160,8 +160,8 @@ func atMost(t testing.TB, store quota.Store) {
 }
 
 // headroom: a charge with a Headroom of n is spent only if at least n units are left afterwards.
-// Other charges of the key may spend them, and a cached refusal of one class refuses no charge of
-// another.
+// Other charges of the key may spend these units, and a cached refusal of one class refuses no
+// charge of another class.
 func headroom(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	class := func(key string, l quota.Limit, cost, headroom int64) quota.Charge {
@@ -174,7 +174,7 @@ func headroom(t testing.TB, store quota.Store) {
 		p.wants(p.all(0, class("", l, 1, 3)), true, size-4)
 		p.wants(p.all(0, class("", l, size-3, 3)), false, size-4)
 		p.wants(p.all(0, class("", l, size-4, 3)), true, 0)
-		for range 10 { // the store may refuse some of them from memory
+		for range 10 { // the store may refuse some charges from memory
 			p.wants(p.all(0, class("", l, 1, 3)), false, 0)
 		}
 		p.wants(p.one("", l, 1), true, 2)
@@ -233,7 +233,7 @@ func badModes(t testing.TB, store quota.Store) {
 }
 
 // force: ModeForce spends charges that do not fit, under every limit. The key is then refused
-// until the units beyond the quota have come back.
+// until the units beyond the quota have drained.
 func force(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	forced := func(charges ...quota.Charge) *quota.Transaction {
@@ -253,7 +253,7 @@ func force(t testing.TB, store quota.Store) {
 		p.wants(p.one("", l, 1), false, 0)
 		p.run += "."
 	}
-	// A debt drains by the numbers in force, and refunds reduce it.
+	// A debt drains at the rate in force, and refunds reduce it.
 	raised := algorithms.GCRA(300, time.Hour).Named("three")
 	first := p.one("debt", three, 2).Decisions[0].At
 	forced(p.charge("debt", three, 50))
@@ -321,7 +321,8 @@ func spent(t testing.TB, store quota.Store) {
 	p.all(0, p.charge("", one, 8), p.charge("", two, 9))
 }
 
-// forget: ModeForget drops the states of the charges, whatever they hold, and no other states.
+// forget: ModeForget drops the states of the charges, whatever they contain, and no other
+// states.
 func forget(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	all := limits(4, time.Hour)

@@ -12,8 +12,8 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// each: an optional.Batcher decides the transactions of a batch as if they came one after the
-// other. An invalid transaction gets an error, and the others are decided.
+// each: an optional.Batcher evaluates the transactions of a batch as if they came one after
+// the other. An invalid transaction gets an error, and all others are evaluated.
 func each(t testing.TB, store quota.Store) {
 	batcher, ok := store.(optional.Batcher)
 	if !ok {
@@ -59,8 +59,9 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 	return ts
 }
 
-// takeEach lets the store decide a batch. It fails the test unless the transaction at the index
-// invalid gets ErrDuplicate and the replay returns the same decisions for all others.
+// takeEach makes the store evaluate a batch. It fails the test unless the transaction at the
+// index invalid gets ErrDuplicate and the replay returns the same decisions for all other
+// transactions.
 func (r *replay) takeEach(batcher optional.Batcher, ts []*quota.Transaction, invalid int) {
 	r.Helper()
 	wants := make([]quota.Transaction, len(ts))

@@ -52,8 +52,9 @@ func anyCost(r *rand.Rand, n int64) int64 {
 	return costs[r.IntN(len(costs))]
 }
 
-// random: every algorithm, alone and together with others, decides as the replay does. The
-// units of some limits come back within milliseconds, those of others only after the test.
+// random: every algorithm, alone and together with others, makes the same decisions as the
+// replay. The units of some limits become available again within milliseconds, those of
+// others only after the test.
 func random(t testing.TB, store quota.Store) {
 	const units = 7
 	var all []quota.Limit
@@ -114,7 +115,7 @@ func compare(t testing.TB, store quota.Store, all []quota.Limit, units int64) {
 	p := newReplay(t, store)
 	var tx quota.Transaction
 	for range 20 {
-		p.run += "." // new keys, because old ones may be reserved for years
+		p.run += "." // new keys, because the old keys may be reserved for years
 		within := withins[:len(withins)-r.IntN(len(withins)-1)]
 		for range 40 {
 			if tx.Allowed() && r.IntN(6) == 0 {
@@ -177,8 +178,8 @@ func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []
 	return charges
 }
 
-// everyAlgorithm: each algorithm decides a sequence of charges that spends the quota of a new key,
-// refunds units, and spends again.
+// everyAlgorithm: each algorithm evaluates a sequence of charges that spends the quota of a new
+// key, refunds units, and spends again.
 func everyAlgorithm(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
@@ -231,8 +232,8 @@ func bounds(t testing.TB, store quota.Store) {
 	}
 }
 
-// changed: if the quota or the period of a limit changes, the new numbers hold at once,
-// and units spent under the old ones still count.
+// changed: if the quota or the period of a limit changes, the new numbers apply at once,
+// and units spent under the old numbers still count.
 func changed(t testing.TB, store quota.Store) {
 	r := seeded(t)
 	p := newReplay(t, store)
@@ -260,8 +261,8 @@ func changed(t testing.TB, store quota.Store) {
 	}
 }
 
-// reset: after RetryAfter a refused charge fits, and after ResetAfter the key decides like a
-// new key.
+// reset: after RetryAfter a refused charge fits, and after ResetAfter the key is equivalent
+// to a new key.
 func reset(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	// Not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter.

@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A replay lets a store evaluate transactions, and evaluates them again with its own
+// A replay makes a store evaluate transactions, and evaluates them again with its own
 // states.
 type replay struct {
 	testing.TB
@@ -21,7 +21,7 @@ type replay struct {
 	kept  map[id]kept
 }
 
-// An id has the names under which a store keeps a state.
+// An id contains the names under which a store keeps a state.
 type id struct{ rule, key, limit, algorithm string }
 
 type kept struct {
@@ -57,7 +57,8 @@ func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Trans
 	return t
 }
 
-// take lets the store decide t. It fails the test unless the replay returns the same decisions.
+// take makes the store evaluate t. It fails the test unless the replay returns the same
+// decisions.
 func (r *replay) take(t *quota.Transaction) {
 	r.Helper()
 	want := question(t)
@@ -74,8 +75,8 @@ func question(t *quota.Transaction) quota.Transaction {
 	return q
 }
 
-// decided lets the replay decide want, a copy of t that question made before the store decided t.
-// It fails the test unless t has the same results.
+// decided makes the replay evaluate want, a copy of t that question made before the store
+// evaluated t. It fails the test unless t has the same results.
 func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 	r.Helper()
 	charges := want.Charges
@@ -110,8 +111,8 @@ func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
 	for i := range charges {
 		k := r.kept[idOf(&charges[i])]
 		if k.state.At != 0 && k.limit != charges[i].Limit && now >= k.reset {
-			// The old limit no longer needs the state, so a store may keep or forget it. For
-			// the new limit that may make a difference.
+			// The old limit no longer needs the state, so a store may keep or drop it, which
+			// may make a difference for the new limit.
 			r.Skipf("%v: the state had expired before the limit changed, because the machine is slow", k.limit)
 		}
 		states[i] = k.state
@@ -151,7 +152,7 @@ func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 }
 
 // wants checks the results of t that do not depend on time: whether all charges were
-// spent, and what remains of each.
+// spent, and how many units remain for each.
 func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
 	r.Helper()
 	if got := t.Allowed(); got != allowed {

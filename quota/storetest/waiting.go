@@ -82,9 +82,9 @@ func queue(t testing.TB, store quota.Store) {
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
 }
 
-// inFlight: a concurrency limit refuses without saying when to retry. A request releases its own
-// units, even if later requests have spent units. If a request releases nothing, its units are free
-// when the lease is over.
+// inFlight: a concurrency limit refuses without reporting when to retry. A request releases its own
+// units, even if later requests have spent units. If a request releases nothing, its units are
+// available when the lease has expired.
 func inFlight(t testing.TB, store quota.Store) {
 	p := newReplay(t, store)
 	l := algorithms.InFlight(2, time.Hour)

@@ -10,7 +10,8 @@ import (
 )
 
 // status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the limit,
-// unless the descriptor refunds hits, or the store has not counted them. Hits above the fraction near of the limit are near it.
+// unless the descriptor refunds hits, or the store has not counted them. Hits above the fraction
+// near of the limit count as near the limit.
 func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -69,16 +70,16 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.Rat
 	return resp
 }
 
-// An outcome is what the descriptors of a call decide together: the call exceeds its limit if a
-// descriptor exceeds a limit without quota_mode, or if there are descriptors with quota_mode and
-// all of them exceed their limits.
+// An outcome is the combined result of the descriptors of a call: the call exceeds its limit if
+// a descriptor exceeds a limit without quota_mode, or if there are descriptors with quota_mode
+// and all of them exceed their limits.
 type outcome struct {
 	over  bool  // a descriptor without quota_mode exceeds its limit
-	wait  int64 // seconds until the windows of all these have ended
-	never bool  // one of these has more hits than its limit allows in a window
+	wait  int64 // seconds until the windows of all these descriptors have ended
+	never bool  // one of these descriptors has more hits than its limit allows in a window
 
-	quotas, overQuotas int   // the descriptors with quota_mode, and those of them that exceed their limits
-	quotaWait          int64 // seconds until the first window of these ends; 0 if that helps none
+	quotas, overQuotas int   // the number of descriptors with quota_mode, and of those that exceed their limits
+	quotaWait          int64 // seconds until the first of their windows ends; 0 if this helps none of them
 }
 
 // add adds a descriptor that has the status st.
@@ -109,7 +110,8 @@ func (v *outcome) outOfQuota() bool { return v.quotas > 0 && v.quotas == v.overQ
 // refused reports whether the call exceeds its limit.
 func (v *outcome) refused() bool { return v.over || v.outOfQuota() }
 
-// retryAfter returns the seconds after which a refused call may pass, or 0 if it never passes.
+// retryAfter returns the seconds after which a refused call may be allowed, or 0 if it can
+// never be allowed.
 func (v *outcome) retryAfter() int64 {
 	if v.never || v.outOfQuota() && v.quotaWait == 0 {
 		return 0
@@ -126,8 +128,8 @@ func number(name string, n int64) *core.HeaderValue {
 	return &core.HeaderValue{Key: name, Value: strconv.FormatInt(n, 10)}
 }
 
-// tightest returns the status of a descriptor that exceeds its limit, or else the status with the
-// smallest LimitRemaining. It returns nil if no descriptor has a limit.
+// tightest returns the status of a descriptor that exceeds its limit or, if there is none, the
+// status with the smallest LimitRemaining. It returns nil if no descriptor has a limit.
 func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *ratelimit.RateLimitResponse_DescriptorStatus) {
 	for _, st := range statuses {
 		if st.CurrentLimit != nil && (least == nil || st.Code > least.Code || st.Code == least.Code &&
@@ -138,8 +140,8 @@ func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *
 	return least
 }
 
-// HeaderNames are the names of the header fields that show clients the quota of a limit, what remains
-// of it, and the seconds until its window ends.
+// HeaderNames are the names of the header fields that show clients the quota of a limit, the
+// remaining hits, and the seconds until the window ends.
 var HeaderNames = [3]string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}
 
 // headers returns the header fields that show a client the state of the limit in st, or none if

@@ -1,7 +1,6 @@
 // Package envoy is a gRPC service for Envoy's rate limit filter,
-// envoy.service.ratelimit.v3.RateLimitService. It takes the place of
-// github.com/envoyproxy/ratelimit, here called Envoy's service: it reads the same files and makes
-// the same decisions.
+// envoy.service.ratelimit.v3.RateLimitService. It replaces github.com/envoyproxy/ratelimit, here
+// called Envoy's service: it reads the same files and makes the same decisions.
 //
 // Every hit counts, even if it exceeds the limit. Windows begin at whole multiples of their
 // unit since 1970. The store only counts: its fixed windows have a quota above every limit, and
@@ -23,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Config holds the limits of the files of a directory.
+// Config holds the limits in the files of a directory.
 type Config struct {
 	domains map[string]*node
 	limits  []*limit
@@ -36,7 +35,7 @@ type node struct {
 	children  map[string]*node // by name: key, or key_value
 	wildcards []wildcard       // the children with an asterisk, in the order of the file
 	limit     *limit           // nil if the descriptor has no limit
-	shared    string           // with share_threshold: the pattern, which is counted in place of the values that match it
+	shared    string           // with share_threshold: the pattern; all values that match it share a count
 }
 
 func newNode() *node { return &node{children: map[string]*node{}} }
@@ -66,13 +65,13 @@ func (w *wildcard) matches(s string) bool {
 
 // A limit is a rate_limit of a file, or the field limit of a descriptor in a call.
 type limit struct {
-	proto     *ratelimit.RateLimitResponse_RateLimit // the limit in answers; calls share it, so it never changes
+	proto     *ratelimit.RateLimitResponse_RateLimit // the limit in answers; it never changes, because calls share it
 	unlimited bool
 	shadow    bool
 	quota     bool
 	replaces  []string
 	metadata  *structpb.Struct // of the descriptor; nil without metadata
-	own       *quota.Limit     // nil if every hit counts, in fixed windows, as in Envoy's service
+	own       *quota.Limit     // the limit with an algorithm of Weir; nil if every hit counts, in fixed windows, as in Envoy's service
 	labels    [3]string        // of its metrics
 	*stats                     // nil before the limit is in force
 }
@@ -99,8 +98,8 @@ type file struct {
 	outside bool // a symbolic link that leads out of the directory
 }
 
-// readFiles returns the file at path. If path is a directory, readFiles returns the files *.yaml
-// and *.yml of that directory, sorted by name. Files whose names begin with a dot are left out.
+// readFiles returns the file at path. If path is a directory, readFiles returns the *.yaml and
+// *.yml files in it, sorted by name, except files whose names begin with a dot.
 func readFiles(path string) ([]file, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -119,7 +118,7 @@ func readFiles(path string) ([]file, error) {
 			}
 		}
 	}
-	if len(paths) == 0 { // such as a directory that is being replaced: it must not end all limits
+	if len(paths) == 0 { // for example while the directory is being replaced, which must not remove all limits
 		return nil, fmt.Errorf("%s has no file *.yaml or *.yml", path)
 	}
 	var files []file
@@ -151,7 +150,7 @@ func parse(files []file, merge bool) (*Config, error) {
 	for _, f := range files {
 		r := reader{config: c, file: f, merge: merge}
 		r.read()
-		if f.outside && len(r.errs) > 0 { // who may write a link must not read by it what this process may read
+		if f.outside && len(r.errs) > 0 { // whoever may create a link must not be able to read by it what this process may read
 			r.errs = []error{fmt.Errorf("%s: %d errors; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}
 		}
 		errs = append(errs, r.errs...)

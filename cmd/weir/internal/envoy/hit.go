@@ -29,9 +29,9 @@ type hit struct {
 	unlimited bool
 	t         quota.Transaction
 
-	used       uint64 // the hits in the window, with those of this descriptor
+	used       uint64 // the hits in the window, including those of this descriptor
 	reset      int64  // seconds until the window ends, 1 or more
-	never      bool   // an own algorithm will never allow so many hits
+	never      bool   // an algorithm of Weir can never allow this number of hits
 	remembered bool   // used and reset come from Service.over, so the store was not called
 	undecided  bool   // the store was busy or cannot work, so the hits exceed the limit
 }
@@ -69,8 +69,8 @@ func (s *Service) descriptors(r *ratelimit.RateLimitRequest) ([]hit, error) {
 }
 
 // describe sets the fields of a, for the descriptor d of the call r. domain is the domain of r,
-// or nil if no file has it. The names of the limits that this limit replaces are added to the
-// map replaced.
+// or nil if no file defines it. The names of the limits that this limit replaces are added to
+// the map replaced.
 func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node,
 	replaced map[string]bool) error {
 	if domain == nil {
@@ -138,7 +138,7 @@ func (a *hit) find(n *node, d *common.RateLimitDescriptor) {
 }
 
 // appendText appends the length of s, a colon and s, so that different lists of texts never
-// give the same bytes.
+// produce the same bytes.
 func appendText(b []byte, s string) []byte {
 	b = strconv.AppendInt(b, int64(len(s)), 10)
 	return append(append(b, ':'), s...)
@@ -153,8 +153,8 @@ const (
 	maxHits = 1 << 32
 )
 
-// count counts the hits of every descriptor that has a limit, even if others exceed their limit.
-// It returns the errors of the store, joined.
+// count counts the hits of every descriptor that has a limit, even if other descriptors exceed
+// their limits. It returns the errors of the store, joined.
 func (s *Service) count(ctx context.Context, ds []hit) error {
 	var ts []*quota.Transaction
 	before := time.Now()
@@ -190,7 +190,7 @@ func (s *Service) count(ctx context.Context, ds []hit) error {
 	return nil
 }
 
-// take makes the store decide every transaction. It returns the errors, joined.
+// take makes the store evaluate every transaction, and returns the joined errors.
 func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 	if len(ts) == 1 {
 		return s.store.Take(ctx, ts[0])
@@ -210,7 +210,7 @@ func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 	return errors.Join(errs...)
 }
 
-// decided sets the fields of the descriptor that the decision of the store says.
+// decided sets the fields of the descriptor from the decision of the store.
 func (a *hit) decided() {
 	a.used = ceiling // if the counter is full
 	if d := &a.t.Decisions[0]; d.Allowed {

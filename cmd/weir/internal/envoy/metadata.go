@@ -47,8 +47,8 @@ func list(values []*structpb.Value) *structpb.Value {
 	return structpb.NewListValue(&structpb.ListValue{Values: values})
 }
 
-// addFields copies the fields of from into into. Where both have a field, the one of into stays,
-// except that two objects become one with the fields of both.
+// addFields copies the fields of from into into. If both have a field, the field of into is
+// kept, except that two objects are merged.
 func addFields(into, from *structpb.Struct) {
 	for name, value := range from.GetFields() {
 		old := into.Fields[name]

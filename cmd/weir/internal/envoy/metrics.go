@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// prefix begins the names of the metrics. The names are those that Envoy's service exports to
-// Prometheus, so that dashboards for that service keep working.
+// prefix is the prefix of the names of the metrics. Envoy's service exports the same names to
+// Prometheus, so dashboards for that service keep working.
 const prefix = "ratelimit_service_"
 
 // metrics are the metrics of a service. Limits whose labels are equal share theirs, also after a reload.
@@ -72,8 +72,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// observe counts a call of a method, such as /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit,
-// which has begun at the given time.
+// observe counts a call of a method, such as
+// /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit, that began at the given time.
 func (m *metrics) observe(method string, began time.Time) {
 	method = method[strings.LastIndexByte(method, '/')+1:]
 	m.requests.WithLabelValues(method).Inc()
@@ -92,7 +92,8 @@ func (m *metrics) of(labels [3]string) *stats {
 }
 
 // count adds a number of hits to the metrics of a limit. The argument after is the number of
-// hits in the window, including these hits. Hits above the fraction ratio of the quota are near it.
+// hits in the window, including these hits. Hits above the fraction ratio of the quota count as
+// near the limit.
 func (s *stats) count(hits, after, quota uint64, ratio float32, shadow bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * ratio)))

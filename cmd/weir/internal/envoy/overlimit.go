@@ -27,7 +27,8 @@ type counter struct {
 	period time.Duration
 }
 
-// counted is the number of hits in a window, and when that window ends by the clock of this process.
+// counted is the number of hits in a window, and the end of the window on the clock of this
+// process.
 type counted struct {
 	used uint64
 	end  time.Time
@@ -44,8 +45,8 @@ func (a *hit) counter() counter {
 	return counter{storedkey.Of(string(a.key)), periods[a.proto.Unit]}
 }
 
-// recall decides a descriptor that exceeds its limit by the hits that the cache remembers, and reports
-// whether it does.
+// recall reports whether a descriptor exceeds its limit according to the hits in the cache. If so,
+// it sets the result of the descriptor.
 func (c *overCache) recall(a *hit, now time.Time) bool {
 	if c == nil || a.refund {
 		return false
@@ -69,9 +70,9 @@ func (c *overCache) recall(a *hit, now time.Time) bool {
 	return true
 }
 
-// keep remembers the counter of a descriptor that the store has found to exceed its limit, and forgets a
-// counter to which the descriptor has refunded hits. The argument before is an instant before the store
-// decided, so that the counter is forgotten before its window ends, never after it.
+// keep remembers the counter of a descriptor that exceeds its limit according to the store, and
+// removes a counter to which the descriptor has refunded hits. The argument before is an instant
+// before the store's decision, so that the counter is removed before its window ends, never later.
 func (c *overCache) keep(a *hit, before time.Time) {
 	if c == nil || !a.refund && a.used <= uint64(a.proto.RequestsPerUnit) {
 		return
@@ -84,7 +85,7 @@ func (c *overCache) keep(a *hit, before time.Time) {
 		return
 	}
 	if len(c.counters) >= c.max {
-		for other := range c.counters { // a random one
+		for other := range c.counters { // a random counter
 			delete(c.counters, other)
 			break
 		}

@@ -102,7 +102,7 @@ func wholeNumber(v any) (int64, error) {
 	return 0, fmt.Errorf("burst is %v; want 1 to %d", v, uint32(math.MaxUint32))
 }
 
-// decidedByOwn sets the fields of the descriptor that the decision of its own algorithm says. Its hits
+// decidedByOwn sets the fields of the descriptor from the decision of its own algorithm. Its hits
 // exceed the limit if they are refused.
 func (a *hit) decidedByOwn() {
 	d, units := &a.t.Decisions[0], uint64(a.proto.RequestsPerUnit)

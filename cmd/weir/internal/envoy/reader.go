@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/internal/configfile"
 )
 
-// maxDepth is how deep lists and mappings in one line may be nested. A descriptor in another one
-// is two levels deeper.
+// maxDepth is how deep lists and mappings in one line may be nested. A descriptor within another
+// descriptor is two levels deeper.
 const maxDepth = 100
 
 // A reader adds a file to a Config.
@@ -88,7 +88,7 @@ func (r *reader) read() {
 	r.add(&y)
 }
 
-// add adds what the file says to the Config.
+// add adds the content of the file to the Config.
 func (r *reader) add(y *fileYAML) {
 	if y.Domain == "" {
 		r.errorf("$", "the file has no domain")
@@ -231,7 +231,7 @@ type (
 		Metadata       map[string]any
 
 		// DetailedMetric and ValueToMetric would add values of requests to the labels of
-		// metrics. They only cause a warning: a client must not choose labels.
+		// metrics. They only cause a warning, because clients must not choose labels.
 		DetailedMetric bool `json:"detailed_metric"`
 		ValueToMetric  bool `json:"value_to_metric"`
 	}
@@ -262,18 +262,18 @@ func (t *text) UnmarshalYAML(n ast.Node) error {
 	return nil
 }
 
-// maxAliased is how many nodes the aliases of a file may stand for. Aliases of aliases can make
-// a few lines stand for more nodes than any memory holds.
+// maxAliased is how many nodes the aliases of a file may expand to. With aliases of aliases, a
+// few lines can expand to more nodes than fit into memory.
 const maxAliased = 100_000
 
-// A sizer counts the nodes for which the aliases of a file stand.
+// A sizer counts the nodes to which the aliases of a file expand.
 type sizer struct {
 	anchors map[string]int // the sizes of the anchors so far
 	aliased int
 }
 
-// tooManyAliases reports whether the aliases of a file stand for more than maxAliased nodes, or
-// for themselves.
+// tooManyAliases reports whether the aliases of a file expand to more than maxAliased nodes, or
+// contain themselves.
 func tooManyAliases(f *ast.File) bool {
 	s := sizer{anchors: map[string]int{}}
 	for _, doc := range f.Docs {
@@ -282,7 +282,8 @@ func tooManyAliases(f *ast.File) bool {
 	return s.aliased > maxAliased
 }
 
-// size returns the number of nodes that n stands for, and adds those of aliases to s.aliased.
+// size returns the number of nodes to which n expands, and adds the nodes of aliases to
+// s.aliased.
 func (s *sizer) size(n ast.Node) int {
 	size := 1
 	switch n := n.(type) {

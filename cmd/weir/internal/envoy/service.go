@@ -31,9 +31,9 @@ type Options struct {
 	Quota         bool          // treat all descriptors as if they had quota_mode
 	Headers       bool          // make Envoy add header fields about the limit to responses
 	HeaderNames   [3]string     // the names of these fields; the zero value means HeaderNames
-	Metadata      bool          // answer with dynamic metadata: the descriptors, and the metadata of those within their limits
-	Near          float64       // fraction of a limit above which the metrics count hits as near it, at most 1; 0 means 0.8
-	Over          int           // largest number of counters beyond their limit that are remembered, each until its window ends; 0 means none
+	Metadata      bool          // answer with dynamic metadata: the descriptors, and the metadata of descriptors within their limits
+	Near          float64       // fraction of a limit above which the metrics count hits as near the limit, at most 1; 0 means 0.8
+	Over          int           // maximum number of counters above their limit that are remembered, each until its window ends; 0 means none
 	ConnectionAge time.Duration // age at which clients must connect again; 0 means never
 	Logger        *slog.Logger  // nil means slog.Default()
 }
@@ -56,8 +56,8 @@ type Service struct {
 	overrides *stats // counts the hits of all limits that come with descriptors of calls
 	over      *overCache
 
-	undecided *slog.Logger // gets a line for calls that the store could not decide
-	noDomain  *slog.Logger // gets a line for calls of a domain that no file has
+	undecided *slog.Logger // gets a line about calls for which the store made no decision
+	noDomain  *slog.Logger // gets a line about calls with a domain that no file defines
 }
 
 // NewService returns a service that counts in store. path is a directory of files of limits, or
@@ -87,8 +87,8 @@ func newService(store quota.Store, o Options) *Service {
 // noLimits is the Config before the first one is loaded.
 var noLimits = &Config{}
 
-// Reload loads the files if they have changed since the last call. After an error the limits
-// that were loaded before stay in force. An error in the files is returned once: further calls
+// Reload loads the files if they have changed since the last call. After an error, the
+// previous limits stay in force. An error in the files is returned only once: further calls
 // return nil until the files change.
 func (s *Service) Reload() error {
 	s.mu.Lock()
@@ -115,7 +115,7 @@ func (s *Service) Reload() error {
 	return nil
 }
 
-// use replaces the limits in force by those of files, or of other resources.
+// use replaces the limits in force by those from files or other resources.
 func (s *Service) use(c *Config, from string, files int) {
 	for _, l := range c.limits {
 		l.stats = s.metrics.of(l.labels)
@@ -154,9 +154,10 @@ func (s *Service) Watch(ctx context.Context) {
 	}
 }
 
-// ShouldRateLimit decides a call of Envoy. If the store is down, ShouldRateLimit returns an error,
-// and failure_mode_deny in Envoy's configuration decides whether the request is allowed. If the store
-// is busy, which clients can cause, or can never work as it is set up, the call exceeds its limit.
+// ShouldRateLimit answers a call from Envoy. If the store is down, ShouldRateLimit returns an
+// error, and failure_mode_deny in Envoy's configuration determines whether the request is allowed.
+// If the store is busy, which clients can cause, or is misconfigured, the answer is that the call
+// exceeds its limit.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse,
 	error) {
 	ds, err := s.descriptors(r)
@@ -181,7 +182,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 	return s.answer(r, ds), nil
 }
 
-// Who reaches the port can open many streams, and send large calls. Envoy sends calls of a few hundred
+// Bounds for clients that open many streams or send large calls. Envoy sends calls of a few hundred
 // bytes, and opens another connection when one has maxStreams.
 const (
 	maxStreams  = 1000     // of a connection; each takes about 11 KB

@@ -23,8 +23,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// XDS says where a Service gets its limits instead of files: from a control plane such as Envoy Gateway,
-// by the aggregated discovery service, state of the world.
+// XDS describes the control plane, such as Envoy Gateway, from which a Service gets its limits
+// instead of from files, by the aggregated discovery service (state of the world).
 type XDS struct {
 	Address     string // such as envoy-gateway:18001
 	Node        string // the id by which the control plane knows this service
@@ -40,8 +40,8 @@ const (
 )
 
 // NewXDSService returns a service like NewService whose limits come from a control plane once Watch
-// runs. Until the first limits have come, Loaded is false, the health service reports NOT_SERVING, and
-// calls are allowed.
+// runs. Until the first limits have arrived, Loaded is false, the health service reports
+// NOT_SERVING, and calls are allowed.
 func NewXDSService(x XDS, store quota.Store, o Options) *Service {
 	s := newService(store, o)
 	s.xds = &x
@@ -52,8 +52,8 @@ func NewXDSService(x XDS, store quota.Store, o Options) *Service {
 // Loaded reports whether s has limits, perhaps an empty list of them.
 func (s *Service) Loaded() bool { return s.config.Load() != noLimits }
 
-// follow keeps a stream to the control plane open until ctx ends. If the stream breaks, the limits stay
-// in force, and follow opens another one.
+// follow keeps a stream to the control plane open until ctx ends. If the stream breaks, the limits
+// stay in force, and follow opens another stream.
 func (s *Service) follow(ctx context.Context) {
 	conn, err := grpc.NewClient(s.xds.Address, grpc.WithTransportCredentials(s.xds.Credentials),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxUpdate)),
@@ -110,7 +110,7 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
 				s.failures.Inc()
 				s.o.Logger.Error("envoy: limits not reloaded", "err", err)
 			}
-			// A server of the official library sends the update again, as soon as it is rejected.
+			// A server that uses the official library sends a rejected update again at once.
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -124,7 +124,8 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// apply replaces all limits by those of an update. After an error, the old ones stay in force.
+// apply replaces all limits by those of an update. After an error, the old limits stay in
+// force.
 func (s *Service) apply(resources []*anypb.Any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +139,8 @@ func (s *Service) apply(resources []*anypb.Any) error {
 		}
 		messages = append(messages, m)
 	}
-	// They come in any order, and the same update has the same errors.
+	// Messages arrive in any order; sort them, so that the same update has the same
+	// errors.
 	slices.SortFunc(messages, func(a, b *config.RateLimitConfig) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range messages {
 		from := file{path: fmt.Sprintf("resource %q", m.Name)}
