@@ -220,7 +220,8 @@ func kind(t *testing.T, err error) string {
 		return "ErrTimeout"
 	case errors.Is(err, quota.ErrBusy): // the store refuses a call that cannot be answered in time
 		return "ErrBusy"
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.As(err, &op):
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.As(err, &op),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // the latter if an answer was cut
 		return "network"
 	}
 	t.Errorf("got error %T %q, want ErrTimeout or an error of the network", err, err)
