@@ -154,10 +154,10 @@ func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 	case ReasonBan, ReasonDeny:
 		return &s.why.by.abnormal, nil
 	case ReasonLimit:
-	default: // a handler calls Refuse for a request that was admitted
+	default: // a handler has called Refuse for an admitted request
 		return &answer.QuotaExceeded, nil
 	}
-	var one *limit // the last one that is not private
+	var one *limit // the last limit that is not private
 	for i := range s.claims {
 		c := &s.claims[i]
 		decisions := c.of(s.decisions)

@@ -316,9 +316,9 @@ func (t *transport) spend(d *decision) bool {
 	})
 }
 
-// pauseOf returns the length of the pause for which the server asks, or 0. If the response says how
-// many units other than requests are left for the keys of s, pauseOf remembers these numbers, for
-// at most MaxPause.
+// pauseOf returns the length of the pause for which the server asks, or 0. If the response reports
+// how many units other than requests are left for the keys of s, pauseOf remembers these numbers,
+// for at most MaxPause.
 func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, time.Now())
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {

@@ -169,8 +169,8 @@ var (
 const mostMade = 10
 
 // checkWiring warns about a period that is probably a number without a unit, about a queue in which
-// nobody waits, if Limiters of the same rule are made again and again, and if another Limiter over
-// the same store has a rule with the same name as a rule of l, but with different limits.
+// nobody waits, about Limiters that are created repeatedly for the same rule, and about another
+// Limiter that uses the same store and has a rule with the same name but different limits.
 func (l *Limiter) checkWiring() {
 	log := loggerOr(l.o.Logger)
 	for _, r := range l.rules {

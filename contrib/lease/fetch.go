@@ -123,9 +123,9 @@ func (l *Store) expire(e *lease) {
 	l.refund(context.Background(), back)
 }
 
-// refund refunds unused units. It tries only once: after an error the units may have
-// been refunded nevertheless, and refunding them twice would free units that others
-// have spent.
+// refund refunds unused units. It tries only once, because after an error the units may
+// have been refunded nevertheless, and a second refund would free units that other
+// callers have spent.
 func (l *Store) refund(ctx context.Context, backs ...*quota.Transaction) error {
 	var errs []error
 	for _, t := range backs {

@@ -30,7 +30,7 @@ import (
 type Options struct {
 	// Budget is the name of the budget in the central store. A Store has one budget, so the region
 	// has the same share of every limit, for all rules and keys. If the demand for one rule varies
-	// independently of the others, give that rule a separate Store with its own Budget.
+	// independently of other rules, give that rule a separate Store with its own Budget.
 	Budget string
 
 	// Region is the name of the region. Its processes share the local store.

@@ -168,8 +168,8 @@ func unmeasured(l *quota.Limit, span time.Duration) string {
 // A suggestion is a limit that would replace a limit of a rule.
 type suggestion struct {
 	quota.Limit
-	demand    *Demand // nil if the limit stays as it is
-	why       string  // why the limit stays as it is
+	demand    *Demand // nil if the limit stays unchanged
+	why       string  // why the limit stays unchanged
 	redundant bool    // it never refuses a request that another suggestion admits
 }
 
