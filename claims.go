@@ -27,15 +27,15 @@ type claim struct {
 	cost    int64
 	first   int32 // the index of its first charge and decision; each limit has one of both
 	ban     int16 // the index of the look-up of its ban, if the rule has a Penalty
-	leaves  int8  // percent of each limit that stay for other classes
+	leaves  int8  // percentage of each limit that the claim leaves to other classes
 }
 
-// of returns those of the decisions that concern the claim.
+// of returns the decisions that belong to the claim.
 func (c *claim) of(decisions []quota.Decision) []quota.Decision {
 	return decisions[c.first:][:len(c.limits)]
 }
 
-// charge returns the charge of the claim under its ith limit.
+// charge returns the charge of the claim under its i-th limit.
 func (c *claim) charge(i int) quota.Charge {
 	l, headroom := c.limits[i].Limit, c.limits[i].Headroom(int(c.leaves))
 	l.Period += c.rule.Buffer
@@ -55,22 +55,23 @@ type decision struct {
 	tx       quota.Transaction // first the charges of the claims and then, during the call, the look-ups
 	lookups  []quota.Charge    // of bans and pauses. They spend nothing
 	calls    context.Context   // of calls of the store that share a quota.Budget; nil if there are none
-	sender   *transport        // that sends the request; nil for incoming requests
-	shadow   *decision         // of the rules in shadow, which refuses nothing; nil if there are none
+	sender   *transport        // the transport that sends the request; nil for incoming requests
+	shadow   *decision         // the decision of the rules in shadow, which refuses nothing; nil if there are none
 	inShadow bool              // this is such a decision
 
-	err      error         // of the store or a Policy, so nothing is decided
-	passed   bool          // OnError allows the request, although nothing is decided
+	err      error         // error of the store or a Policy, so that no decision was made
+	passed   bool          // OnError allows the request, although no decision was made
 	refusal  refusal       // memory for why
 	took     time.Duration // of the store
 	banBegan bool
 
 	counted bool          // the request is one of the MaxWaiting that may wait
-	line    *atomic.Int64 // counts it too, if it may wait for a concurrency limit
-	slept   time.Duration // that the request has waited until units in flight were released
+	line    *atomic.Int64 // also counts the request, if it may wait for a concurrency limit
+	slept   time.Duration // how long the request has waited until units in flight were released
 }
 
-// A refusal is the one place that says why a request is refused, or could not be decided.
+// A refusal is the only place that records why a request was refused, or why no decision
+// was possible.
 type refusal struct {
 	Refusal
 	by  *rule  // nil after an error
@@ -80,8 +81,8 @@ type refusal struct {
 var noRefusal refusal
 
 // refuse refuses the request, and replaces an earlier refusal. name is the name of the rule that
-// refuses. by is that rule, or nil if the store failed or found a pause, or if a Policy was
-// invalid.
+// refuses, and by is that rule, or nil if the store failed or reported a pause, or if a Policy
+// was invalid.
 func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *rule, key string) {
 	why := &d.refusal // field by field, because a copy of the whole takes 8 ns
 	why.Reason, why.Rule, why.RetryAfter, why.Limit, why.Status = reason, name, wait, "", by.statusOf(reason)
@@ -105,9 +106,9 @@ func (l *Limiter) newDecision(r *http.Request) *decision {
 	return d
 }
 
-// decide decides a request. An admitted request waits for its slot, for up to maxWait. decide returns
-// the error of the request's context if that ends first. If the store fails, the caller calls
-// observe, because it knows whether the request is allowed.
+// decide obtains the decision on a request. An admitted request waits for its slot, for up to
+// maxWait. If the request's context ends first, decide returns the context's error. If the store
+// fails, the caller calls observe, because it knows whether the request is allowed.
 func (l *Limiter) decide(d *decision, maxWait time.Duration) (ended error) {
 	done := false
 	if l.concurrent {
@@ -139,10 +140,11 @@ func (l *Limiter) releaseUnless(done *bool, d *decision) {
 	}
 }
 
-// collect collects the claims of all rules. There are none if a rule refuses the request without a
-// call to the store, for example because the key is denied, missing, or known to be banned.
+// collect collects the claims of all rules. There are no claims if a rule refuses the request
+// without a call to the store, for example because the key is denied, missing, or known to be
+// banned.
 func (l *Limiter) collect(d *decision) {
-	if l.policies { // whose lookups must not end when the client hangs up
+	if l.policies { // lookups of a Policy must not end when the client hangs up
 		d.request = d.request.WithContext(context.WithoutCancel(d.Context))
 	}
 	for _, rule := range l.rules {
@@ -250,9 +252,8 @@ func extend[T any](s *[]T) *T {
 }
 
 // take has the store evaluate all charges and look-ups in one call. Then take checks the limits,
-// pauses and bans, in this order, and refuses the request if one of them does. If the request's
-// context ends while the request waits until units in flight are released, ended is the context's
-// error.
+// pauses and bans, in this order, each of which may refuse the request. If the request's context
+// ends while the request waits until units in flight are released, ended is the context's error.
 func (l *Limiter) take(d *decision) (ended error) {
 	t, n := &d.tx, len(d.tx.Charges)
 	if n == 0 {
@@ -273,8 +274,8 @@ func (l *Limiter) take(d *decision) (ended error) {
 			l.applyBans(d)
 		}
 	}
-	if len(t.Charges) > n { // others do not see the look-ups in the transaction
-		clear(t.Charges[n:]) // so that add finds none of them among the charges of earlier claims
+	if len(t.Charges) > n { // Observe does not see the look-ups in the transaction
+		clear(t.Charges[n:]) // so that add does not mistake them for charges of earlier claims
 		t.Charges, t.Decisions, d.lookups = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))], d.lookups[:0]
 	}
 	if t.Wait > 0 && d.refused() { // by a ban or a pause, after the limits have reserved a slot
@@ -298,9 +299,10 @@ func (d *decision) applyLimits() {
 	}
 }
 
-// call calls the store. It measures how long the store takes if that is observed, unless reading
-// the clock would take as long. If the request's context ends while the request waits until units
-// in flight are released, ended is the context's error.
+// call calls the store. If there is an observer, it measures how long the store takes, unless the
+// store is in memory, where reading the clock would take as long as the call. If the request's
+// context ends while the request waits until units in flight are released, ended is the context's
+// error.
 func (l *Limiter) call(d *decision) (ended, err error) {
 	store := l.store
 	if d.inShadow {
@@ -415,7 +417,7 @@ func (l *Limiter) mayWait(d *decision) bool {
 }
 
 // maxOfKey is the maximum number of the MaxWaiting requests that may have the same key under a
-// concurrency limit, so that one client does not take the places of all others.
+// concurrency limit, so that one client cannot take all places.
 func (o *Options) maxOfKey() int { return max(10, o.MaxWaiting/10) }
 
 // lineOf returns the count of the requests that wait with the key of the first concurrency limit, or
@@ -444,7 +446,7 @@ func (l *Limiter) stopWaiting(d *decision) {
 // LeakyBucket admits a burst at once instead of one request after the other.
 const noWait = time.Microsecond
 
-// refund refunds what the request has spent, because it does not use its slot.
+// refund refunds what the request has spent, because the request does not use its slot.
 func (l *Limiter) refund(d *decision) {
 	if err := quota.Refund(context.WithoutCancel(d.Context), l.store, &d.tx); err != nil {
 		l.log.warn(d, "units not refunded", d.tx.Charges[0].Rule, err) // if it fails, the units stay spent
@@ -515,7 +517,8 @@ func (l *Limiter) begin(d *decision) (end func()) {
 	return l.beginHeld(d)
 }
 
-// beginHeld is begin for requests that need it. It releases units in flight even if a store panics.
+// beginHeld does the work of begin for requests that need it. It releases units in flight even if a
+// store panics.
 func (l *Limiter) beginHeld(d *decision) (end func()) {
 	done := false
 	defer l.releaseUnless(&done, d)
@@ -538,8 +541,8 @@ func (l *Limiter) beginHeld(d *decision) (end func()) {
 	}
 }
 
-// takeShadow charges the rules in shadow. It is called at the request's slot, and the wait under
-// these rules counts from then.
+// takeShadow charges the rules in shadow. It is called at the request's slot, from which the
+// wait under these rules is counted.
 func (l *Limiter) takeShadow(d *decision) {
 	s, done := d.shadow, false
 	s.request, s.calls = d.request, l.callContext(d)
@@ -557,8 +560,8 @@ func (l *Limiter) takeShadow(d *decision) {
 	done = true
 }
 
-// hold holds the units in flight that the request has spent, until release is called. release is nil
-// if there are none.
+// hold holds the units in flight that the request has spent, until release is called. release is
+// nil if there are no such units.
 func (l *Limiter) hold(d *decision) (release func()) {
 	for i := range d.claims {
 		if d.claims[i].inFlight {
@@ -568,8 +571,8 @@ func (l *Limiter) hold(d *decision) (release func()) {
 	return nil
 }
 
-// lookUpPause adds a look-up of the pause of the key. It refuses the request if the server has fewer
-// units left for the key than the request costs.
+// lookUpPause adds a look-up of the key's pause. It refuses the request if the request costs more
+// than the units that the server has left for the key.
 func (t *transport) lookUpPause(d *decision, c *claim) {
 	d.lookups = append(d.lookups, ban.LookupPause(c.rule.Name, c.key))
 	key := outbound.Key{Rule: c.rule.Name, Key: c.key}
@@ -601,9 +604,9 @@ func (d *decision) lookUpBan(c *claim) {
 	}
 }
 
-// applyBans refuses the request if one of its keys is banned. A key is banned if the store says so,
-// or if a limit has just refused the request and this strike begins a ban. The store has charged a
-// request that only a ban refuses, so its units in flight are released.
+// applyBans refuses the request if one of its keys is banned. A key is banned if the store reports
+// a ban, or if a limit has just refused the request and this strike begins a ban. The store has
+// charged a request that only a ban refuses, so its units in flight are released.
 func (l *Limiter) applyBans(d *decision) {
 	wait, longest, charged := d.why.RetryAfter, time.Duration(0), !d.refused()
 	var by *claim
@@ -635,10 +638,9 @@ func (l *Limiter) applyBans(d *decision) {
 	}
 }
 
-// refusedUnder reports whether a limit of a claim refuses the request. A limit that has room again
-// within tx.Within would only delay the request. A queue is an exception: if the decision of a
-// queue is not Allowed, the queue refuses the request, even if its RetryAfter is shorter than
-// tx.Within.
+// refusedUnder reports whether a limit of a claim refuses the request. A limit that has room
+// within tx.Within only delays the request. A queue is an exception: if its decision is not
+// Allowed, it refuses the request, even if its RetryAfter is shorter than tx.Within.
 func (d *decision) refusedUnder(c *claim) bool {
 	for i, on := range c.of(d.decisions) {
 		_, queue := c.limits[i].Algorithm.(optional.Queuer)
@@ -675,7 +677,8 @@ func (rule *rule) claim(d *decision, c *claim) {
 }
 
 // policyFor returns the policy of a request under a rule that has Policy or ForKey. ok is false if
-// the request has no key. The policy then matters only if it allows or denies the request.
+// the request has no key. In that case, the policy matters only if it allows or denies the
+// request.
 func (rule *rule) policyFor(d *decision, key string, ok bool) *policy {
 	var ofKey, ofRequest Policy
 	if rule.ForKey != nil && ok {

@@ -38,7 +38,7 @@ const (
 	Draft06
 
 	// GitHub sends the fields of XRateLimit and, in addition, X-RateLimit-Used and
-	// X-RateLimit-Resource, which has the name of the rule.
+	// X-RateLimit-Resource, which is the name of the rule.
 	GitHub
 
 	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names, and
@@ -138,16 +138,16 @@ const (
 	resetMember     = "reset"
 )
 
-// A triple has the names of three fields that show one limit, in canonical form. A %s in a
-// name stands for the unit that the limit counts.
+// A triple contains the names of three fields that show one limit, in canonical form. A %s
+// in a name represents the unit that the limit counts.
 type triple struct {
 	dialect                 Dialect // the dialects that write it
 	limit, remaining, reset string
 	format                  format
 }
 
-// A format is how the reset time is written. Parse recognizes the format by the value, because some
-// servers do not use the format of their dialect.
+// A format is the format of the reset time. Parse recognizes it by the value, because some servers
+// do not use the format of their dialect.
 type format int
 
 const (
@@ -178,13 +178,13 @@ func (t triple) named(unit string) triple {
 	return t
 }
 
-// prefixes has the prefixes of the names of all rate-limit fields. Neither Retry-After nor
-// retry-after-ms has one of them.
+// prefixes contains the prefixes of the names of all rate-limit fields except Retry-After
+// and retry-after-ms.
 var prefixes = [...]string{"Ratelimit", "X-Ratelimit-", "X-Rate-Limit-", "Anthropic-Ratelimit-"}
 
-// Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names, also
-// those with the http.TrailerPrefix, and returns them. Retry-After and retry-after-ms are not deleted,
-// because they tell the client when to try again.
+// Delete deletes the rate-limit fields of every Dialect from h, including trailers with the
+// http.TrailerPrefix, whatever the units in their names, and returns them. Retry-After and
+// retry-after-ms are not deleted, because they tell the client when to try again.
 func Delete(h http.Header) (deleted http.Header) {
 	deleted = http.Header{}
 	for name, values := range h {

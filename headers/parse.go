@@ -52,7 +52,7 @@ import (
 
 // A Limit describes one of a server's limits, as parsed from a response.
 type Limit struct {
-	// Name is the name of the policy, if the dialect has one.
+	// Name is the name of the policy, or "" if the dialect has no names.
 	Name string
 
 	// Unit is what the limit counts. It is "requests" unless the server names another unit.
@@ -97,7 +97,7 @@ const (
 // The server's clock may differ from the local one, so Parse interprets absolute times relative to
 // the response's Date field. Because Date is in whole seconds, a wait may be up to a second too
 // long, but never too short. If the Date field is missing or invalid, or if it differs from the
-// argument now by more than a day, Parse uses that argument instead.
+// argument now by more than a day, Parse uses now instead.
 //
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.
@@ -136,7 +136,7 @@ type reader struct {
 	policies int
 }
 
-// known is a Limit with the values by which its policy is found.
+// known is a Limit together with the values by which its policy is found.
 type known struct {
 	limit        Limit
 	ietf         bool // the limit is of the IETF fields, not of drafts 06 and 07
@@ -323,7 +323,7 @@ func (r *reader) units(t *triple) (units []string) {
 	return units
 }
 
-// count reads the number of units in a field. It returns -1 if there is none. In drafts
+// count reads the number of units in a field, and returns -1 if there is none. In drafts
 // before 06, policies followed the number: 100, 100;w=60.
 func (r *reader) count(name string) int64 {
 	s := r.h.Get(name)

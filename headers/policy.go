@@ -16,10 +16,10 @@ import (
 // but must not be modified.
 type Writer struct {
 	dialect Dialect
-	triples []triple            // those that show the tightest limit of all
-	named   map[string][]triple // those of every dialect that show the tightest limit of a unit, by unit
+	triples []triple            // the triples that show the tightest limit of all
+	named   map[string][]triple // the triples of every dialect that show the tightest limit of a unit, by unit
 	fields  []string            // the names of all fields
-	expose  []string            // the same in one line, with Exposed
+	expose  []string            // the names of all fields in one line, with Exposed
 	lower   map[string]string   // the names in lower case
 	recent  integers
 }
@@ -87,7 +87,7 @@ type Policy struct {
 type Prepared struct {
 	unit      string
 	of        Policy
-	full      time.Duration // the longest that the limit itself takes to become full again, if its algorithm is a meter
+	full      time.Duration // the longest time in which the limit itself refills, if its algorithm is a meter
 	capacity  int64
 	limit     []string // the capacity
 	resource  []string
@@ -97,8 +97,8 @@ type Prepared struct {
 	named     []triple
 	together  atomic.Pointer[together]
 
-	replicas int                      // among which the limit is divided, or 0
-	share    atomic.Pointer[Prepared] // of the replicas of the last response that had some
+	replicas int                      // the number of replicas among which the limit is divided, or 0
+	share    atomic.Pointer[Prepared] // the share of one replica, as in the last response with replicas
 }
 
 // together is the value of RateLimit-Policy for several policies.

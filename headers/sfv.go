@@ -11,7 +11,7 @@ import (
 type member struct {
 	key    string  // in a Dictionary; "" in a List
 	value  any     // a string, an int64, a byteSequence or other
-	params []param // without those that no field about limits uses
+	params []param // only the parameters that a field about limits uses
 }
 
 type param struct {
@@ -47,7 +47,7 @@ func (m *member) setParam(key string, value any) {
 // A byteSequence is the decoded value of a Byte Sequence.
 type byteSequence string
 
-// other stands for a value that no field about limits uses: a Decimal, Token, Boolean, Date or
+// other represents a value that no field about limits uses: a Decimal, Token, Boolean, Date or
 // Display String. Such a value must be well-formed, but is otherwise ignored.
 type other struct{}
 

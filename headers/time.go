@@ -42,7 +42,7 @@ func (r *reader) wait(s string) time.Duration {
 	return bounded(t.Sub(r.base))
 }
 
-// after returns the wait that a number stands for. Depending on its magnitude, the number is in
+// after returns the wait that a number represents. Depending on its magnitude, the number is in
 // seconds from now, Unix seconds or Unix milliseconds.
 func (r *reader) after(n int64, fraction time.Duration) time.Duration {
 	var t time.Time

@@ -18,16 +18,16 @@ type Item struct {
 	*Prepared
 	*quota.Decision
 
-	// Replicas is the field Replicas of the quota.Result that has the Decision. If the limit was
-	// divided among several replicas, the header fields show the share of one replica, as the
-	// Decision does.
+	// Replicas is the field Replicas of the quota.Result that contains the Decision. If the
+	// limit was divided among several replicas, the header fields, like the Decision, show the
+	// share of one replica.
 	Replicas int
 
 	// PartitionKey is the pk parameter of the IETF fields; "" omits it.
 	PartitionKey string
 }
 
-// divide replaces the policy of an item with the share that one of its replicas enforces.
+// divide replaces the policy of an item with the share that one replica enforces.
 func (it *Item) divide() {
 	share := it.share.Load()
 	if share == nil || share.replicas != it.Replicas {
@@ -87,8 +87,8 @@ type Response struct {
 	// Refused reports whether the request was refused by one of the limits or for another reason.
 	Refused bool
 
-	// RetryAfter is the wait that a refusal asks for. Write rounds it up to whole seconds. If it
-	// is 0 or quota.Never, the refusal has no Retry-After field.
+	// RetryAfter is the wait until the request should be sent again. Write rounds it up to whole
+	// seconds. If it is 0 or quota.Never, a refusal has no Retry-After field.
 	RetryAfter time.Duration
 
 	// Lower sets the names of the fields in lower case, as in the metadata of gRPC.
@@ -97,7 +97,7 @@ type Response struct {
 
 // Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
 // the same order as in the argument items. This order should be the same for every response. If the
-// request was refused, but by none of the items, Write removes the dialect's fields instead,
+// request was refused, but not by any of the items, Write removes the dialect's fields instead,
 // because clients would conclude from them that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
 	x := writing{header: r.Header, recent: &w.recent}
@@ -143,12 +143,12 @@ func refuses(items []Item) bool {
 	return false
 }
 
-// writing is a header whose fields are being set. Whatever it refers to escapes to the heap, so it
-// refers neither to the Response nor to its items.
+// writing is a header whose fields are being set. Everything to which it refers escapes to the
+// heap, so it refers neither to the Response nor to its items.
 type writing struct {
 	header http.Header
 	recent *integers
-	lower  map[string]string // the names in lower case; nil if they are written as they are
+	lower  map[string]string // the names in lower case; nil if they are written unchanged
 }
 
 // name returns the name under which a field is written. It is inlined, so only lower case costs a call.
@@ -164,7 +164,7 @@ func (x *writing) lowered(field string) string {
 	if lower, ok := x.lower[field]; ok {
 		return lower
 	}
-	return strings.ToLower(field) // it has a unit that the Writer was not made for
+	return strings.ToLower(field) // the name contains a unit for which the Writer was not created
 }
 
 // set sets a field to a text.
@@ -230,7 +230,8 @@ func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
 	}
 }
 
-// writeRest writes the fields that dialects have besides a triple, or instead of one.
+// writeRest writes the fields that dialects have in addition to a triple, or instead of a
+// triple.
 func (x *writing) writeRest(d Dialect, it *Item) {
 	if d&GitHub != 0 {
 		x.setInt(usedField, max(0, it.capacity-it.Remaining))
@@ -296,7 +297,7 @@ func appendPolicies(buf []byte, items []Item) []byte {
 }
 
 // writeLimits writes the limits whose Remaining is known to the field RateLimit of the dialect
-// IETF. After a refusal, it writes only those that refuse.
+// IETF. After a refusal, it writes only the limits that refuse the request.
 func (x *writing) writeLimits(items []Item, refused bool) {
 	var few [80]byte
 	buf := few[:0]

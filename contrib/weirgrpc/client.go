@@ -19,7 +19,7 @@ import (
 // UnaryClient limits outgoing unary calls in the same way as Limiter.Transport limits requests. A
 // call that exceeds a limit waits if it can be sent within MaxWait. Otherwise, it fails with
 // ResourceExhausted and a RetryInfo; the error wraps a *weir.RefusedError. A call's keys are paused
-// if the server's metadata says that no units remain, or if the server sends a RetryInfo with
+// if the server's metadata reports that no units remain, or if the server sends a RetryInfo with
 // ResourceExhausted or Unavailable. After ResourceExhausted, a call is retried under the same
 // conditions as an HTTP request after a 429. The key function weir.ByHeader("Host") returns the
 // connection's endpoint. If a rule has a Settle function, inner interceptors can call
@@ -118,7 +118,7 @@ func response(err error, md metadata.MD) *http.Response {
 		res.Header[http.CanonicalHeaderKey(name)] = values
 	}
 	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.RetryInfo); ok && !errors.As(err, new(*weir.RefusedError)) { // which no server has sent
+		if info, ok := d.(*errdetails.RetryInfo); ok && !errors.As(err, new(*weir.RefusedError)) { // the error of a refused call does not come from a server
 			res.Header.Set("Retry-After", strconv.FormatFloat(info.RetryDelay.AsDuration().Seconds(), 'f', -1, 64))
 		}
 	}

@@ -11,13 +11,13 @@ import (
 )
 
 // A grpc.Server does not report which interceptors it has, so an interceptor cannot find out
-// whether one for the other kind of methods, unary or streaming, is installed. It can only find out
-// that the program has not created such an interceptor, although a service has methods of that
-// kind.
+// whether one for the other kind of methods, unary or streaming, is installed. All that it can
+// detect is that a service has methods of that kind and the program has created no such
+// interceptor.
 var madeUnary, madeStream, warnedForgotten atomic.Bool
 
-// checked has the services whose methods were checked: a check of four methods takes as long as the
-// rest of a call.
+// checked contains the services whose methods were checked, because a check of four methods takes
+// as long as the rest of a call.
 var checked sync.Map // of checks
 
 type checks struct {
@@ -31,7 +31,7 @@ var (
 	anError      = reflect.TypeFor[error]()
 )
 
-// forgotten warns, once in a process, if a service has methods of a kind (unary or streaming, see
+// forgotten warns, once per process, if a service has methods of a kind (unary or streaming, see
 // is) for which the program has not created an interceptor. service is the implementation, which
 // may be nil.
 func forgotten(made *atomic.Bool, interceptor string, service any, is func(reflect.Type) bool) {

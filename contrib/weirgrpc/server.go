@@ -127,7 +127,7 @@ func (s *stream) RecvMsg(m any) error {
 		s.refused = err
 		return err
 	}
-	if s.message.Store(a); s.over.Load() { // a goroutine of the handler is still here
+	if s.message.Store(a); s.over.Load() { // the handler has returned, but one of its goroutines has called RecvMsg
 		s.done(weir.Outcome{})
 	}
 	return nil
@@ -178,13 +178,13 @@ func address(a net.Addr) string {
 }
 
 // maxPushback is the longest wait after which clients should retry automatically. Without this
-// maximum, a retry policy could hold a call without a deadline for a day. A longer wait is only in
-// RetryInfo.
+// maximum, a retry policy could block a call without a deadline for a day. Only RetryInfo contains
+// a longer wait.
 const maxPushback = time.Minute
 
-// admit decides a request. If the request is refused, admit returns the error for the call, and
-// sets the rate-limit fields as trailers. It does not send them as header metadata, because clients
-// do not retry a call after they have received header metadata.
+// admit calls decide for a request. If the request is refused, admit returns the error for the
+// call, and sets the rate-limit fields as trailers. It does not send the fields as header metadata,
+// because clients do not retry a call after they have received header metadata.
 func admit(decide Admit, r *http.Request) (*weir.Admission, error) {
 	a, err := decide(r)
 	if err == nil {

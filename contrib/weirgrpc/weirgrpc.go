@@ -78,8 +78,8 @@ import (
 
 type messageKey struct{}
 
-// A call holds a request, and is also its context, which returns the message, and its body, which
-// returns an error, because gRPC reads the real body.
+// A call holds a request. It is also the request's context, which returns the message, and its
+// body, which returns an error because gRPC reads the real body.
 type call struct {
 	context.Context
 	message any
@@ -95,8 +95,8 @@ func (c *call) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Message returns the gRPC message that the request r represents: that of a unary call, or a single
-// message in a stream. It returns nil for the request that opens a stream. Do not modify the
+// Message returns the gRPC message that the request r represents: the message of a unary call, or a
+// single message in a stream. It returns nil for the request that opens a stream. Do not modify the
 // message.
 func Message(r *http.Request) any { return r.Context().Value(messageKey{}) }
 
@@ -145,7 +145,7 @@ func request(ctx context.Context, method string, md metadata.MD, message any) *h
 	return r
 }
 
-// A refusedError is the error of a call that was not served or sent, as gRPC and errors.As see it.
+// A refusedError is the error for a call that was not served or sent, for gRPC and for errors.As.
 type refusedError struct {
 	cause   error
 	code    codes.Code
