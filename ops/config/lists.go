@@ -32,10 +32,7 @@ func (d *ruleDecoder) keyList(n ast.Node, what string) (l keyList) {
 	seen := map[entry]bool{}
 	for _, n := range d.list(n, what) {
 		e, ok := d.entry(n, what)
-		if !ok {
-			continue
-		}
-		if seen[e] {
+		if !ok || seen[e] {
 			continue
 		}
 		seen[e] = true

@@ -271,19 +271,21 @@ func (d *source) atLeast1(n ast.Node, what string) int64 {
 // duration reads a duration: a number of seconds, or a text such as 1w2d3h, which begins with weeks
 // and days, if any, and continues as for time.ParseDuration.
 func (d *source) duration(n ast.Node, what string) time.Duration {
+	want := "seconds, or a duration such as 60s, 1m or 1d"
 	switch n.(type) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.StringNode:
 	default:
-		d.wrongType(n, what, "seconds, or a duration such as 60s, 1m or 1d")
+		d.wrongType(n, what, want)
 		return 0
+	}
+	if what == "period" {
+		want += ", or day, week or month"
 	}
 	s := n.GetToken().Value
 	v, ok := parseDuration(s)
 	switch {
-	case !ok && what == "period":
-		d.errorf(n, "%s is %q; want seconds, or a duration such as 60s, 1m or 1d, or day, week or month", what, s)
 	case !ok:
-		d.errorf(n, "%s is %q; want seconds, or a duration such as 60s, 1m or 1d", what, s)
+		d.errorf(n, "%s is %q; want %s", what, s, want)
 	case v <= 0:
 		d.errorf(n, "%s is %s; want more than 0", what, s)
 	case v < time.Microsecond, v%time.Microsecond != 0:

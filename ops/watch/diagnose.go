@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir"
+	"github.com/seed83679106/weir/internal/addr"
 	"github.com/seed83679106/weir/internal/period"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/quota"
@@ -41,7 +42,7 @@ func Diagnose(logger *slog.Logger, rules []weir.Rule, stores ...weir.Store) (obs
 	if logger == nil {
 		logger = slog.Default()
 	}
-	d := &diagnosis{logger: logger, last: map[string]time.Time{}, global: map[string]bool{}, compared: sparse.Gate{Every: time.Minute}}
+	d := &diagnosis{logger: logger, global: map[string]bool{}, compared: sparse.Gate{Every: time.Minute}}
 	for _, r := range rules {
 		d.names = append(d.names, r.Name)
 		d.global[r.Name] = reflect.ValueOf(r.Key).Pointer() == reflect.ValueOf(weir.Global()).Pointer()
@@ -75,21 +76,16 @@ type diagnosis struct {
 	conflicts []func() []string
 	compared  sparse.Gate
 
-	mu   sync.Mutex
-	last map[string]time.Time // when a code was last logged
+	gates sync.Map // a *sparse.Gate for each code
 }
 
 // found logs a warning, unless it has logged a warning with the same code within the last
 // minute.
 func (d *diagnosis) found(code, message string, attrs ...any) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := time.Now()
-	if last, ok := d.last[code]; ok && now.Sub(last) < time.Minute {
-		return
+	gate, _ := d.gates.LoadOrStore(code, &sparse.Gate{Every: time.Minute})
+	if _, ok := gate.(*sparse.Gate).Pass(); ok {
+		d.logger.Warn("watch: "+message, append([]any{"code", code}, attrs...)...)
 	}
-	d.last[code] = now
-	d.logger.Warn("watch: "+message, append([]any{"code", code}, attrs...)...)
 }
 
 // trustsAnybody calls the function key with a request from the Internet that claims to come
@@ -192,12 +188,6 @@ func isForwarded(h http.Header) bool {
 // contains this address.
 func isPeer(key, remote string) bool {
 	peer, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return false
-	}
-	addr := peer.Addr().Unmap().WithZone("")
-	if network, err := netip.ParsePrefix(key); err == nil {
-		return network.Contains(addr)
-	}
-	return key == addr.String()
+	network, ok := addr.Network(key)
+	return err == nil && ok && network.Contains(peer.Addr().Unmap().WithZone(""))
 }
