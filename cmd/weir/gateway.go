@@ -164,8 +164,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(upstream)
 			r.Out.Host = r.In.Host
-			r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // SetXForwarded appends the peer
-			r.SetXForwarded()
+			g.setForwarded(r)
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
 				// What a client sends after a 101 is not limited. With h2c (RFC 7540, 3.2), it
 				// could be any number of requests.
@@ -209,6 +208,22 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			limited.ServeHTTP(w, r)
 		}
 	})
+}
+
+// setForwarded tells the upstream where a request comes from. A client can claim any X-Forwarded-For, to
+// which its address is appended. A trusted proxy also says which scheme and host the client has called:
+// behind a proxy that ends TLS, an upstream would otherwise redirect every request to https.
+func (g *gateway) setForwarded(r *httputil.ProxyRequest) {
+	r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
+	r.SetXForwarded()
+	if !g.trusts(r.In.RemoteAddr) {
+		return
+	}
+	for _, name := range []string{"X-Forwarded-Proto", "X-Forwarded-Host"} {
+		if values := r.In.Header[name]; len(values) > 0 {
+			r.Out.Header[name] = values
+		}
+	}
 }
 
 // questions is how often a client may query its quota at /rate_limit.

@@ -135,6 +135,35 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// TestUpstreamForwarded: the upstream gets the scheme and the host that a trusted proxy has got from the
+// client, and those of the connection from any other peer. Otherwise an upstream behind a proxy that ends
+// TLS would redirect each request to https for ever.
+func TestUpstreamForwarded(t *testing.T) {
+	g, _ := start(t, 100)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, r.Header["X-Forwarded-Proto"], r.Header["X-Forwarded-Host"])
+	}))
+	defer upstream.Close()
+	to, _ := url.Parse(upstream.URL)
+	server := httptest.NewServer(g.proxy(to, &options{readTimeout: time.Minute, bodyPause: time.Minute}))
+	defer server.Close()
+	own := strings.TrimPrefix(server.URL, "http://")
+	for _, tt := range []struct {
+		from   string
+		header []string
+		want   string
+	}{
+		{"127.0.0.1", []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "example.com"}, "[https] [example.com]"},
+		{"127.0.0.1", []string{"X-Forwarded-Proto", "https"}, "[https] [" + own + "]"},
+		{"127.0.0.1", nil, "[http] [" + own + "]"},
+		{"127.0.0.2", []string{"X-Forwarded-Proto", "https", "X-Forwarded-Host", "example.com"}, "[http] [" + own + "]"},
+	} {
+		if _, got := get(t, from(t, tt.from), server.URL, tt.header...); got != tt.want {
+			t.Errorf("from %s with %v: got %s, want %s", tt.from, tt.header, got, tt.want)
+		}
+	}
+}
+
 // TestRateLimitIsLimited: a client may ask for its quota 60 times a minute. A trusted proxy names
 // the client. Other clients, and the requests of this one, are not affected.
 func TestRateLimitIsLimited(t *testing.T) {
