@@ -275,7 +275,7 @@ func (l *Limiter) take(d *decision) (ended error) {
 		}
 	}
 	if len(t.Charges) > n { // Observe does not see the look-ups in the transaction
-		clear(t.Charges[n:]) // so that add does not mistake them for charges of earlier claims
+		clear(t.Charges[n:]) // so that add does not find them among the charges of earlier claims
 		t.Charges, t.Decisions, d.lookups = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))], d.lookups[:0]
 	}
 	if t.Wait > 0 && d.refused() { // by a ban or a pause, after the limits have reserved a slot
