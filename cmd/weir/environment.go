@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -31,36 +32,33 @@ var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_
 // are probably meant.
 var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
 
-// setFromEnvironment sets those flags from the environment that are not in given. An unknown
-// variable that resembles the variable of a flag is an error, because without the intended
-// value weir might count in memory, and nobody would notice. Any other unknown variable that
-// begins with WEIR_ causes a warning.
-func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []string) (warnings []string, err error) {
+// setFromEnvironment sets those flags with a prefix that the command line lacks, from the environment and
+// from files. If the prefix is empty, a variable that resembles the variable of a flag is an error: without
+// the value that it should set, weir could count in memory, and nobody would notice. Any other unknown
+// variable that begins with WEIR_ is then a warning.
+func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warnings []string, err error) {
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	flags := map[string]string{} // by variable
 	fs.VisitAll(func(f *flag.Flag) { flags[envName(f.Name)] = f.Name })
-	var known []string
-	for name := range flags {
-		known = append(known, name)
-	}
-	slices.Sort(known)
-	environ = slices.Sorted(slices.Values(environ))
+	known := slices.Sorted(maps.Keys(flags))
 	var errs []error
-	for _, variable := range environ {
+	for _, variable := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(variable, "=")
 		if !strings.HasPrefix(name, envPrefix) || kubernetes.MatchString(variable) {
 			continue
 		}
 		f := flags[name]
-		if f == "" {
+		switch {
+		case given[f] || !strings.HasPrefix(f, prefix):
+			continue
+		case f == "":
 			meant := cmp.Or(meantVariables[name], configfile.Nearest(name, known, 1+(len(name)-len(envPrefix))/5))
 			if meant == "" {
 				warnings = append(warnings, fmt.Sprintf("the environment variable %s sets no flag", name))
 			} else {
 				errs = append(errs, fmt.Errorf("%s sets no flag; did you mean %s?", name, meant))
 			}
-			continue
-		}
-		if given[f] {
 			continue
 		}
 		if err := fs.Set(f, value); err != nil {
@@ -70,7 +68,7 @@ func setFromEnvironment(fs *flag.FlagSet, given map[string]bool, environ []strin
 			errs = append(errs, fmt.Errorf("%s is %q: %w", name, value, err))
 		}
 	}
-	return warnings, errors.Join(errs...)
+	return warnings, errors.Join(append(errs, setFromFiles(fs))...)
 }
 
 // secrets are the flags whose values must stay secret. Each can also be set by a file:

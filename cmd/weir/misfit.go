@@ -24,6 +24,17 @@ const (
 	needsBodies = "set -upstream, so that weir serve forwards the requests itself, or "
 )
 
+// unread has the misfits of parts of rules, by the name of the part without its argument.
+var unread = map[string]misfit{
+	"json":           {effect: "all requests share the value unreadable, " + noBodies, fix: needsBodies + anotherKey, forwardAuth: true},
+	"content-length": {effect: "every request costs 0, " + noBodies, fix: needsBodies + "omit the cost", forwardAuth: true},
+	llmTokens:        {effect: "every request costs 1, " + noBodies, fix: needsBodies + "call /reserve", forwardAuth: true},
+	"status": {effect: "no request is charged, because /auth does not see the response", fix: needsBodies + "omit settle",
+		forwardAuth: true},
+	"route": {effect: "all requests share the value unmatched, " + noRoutes, fix: anotherKey},
+	"path":  {effect: "no request has the value, " + noRoutes, fix: anotherKey},
+}
+
 // misfits returns the misfits of the rules in force.
 func misfits(rules *config.File) (found []misfit) {
 	if len(rules.TrustedProxies()) == 0 {
@@ -33,25 +44,11 @@ func misfits(rules *config.File) (found []misfit) {
 	}
 	for _, r := range rules.Rules() {
 		for _, part := range rules.Reads(r.Name) {
-			m := misfit{rule: r.Name, part: part}
-			switch name, _, _ := strings.Cut(part, ":"); name {
-			case "json":
-				m.effect, m.fix, m.forwardAuth = "all requests share the value unreadable, "+noBodies, needsBodies+anotherKey, true
-			case "content-length":
-				m.effect, m.fix, m.forwardAuth = "every request costs 0, "+noBodies, needsBodies+"omit the cost", true
-			case llmTokens:
-				m.effect, m.fix, m.forwardAuth = "every request costs 1, "+noBodies, needsBodies+"call /reserve", true
-			case "status":
-				m.effect, m.fix, m.forwardAuth = "no request is charged, because /auth does not see the response",
-					needsBodies+"omit settle", true
-			case "route":
-				m.effect, m.fix = "all requests share the value unmatched, "+noRoutes, anotherKey
-			case "path":
-				m.effect, m.fix = "no request has the value, "+noRoutes, anotherKey
-			default:
-				continue
+			name, _, _ := strings.Cut(part, ":")
+			if m, ok := unread[name]; ok {
+				m.rule, m.part = r.Name, part
+				found = append(found, m)
 			}
-			found = append(found, m)
 		}
 	}
 	return found

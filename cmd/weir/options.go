@@ -147,9 +147,8 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	if given["redis-addrs"] && strings.Contains(o.redis.addrs, "@") {
 		o.warnings = append(o.warnings, "other users of this machine can read the password in -redis-addrs on the command line; use "+envName("redis-addrs")+" or REDIS_URL")
 	}
-	warnings, err := setFromEnvironment(fs, given, environ)
+	warnings, err := setFromEnvironment(fs, "", environ)
 	o.warnings = append(o.warnings, warnings...)
-	err = errors.Join(err, setFromFiles(fs))
 	for _, variable := range environ {
 		if url, ok := strings.CutPrefix(variable, "REDIS_URL="); ok && o.redis.addrs == "" {
 			o.redis.addrs = url

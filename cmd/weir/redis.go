@@ -13,10 +13,9 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
-	"slices"
+	"regexp"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
@@ -83,20 +82,12 @@ var clientFields = []struct{ field, usage string }{
 	{"FailingTimeoutSeconds", "`seconds` for which commands avoid a node of a cluster that has failed; 0 means 15"},
 }
 
+// wordEnd matches the end of a word of a field, and the beginning of the next one.
+var wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
+
 // flagOf returns the name of the flag that sets a field: redis-pool-fifo for PoolFIFO.
 func flagOf(field string) string {
-	name := "redis"
-	lower := false // whether the previous letter is lower case
-	runes := []rune(field)
-	for i, r := range runes {
-		next := i+1 < len(runes) && unicode.IsLower(runes[i+1])
-		if i == 0 || unicode.IsUpper(r) && (lower || next && i > 0) {
-			name += "-"
-		}
-		lower = unicode.IsLower(r)
-		name += string(unicode.ToLower(r))
-	}
-	return name
+	return "redis-" + strings.ToLower(wordEnd.ReplaceAllString(field, "$1-$2"))
 }
 
 func (o *redisOptions) flags(fs *flag.FlagSet) {
@@ -165,17 +156,7 @@ func (o *redisOptions) set(name string) {
 // sets nothing.
 func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 	if o.addrs != "" {
-		known, given := map[string]bool{}, map[string]bool{}
-		fs.VisitAll(func(f *flag.Flag) { known[envName(f.Name)] = strings.HasPrefix(f.Name, "redis-") })
-		fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		environ = slices.DeleteFunc(slices.Clone(environ), func(variable string) bool {
-			name, _, _ := strings.Cut(variable, "=")
-			return !known[name]
-		})
-		if _, err := setFromEnvironment(fs, given, environ); err != nil {
-			return err
-		}
-		if err := setFromFiles(fs); err != nil {
+		if _, err := setFromEnvironment(fs, "redis-", environ); err != nil {
 			return err
 		}
 	}
