@@ -30,13 +30,18 @@ type demand struct {
 	keys  map[uint64]*spending
 	level int // keys whose hash begins with fewer zeros than this are left out
 
-	// periods counts the periods in which a key requested a number of units. It is indexed by the
-	// number of leading zeros in the key's hash, and then by the number of units. Periods without
-	// units do not count.
-	periods [65]map[int64]int64
+	periods map[requested]int64 // periods without units do not count
+	peaks   []int64             // of each key that was counted, sorted; set by finish
 
 	top     string // the key that requested the most units in a period
 	topPeak int64
+}
+
+// requested is a number of units that a key requested in a period, with the number of leading zeros in
+// the key's hash.
+type requested struct {
+	zeros int
+	units int64
 }
 
 // A spending counts the units that one key requested.
@@ -46,7 +51,7 @@ type spending struct {
 }
 
 func newDemand(limit quota.Limit, most int) *demand {
-	return &demand{limit: limit, most: most, keys: map[uint64]*spending{}}
+	return &demand{limit: limit, most: most, keys: map[uint64]*spending{}, periods: map[requested]int64{}}
 }
 
 // hash returns a hash of a key that is the same in each run, so the same log leads to the same
@@ -80,74 +85,56 @@ func (d *demand) add(key string, at time.Time, units int64) {
 		d.top, d.topPeak = strings.Clone(storedkey.Of(key)), a.units
 	}
 	for len(d.keys) > d.most {
-		d.periods[d.level] = nil
 		d.level++
 		maps.DeleteFunc(d.keys, func(id uint64, _ *spending) bool { return zeros(id) < d.level })
+		maps.DeleteFunc(d.periods, func(of requested, _ int64) bool { return of.zeros < d.level })
 	}
 }
 
 // end ends the latest period of a key.
 func (d *demand) end(id uint64, a *spending) {
-	if a.units == 0 {
-		return
+	if a.units > 0 {
+		d.periods[requested{zeros(id), a.units}]++
 	}
-	of := &d.periods[zeros(id)]
-	if *of == nil {
-		*of = map[int64]int64{}
-	}
-	(*of)[a.units]++
 	a.peak, a.units = max(a.peak, a.units), 0
 }
 
-// A Demand reports how many units keys requested under one limit.
-type Demand struct {
-	Limit quota.Limit
-	Keys  int64 // estimated number of keys, exact if Share is 1
-	Share int64 // one of this many keys was counted
-
-	peaks   []int64 // of each key that was counted, sorted
-	periods map[int64]int64
-	Top     string // the key that requested the most units in a period
-}
-
-// sum ends all periods.
-func (d *demand) sum() *Demand {
-	s := &Demand{Limit: d.limit, Share: 1 << d.level, periods: map[int64]int64{}, Top: d.top}
+// finish ends all periods. No units may be added after it.
+func (d *demand) finish() {
 	for id, a := range d.keys {
 		d.end(id, a)
-		s.peaks = append(s.peaks, a.peak)
+		d.peaks = append(d.peaks, a.peak)
 	}
-	slices.Sort(s.peaks)
-	s.Keys = int64(len(s.peaks)) * s.Share
-	for _, of := range d.periods[d.level:] {
-		for units, n := range of {
-			s.periods[units] += n
-		}
-	}
-	return s
+	slices.Sort(d.peaks)
 }
 
-// Peak returns the number of units that a share of the keys, in thousandths, never exceeded in a
+// share says that one of this many keys was counted.
+func (d *demand) share() int64 { return 1 << d.level }
+
+// all returns the estimated number of keys, which is exact if the share is 1.
+func (d *demand) all() int64 { return int64(len(d.peaks)) * d.share() }
+
+// peak returns the number of units that a share of the keys, in thousandths, never exceeded in a
 // period.
-func (d *Demand) Peak(share int) int64 {
+func (d *demand) peak(share int) int64 {
 	return d.peaks[max(0, (len(d.peaks)*share+999)/1000-1)]
 }
 
-// Refused returns the share of the keys, and of the units, that a limit of this many units would
+// refused returns the share of the keys, and of the units, that a limit of this many units would
 // refuse if it counted in whole periods of the clock.
-func (d *Demand) Refused(most int64) (keys, units float64) {
+func (d *demand) refused(most int64) (keys, units float64) {
 	above, _ := slices.BinarySearch(d.peaks, most+1)
 	refused, all := int64(0), int64(0)
-	for n, times := range d.periods {
-		refused += max(0, n-most) * times
-		all += n * times
+	for of, times := range d.periods {
+		refused += max(0, of.units-most) * times
+		all += of.units * times
 	}
 	return float64(len(d.peaks)-above) / float64(len(d.peaks)), float64(refused) / float64(all)
 }
 
-// Suggested returns the number that 99 % of the keys never exceed, to two digits, rounded up.
-func (d *Demand) Suggested() int64 {
-	n, unit := d.Peak(990), int64(1)
+// suggested returns the number that 99 % of the keys never exceed, to two digits, rounded up.
+func (d *demand) suggested() int64 {
+	n, unit := d.peak(990), int64(1)
 	for (n+unit-1)/unit > 99 {
 		unit *= 10
 	}
@@ -168,8 +155,8 @@ func unmeasured(l *quota.Limit, span time.Duration) string {
 // A suggestion is a limit that would replace a limit of a rule.
 type suggestion struct {
 	quota.Limit
-	demand    *Demand // nil if the limit stays unchanged
-	why       string  // why the limit stays unchanged
+	demand    *demand // nil if the limit stays as it is
+	why       string  // why the limit stays as it is
 	redundant bool    // it never refuses a request that another suggestion admits
 }
 
@@ -179,9 +166,9 @@ func (rule *Rule) suggestions(span time.Duration) []suggestion {
 	for i, l := range rule.Limits {
 		s := &all[i]
 		s.Limit, s.why = l, cmp.Or(unmeasured(&l, span), "was never charged")
-		for _, d := range rule.Demands {
-			if d.Limit.Label() == l.Label() && d.Limit.Period == l.Period && unmeasured(&l, span) == "" {
-				s.demand, s.Quota = d, d.Suggested()
+		for _, d := range rule.demands {
+			if d.limit.Label() == l.Label() && d.limit.Period == l.Period && unmeasured(&l, span) == "" {
+				s.demand, s.Quota = d, d.suggested()
 			}
 		}
 	}
@@ -244,29 +231,29 @@ func (r *Report) Suggested(rules []weir.Rule) []weir.Rule {
 	return rules
 }
 
-func (d *Demand) write(p func(format string, args ...any), rule string) {
+func (d *demand) write(p func(format string, args ...any), rule string) {
 	about := ""
-	if d.Share > 1 {
+	if d.share() > 1 {
 		about = "about "
 	}
-	p("\nrule %s, in whole periods of %s: %s%s", rule, period.Name(d.Limit.Period), about, many(d.Keys, "key"))
-	p("  the most units of a key in a period: p50 %s, p90 %s, p99 %s, all %s", digits(d.Peak(500)),
-		digits(d.Peak(900)), digits(d.Peak(990)), digits(d.Peak(1000)))
-	s := d.Suggested()
-	for _, most := range slices.Compact(slices.Sorted(slices.Values([]int64{d.Peak(900), s, d.Peak(1000)}))) {
-		keys, units := d.Refused(most)
-		n := int64(keys*float64(d.Keys) + 0.5)
+	p("\nrule %s, in whole periods of %s: %s%s", rule, period.Name(d.limit.Period), about, many(d.all(), "key"))
+	p("  the most units of a key in a period: p50 %s, p90 %s, p99 %s, all %s", digits(d.peak(500)),
+		digits(d.peak(900)), digits(d.peak(990)), digits(d.peak(1000)))
+	s := d.suggested()
+	for _, most := range slices.Compact(slices.Sorted(slices.Values([]int64{d.peak(900), s, d.peak(1000)}))) {
+		keys, units := d.refused(most)
+		n := int64(keys*float64(d.all()) + 0.5)
 		p("  a limit of %s refuses %s%s of %s (%s), and %.2g %% of all units", digits(most), about, digits(n),
-			many(d.Keys, "key"), share(n, d.Keys), 100*units)
+			many(d.all(), "key"), share(n, d.all()), 100*units)
 	}
-	if top := d.Peak(1000); top >= 5*d.Peak(990) {
+	if top := d.peak(1000); top >= 5*d.peak(990) {
 		p("  %s had %s: an attack, a crawler or a proxy? One such key does not raise the suggestion, many do",
-			strconv.Quote(d.Top), digits(top))
+			strconv.Quote(d.top), digits(top))
 	}
-	if d.Share > 1 {
-		p("  one of %s keys was counted, chosen by a hash: a rare key with more units may be missing", digits(d.Share))
+	if d.share() > 1 {
+		p("  one of %s keys was counted, chosen by a hash: a rare key with more units may be missing", digits(d.share()))
 	}
-	if d.Keys < 100 {
+	if d.all() < 100 {
 		p("  fewer than 100 keys: p99 is the key that had the most")
 	}
 }

@@ -32,27 +32,28 @@ func TestDemand(t *testing.T) {
 				peaks[key] = peak
 			}
 		}
-		s := d.sum()
+		d.finish()
+		s := d
 		var sorted []int64
 		for _, peak := range peaks {
 			sorted = append(sorted, peak)
 		}
 		slices.Sort(sorted)
-		if s.Keys != int64(len(sorted)) || s.Share != 1 || s.Peak(1000) != sorted[len(sorted)-1] || peaks[s.Top] != s.Peak(1000) {
-			t.Errorf("seed %d: got %d keys, the most %d of %q; want %d, %d", seed, s.Keys, s.Peak(1000), s.Top, len(sorted), sorted[len(sorted)-1])
+		if s.all() != int64(len(sorted)) || s.share() != 1 || s.peak(1000) != sorted[len(sorted)-1] || peaks[s.top] != s.peak(1000) {
+			t.Errorf("seed %d: got %d keys, the most %d of %q; want %d, %d", seed, s.all(), s.peak(1000), s.top, len(sorted), sorted[len(sorted)-1])
 		}
 		for _, share := range []int{500, 900, 990} {
 			within := 0
 			for _, peak := range sorted {
-				if peak <= s.Peak(share) {
+				if peak <= s.peak(share) {
 					within++
 				}
 			}
-			if below := slices.Index(sorted, s.Peak(share)); within*1000 < share*len(sorted) || below*1000 >= share*len(sorted) {
-				t.Errorf("seed %d: %d of %d keys are within %d, want p%d", seed, within, len(sorted), s.Peak(share), share/10)
+			if below := slices.Index(sorted, s.peak(share)); within*1000 < share*len(sorted) || below*1000 >= share*len(sorted) {
+				t.Errorf("seed %d: %d of %d keys are within %d, want p%d", seed, within, len(sorted), s.peak(share), share/10)
 			}
 		}
-		for _, most := range []int64{0, 1, 5, s.Peak(900), s.Peak(1000)} {
+		for _, most := range []int64{0, 1, 5, s.peak(900), s.peak(1000)} {
 			refused, keys := int64(0), 0
 			for _, n := range periods {
 				refused += max(0, n-most)
@@ -62,7 +63,7 @@ func TestDemand(t *testing.T) {
 					keys++
 				}
 			}
-			gotKeys, gotUnits := s.Refused(most)
+			gotKeys, gotUnits := s.refused(most)
 			if gotKeys != float64(keys)/float64(len(sorted)) || math.Abs(gotUnits-float64(refused)/float64(units)) > 1e-9 {
 				t.Errorf("seed %d, %d: got %v of the keys, %v of the units; want %d of %d, %d of %d", seed, most, gotKeys, gotUnits, keys, len(sorted), refused, units)
 			}
@@ -74,7 +75,7 @@ func TestDemand(t *testing.T) {
 // each run, and says how large a share it is.
 func TestDemandSample(t *testing.T) {
 	const keys = 100_000
-	count := func() *Demand {
+	count := func() *demand {
 		d := newDemand(algorithms.FixedWindow(1, time.Minute), keys/10)
 		for i := range keys {
 			for n := range int64(2) { // in two periods
@@ -84,21 +85,22 @@ func TestDemandSample(t *testing.T) {
 				t.Fatalf("%d keys", len(d.keys))
 			}
 		}
-		return d.sum()
+		d.finish()
+		return d
 	}
 	s := count()
-	if s.Share < 10 || s.Share > 32 || math.Abs(float64(s.Keys)/keys-1) > 0.1 {
-		t.Errorf("got about %d keys, one of %d; want %d", s.Keys, s.Share, keys)
+	if s.share() < 10 || s.share() > 32 || math.Abs(float64(s.all())/keys-1) > 0.1 {
+		t.Errorf("got about %d keys, one of %d; want %d", s.all(), s.share(), keys)
 	}
 	for share, want := range map[int]int64{500: 50, 900: 90, 990: 99} {
-		if got := s.Peak(share); got < want-3 || got > want+1 {
+		if got := s.peak(share); got < want-3 || got > want+1 {
 			t.Errorf("p%d: got %d, want about %d", share/10, got, want)
 		}
 	}
-	if ofKeys, units := s.Refused(50); math.Abs(ofKeys-0.5) > 0.03 || math.Abs(units-0.2525) > 0.03 {
+	if ofKeys, units := s.refused(50); math.Abs(ofKeys-0.5) > 0.03 || math.Abs(units-0.2525) > 0.03 {
 		t.Errorf("a limit of 50 refuses %v of the keys, %v of the units; want 0.5, 0.2525", ofKeys, units)
 	}
-	if again := count(); again.Keys != s.Keys || again.Top != s.Top {
+	if again := count(); again.all() != s.all() || again.top != s.top {
 		t.Error("another run has another sample")
 	}
 }
@@ -169,7 +171,7 @@ func TestSuggestions(t *testing.T) {
 // TestSuggestedDigits: a suggestion has two digits, and is not below what 99 % of the keys had.
 func TestSuggestedDigits(t *testing.T) {
 	for peak, want := range map[int64]int64{1: 1, 99: 99, 100: 100, 101: 110, 994: 1000, 12_345: 13_000} {
-		if got := (&Demand{peaks: []int64{peak}}).Suggested(); got != want {
+		if got := (&demand{peaks: []int64{peak}}).suggested(); got != want {
 			t.Errorf("%d: got %d, want %d", peak, got, want)
 		}
 	}

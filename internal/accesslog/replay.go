@@ -278,7 +278,7 @@ func (r *Replay) Report() (*Report, error) {
 		if is := r.rules[rule.Name]; is != nil {
 			is.Top, is.Unsure = is.keys.top()
 			for _, d := range is.demands {
-				is.Demands = append(is.Demands, d.sum())
+				d.finish()
 			}
 			r.report.Rules = append(r.report.Rules, is)
 		}

@@ -77,10 +77,9 @@ type Rule struct {
 	First, Last       time.Time // the first and the last refusal
 	Top               []Key     // the keys that were refused most often
 	Unsure            int64     // the counts of Top may be too low by up to this number
-	Demands           []*Demand // with Options.Suggest
 
 	keys    *tally
-	demands []*demand
+	demands []*demand // with Options.Suggest
 }
 
 // A Key is a key that a rule refused.
