@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"math"
+	"slices"
 	"strconv"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -45,14 +46,10 @@ func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus
 // Options.Quota all descriptors have quota_mode. With Options.Shadow the code is always OK.
 func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
-	var v outcome
 	for i := range ds {
-		a := &ds[i]
-		st := a.status(float32(s.o.Near))
-		resp.Statuses = append(resp.Statuses, st)
-		v.add(a, st, s.o.Quota || a.limit != nil && a.quota)
+		resp.Statuses = append(resp.Statuses, ds[i].status(float32(s.o.Near)))
 	}
-	refused := v.refused()
+	refused, wait := s.refused(ds, resp.Statuses)
 	if refused && s.o.Shadow {
 		s.metrics.globalShadow.Inc()
 	} else if refused {
@@ -61,7 +58,7 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.Rat
 	if s.o.Headers {
 		resp.ResponseHeadersToAdd = headers(s.o.HeaderNames, tightest(resp.Statuses))
 	}
-	if wait := v.retryAfter(); wait > 0 && resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
+	if wait > 0 && resp.OverallCode == ratelimit.RateLimitResponse_OVER_LIMIT {
 		resp.ResponseHeadersToAdd = append(resp.ResponseHeadersToAdd, number(retryAfter, wait))
 	}
 	if s.o.Metadata {
@@ -70,56 +67,42 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.Rat
 	return resp
 }
 
-// An outcome is the combined result of the descriptors of a call: the call exceeds its limit if
-// a descriptor exceeds a limit without quota_mode, or if there are descriptors with quota_mode
-// and all of them exceed their limits.
-type outcome struct {
-	over  bool  // a descriptor without quota_mode exceeds its limit
-	wait  int64 // seconds until the windows of all these descriptors have ended
-	never bool  // one of these descriptors has more hits than its limit allows in a window
-
-	quotas, overQuotas int   // the number of descriptors with quota_mode, and of those that exceed their limits
-	quotaWait          int64 // seconds until the first of their windows ends; 0 if this helps none of them
-}
-
-// add adds a descriptor that has the status st.
-func (v *outcome) add(a *hit, st *ratelimit.RateLimitResponse_DescriptorStatus, quotaMode bool) {
-	if quotaMode {
-		v.quotas++
+// refused reports whether a call exceeds its limit: whether a descriptor exceeds a limit without
+// quota_mode, or whether there are descriptors with quota_mode and all of them exceed their limits. wait is
+// the number of seconds after which the call may pass, or 0 if it never passes.
+func (s *Service) refused(ds []hit, statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (refused bool, wait int64) {
+	const never = math.MaxInt64
+	quotas := 0
+	var waits, quotaWaits []int64 // of the descriptors that exceed their limits
+	for i, st := range statuses {
+		a := &ds[i]
+		quotaMode := s.o.Quota || a.limit != nil && a.quota
+		if quotaMode {
+			quotas++
+		}
+		if st.Code != ratelimit.RateLimitResponse_OVER_LIMIT {
+			continue
+		}
+		wait := st.DurationUntilReset.GetSeconds()
+		if a.never || a.own == nil && a.hits > uint64(st.CurrentLimit.RequestsPerUnit) {
+			wait = never
+		}
+		if quotaMode {
+			quotaWaits = append(quotaWaits, wait)
+		} else {
+			waits = append(waits, wait)
+		}
 	}
-	if st.Code != ratelimit.RateLimitResponse_OVER_LIMIT {
-		return
+	if quotas > 0 && quotas == len(quotaWaits) {
+		waits = append(waits, slices.Min(quotaWaits)) // one of them suffices
 	}
-	reset, never := st.DurationUntilReset.GetSeconds(), a.hits > uint64(st.CurrentLimit.RequestsPerUnit)
-	if a.limit.own != nil {
-		never = a.never
+	if len(waits) == 0 {
+		return false, 0
 	}
-	if !quotaMode {
-		v.over, v.wait, v.never = true, max(v.wait, reset), v.never || never
-		return
+	if wait = slices.Max(waits); wait == never {
+		wait = 0
 	}
-	v.overQuotas++
-	if !never && (v.quotaWait == 0 || reset < v.quotaWait) {
-		v.quotaWait = reset
-	}
-}
-
-// outOfQuota reports whether there are descriptors with quota_mode and all exceed their limits.
-func (v *outcome) outOfQuota() bool { return v.quotas > 0 && v.quotas == v.overQuotas }
-
-// refused reports whether the call exceeds its limit.
-func (v *outcome) refused() bool { return v.over || v.outOfQuota() }
-
-// retryAfter returns the seconds after which a refused call may be allowed, or 0 if it can
-// never be allowed.
-func (v *outcome) retryAfter() int64 {
-	if v.never || v.outOfQuota() && v.quotaWait == 0 {
-		return 0
-	}
-	if v.outOfQuota() {
-		return max(v.wait, v.quotaWait)
-	}
-	return v.wait
+	return true, wait
 }
 
 const retryAfter = "Retry-After"
