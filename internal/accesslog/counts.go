@@ -3,6 +3,7 @@ package accesslog
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed83679106/weir/quota"
@@ -19,7 +20,6 @@ type counts struct {
 	sweep     int // the size at which states are forgotten
 	forgotten int64
 
-	key     []byte
 	keys    []string
 	current []quota.State
 }
@@ -43,12 +43,7 @@ func (c *counts) Take(_ context.Context, t *quota.Transaction) error {
 	c.keys, c.current = c.keys[:0], c.current[:0]
 	for i := range t.Charges {
 		x := &t.Charges[i]
-		c.key = c.key[:0]
-		for _, part := range []string{x.Rule, x.Limit.StoredName(), x.Limit.Algorithm.Name()} {
-			c.key = append(append(c.key, part...), 0)
-		}
-		c.key = append(c.key, x.StoredKey()...)
-		c.keys = append(c.keys, string(c.key))
+		c.keys = append(c.keys, strings.Join([]string{x.Rule, x.Limit.StoredName(), x.Limit.Algorithm.Name(), x.StoredKey()}, "\x00"))
 		c.current = append(c.current, c.states[c.keys[i]].State)
 	}
 	if !t.Decide(c.now, c.current) {

@@ -44,7 +44,7 @@ func IsRPC(h http.Header) bool {
 // named returns the protocol that the header fields and the query of r name.
 func named(r *http.Request) Protocol {
 	if len(r.Header["Content-Type"]) == 0 {
-		if r.Method == http.MethodGet && hasParameter(r.URL.RawQuery, "connect=v1") {
+		if r.Method == http.MethodGet && strings.Contains("&"+r.URL.RawQuery+"&", "&connect=v1&") {
 			return ConnectUnary
 		}
 		return HTTP
@@ -80,18 +80,6 @@ const maxMedia = 64
 func mediaType(r *http.Request) string {
 	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	return strings.TrimSpace(media)
-}
-
-// hasParameter reports whether a query has a parameter. The name of the parameter must not need
-// escaping.
-func hasParameter(query, parameter string) bool {
-	for query != "" {
-		var p string
-		if p, query, _ = strings.Cut(query, "&"); p == parameter {
-			return true
-		}
-	}
-	return false
 }
 
 // A Form is a form of an error page.
@@ -134,10 +122,8 @@ func best(accept []string) Form {
 		list = list[:max(0, strings.LastIndexByte(list[:mostAccept], ','))]
 	}
 	var quality, precision [forms]int // quality in thousandths, of the most precise range; precision 0: there is none
-	for list != "" {
-		var media string
-		media, list, _ = strings.Cut(list, ",")
-		media, params, _ := strings.Cut(media, ";")
+	for part := range strings.SplitSeq(list, ",") {
+		media, params, _ := strings.Cut(part, ";")
 		q, named := weight(params), ranges[strings.ToLower(strings.TrimSpace(media))]
 		for _, f := range named.forms {
 			if named.precision > precision[f] || named.precision == precision[f] && q > quality[f] {
@@ -145,10 +131,10 @@ func best(accept []string) Form {
 			}
 		}
 	}
-	chosen := Text
-	for _, f := range [...]Form{JSON, HTML} {
-		if quality[f] > quality[chosen] || f == JSON && quality[f] == quality[chosen] && quality[f] > 0 {
-			chosen = f
+	chosen, most := Text, 0
+	for _, f := range [...]Form{JSON, Text, HTML} {
+		if quality[f] > most {
+			chosen, most = f, quality[f]
 		}
 	}
 	return chosen
@@ -157,9 +143,7 @@ func best(accept []string) Form {
 // weight returns the q of a media range in thousandths. It returns 1000 if q is missing or
 // malformed, so that a malformed q does not reject the range.
 func weight(params string) int {
-	for params != "" {
-		var param string
-		param, params, _ = strings.Cut(params, ";")
+	for param := range strings.SplitSeq(params, ";") {
 		name, value, _ := strings.Cut(param, "=")
 		if !strings.EqualFold(strings.TrimSpace(name), "q") {
 			continue

@@ -4,7 +4,6 @@ import (
 	"iter"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -14,9 +13,8 @@ const mostRemaining = 10_000
 // Remaining remembers how many units the keys of one process have left according to servers. The
 // zero Remaining is empty. It is safe for concurrent use.
 type Remaining struct {
-	size atomic.Int64 // number of entries, so that an empty Remaining costs one load
-	mu   sync.Mutex
-	of   map[Key]*entry
+	mu sync.Mutex
+	of map[Key]*entry
 }
 
 // A Key is a key of a rule.
@@ -51,15 +49,11 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 		}
 	}
 	t.of[Key{strings.Clone(k.Rule), strings.Clone(k.Key)}] = &entry{max(0, units), now.Add(d)}
-	t.size.Store(int64(len(t.of)))
 }
 
 // Wait returns how long a key will have fewer units left than a request costs, or 0 if the
 // key has enough units or if their number is unknown.
 func (t *Remaining) Wait(k Key, cost int64) time.Duration {
-	if t.size.Load() == 0 {
-		return 0
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.of[k]; e != nil && e.units < cost {
@@ -73,15 +67,11 @@ func (t *Remaining) Forget(k Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.of, k)
-	t.size.Store(int64(len(t.of)))
 }
 
 // Spend subtracts the cost of a request from the units that each of its keys has left. If one of
 // the keys has fewer units than the request costs, Spend subtracts nothing and returns false.
 func (t *Remaining) Spend(costs iter.Seq2[Key, int64]) bool {
-	if t.size.Load() == 0 {
-		return true
-	}
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
