@@ -32,10 +32,10 @@ var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_
 // are probably meant.
 var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
 
-// setFromEnvironment sets those flags with a prefix that the command line lacks, from the environment and
-// from files. If the prefix is empty, a variable that resembles the variable of a flag is an error: without
-// the value that it should set, weir could count in memory, and nobody would notice. Any other unknown
-// variable that begins with WEIR_ is then a warning.
+// setFromEnvironment sets the flags with a prefix that are missing on the command line, from the
+// environment and from files. If the prefix is empty, an unknown variable that resembles the variable
+// of a flag is an error, because without the intended value weir might count in memory, and nobody
+// would notice. Any other unknown variable that begins with WEIR_ then causes a warning.
 func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warnings []string, err error) {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
