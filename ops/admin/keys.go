@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/ops/overrides"
 )
@@ -60,26 +61,18 @@ func (h *Handler) stored(rule string, s scope) (scope, error) {
 // addrOf returns the address that a key looks like. If the key is a network, addrOf returns the
 // first address of the network.
 func addrOf(key string) (from netip.Addr, ok bool) {
-	if len(key) > 64 || !strings.ContainsAny(key, ".:") {
-		return netip.Addr{}, false
-	}
-	plain := addr.Plain(key)
-	if p, err := netip.ParsePrefix(plain); err == nil {
-		return p.Masked().Addr(), true
-	}
-	from, err := netip.ParseAddr(plain)
-	return from, err == nil
+	network, ok := addr.Network(addr.Plain(key))
+	return network.Addr(), ok
 }
 
 // keyFrom calls a KeyFunc with a request that has only an address, and returns the result.
 // ok is false if the function finds no key, or panics.
 func keyFrom(key weir.KeyFunc, from netip.Addr) (k string, ok bool) {
-	defer func() {
-		if recover() != nil { // the program's key function may need parts of a request that this one lacks
-			ok = false
-		}
-	}()
-	return key(requestFrom(from))
+	panicked, _ := safe.Call("admin", func() error { // the key function may need parts of a request that this one lacks
+		k, ok = key(requestFrom(from))
+		return nil
+	})
+	return k, ok && !panicked
 }
 
 // requestFrom returns a request from an address, without header fields.
@@ -226,10 +219,9 @@ func policyAt(policy func(r *http.Request) weir.Policy, from netip.Addr) (p weir
 	if policy == nil || !from.IsValid() {
 		return p, policy == nil
 	}
-	defer func() {
-		if recover() != nil {
-			p, known = weir.Policy{}, false
-		}
-	}()
-	return policy(requestFrom(from)), true
+	panicked, _ := safe.Call("admin", func() error {
+		p = policy(requestFrom(from))
+		return nil
+	})
+	return p, !panicked
 }

@@ -432,13 +432,11 @@ func checkName(field, name string, isNil bool, builtin []string) error {
 // ipKey returns the key that fn returns for a request from the address v or, if v is a network,
 // from its first address. If v is neither, ok is false.
 func ipKey(v string, fn weir.KeyFunc) (from netip.Addr, key string, ok bool) {
-	from, err := netip.ParseAddr(v)
-	if p, errNet := netip.ParsePrefix(v); errNet == nil {
-		from, err = p.Masked().Addr(), nil
-	}
-	if err != nil {
+	network, ok := addr.Network(v)
+	if !ok {
 		return from, "", false
 	}
+	from = network.Addr()
 	key, ok = fn(&http.Request{RemoteAddr: netip.AddrPortFrom(from, 1).String(), Header: http.Header{}})
 	return from, key, ok
 }

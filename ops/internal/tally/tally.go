@@ -173,21 +173,17 @@ func (t *Tally) Expect(rules []weir.Rule) {
 // Stores, by its stores.
 func StoresOf(stores []quota.Store) (all []quota.Store) {
 	for _, s := range stores {
+		list := []quota.Store{s}
 		if stack, ok := s.(interface{ Stores() []quota.Store }); ok {
-			all = append(all, StoresOf(stack.Stores())...)
-			continue
+			list = StoresOf(stack.Stores())
 		}
-		all = append(all, s)
+		for _, s := range list {
+			if !slices.ContainsFunc(all, func(other quota.Store) bool { return safe.Equal(other, s) }) {
+				all = append(all, s)
+			}
+		}
 	}
-	seen := map[any]bool{}
-	return slices.DeleteFunc(all, func(s quota.Store) bool {
-		if !safe.Comparable(s) {
-			return false
-		}
-		twice := seen[s]
-		seen[s] = true
-		return twice
-	})
+	return all
 }
 
 // causes are the results of quota.Cause. The first stands for any cause that is not listed.
