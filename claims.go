@@ -43,8 +43,8 @@ func (c *claim) charge(i int) quota.Charge {
 }
 
 // leaves reports whether the request must leave headroom under a rule, and therefore cannot wait.
-func (d *decision) leaves() bool {
-	return slices.ContainsFunc(d.claims, func(c claim) bool { return c.leaves > 0 })
+func (s *snapshot) leaves() bool {
+	return slices.ContainsFunc(s.claims, func(c claim) bool { return c.leaves > 0 })
 }
 
 // A decision is everything that a Limiter knows about one request, from its claims to its answer.

@@ -92,7 +92,7 @@ func (o *TransportOptions) complete() error {
 //
 // After a 429, the request is sent and charged again when the pause is over. The pause must be no
 // longer than MaxPause and must end before MaxWait has elapsed. In addition, the request must
-// either have no body or have a GetBody function.
+// either have no body or have a GetBody function, and must not have to leave headroom (see Rule.Class).
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
 // the windows begin. Because some requests take longer than others to reach the server, also set
@@ -158,7 +158,8 @@ func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, give
 	}()
 	if pause := t.pauseOf(s, res); pause > 0 {
 		t.pause(s, pause)
-		if res.StatusCode == http.StatusTooManyRequests && pause <= t.o.MaxPause && pause <= time.Until(giveUp) {
+		waits := !s.leaves() && pause <= t.o.MaxPause && pause <= time.Until(giveUp)
+		if res.StatusCode == http.StatusTooManyRequests && waits {
 			next = t.retry(r, res, pause)
 		}
 	}

@@ -1883,3 +1883,29 @@ func TestGetBodyPanics(t *testing.T) {
 		t.Errorf("%+v left, %v", l.Decisions, err)
 	}
 }
+
+// TestTransportHeadroom: a request that must leave headroom does not wait, so after a 429 it is not sent
+// again, and the caller gets the response.
+func TestTransportHeadroom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for class, want := range map[string]string{"batch": "[429]", "people": "[429 200]"} {
+			var sent []int
+			base := roundTrip(func(r *http.Request) (*http.Response, error) {
+				res := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}
+				if len(sent) == 0 {
+					res.StatusCode, res.Header = 429, http.Header{"Retry-After": {"2"}}
+				}
+				sent = append(sent, res.StatusCode)
+				return res, nil
+			})
+			l := must(t, memory(), weir.Options{MaxWait: time.Minute, Rules: []weir.Rule{{Name: "api", Key: weir.Global(),
+				Limits: []weir.Limit{algorithms.GCRA(100, time.Minute)}, Class: weir.ByHeader("X-Class"), Headroom: map[string]int{"batch": 30}}}})
+			r, _ := http.NewRequest("GET", "http://example.com/", nil)
+			r.Header.Set("X-Class", class)
+			res, err := transport(t, l, weir.TransportOptions{Base: base}).RoundTrip(r)
+			if err != nil || fmt.Sprint(sent) != want || res.StatusCode != sent[len(sent)-1] {
+				t.Errorf("%s: got %v, %v after %v, want %s", class, res, err, sent, want)
+			}
+		}
+	})
+}
