@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -90,20 +91,14 @@ func (in *inspection) process(bar *statusBar) {
 	}
 }
 
-// refusals returns how many requests the rule has refused in the last minute or, if it is in shadow
-// mode for all keys, would have refused. verb is the matching phrase.
-func (r *ruleRow) refusals() (n int64, verb string) {
-	if r.Enforce == 0 {
-		return r.Minute.Shadow, "is in shadow, and would refuse"
-	}
-	return r.Minute.Refused, "refuses"
-}
-
 // refusing adds a finding if a rule refuses most of its requests, if one key causes half of its
 // refusals, or both: one client sends too many requests, and the rule refuses nearly all other
 // requests, too.
 func (in *inspection) refusing(r *ruleRow) {
-	n, verb := r.refusals()
+	n, verb := r.Minute.Refused, "refuses"
+	if r.Enforce == 0 { // it is in shadow for all keys
+		n, verb = r.Minute.Shadow, "is in shadow, and would refuse"
+	}
 	all := r.Minute.Allowed + r.Minute.Refused + r.Minute.Shadow
 	most := r.most.AtLeast()
 	single := most >= fewInFive && 2*most >= r.all && time.Since(r.most.Last) < time.Minute
@@ -120,12 +115,15 @@ func (in *inspection) refusing(r *ruleRow) {
 	if !single {
 		return
 	}
-	what := fmt.Sprintf("the refusals by rule %q", r.Name)
+	who, what := strconv.Quote(r.most.Key), fmt.Sprintf("the refusals by rule %q", r.Name)
 	if r.Enforce == 0 {
 		what = fmt.Sprintf("what rule %q would refuse, which is in shadow", r.Name)
 	}
+	if r.most.Key == "" {
+		who = "the empty key, which many clients may share,"
+	}
 	text := fmt.Sprintf("One key causes %s of %s in the last 5 minutes: %s (%s, %s, last refused %s ago).",
-		share(most, r.all), what, keyText(r.most.Key), number(most), reasonText(r.most.Reason), ago(r.most.Last))
+		share(most, r.all), what, who, number(most), reasonText(r.most.Reason), ago(r.most.Last))
 	if rule := ruleNamed(in.rules, r.Name); rule != nil && rule.shared(r.most.Key) {
 		text += " All clients at this address share the key."
 	}
@@ -135,21 +133,18 @@ func (in *inspection) refusing(r *ruleRow) {
 // limitHint describes what a rule that refuses many keys allows. If the file has just changed its
 // limits, another finding says so.
 func (in *inspection) limitHint(r *ruleRow) string {
-	text := "It allows " + limitsText(r.Limits) + "."
+	var limits []string
+	for _, l := range r.Limits {
+		limits = append(limits, number(l.Quota)+" per "+durationText(l.Period))
+	}
+	text := "It allows " + strings.Join(limits, " and ") + "."
 	switch {
 	case r.Limits == nil:
-		return text + " Its limits are chosen for each request."
+		return "It allows what its Policy says. Its limits are chosen for each request."
 	case in.h.o.File != nil:
 		return text + " Is this limit intended? If not, correct it in the rules file."
 	}
 	return text + " Is this limit intended?"
-}
-
-func keyText(key string) string {
-	if key == "" {
-		return "the empty key, which many clients may share,"
-	}
-	return fmt.Sprintf("%q", key)
 }
 
 // reasonText describes why a request was refused.
@@ -158,18 +153,6 @@ func reasonText(r weir.Reason) string {
 		weir.ReasonLimit: "limited", weir.ReasonBan: "banned", weir.ReasonDeny: "denied", weir.ReasonNoKey: "no key",
 		weir.ReasonPause: "paused",
 	}[r], "error")
-}
-
-// limitsText returns limits in the form used on the page.
-func limitsText(limits []limitBody) string {
-	if limits == nil {
-		return "what its Policy says"
-	}
-	var texts []string
-	for _, l := range limits {
-		texts = append(texts, number(l.Quota)+" per "+durationText(l.Period))
-	}
-	return strings.Join(texts, " and ")
 }
 
 // A reload describes the last reload that changed rules, as far as Options.File knows.

@@ -50,7 +50,7 @@ func (h *Handler) can(r *rule, s scope) can {
 	c.Own = h.overridesKeys(r) == nil && s != (scope{}) && s.Network == ""
 	switch {
 	case r.Enforce == weir.Percent(0): // the rule refuses no request, not even with a banned key
-	case s.Network != "" && h.deniesNetworks(r.Name), len(r.penalizers) > 0 && s.Key != "":
+	case s.Network != "" && h.o.Overrides.DeniesNetworks(r.Name), len(r.penalizers) > 0 && s.Key != "":
 		c.Ban = "ban"
 	case c.Own:
 		c.Ban = "deny"

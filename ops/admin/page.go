@@ -315,7 +315,10 @@ func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values) (err error)
 		if p.State, err = h.explanations(r.Context(), rules, p.Key, from); err != nil {
 			return err
 		}
-		p.Refusals = h.refusalsOf(p.State)
+		for i := range p.State.Rules {
+			s := &p.State.Rules[i]
+			p.Refusals = append(p.Refusals, h.refusals(s.Rule, s.key, 20)...)
+		}
 	}
 	if q.Get("do") != "" && r.Method != http.MethodPost {
 		if p.Rule == "" {
@@ -326,14 +329,6 @@ func (h *Handler) keysOnPage(r *http.Request, p *page, q url.Values) (err error)
 	}
 	p.Bans, err = h.bans(r, p.rules, "")
 	return err
-}
-
-// refusalsOf returns the recent refusals of a key under the rules of a state.
-func (h *Handler) refusalsOf(s *stateBody) (list []refusalBody) {
-	for i := range s.Rules {
-		list = append(list, h.refusals(s.Rules[i].Rule, s.Rules[i].key, 20)...)
-	}
-	return list
 }
 
 // tryOnPage tries the limit in p.Quota and p.Period, and sets p.Trial.

@@ -171,7 +171,7 @@ var errHere = refuse(http.StatusServiceUnavailable,
 // target returns the target of a change. It returns an error if no request can have the key, or if the
 // rule cannot deny the network.
 func (h *Handler) target(c *call, r *rule, s scope) (*target, error) {
-	if s.Network != "" && !h.deniesNetworks(r.Name) {
+	if s.Network != "" && !h.o.Overrides.DeniesNetworks(r.Name) {
 		return nil, refuse(http.StatusConflict, "rule %q refuses no networks: set Options.Overrides, and the Policy of the rule to one of weir.When and overrides.Live.DenyFrom", r.Name)
 	}
 	if s.single() {
@@ -241,11 +241,6 @@ func (h *Handler) overridesKeys(r *rule) error {
 		return refuse(http.StatusConflict, "rule %q does not use Options.Overrides, so the override would have no effect: set the ForKey of the rule to a function of overrides.Live.Of", r.Name)
 	}
 	return nil
-}
-
-// deniesNetworks reports whether networks can be denied under a rule.
-func (h *Handler) deniesNetworks(rule string) bool {
-	return h.o.Overrides.DeniesNetworks(rule)
 }
 
 // audit logs a change, even if the change failed.

@@ -91,6 +91,9 @@ type version struct {
 // does not watch the file: to apply later changes, call Watch or Reload. No warning is logged if a
 // program calls neither, because the program may want to read its file only once.
 func Open(path string, store weir.Store, o Options) (*File, error) {
+	if o.FS == nil {
+		o.FS = disk{}
+	}
 	f := &File{path: path, store: store, o: o}
 	if err := f.check(); err != nil {
 		return nil, err

@@ -32,13 +32,6 @@ func (disk) Open(name string) (fs.File, error)          { return os.Open(name) }
 func (disk) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (disk) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
-func (f *File) fsys() fs.FS {
-	if f.o.FS == nil {
-		return disk{}
-	}
-	return f.o.FS
-}
-
 // A content is what was read from a file and from the files that it includes.
 type content struct {
 	*decoder // of the file itself
@@ -54,7 +47,7 @@ type content struct {
 // read. The decoder has all other errors.
 func (f *File) read() (*content, error) {
 	d := &decoder{source: source{path: f.path}, o: &f.o}
-	r := &content{decoder: d, fsys: f.fsys(), sum: sha256.New(), paths: []string{f.path},
+	r := &content{decoder: d, fsys: f.o.FS, sum: sha256.New(), paths: []string{f.path},
 		below: strings.TrimSuffix(f.path, filepath.Base(f.path))}
 	data, err := r.readFile(f.path)
 	if err != nil {
@@ -222,7 +215,7 @@ func (f *File) Watch(ctx context.Context) error {
 // look returns a digest of the contents of the files at the paths, and of the names of the files
 // that match the patterns.
 func (f *File) look(paths []string) string {
-	sum, fsys := sha256.New(), f.fsys()
+	sum, fsys := sha256.New(), f.o.FS
 	for _, p := range paths {
 		fmt.Fprintf(sum, "\x00%s\x00", p)
 		if dir, pattern, ok := strings.Cut(p, patternIn); ok {

@@ -204,10 +204,16 @@ func hintForRoute(e entry) string {
 	return "want a pattern such as /users/{id}, or {prefix: /users/}, an address or a network"
 }
 
-func hintForFolded(e entry) string { return e.wanted(folded(e.text), "its keys are in lower case") }
+func hintForFolded(e entry) string {
+	key, _ := weir.Folded(func(*http.Request) (string, bool) { return e.text, true })(nil)
+	return e.wanted(key, "its keys are in lower case")
+}
 
 func hintForPath(e entry) string {
-	return e.wanted(unescaped(e.text), "its keys have no percent-encoding")
+	r := new(http.Request)
+	r.SetPathValue("name", e.text)
+	key, _ := weir.ByPathValue("name")(r)
+	return e.wanted(key, "its keys have no percent-encoding")
 }
 
 func hintForHost(e entry) string {
@@ -224,20 +230,6 @@ func (e entry) wanted(want, why string) string {
 		return ""
 	}
 	return fmt.Sprintf("%s; want %q", why, want)
-}
-
-// unescaped returns the key that weir.ByPathValue returns for a path value.
-func unescaped(value string) string {
-	r := new(http.Request)
-	r.SetPathValue("name", value)
-	value, _ = weir.ByPathValue("name")(r)
-	return value
-}
-
-// folded returns the key that weir.Folded returns in place of a key.
-func folded(key string) string {
-	key, _ = weir.Folded(func(*http.Request) (string, bool) { return key, true })(nil)
-	return key
 }
 
 func hintForIP(e entry) string {
