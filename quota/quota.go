@@ -85,10 +85,10 @@ type Algorithm interface {
 	// fits before s.At. A charge therefore cannot overtake a reservation, and a clock that steps
 	// back does not make spent units available.
 	//
-	// The limit l is valid. Its Quota and Burst may differ from those of the limit under which s was
-	// written. The caller replaces s with the returned State. The Logs of these two States may
-	// share memory with each other but not with other Logs, because the caller may move the entries
-	// of a Log within its memory.
+	// The limit l is valid. Its Quota and Burst may differ from when s was written. The caller
+	// replaces s with the returned State. The Logs of these two States may share memory with each
+	// other but not with other Logs, because the caller may move the entries of a Log within its
+	// memory.
 	Take(s State, l *Limit, now, cost int64) (State, Decision)
 }
 

@@ -51,7 +51,7 @@ func lateness(timeout time.Duration) time.Duration {
 const (
 	refreshAfter = 100 * time.Millisecond // after this time, TIME is sent after the next commands, in the same batch
 	refreshFirst = 2 * time.Second        // after this time, and on a new connection, TIME is sent before the next commands
-	drift        = 1000                   // in so many µs, the clocks of process and server drift apart by at most 1 µs
+	drift        = 1000                   // in this many µs, the clocks of process and server drift apart by at most 1 µs
 )
 
 // A server is one Redis server, with the queue of commands for it. With Options.SendTime it has a

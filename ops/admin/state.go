@@ -177,7 +177,7 @@ type ruleState struct {
 	Rule      string       `json:"rule"`
 	LookedUp  *string      `json:"looked_up,omitempty"` // the key that was looked up, if it differs from the key of the answer
 	Listed    string       `json:"listed,omitempty"`
-	Own       bool         `json:"overridden,omitempty"` // the key has a policy of its own
+	Own       bool         `json:"overridden,omitempty"` // the key has its own policy
 	denied    bool         // the key's own policy denies it
 	BannedFor float64      `json:"banned_for"`
 	Limits    []limitState `json:"limits"` // null if the limits depend on the request and are unknown

@@ -27,7 +27,7 @@ type slowness struct {
 const (
 	slowAfter = 5 * time.Second        // how long calls must be slow until Redis counts as too slow
 	slowGap   = 3 * time.Second        // longest time between two such calls; a breaker opens for less
-	slowShare = 20                     // at least one request in so many must get no answer in time
+	slowShare = 20                     // at least one request in this many must get no answer in time
 	slowUntil = 5                      // quick calls until Redis is no longer too slow; twice as many each time within slowAgain
 	slowMost  = 64 * slowUntil         // maximum number of these quick calls
 	slowAgain = time.Minute            // if Redis is too slow again within this time, the requests that came back may be the reason
