@@ -6,12 +6,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seed83679106/weir/internal/test/weirtest"
 )
 
 // TestLogQueue: writing never blocks, lines keep their order, and the number of dropped lines is
@@ -99,5 +102,54 @@ func TestEndIsLogged(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if last := lines[len(lines)-1]; !strings.Contains(last, `"msg":"weir: ended"`) {
 		t.Errorf("got the last line %s", last)
+	}
+}
+
+// TestLinesOfNetHTTP: an upstream that sends more than its responses makes net/http log a line for each
+// request, of which the log gets one a second.
+func TestLinesOfNetHTTP(t *testing.T) {
+	upstream, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upstream.Close()
+	go func() {
+		for {
+			conn, err := upstream.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+					io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore")
+				}
+				io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	limits, addr := filepath.Join(t.TempDir(), "limits.yaml"), freeAddress(t)
+	writeLimits(t, limits, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	var log weirtest.Log
+	began := time.Now()
+	go func() {
+		ended <- run(ctx, []string{"serve", "-limits", limits, "-addr", addr, "-auth-addr", "127.0.0.1:0", "-upstream", "http://" + upstream.Addr().String()}, nil, io.Discard, &log)
+	}()
+	eventually(t, "the service answers", func() bool {
+		resp, err := http.Get("http://" + addr)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil
+	})
+	for range 50 {
+		get(t, http.DefaultClient, "http://"+addr)
+	}
+	cancel()
+	<-ended
+	if lines := strings.Count(log.String(), "Unsolicited response"); lines > 1+int(time.Since(began)/time.Second) {
+		t.Errorf("got %d lines for 50 requests in %v, want one a second:\n%.1000s", lines, time.Since(began), log.String())
 	}
 }

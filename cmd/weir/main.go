@@ -21,6 +21,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -36,6 +37,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/redisstore/stack"
@@ -82,7 +84,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		})
 		defer queue.close(time.Second)
 		logger := o.newLogger(queue)
-		slog.SetDefault(logger) // for libraries that log by package slog or log
+		setDefaults(logger)
 		if err := serve(ctx, &o, logger, nil); err != nil {
 			fmt.Fprintln(queue, "weir:", err)
 			return exitFailure
@@ -239,3 +241,11 @@ var buildInfo = sync.OnceValue(func() prometheus.Collector {
 	}
 	return versioncollector.NewCollector("weir")
 })
+
+// setDefaults writes what libraries log to a logger. Lines of package log are at most one a second,
+// because clients can cause those of net/http, for example if the upstream sends more than a response.
+func setDefaults(logger *slog.Logger) {
+	slog.SetDefault(logger)
+	log.SetFlags(0)
+	log.SetOutput(slog.NewLogLogger(sparse.Logger(logger).Handler(), slog.LevelWarn).Writer())
+}
