@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -135,16 +136,9 @@ func (p *parameterCheck) form(r *http.Request) (f form, ok bool) {
 }
 
 func (g *gateway) trusts(peer string) bool {
-	addr, err := netip.ParseAddrPort(peer)
-	if err != nil {
-		return false
-	}
-	for _, p := range g.rules.TrustedProxies() {
-		if p.Contains(addr.Addr().Unmap().WithZone("")) {
-			return true
-		}
-	}
-	return false
+	peerPort, _ := netip.ParseAddrPort(peer) // no prefix contains the zero Addr
+	addr := peerPort.Addr().Unmap().WithZone("")
+	return slices.ContainsFunc(g.rules.TrustedProxies(), func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // forwarded returns the request that Caddy and Traefik, and nginx with our nginx.conf, describe in

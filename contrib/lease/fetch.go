@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/seed83679106/weir/internal/safe"
@@ -21,7 +22,10 @@ type fetch struct {
 // begin starts a fetch of the units of one call and of a lease for k more calls. The
 // caller of begin holds l.mu.
 func (l *Store) begin(ctx context.Context, e *lease, k int64) *fetch {
-	f := &fetch{t: quota.Transaction{Charges: e.times(1+k, nil)}, more: k, done: make(chan struct{})}
+	f := &fetch{t: quota.Transaction{Charges: slices.Clone(e.charges)}, more: k, done: make(chan struct{})}
+	for i := range f.t.Charges {
+		f.t.Charges[i].Cost *= 1 + k
+	}
 	e.fetch = f
 	old := e.end() // the unused units of the previous lease can no longer be used
 	l.calls.Add(1)

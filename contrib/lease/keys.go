@@ -176,28 +176,15 @@ func (e *lease) serve(t *quota.Transaction, now int64) bool {
 func (e *lease) end() *quota.Transaction {
 	n := e.unused
 	e.held, e.unused = 0, 0
-	if n == 0 {
-		return nil
+	back := &quota.Transaction{}
+	for i, c := range e.charges {
+		if n > 0 && !c.Limit.Algorithm.(Leaser).Drains() {
+			c.Cost, c.Spent = -n*c.Cost, e.decisions[i].At
+			back.Charges = append(back.Charges, c)
+		}
 	}
-	keeps := func(c *quota.Charge) bool { return !c.Limit.Algorithm.(Leaser).Drains() }
-	back := &quota.Transaction{Charges: e.times(-n, keeps)}
 	if len(back.Charges) == 0 {
 		return nil
 	}
 	return back
-}
-
-// times returns the charges for which wanted returns true, with n times their cost. A nil
-// wanted selects all charges. If n < 0, Spent is set.
-func (e *lease) times(n int64, wanted func(*quota.Charge) bool) []quota.Charge {
-	charges := make([]quota.Charge, 0, len(e.charges))
-	for i, c := range e.charges {
-		if wanted == nil || wanted(&c) {
-			if c.Cost *= n; n < 0 {
-				c.Spent = e.decisions[i].At
-			}
-			charges = append(charges, c)
-		}
-	}
-	return charges
 }

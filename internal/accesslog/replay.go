@@ -70,7 +70,6 @@ func (r *Replay) Add(line string) error {
 		return r.err
 	}
 	r.report.Lines++
-	line = strings.TrimSuffix(line, "\r")
 	if strings.TrimSpace(line) == "" {
 		return nil
 	}
@@ -325,21 +324,16 @@ func (r *Replay) Open(in io.Reader) error {
 // line that is too long counts as one that can't be read.
 func (r *Replay) Next(n int) (more bool, err error) {
 	for range n {
-		line, err := r.in.ReadSlice('\n')
+		line, tooLong, err := r.in.ReadLine()
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
+		case tooLong:
 			r.report.Lines++
 			r.Unreadable(errTooLong)
-			for errors.Is(err, bufio.ErrBufferFull) {
-				_, err = r.in.ReadSlice('\n')
+			for tooLong && err == nil {
+				_, tooLong, err = r.in.ReadLine()
 			}
-		case len(line) > 0:
-			if line[len(line)-1] == '\n' {
-				line = line[:len(line)-1]
-			}
-			if err := r.Add(string(line)); err != nil {
-				return false, err
-			}
+		case err == nil:
+			err = r.Add(string(line))
 		}
 		if err == io.EOF {
 			return false, nil

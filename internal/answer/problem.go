@@ -109,12 +109,17 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	w.Write(body) // an error means that the client is gone
 }
 
-// WriteJSON answers with a JSON body from the program.
-func WriteJSON(w http.ResponseWriter, status int, body []byte) {
-	h := w.Header()
+// replaceBody makes fields of a response those of one with another body, or with none.
+func replaceBody(h http.Header) {
 	delete(h, "Content-Length") // net/http sets it
 	delete(h, "Content-Encoding")
 	h["Cache-Control"] = noStore
+}
+
+// WriteJSON answers with a JSON body from the program.
+func WriteJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	replaceBody(h)
 	h["X-Content-Type-Options"] = noSniff
 	h["Content-Type"] = []string{"application/json"}
 	w.WriteHeader(status)
@@ -154,9 +159,6 @@ func Ended(w http.ResponseWriter, r *http.Request, err error) {
 		ReducedCapacity.Write(w, r, false)
 		return
 	}
-	h := w.Header()
-	h["Cache-Control"] = noStore
-	delete(h, "Content-Length") // there is no body
-	delete(h, "Content-Encoding")
+	replaceBody(w.Header())
 	w.WriteHeader(clientClosedRequest)
 }
