@@ -206,21 +206,27 @@ func textOfOverride(o overrides.Override) string {
 	return text
 }
 
+// around calls f between two look-ups. If only the second fails, known is false: the change was made, but
+// what cannot be known cannot be undone.
+func around[T any](look func() (T, error), f func() error) (before, after T, known bool, err error) {
+	if before, err = look(); err != nil {
+		return before, after, false, err
+	}
+	if err = f(); err != nil {
+		return before, after, false, err
+	}
+	after, errAfter := look()
+	return before, after, errAfter == nil, nil
+}
+
 // banning calls f, which changes the ban of the target, and records how to undo this change.
 func (t *target) banning(ctx context.Context, f func() error) error {
 	if len(t.penalizers) == 0 {
 		return refuse(http.StatusConflict, "rule %q has no penalty, so it has no bans", t.Name)
 	}
-	before, err := t.banned(ctx)
-	if err != nil {
+	before, after, known, err := around(func() (time.Duration, error) { return t.banned(ctx) }, f)
+	if err != nil || !known {
 		return err
-	}
-	if err := f(); err != nil {
-		return err
-	}
-	after, err := t.banned(ctx)
-	if err != nil {
-		return nil // the change was made; what cannot be known cannot be undone
 	}
 	end := time.Now().Add(before)
 	switch {
@@ -264,16 +270,10 @@ func (h *Handler) refunding(ctx context.Context, t *target, f func([]quota.Charg
 		t.nothing, t.did.What = true, "refunded no units, because it has no limits"
 		return f(charges)
 	}
-	before, err := quota.Peek(ctx, h.store, charges...)
-	if err != nil {
+	before, after, known, err := around(func() (*quota.Transaction, error) { return quota.Peek(ctx, h.store, charges...) },
+		func() error { return f(slices.Clone(charges)) })
+	if err != nil || !known {
 		return err
-	}
-	if err := f(slices.Clone(charges)); err != nil {
-		return err
-	}
-	after, err := quota.Peek(ctx, h.store, charges...)
-	if err != nil {
-		return nil // the change was made; what cannot be known cannot be undone
 	}
 	given := map[string]refund{} // by limit
 	var texts []string

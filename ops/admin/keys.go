@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/seed83679106/weir"
@@ -95,29 +94,14 @@ type lookup struct {
 // and the client's key under the rule is unknown.
 func (l *lookup) Keyless() bool { return l.keyless }
 
-// keysAt returns the keys of a request that has only this address. It returns no keys if the rule's
-// key functions need other parts of a request.
-func (r *rule) keysAt(from netip.Addr) (keys []string) {
-	for _, f := range r.keys {
-		if key, ok := keyFrom(f, from); ok {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// keyOf returns the key of a request from the address that an operator has typed. If the typed text
-// is such a key, keyOf returns it unchanged. ok is false if the rule's key functions need other
-// parts of a request.
+// keyOf returns the key of a request from the address that an operator has typed: the typed key, if
+// it stands for that key. ok is false if the rule's key function needs other parts of a request.
 func (r *rule) keyOf(typed string, client netip.Addr) (key string, ok bool) {
-	keys := r.keysAt(client)
-	switch {
-	case len(keys) == 0:
-		return "", false
-	case slices.ContainsFunc(keys, func(k string) bool { return storedkey.Equal(k, typed) }):
-		return typed, true
+	key, ok = keyFrom(r.Key, client)
+	if storedkey.Equal(key, typed) {
+		key = typed
 	}
-	return keys[0], true
+	return key, ok
 }
 
 // Two addresses for documentation (RFC 5737), in different networks.
@@ -126,9 +110,9 @@ var oneAddr, otherAddr = netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.AddrFrom4
 // byAddress reports whether requests that have only an address have a key, and whether the key
 // differs from address to address.
 func (r *rule) byAddress() (has, differs bool) {
-	one, other := r.keysAt(oneAddr), r.keysAt(otherAddr)
-	has = len(one) > 0 && len(other) > 0
-	return has, has && one[0] != other[0]
+	one, has := keyFrom(r.Key, oneAddr)
+	other, also := keyFrom(r.Key, otherAddr)
+	return has && also, has && also && one != other
 }
 
 // shared reports whether all clients at one address, such as the users in an office, have the
@@ -156,7 +140,11 @@ func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, isAddr := addrOf(typed)
 	var fault error
-	if !isAddr || len(r.keysAt(client)) == 0 { // otherwise, the key functions hash the address
+	hashes := false // the key function has a key for the address, and hashes it if it has to
+	if isAddr {
+		_, hashes = keyFrom(r.Key, client)
+	}
+	if !hashes {
 		var s scope
 		s, fault = h.stored(r.Name, scope{Key: typed})
 		l.key = s.Key
@@ -176,19 +164,17 @@ func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 
 // byRule completes the lookup of a typed key that is not an address and may belong to another rule.
 func (l *lookup) byRule(r *rule) {
-	one := r.keysAt(oneAddr)
-	if len(one) == 0 {
-		return
-	}
-	_, isAddr := addrOf(one[0])
+	one, found := keyFrom(r.Key, oneAddr)
+	_, isAddr := addrOf(one)
 	switch {
-	case one[0] == "":
+	case !found:
+	case one == "":
 		l.key = ""
 	case isAddr && !l.from.IsValid():
 		l.keyless, l.unknown = true, append(l.unknown, "the rule counts clients by their address, which is not given")
 	case isAddr:
-		if at := r.keysAt(l.from); len(at) > 0 {
-			l.key = at[0]
+		if at, found := keyFrom(r.Key, l.from); found {
+			l.key = at
 		}
 	default:
 		l.unknown = append(l.unknown, "this may be no key of the rule: name the rule if it is one")

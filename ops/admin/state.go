@@ -24,7 +24,6 @@ import (
 type rule struct {
 	weir.Rule
 	named      bool            // the key of the query belongs to this rule, because the query names the rule or the rule has refused the key
-	keys       []weir.KeyFunc  // the key functions of all rules of this name
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
@@ -40,7 +39,6 @@ func (h *Handler) rules() (rules []rule) {
 			} else {
 				rules[i].merge(&r)
 			}
-			rules[i].keys = append(rules[i].keys, r.Key)
 			if r.Penalty != nil {
 				rules[i].penalizers = append(rules[i].penalizers, l)
 			}
