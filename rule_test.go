@@ -29,6 +29,7 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/internal/test/redistest"
 	"github.com/seed83679106/weir/internal/test/rounds"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
@@ -1717,12 +1718,7 @@ func TestPenaltyShared(t *testing.T) {
 	server := redistest.Server(t)
 	var limiters []*weir.Limiter
 	for range 2 {
-		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		t.Cleanup(func() { rdb.Close() })
-		store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := weirtest.Redis(t, server.Addr(), 10*time.Second) // for a busy machine
 		limiters = append(limiters, must(t, store, weir.Options{Rules: []weir.Rule{{
 			Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1, time.Hour)},
 			Penalty: &weir.Penalty{Strikes: algorithms.SlidingWindow(4, time.Minute), Duration: time.Minute},

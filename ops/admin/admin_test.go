@@ -19,8 +19,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/redistest"
@@ -29,7 +27,6 @@ import (
 	"github.com/seed83679106/weir/ops/admin"
 	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/quota"
-	"github.com/seed83679106/weir/redisstore"
 )
 
 var byUser = weir.ByHeader("X-User")
@@ -454,13 +451,7 @@ func TestReload(t *testing.T) {
 
 // stores returns an empty store in memory and one in Redis.
 func stores(t *testing.T) map[string]weir.Store {
-	server := redistest.Server(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { rdb.Close() })
-	shared, err := redisstore.New(rdb, redisstore.Options{Timeout: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	shared := weirtest.Redis(t, redistest.Server(t).Addr(), 10*time.Second) // for a busy machine
 	return map[string]weir.Store{"memory": memstore.New(memstore.Options{}), "redis": shared}
 }
 

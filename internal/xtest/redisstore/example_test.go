@@ -31,7 +31,7 @@ func Example_replicas() {
 
 	replica := func() http.Handler {
 		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second}) // the default of 50 ms is short for miniredis
+		store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second}) // the default of 50 ms is short for miniredis
 		if err != nil {
 			panic(err)
 		}
@@ -65,7 +65,7 @@ func Example_take() {
 	server.Server().SetPreHook(minilua.Add)
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(time.Second, server.Addr()))
 	defer rdb.Close()
-	store, err := redisstore.New(rdb, redisstore.Options{Timeout: time.Second})
+	store, err := redisstore.New(rdb, redisstore.Options{Timeout: 10 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
