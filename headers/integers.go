@@ -2,27 +2,53 @@ package headers
 
 import (
 	"strconv"
+	"strings"
 	"sync/atomic"
 )
 
-// An integer is the value of a header field. It is shared and must not be changed.
-type integer struct {
-	n     int64
-	value [1]string
+// integers remembers integers that responses have recently shown. Most responses show integers that
+// earlier responses have shown, or their neighbors: how much of a quota is left, and the Unix second
+// of a reset.
+type integers [1 << 7]struct {
+	known  atomic.Pointer[decade]
+	missed atomic.Int64 // the last integer that was not in known
 }
 
-// integers remembers the integers that were most recently written to header fields. Most responses
-// show integers that earlier responses have shown: how much of a small quota is left, and the Unix
-// second of a reset.
-type integers [1 << 10]atomic.Pointer[integer]
+// A decade has ten integers that differ only in their last digit, as values of header fields. They
+// are shared and must not be changed.
+type decade struct {
+	tens   uint64
+	values [10][1]string
+}
 
-// value returns n as the value of a field.
+// value returns n, which is at least 0, as the value of a field.
 func (s *integers) value(n int64) []string {
-	place := &s[uint64(n)%uint64(len(s))]
-	x := place.Load()
-	if x == nil || x.n != n {
-		x = &integer{n, [1]string{strconv.FormatInt(n, 10)}}
-		place.Store(x)
+	tens := uint64(n) / 10
+	place := &s[tens*0x9e3779b97f4a7c15>>57] // round numbers are frequent, and would share a remainder
+	if d := place.known.Load(); d != nil && d.tens == tens {
+		return d.values[uint64(n)%10][:]
 	}
-	return x.value[:]
+	// A decade takes as long as four integers, so it is made only if the numbers rise or fall by one.
+	if last := place.missed.Swap(n); n-last > 1 || last-n > 1 {
+		return []string{strconv.FormatInt(n, 10)}
+	}
+	d := newDecade(tens)
+	place.known.Store(d)
+	return d.values[uint64(n)%10][:]
+}
+
+func newDecade(tens uint64) *decade {
+	var few [20]byte
+	digits := strconv.AppendUint(few[:0], tens*10, 10)
+	n, text := len(digits), strings.Builder{}
+	text.Grow(10 * n)
+	for range 10 {
+		text.Write(digits)
+		digits[n-1]++
+	}
+	d, all := &decade{tens: tens}, text.String()
+	for i := range d.values {
+		d.values[i][0], all = all[:n], all[n:]
+	}
+	return d
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +58,61 @@ func TestWriteAllocates(t *testing.T) {
 		if one > want || refused > want {
 			t.Errorf("%#x: got %v allocations of one limit and %v of a refusal, want at most %v", d, one, refused, want)
 		}
+	}
+}
+
+// TestWriteIntegers: a response has its own integers, whatever integers responses had before, and what
+// other code appends to one field changes neither another field nor another response.
+func TestWriteIntegers(t *testing.T) {
+	w := newWriter(t, headers.GitHub)
+	write := func(remaining int64, at time.Time) http.Header {
+		h, item := http.Header{}, w.items[0]
+		item.Decision = &quota.Decision{Allowed: true, Remaining: remaining}
+		w.Write(&headers.Response{Header: h, At: at}, []headers.Item{item})
+		return h
+	}
+	var kept []http.Header // with the values that they must have
+	var want [][2]int64
+	add := func(remaining int64, at time.Time) {
+		kept, want = append(kept, write(remaining, at)), append(want, [2]int64{remaining, at.Unix()})
+	}
+	for _, from := range []int64{0, 1, 9, 99, 1009, 999_999, 1_000_003, math.MaxInt64 - 40} {
+		for _, step := range []int64{1, -1, 0, 7, 10, 1280} { // 1280 are remembered
+			for i := range int64(25) {
+				if n := from + i*step; n >= 0 {
+					add(n, noon.Add(time.Duration(n%1000)*time.Second))
+				}
+			}
+		}
+	}
+	for _, h := range kept {
+		for name, values := range h {
+			h[name] = append(values, "of another middleware")
+		}
+	}
+	for i, h := range kept {
+		for j, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Reset"} {
+			if got, want := h[name], []string{strconv.FormatInt(want[i][j], 10), "of another middleware"}; !slices.Equal(got, want) {
+				t.Errorf("response %d: %s is %q, want %q", i, name, got, want)
+			}
+		}
+	}
+}
+
+// TestWriteFalls: if an integer falls with each response, as how much of a quota is left, fewer than one
+// response in two makes an allocation.
+func TestWriteFalls(t *testing.T) {
+	w := newWriter(t, 0)
+	r, left := headers.Response{Header: http.Header{}, At: noon}, int64(1_000_000)
+	got := testing.AllocsPerRun(100, func() {
+		for range 100 {
+			left--
+			w.items[0].Remaining = left
+			w.Write(&r, w.items[:1])
+		}
+	})
+	if got > 45 {
+		t.Errorf("got %v allocations in 100 responses, want at most 45", got)
 	}
 }
 
