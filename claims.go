@@ -265,7 +265,7 @@ func (l *Limiter) take(d *decision) (ended error) {
 	if ended, d.err = l.call(d); d.err != nil {
 		d.refuse(ReasonError, t.Charges[0].Rule, 0, nil, t.Charges[0].Key)
 	} else {
-		d.decisions, d.at, d.replicas, d.fellBack = t.Decisions[:n], t.At.UnixMicro(), t.Replicas, t.FellBack
+		d.decisions, d.at, d.replicas, d.fellBack = t.Decisions[:n], t.At.UnixMicro(), int32(t.Replicas), t.FellBack
 		d.applyLimits()
 		if d.sender != nil && ended == nil {
 			d.applyPauses()

@@ -55,7 +55,7 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 	if s.outer == nil && len(s.decisions) == 1 {
 		if only := s.claims[0].rule; !only.Private && (only.PartitionKey == nil || dialect&headers.IETF == 0) {
 			// On the stack, where pointers cost the least.
-			items := [1]headers.Item{{Prepared: s.claims[0].limits[0].fields, Decision: &s.decisions[0], Replicas: s.replicas}}
+			items := [1]headers.Item{{Prepared: s.claims[0].limits[0].fields, Decision: &s.decisions[0], Replicas: int(s.replicas)}}
 			w.Write(&r, items[:])
 			return
 		}
@@ -65,7 +65,7 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 
 // writeAll writes all limits that apply to the request.
 func writeAll(w *headers.Writer, r *headers.Response, s *snapshot) {
-	var few [8]headers.Item
+	var few [20]headers.Item
 	shown := few[:0]
 	if len(s.claims) > 0 {
 		for ; s != nil; s = s.outer {
@@ -84,9 +84,9 @@ func (s *snapshot) show(items []headers.Item) []headers.Item {
 		}
 		partition, decisions := c.partition(s.front.o.Headers), c.of(s.decisions)
 		for j := range decisions {
-			items = append(items, headers.Item{
-				Prepared: c.limits[j].fields, Decision: &decisions[j], Replicas: s.replicas, PartitionKey: partition,
-			})
+			items = append(items, headers.Item{})
+			it := &items[len(items)-1] // field by field, because a copy of the whole takes 6 ns
+			it.Prepared, it.Decision, it.Replicas, it.PartitionKey = c.limits[j].fields, &decisions[j], int(s.replicas), partition
 		}
 	}
 	return items

@@ -421,7 +421,7 @@ type snapshot struct {
 	decisions []quota.Decision // on the limits of the claims
 	at        int64            // when they were made on the store's clock, in µs since 1970
 	wait      time.Duration
-	replicas  int       // among which the limits were divided: see quota.Result
+	replicas  int32     // among which the limits were divided: see quota.Result
 	fellBack  bool      // as in quota.Result
 	why       *refusal  // &noRefusal if the request is admitted
 	ticket    *ticket   // if the request will be settled
@@ -606,7 +606,7 @@ func FromContext(ctx context.Context) *Admission {
 
 // describeIn fills in an Admission. It shares the decisions of s.
 func (s *snapshot) describeIn(a *Admission) {
-	a.Refusal, a.Wait, a.Replicas, a.Decisions = s.why.Refusal, s.wait, s.replicas, s.decisions
+	a.Refusal, a.Wait, a.Replicas, a.Decisions = s.why.Refusal, s.wait, int(s.replicas), s.decisions
 	if s.at != 0 {
 		a.At = time.UnixMicro(s.at)
 	}

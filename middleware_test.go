@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -818,8 +819,8 @@ func (w *nullWriter) Header() http.Header         { return w.h }
 func (w *nullWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (w *nullWriter) WriteHeader(int)             {}
 
-// TestHandlerAllocates: an admitted request makes one allocation, for its context and a copy of the
-// request, and one more for several limits. A refusal makes no allocation, a request with
+// TestHandlerAllocates: an admitted request makes one allocation of 512 bytes, for its context and a copy
+// of the request, and one more for several limits. A refusal makes no allocation, a request with
 // NoFromContext makes none either, and an observer adds none. The time stands still, because of a
 // thousand seconds of a reset, a few take the place of another number among the remembered ones.
 func TestHandlerAllocates(t *testing.T) { synctest.Test(t, testHandlerAllocates) }
@@ -853,6 +854,16 @@ func testHandlerAllocates(t *testing.T) {
 		}
 		if got := testing.AllocsPerRun(1000, func() { clear(w.h); h.ServeHTTP(w, r) }); got > tt.want && !race {
 			t.Errorf("%s: got %v allocations, want %v", tt.name, got, tt.want)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 1000 {
+			clear(w.h)
+			h.ServeHTTP(w, r)
+		}
+		runtime.ReadMemStats(&after)
+		if got := (after.TotalAlloc - before.TotalAlloc) / 1000; got > 550 && len(tt.limits) == 1 && !race {
+			t.Errorf("%s: got %d bytes, want at most 512 and a few for new numbers", tt.name, got)
 		}
 	}
 }
