@@ -10,3 +10,6 @@ func ForgetInterceptors() {
 	warnedForgotten.Store(false)
 	checked.Clear()
 }
+
+// UsualNames is usualNames.
+var UsualNames = usualNames

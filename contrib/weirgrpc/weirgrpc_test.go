@@ -119,6 +119,39 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// TestNames: key functions find metadata under its canonical name, also in a request that they have kept
+// while the next call was served.
+func TestNames(t *testing.T) {
+	for lower, name := range weirgrpc.UsualNames {
+		if want := http.CanonicalHeaderKey(lower); name != want {
+			t.Errorf("%s: got %s, want %s", lower, name, want)
+		}
+	}
+	var kept []*http.Request
+	l := must(t, weirtest.Memory(), weir.Options{Rules: []weir.Rule{{Name: "api", Limits: []weir.Limit{daily}}}})
+	c := serve(t, &service{}, func(r *http.Request) (*weir.Admission, error) { kept = append(kept, r); return l.Admit(r) }, nil)
+	for _, user := range []string{"ann", "ben"} {
+		ctx := metadata.AppendToOutgoingContext(by(t.Context(), user), "authorization", "Bearer "+user)
+		if _, err := c.UnaryCall(ctx, &pb.SimpleRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []string{"ann", "ben"} {
+		r := kept[i]
+		if got := r.Header.Get("X-User") + " " + r.Header.Get("Authorization"); got != want+" Bearer "+want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		for name := range r.Header {
+			if name != http.CanonicalHeaderKey(name) || name == ":authority" {
+				t.Errorf("%s is not in canonical form", name)
+			}
+		}
+		if r.Header["Content-Type"] == nil || r.Header["User-Agent"] == nil {
+			t.Errorf("a usual field is missing: %v", r.Header)
+		}
+	}
+}
+
 // request returns the request of a unary call.
 func request(t *testing.T, l *weir.Limiter) (r *http.Request) {
 	c := serve(t, &service{}, func(got *http.Request) (*weir.Admission, error) { r = got; return l.Admit(got) }, nil)
