@@ -26,7 +26,7 @@ import (
 // will be full again. The "rate" field is a copy of the first resource, and is omitted if there are
 // no resources.
 //
-// Rules that are in shadow mode for the caller are omitted. If the caller is banned, "remaining" is
+// Private rules, and rules that are in shadow mode for the caller, are omitted. If the caller is banned, "remaining" is
 // 0, and "reset" is no earlier than the end of the ban. If a rule denies the caller, RateLimit
 // responds with that rule's refusal.
 //
@@ -58,7 +58,7 @@ func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
 			h.fail(w, r, err)
 			return
 		}
-		if err := answer.add(r.Context(), l, &a.Transaction); err != nil {
+		if err := answer.add(r.Context(), l, peekers.private[i], &a.Transaction); err != nil {
 			h.fail(w, r, err)
 			return
 		}
@@ -78,14 +78,17 @@ type resource struct {
 	Reset     int64 `json:"reset"`
 }
 
-// add adds a resource for each rule in t. The transaction t has a charge for each limit of these
-// rules.
-func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *quota.Transaction) error {
-	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; {
+// add adds a resource for each rule in t that is not private. The transaction t has a charge for each
+// limit of its rules.
+func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, private map[string]bool, t *quota.Transaction) error {
+	n := 0 // how many limits the rule has
+	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; charges, decisions = charges[n:], decisions[n:] {
 		rule, key := charges[0].Rule, charges[0].Key
-		n := 1 // how many limits the rule has
-		for n < len(charges) && charges[n].Rule == rule {
+		for n = 1; n < len(charges) && charges[n].Rule == rule; {
 			n++
+		}
+		if private[rule] {
+			continue
 		}
 		res := tightest(&t.Result, charges[:n], decisions[:n])
 		rest, err := limiter.Banned(ctx, rule, key)
@@ -99,7 +102,6 @@ func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, t *quo
 			a.Rate = &res
 		}
 		a.Resources[rule] = res
-		charges, decisions = charges[n:], decisions[n:]
 	}
 	return nil
 }
@@ -126,7 +128,8 @@ func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 // change.
 type peekers struct {
 	limiters []*weir.Limiter
-	free     []*weir.Limiter // like limiters, but all requests cost 0
+	free     []*weir.Limiter   // like limiters, but all requests cost 0
+	private  []map[string]bool // the names of their private rules
 }
 
 func (h *Handler) peekersInForce() (*peekers, error) {
@@ -136,8 +139,9 @@ func (h *Handler) peekersInForce() (*peekers, error) {
 	}
 	p := &peekers{limiters: slices.Clone(limiters)}
 	for _, l := range p.limiters {
-		rules := l.Rules()
+		rules, private := l.Rules(), map[string]bool{}
 		for i := range rules {
+			private[rules[i].Name] = rules[i].Private
 			rules[i].Cost = func(*http.Request) int64 { return 0 }
 			rules[i].Settle, rules[i].Penalty = nil, nil
 		}
@@ -150,7 +154,7 @@ func (h *Handler) peekersInForce() (*peekers, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.free = append(p.free, free)
+		p.free, p.private = append(p.free, free), append(p.private, private)
 	}
 	h.peekers.Store(p)
 	return p, nil

@@ -30,6 +30,9 @@ func TestRateLimit(t *testing.T) {
 	banning.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(1, time.Minute), Duration: 2 * time.Hour}
 	denying := hourly("denying", 5)
 	denying.ForKey = func(string) weir.Policy { return weir.Denied() }
+	hidden := weir.Rule{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.AnchoredWindow(9, time.Hour)}, Private: true}
+	deniesHidden := denying
+	deniesHidden.Private = true
 	settled := hourly("settled", 5)
 	settled.Settle = func(weir.Outcome) int64 { return 5 }
 	tiers := weir.Rule{Name: "tiers", Key: byUser, Policy: func(r *http.Request) weir.Policy {
@@ -47,6 +50,9 @@ func TestRateLimit(t *testing.T) {
 		{"spent", []weir.Rule{hourly("api", 5)}, "anna", 9, 200, `{"resources":{"api":{"limit":5,"used":5,"remaining":0,"reset":946688400}},"rate":{"limit":5,"used":5,"remaining":0,"reset":946688400}}`},
 		{"the tightest", []weir.Rule{two}, "anna", 2, 200, `{"resources":{"two":{"limit":8,"used":2,"remaining":6,"reset":946684860}},"rate":{"limit":8,"used":2,"remaining":6,"reset":946684860}}`},
 		{"the first is rate", []weir.Rule{hourly("web", 4), hourly("api", 5)}, "anna", 1, 200, `{"resources":{"api":{"limit":5,"used":1,"remaining":4,"reset":946688400},"web":{"limit":4,"used":1,"remaining":3,"reset":946688400}},"rate":{"limit":4,"used":1,"remaining":3,"reset":946688400}}`},
+		{"private", []weir.Rule{hidden, hourly("api", 5)}, "anna", 2, 200, `{"resources":{"api":{"limit":5,"used":2,"remaining":3,"reset":946688400}},"rate":{"limit":5,"used":2,"remaining":3,"reset":946688400}}`},
+		{"only private", []weir.Rule{hidden}, "anna", 2, 200, `{"resources":{}}`},
+		{"denied by a private rule", []weir.Rule{deniesHidden}, "anna", 0, 429, `{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Abnormal Usage Detected","status":429}`},
 		{"costs", []weir.Rule{priced}, "anna", 1, 200, `{"resources":{"priced":{"limit":10,"used":3,"remaining":7,"reset":946688400}},"rate":{"limit":10,"used":3,"remaining":7,"reset":946688400}}`},
 		{"settled", []weir.Rule{settled}, "anna", 0, 200, `{"resources":{"settled":{"limit":5,"used":0,"remaining":5,"reset":946684800}},"rate":{"limit":5,"used":0,"remaining":5,"reset":946684800}}`},
 		{"no rule applies", []weir.Rule{hourly("api", 5)}, "", 0, 200, `{"resources":{}}`},
