@@ -17,7 +17,7 @@ import (
 type Bans struct {
 	n     int
 	mu    sync.Mutex
-	known map[ruleKey]*Banned
+	known map[ruleKey]time.Time // when each ban expires
 }
 
 // Banned describes a key that is banned under a rule.
@@ -32,7 +32,7 @@ func NewBans(n int) *Bans {
 	if n < 1 {
 		panic(fmt.Sprintf("watch: NewBans: n is %d; want at least 1", n))
 	}
-	return &Bans{n: n, known: map[ruleKey]*Banned{}}
+	return &Bans{n: n, known: map[ruleKey]time.Time{}}
 }
 
 // If a ban refused the request, Observe records the ban. It ignores rules in shadow mode.
@@ -43,23 +43,21 @@ func (b *Bans) Observe(e weir.Event) {
 	key, until := ruleKey{e.Refusal.Rule, storedkey.Of(e.Key)}, time.Now().Add(e.Refusal.RetryAfter)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if known := b.known[key]; known != nil {
-		known.Until = until
-		return
+	if _, known := b.known[key]; !known {
+		if len(b.known) == b.n {
+			delete(b.known, b.first())
+		}
+		key = ruleKey{strings.Clone(key.rule), strings.Clone(key.key)}
 	}
-	if len(b.known) == b.n {
-		delete(b.known, b.first())
-	}
-	key = ruleKey{strings.Clone(key.rule), strings.Clone(key.key)}
-	b.known[key] = &Banned{key.rule, key.key, until}
+	b.known[key] = until
 }
 
 // first returns the key whose ban expires first.
 func (b *Bans) first() (first ruleKey) {
 	var until time.Time
-	for key, known := range b.known {
-		if until.IsZero() || known.Until.Before(until) {
-			first, until = key, known.Until
+	for key, end := range b.known {
+		if until.IsZero() || end.Before(until) {
+			first, until = key, end
 		}
 	}
 	return first
@@ -72,9 +70,9 @@ func (b *Bans) Keys() []Banned {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	keys := []Banned{}
-	for key, known := range b.known {
-		if now.Before(known.Until) {
-			keys = append(keys, *known)
+	for key, until := range b.known {
+		if now.Before(until) {
+			keys = append(keys, Banned{key.rule, key.key, until})
 		} else {
 			delete(b.known, key)
 		}

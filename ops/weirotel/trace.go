@@ -190,14 +190,10 @@ func before(t *quota.Transaction, i, j int) bool {
 	a, b := &t.Decisions[i], &t.Decisions[j]
 	looks, others := t.Charges[i].Cost == 0, t.Charges[j].Cost == 0
 	switch {
-	case a.Allowed != b.Allowed:
-		return !a.Allowed
-	case !a.Allowed:
+	case a.RetryAfter != b.RetryAfter: // 0 if it is allowed
 		return a.RetryAfter > b.RetryAfter
-	case looks != others:
+	case a.Allowed && looks != others:
 		return others
-	case a.Remaining < 0 || b.Remaining < 0:
-		return a.Remaining > b.Remaining // the other is unknown
 	}
-	return a.Remaining < b.Remaining
+	return uint64(a.Remaining) < uint64(b.Remaining) // -1 is unknown
 }
