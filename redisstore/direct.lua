@@ -28,7 +28,7 @@ do
   if till_i > old then old = till_i end
   -- end
   do
-    local LIST{NUMBERS}, cost, longest = numbers(PACKED)
+    local LIST{NUMBERS}, cost, longest = fields('<TIMES{FORM}dd', PACKED)
     within = longest
     -- each charge that cancels
     do

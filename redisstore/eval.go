@@ -240,43 +240,22 @@ func kindOf(c *quota.Charge) kind {
 	return spends
 }
 
-// numbers encodes as MessagePack what a section of a script reads: for each charge, the numbers of
-// its limit and, if the section needs it, its Spent or Headroom; then the common cost (see costOf)
-// and the longest wait. A script reads MessagePack faster than the doubles that pack writes.
+// numbers packs what a section of a script reads: for each charge, the numbers of its limit and, if
+// the section needs it, its Spent or Headroom; then the common cost (see costOf) and the longest wait.
 func (e *eval) numbers(v *value) []byte {
-	b, cost := make([]byte, 0, 9*(2+4*len(v.charges))), int64(0)
+	b, cost := make([]byte, 0, 8*(2+4*len(v.charges))), int64(0)
 	for _, i := range v.charges {
 		charge := &e.ts[0].Charges[i]
-		b = appendMessagePack(b, numbersOf(charge, quota.ModeSpend)...)
+		b = pack(b, numbersOf(charge, quota.ModeSpend)...)
 		switch kindOf(charge) {
 		case cancels:
-			b = appendMessagePack(b, charge.Spent)
+			b = pack(b, charge.Spent)
 		case leaves:
-			b = appendMessagePack(b, charge.Headroom)
+			b = pack(b, charge.Headroom)
 		}
 		cost = cmp.Or(cost, charge.Cost)
 	}
-	return appendMessagePack(b, cost, e.within)
-}
-
-// mostInteger bounds the numbers that a script gets as integers. Lua 5.4 multiplies integers as
-// int64, so the product of any two must stay below 2^63. Its other numbers are floats, like all
-// numbers in Lua 5.1.
-const mostInteger = 1 << 31
-
-// appendMessagePack appends each number as a fixint, a uint32 below mostInteger, or a float64.
-func appendMessagePack(b []byte, numbers ...int64) []byte {
-	for _, n := range numbers {
-		switch {
-		case uint64(n) < 1<<7:
-			b = append(b, byte(n))
-		case uint64(n) < mostInteger:
-			b = binary.BigEndian.AppendUint32(append(b, 0xce), uint32(n))
-		default:
-			b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(n)))
-		}
-	}
-	return b
+	return pack(b, cost, e.within)
 }
 
 // rows returns the last text that general.lua reads.

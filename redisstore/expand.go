@@ -112,6 +112,7 @@ func (c *numbered) words() map[string]string {
 		"ALGORITHM": fmt.Sprint(c.algorithmNo),
 		"CANCEL":    fmt.Sprint("cancel", c.algorithmNo),
 		"NUMBERS":   fmt.Sprintf("x%d, y%[1]d, z%[1]d", c.no),
+		"FORM":      "ddd",
 		"COST":      "cost",
 		"SPENT":     "0",
 		"HEADROOM":  "0",
@@ -124,10 +125,12 @@ func (c *numbered) words() map[string]string {
 	case leaves:
 		w["HEADROOM"] = fmt.Sprint("h", c.no)
 		w["NUMBERS"] += ", " + w["HEADROOM"]
+		w["FORM"] = "dddd"
 		need = fmt.Sprint("(cost + h", c.no, ")")
 	case cancels:
 		w["SPENT"] = fmt.Sprint("of", c.no)
 		w["NUMBERS"] += ", " + w["SPENT"]
+		w["FORM"] = "dddd"
 	}
 	w["TAKE"] = calls[c.kind]
 	if a, ok := c.algorithm.(inlined); ok {
@@ -178,7 +181,7 @@ func fill(text, suffix string, no int, words map[string]string) string {
 
 // rowsLua is another template. It prepares the rows that general.lua reads.
 const rowsLua = `do
-  local LIST{NUMBERS}, cost, longest = numbers(PACKED)
+  local LIST{NUMBERS}, cost, longest = fields('<TIMES{FORM}dd', PACKED)
   within = longest
   -- each charge
   rows[CHARGE] = {ALGORITHM, COST, x_i, y_i, z_i, SPENT, HEADROOM}
@@ -214,8 +217,7 @@ func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 		replies += s.lua(" .. reply_v")
 		rows += s.lua(rowsLua)
 	}
-	b.line("local call, find, pack, fields, numbers, wait = " +
-		"redis.call, string.find, struct.pack, struct.unpack, cmsgpack.unpack, 0")
+	b.line("local call, find, pack, fields, wait = redis.call, string.find, struct.pack, struct.unpack, 0")
 	b.line("%srepeat\n%sif wait == 0 then", locals, decide)
 	b.line("%sreturn t[1] .. ' ' .. t[2] .. ' 1;'%s", write, replies)
 	b.line("elseif wait and within == 0 then\nreturn t[1] .. ' ' .. t[2] .. ' 0;'%s\nend\nuntil true", replies)

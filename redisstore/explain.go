@@ -61,7 +61,6 @@ var misconfigurations = [...]struct{ text, what string }{
 	{"unexpected flag in script shebang", "the server refuses what Options.LockKeys adds to scripts"},
 	{"user_script:1: unexpected symbol near '#'", "the server refuses what Options.LockKeys adds to scripts"},
 	{"variable 'struct'", "the server has no Lua library struct, as miniredis has none"},
-	{"variable 'cmsgpack'", "the server has no Lua library cmsgpack, as miniredis has none"},
 	{"error compiling script", "the server cannot compile the scripts"},
 	{"after non deterministic commands", "the server is older than Redis 6.0"},
 	{"cluster support disabled", "the server is no cluster, and the client is for a cluster"},

@@ -23,7 +23,7 @@ local function leave(key, text, from, base, no, high, b, u, s, old)
 end
 -- value
 do
-  local LIST{NUMBERS}, cost, longest = numbers(PACKED)
+  local LIST{NUMBERS}, cost, longest = fields('<TIMES{FORM}dd', PACKED)
   within = longest
   local text, ids = call('HGET', KEY, 'h'), IDS
   local keep, spare = math.max(LIST{y_i})

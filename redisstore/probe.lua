@@ -10,9 +10,7 @@ local function try(name, result)
   end
   return true
 end
-for _, library in ipairs({'struct', 'cmsgpack'}) do
-  if not rawget(_G, library) then try(library, {err = "variable '" .. library .. "'"}) end
-end
+if not rawget(_G, 'struct') then try('struct', {err = "variable 'struct'"}) end
 local call, key = redis.pcall, KEYS[1]
 if calls_time then try('TIME', call('TIME')) end
 try('GET', call('GET', key))

@@ -17,8 +17,8 @@ import "github.com/seed83679106/weir/quota"
 // negative cost refunds units and always fits. The fourth number of the new state is its expiry
 // time: from then on, the state must lead to the same decisions as a new key. In Redis, numbers are
 // float64, which represents integers below 2^53 exactly; each returned number must be such an
-// integer. In Lua 5.4, numbers below 2^31 may be integers. Integer arithmetic overflows at 2^63,
-// and string.format('%d') rejects numbers with a fraction.
+// integer. In Lua 5.4, functions such as math.floor return integers, whose arithmetic overflows
+// at 2^63, and string.format('%d') rejects numbers with a fraction.
 //
 // Each function receives two more arguments after burst: the edges (if the algorithm has the method
 // Edges, see below) and the C field of the state. If the C field of the new state is not 0, the

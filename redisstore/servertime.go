@@ -33,7 +33,7 @@ end
 }
 
 // calledTime is the counterpart of sentTime without Options.SendTime. In both, t is the time in the
-// format of TIME, and now is the same time in µs, as a float even in Lua 5.4 (see mostInteger).
+// format of TIME, and now is the same time in µs, as a float even in Lua 5.4.
 // slack_ms is the number of ms by which TTLs are extended because the times of processes differ.
 // Only a sent time can catch up.
 const calledTime = `local t = redis.call('TIME')

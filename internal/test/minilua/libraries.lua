@@ -1,4 +1,4 @@
--- As much of the libraries struct and cmsgpack as the scripts of package redisstore use.
+-- As much of the library struct as the scripts of package redisstore use.
 do
   local function bytes(n, size)
     local text = ''
@@ -44,22 +44,5 @@ do
     end
     return unpack(list)
   end
-  local cmsgpack = {}
-  function cmsgpack.unpack(text)
-    local list, at = {}, 1
-    while at <= #text do
-      local n, size = string.byte(text, at), 0
-      if n == 0xce then
-        size = 4
-        n = number(string.reverse(string.sub(text, at + 1, at + size)), 1, size)
-      elseif n == 0xcb then
-        size = 8
-        n = struct.unpack('<d', string.reverse(string.sub(text, at + 1, at + size)))
-      end
-      list[#list + 1], at = n, at + 1 + size
-    end
-    return unpack(list)
-  end
   rawset(_G, 'struct', struct)
-  rawset(_G, 'cmsgpack', cmsgpack)
 end

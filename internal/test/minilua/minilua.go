@@ -1,5 +1,5 @@
-// Package minilua adds to miniredis the Lua libraries struct and cmsgpack. Every server that
-// package redisstore supports has them, and miniredis does not.
+// Package minilua adds to miniredis the Lua library struct. Every server that package
+// redisstore supports has it, and miniredis does not.
 //
 //	server := miniredis.RunT(t)
 //	server.Server().SetPreHook(minilua.Add)
@@ -15,9 +15,9 @@ import (
 //go:embed libraries.lua
 var libraries string
 
-var hashes sync.Map // the hash of a script → the hash of the same script with the libraries
+var hashes sync.Map // the hash of a script → the hash of the same script with the library
 
-// Add is a hook of miniredis, whose type of connections is Conn. It inserts the libraries before
+// Add is a hook of miniredis, whose type of connections is Conn. It inserts the library before
 // each script, which clients know by the hash of the script alone. A Restart of the server removes
 // the hook.
 func Add[Conn any](_ *Conn, cmd string, args ...string) bool {

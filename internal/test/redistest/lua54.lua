@@ -193,27 +193,8 @@ function struct.unpack(format, text, from)
   return table.unpack(list, 1, list.n)
 end
 
--- cmsgpack is the part of lua_cmsgpack that the scripts use.
-local cmsgpack = {}
-function cmsgpack.unpack(text)
-  local list, at = {}, 1
-  while at <= #text do
-    local n = string.byte(text, at)
-    at = at + 1
-    if n == 0xce then
-      n, at = string.unpack('>I4', text, at)
-    elseif n == 0xcb then
-      n, at = string.unpack('>d', text, at)
-    elseif n > 0x7f then
-      error('MessagePack of an unknown type')
-    end
-    list[#list + 1] = n
-  end
-  return table.unpack(list)
-end
-
 local globals = {
-  string = string, table = table, math = math, redis = redis, struct = struct, cmsgpack = cmsgpack, _VERSION = _VERSION,
+  string = string, table = table, math = math, redis = redis, struct = struct, _VERSION = _VERSION,
   tonumber = tonumber, tostring = tostring, type = type, pairs = pairs, ipairs = ipairs, next = next, select = select,
   error = error, pcall = pcall, rawget = rawget,
 }

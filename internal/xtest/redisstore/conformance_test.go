@@ -64,14 +64,14 @@ func TestConformanceMini(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) quota.Store { return newStore(t, rdb) })
 }
 
-// TestLibraries: if a server lacks the Lua libraries that scripts need, as miniredis does, Probe
-// and Take name them.
+// TestLibraries: if a server lacks the Lua library that scripts need, as miniredis does, Probe
+// and Take name it.
 func TestLibraries(t *testing.T) {
 	store := newStore(t, client(t, redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})))
 	probed := store.Probe(t.Context(), algorithms.GCRA(5, time.Minute))
 	taken := store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "k", Limit: algorithms.GCRA(5, time.Minute), Cost: 1}}})
 	for err, want := range map[error]string{
-		probed: "redisstore: the server has no Lua library struct, as miniredis has none; the server has no Lua library cmsgpack, as miniredis has none",
+		probed: "redisstore: the server has no Lua library struct, as miniredis has none",
 		taken:  "redisstore: the server has no Lua library struct, as miniredis has none",
 	} {
 		if !errors.Is(err, quota.ErrUnusable) || !strings.HasPrefix(err.Error(), want) {
