@@ -17,11 +17,10 @@ func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 
 // In the State of an anchoredWindow, A is the number of units spent in the window, and B is the
 // start of the window.
-type anchoredWindow struct{}
+type anchoredWindow struct{ windowed }
 
-func (anchoredWindow) Name() string                  { return "anchored-window" }
-func (anchoredWindow) String() string                { return "anchored-window" }
-func (anchoredWindow) Validate(l *quota.Limit) error { return validateWindow(l) }
+func (anchoredWindow) Name() string   { return "anchored-window" }
+func (anchoredWindow) String() string { return "anchored-window" }
 
 func (a anchoredWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	a.Step(&s, &d, l, now, cost)

@@ -46,7 +46,7 @@ func (u Unit) String() string {
 // choose their time zone, restrict how often a change takes effect, or add a second limit that does
 // not depend on the time zone.
 func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
-	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit, location}, Quota: n, Period: 24 * time.Hour}
+	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit: unit, location: location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {
 	case Week:
 		l.Period *= 7
@@ -57,6 +57,7 @@ func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
 }
 
 type calendar struct {
+	windowed
 	unit     Unit
 	location *time.Location
 }
@@ -116,7 +117,7 @@ func (c calendar) Window(at int64) (start, end int64) {
 		}
 	}
 	// No real time zone gets here, because none differs from UTC by more than 36 hours.
-	return calendar{c.unit, time.UTC}.Window(at)
+	return calendar{unit: c.unit, location: time.UTC}.Window(at)
 }
 
 // lastInstant is far later than the latest instant of a store, 2^53 µs. Beyond it the arithmetic of

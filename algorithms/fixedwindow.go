@@ -13,11 +13,10 @@ func FixedWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: fixedWindow{}, Quota: n, Period: period}
 }
 
-type fixedWindow struct{}
+type fixedWindow struct{ windowed }
 
-func (fixedWindow) Name() string                  { return "fixed-window" }
-func (fixedWindow) String() string                { return "fixed-window" }
-func (fixedWindow) Validate(l *quota.Limit) error { return validateWindow(l) }
+func (fixedWindow) Name() string   { return "fixed-window" }
+func (fixedWindow) String() string { return "fixed-window" }
 
 func (f fixedWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	f.Step(&s, &d, l, now, cost)

@@ -22,36 +22,9 @@ import (
 //
 // SlidingLog is not a lease.Leaser, because a log records the instant of each unit.
 
-func (fixedWindow) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
-	return heldInWindow(d, at, now, n)
-}
-
-func (anchoredWindow) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
-	return heldInWindow(d, at, now, n)
-}
-
-func (calendar) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
-	return heldInWindow(d, at, now, n)
-}
-
+// Usable implements lease.Leaser. The units of a slidingWindow are usable until its current window ends.
 func (slidingWindow) Usable(l *quota.Limit, _ quota.Decision, at, now, n int64) int64 {
 	if period := int64(l.Period) / microsecond; at/period != now/period {
-		return 0
-	}
-	return n
-}
-
-func (fixedWindow) Drains() bool    { return false }
-func (anchoredWindow) Drains() bool { return false }
-func (calendar) Drains() bool       { return false }
-func (slidingWindow) Drains() bool  { return false }
-
-// heldInWindow returns how many of n units are usable in a window: all of them until the
-// window ends, and then none. NextAfter of d is the time until the window ends.
-// ResetAfter may be longer, because the state is also kept for the longer windows of
-// other limits.
-func heldInWindow(d quota.Decision, at, now, n int64) int64 {
-	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0
 	}
 	return n

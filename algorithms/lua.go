@@ -49,12 +49,8 @@ func (bucket) Inline() string {
 
 // All algorithms of this package are additive: after several charges at the same instant,
 // the state depends only on the sum of their costs. See redisstore.Scripted.
-func (bucket) Additive()         {}
-func (fixedWindow) Additive()    {}
-func (anchoredWindow) Additive() {}
-func (calendar) Additive()       {}
-func (slidingWindow) Additive()  {}
-func (slidingLog) Additive()     {}
+func (bucket) Additive()     {}
+func (slidingLog) Additive() {}
 
 // Logged tells package redisstore that the states of SlidingLog are logs.
 func (slidingLog) Logged() {}

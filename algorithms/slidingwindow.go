@@ -25,11 +25,10 @@ func SlidingWindow(n int64, period time.Duration) quota.Limit {
 
 // In the State of a slidingWindow, A is the number of units spent in the window that contains At,
 // and B is the number spent in the previous window.
-type slidingWindow struct{}
+type slidingWindow struct{ windowed }
 
-func (slidingWindow) Name() string                  { return "sliding-window" }
-func (slidingWindow) String() string                { return "sliding-window" }
-func (slidingWindow) Validate(l *quota.Limit) error { return validateWindow(l) }
+func (slidingWindow) Name() string   { return "sliding-window" }
+func (slidingWindow) String() string { return "sliding-window" }
 
 func (w slidingWindow) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.State, d quota.Decision) {
 	w.Step(&s, &d, l, now, cost)

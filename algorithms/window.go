@@ -86,6 +86,25 @@ func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.
 	return quota.State{}
 }
 
+// windowed has the methods that fixed, anchored, sliding and calendar windows share.
+type windowed struct{}
+
+func (windowed) Validate(l *quota.Limit) error { return validateWindow(l) }
+
+// Additive: see lua.go.
+func (windowed) Additive() {}
+
+// Usable and Drains implement lease.Leaser: see lease.go. All n units are usable until the window ends,
+// and then none. NextAfter of d is the time until the window ends. ResetAfter may be longer, because the
+// state is also kept for the longer windows of other limits.
+func (windowed) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
+	if now >= at+int64(d.NextAfter)/microsecond {
+		return 0
+	}
+	return n
+}
+func (windowed) Drains() bool { return false }
+
 // validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. The
 // numbers of a script are float64, which could not hold the sums of larger numbers
 // exactly.
