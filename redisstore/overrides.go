@@ -9,10 +9,6 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// overridesTimeout bounds each call that reads or saves overrides, or that reports a process and
-// its limits. No request waits for these calls.
-const overridesTimeout = 2 * time.Second
-
 // The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix.
 // The field with the empty name is the version: the time of the newest change. The hash has
 // no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
@@ -53,31 +49,15 @@ local newest = redis.call('HGET', h, '')
 redis.call('HSET', h, '', string.format('%.0f', math.max(now, (newest or 0) + 1)))
 return 0`
 
-func (s *Store) overridesKey() string { return s.prefix + "overrides" }
-
 // LoadOverrides implements overrides.Keeper.
 func (s *Store) LoadOverrides(ctx context.Context, version string) (
 	kept map[string]string, newest string, now time.Time, err error,
 ) {
-	cmd, err := s.run(ctx, s.overridesKey(), loadOverridesLua, version)
-	if err == nil {
+	err = s.run(ctx, "overrides", loadOverridesLua, func(cmd queue.Cmd) (err error) {
 		kept, newest, now, err = readOverrides(cmd.StringSlice())
-	}
-	if err != nil {
-		return nil, "", now, s.scriptError(ctx, loadOverridesLua, "overrides", err)
-	}
-	return kept, newest, now, nil
-}
-
-// run runs a script on a key. It adds a last argument, which becomes the time if Options.SendTime
-// is set.
-func (s *Store) run(ctx context.Context, key, lua string, args ...any) (queue.Cmd, error) {
-	ctx = queue.WithBudget(ctx, overridesTimeout)
-	cmd := queue.NewCmd(ctx, append(append([]any{"eval", s.scripts.prologue() + lua, 1, key}, args...), "")...)
-	if err := s.process(ctx, key, []queue.Cmd{cmd}); err != nil {
-		return cmd, err // the queue may still use cmd
-	}
-	return cmd, cmd.Err()
+		return err
+	}, version)
+	return kept, newest, now, err
 }
 
 // readOverrides reads the reply of loadOverridesLua.
@@ -103,16 +83,12 @@ func readOverrides(fields []string, err error) (kept map[string]string, newest s
 
 // SaveOverride implements overrides.Keeper.
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
-	cmd, err := s.run(ctx, s.overridesKey(), saveOverrideLua, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
-	if err != nil {
-		return false, s.scriptError(ctx, saveOverrideLua, "overrides", err)
-	}
-	n, err := cmd.Int()
-	if err == nil && n != 0 && n != 1 {
-		err = errUnreadable
-	}
-	if err != nil {
-		return false, s.scriptError(ctx, saveOverrideLua, "overrides", err)
-	}
-	return n == 1, nil
+	err = s.run(ctx, "overrides", saveOverrideLua, func(cmd queue.Cmd) error {
+		n, err := cmd.Int()
+		if full = n == 1; err == nil && n != 0 && n != 1 {
+			return errUnreadable
+		}
+		return err
+	}, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
+	return full, err
 }

@@ -3,10 +3,11 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
 // Processes that share a prefix use two Redis hashes: weir:processes, in which each process has a
@@ -105,18 +106,15 @@ func (h *Heartbeat) Lost(before *Heartbeat) bool {
 
 // Heartbeat reports that a process of a group uses the store. The id identifies the process;
 // neither id nor group may contain spaces. Package stack calls Heartbeat every 2 s.
-func (s *Store) Heartbeat(ctx context.Context, id, group string) (*Heartbeat, error) {
-	cmd, err := s.run(ctx, s.prefix+"processes", heartbeatLua, id, processLife.Microseconds(), group, hashLife.Milliseconds())
-	if err == nil {
-		var text string
-		if text, err = cmd.Text(); err == nil {
-			if h := readHeartbeat(strings.Fields(text)); h != nil {
-				return h, nil
-			}
-			err = errUnreadable
+func (s *Store) Heartbeat(ctx context.Context, id, group string) (h *Heartbeat, err error) {
+	err = s.run(ctx, "processes", heartbeatLua, func(cmd queue.Cmd) error {
+		text, err := cmd.Text()
+		if h = readHeartbeat(strings.Fields(text)); err == nil && h == nil {
+			return errUnreadable
 		}
-	}
-	return nil, s.scriptError(ctx, heartbeatLua, "processes", err)
+		return err
+	}, id, processLife.Microseconds(), group, hashLife.Milliseconds())
+	return h, err
 }
 
 // readHeartbeat reads the fields of the reply of heartbeatLua. It returns nil if it can't.
@@ -142,8 +140,6 @@ func readHeartbeat(fields []string) *Heartbeat {
 	return h
 }
 
-var errUnreadable = errors.New("the reply can't be read")
-
 // CompareLimits reports texts under names, such as the limits of a process's rules. It returns the
 // names under which other processes have reported different texts within the last 30 s, each with
 // up to seven of these texts. Package stack calls CompareLimits every 10 s.
@@ -152,29 +148,18 @@ func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]
 	for name, text := range limits {
 		args = append(args, name, strconv.Quote(text))
 	}
-	cmd, err := s.run(ctx, s.prefix+"limits", compareLua, args...)
-	var fields []string
-	if err == nil {
-		fields, err = cmd.StringSlice()
-	}
-	if err == nil && len(fields)%2 != 0 {
-		err = errUnreadable
-	}
-	if err != nil {
-		return nil, s.scriptError(ctx, compareLua, "limits", err)
-	}
-	other := make(map[string][]string, len(fields)/2)
-	for i := 0; i < len(fields); i += 2 {
-		if text, err := strconv.Unquote(fields[i+1]); err == nil {
-			other[fields[i]] = append(other[fields[i]], text)
+	other := map[string][]string{}
+	err := s.run(ctx, "limits", compareLua, func(cmd queue.Cmd) error {
+		fields, err := cmd.StringSlice()
+		if len(fields)%2 != 0 {
+			return errUnreadable
 		}
-	}
-	return other, nil
-}
-
-// scriptError explains an error of a script that evaluates no charges. If waiting does not help, it
-// wraps quota.ErrUnusable.
-func (s *Store) scriptError(ctx context.Context, lua, of string, err error) error {
-	err = quoteLine(s.scripts.prologue()+lua, of, err)
-	return fmt.Errorf("redisstore: %s: %w", of, s.timeoutCause(ctx, err))
+		for i := 0; i < len(fields); i += 2 {
+			if text, err := strconv.Unquote(fields[i+1]); err == nil {
+				other[fields[i]] = append(other[fields[i]], text)
+			}
+		}
+		return err
+	}, args...)
+	return other, err
 }

@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -107,6 +109,28 @@ func (e *eval) command(ctx context.Context, name, script string) queue.Cmd {
 	cmd := queue.NewCmd(ctx, e.args...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
+}
+
+// runTimeout bounds each call of run. No request waits for these calls.
+const runTimeout = 2 * time.Second
+
+var errUnreadable = errors.New("the reply can't be read")
+
+// run runs a script that evaluates no charges, but reads or saves overrides, or reports a process and
+// its limits. The script gets the key with the given name under the store's prefix, and a last argument
+// that becomes the time if Options.SendTime is set. The function read reads its reply.
+func (s *Store) run(ctx context.Context, name, lua string, read func(queue.Cmd) error, args ...any) error {
+	key, lua := s.prefix+name, s.scripts.prologue()+lua
+	budget := queue.WithBudget(ctx, runTimeout)
+	cmd := queue.NewCmd(budget, append(append([]any{"eval", lua, 1, key}, args...), "")...)
+	err := s.process(budget, key, []queue.Cmd{cmd})
+	if err == nil { // otherwise the queue may still use cmd
+		err = read(cmd)
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("redisstore: %s: %w", name, s.timeoutCause(ctx, quoteLine(lua, name, err)))
 }
 
 // process sends commands to the node of key and returns when they have their answers. If
