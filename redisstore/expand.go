@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // The files direct.lua and logs.lua are templates for one value. A template repeats for each
@@ -77,11 +78,16 @@ func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorith
 	return sections, algorithms
 }
 
-// has reports whether a section contains a charge of one of the kinds of a heading, under the
-// i-th algorithm or, if i is 0, under any algorithm.
-func (s *section) has(of string, i int) bool {
+// spends reports whether a section has a charge that spends units.
+func (s *section) spends() bool {
+	return slices.ContainsFunc(s.charges, func(c numbered) bool { return c.kind == spends || c.kind == leaves })
+}
+
+// calls reports whether a section calls a function of the i-th algorithm.
+func (s *section) calls(i int) bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool {
-		return slices.Contains(kinds[of], c.kind) && (i == 0 || c.algorithmNo == i)
+		_, inline := c.algorithm.(inlined)
+		return c.algorithmNo == i && c.kind != looks && !isLog(c.algorithm) && (!inline || c.kind == cancels)
 	})
 }
 
@@ -93,7 +99,7 @@ func (s *section) words() map[string]string {
 		"IDS":     fmt.Sprintf("ARGV[%d]", 2*s.no-1),
 		"PACKED":  fmt.Sprintf("ARGV[%d]", 2*s.no),
 		"CHARGES": fmt.Sprint(len(s.charges)),
-		"SPENDS":  fmt.Sprint(s.has("each charge that spends", 0)),
+		"SPENDS":  fmt.Sprint(s.spends()),
 	}
 }
 
@@ -195,14 +201,8 @@ end
 func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {
-		has := func(of string) bool {
-			return slices.ContainsFunc(sections, func(s section) bool { return s.has(of, i+1) })
-		}
-		if _, inline := a.(inlined); has("each charge that spends") && !inline && !isLog(a) {
-			b.function(a, "take", i+1)
-		}
-		if has("each charge that cancels") {
-			b.function(a, "cancel", i+1)
+		if slices.ContainsFunc(sections, func(s section) bool { return s.calls(i + 1) }) {
+			b.functions(a, i+1)
 		}
 	}
 	var locals, decide, write, replies, rows string
@@ -224,21 +224,12 @@ func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("times, rows = 1, {}\n%send", rows)
 }
 
-// function defines a function of the i-th algorithm, with the number i at the end of its name.
-func (b *lua) function(a quota.Algorithm, name string, i int) {
-	b.line("local %s%d\ndo\n%s\n%[1]s%[2]d = %[1]s\nend", name, i, upTo(a, name))
-}
-
-// upTo returns the part of an algorithm's Lua that a function needs: for take, everything above
-// cancel, queue and force. A function that a script defines but does not call would add 1 % to its
-// time.
-func upTo(a quota.Algorithm, function string) string {
-	text := a.(Scripted).Lua()
-	if function != "take" {
-		return text
+// functions defines the functions of the i-th algorithm that a direct part calls, with the number i at
+// the end of their names.
+func (b *lua) functions(a quota.Algorithm, i int) {
+	b.line("local take%d, cancel%[1]d\ndo\n%s\ntake%[1]d = take", i, a.(Scripted).Lua())
+	if _, ok := a.(optional.Canceler); ok {
+		b.line("cancel%d = cancel", i)
 	}
-	for _, f := range []string{"cancel", "queue", "force"} {
-		text, _, _ = strings.Cut(text, "local function "+f+"(")
-	}
-	return text
+	b.line("end")
 }
