@@ -150,22 +150,17 @@ func timeoutOf(o *redis.Options) time.Duration {
 // optionsOf returns the options that all types of clients have in common, or nil for an
 // unknown type.
 func optionsOf(rdb redis.UniversalClient) *redis.Options {
-	o := &redis.Options{}
 	switch rdb := rdb.(type) {
 	case *redis.Client:
 		return rdb.Options()
 	case *redis.ClusterClient:
-		c := rdb.Options()
-		o.Username, o.ContextTimeoutEnabled = c.Username, c.ContextTimeoutEnabled
-		o.DialerRetries, o.DialTimeout = c.DialerRetries, c.DialTimeout
-		o.ReadTimeout, o.PoolTimeout = c.ReadTimeout, c.PoolTimeout
+		o := rdb.Options()
+		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, PoolTimeout: o.PoolTimeout}
 	case *redis.Ring:
-		c := rdb.Options()
-		o.Username, o.ContextTimeoutEnabled = c.Username, c.ContextTimeoutEnabled
-		o.DialerRetries, o.DialTimeout = c.DialerRetries, c.DialTimeout
-		o.ReadTimeout, o.PoolTimeout = c.ReadTimeout, c.PoolTimeout
-	default:
-		return nil
+		o := rdb.Options()
+		return &redis.Options{Username: o.Username, ContextTimeoutEnabled: o.ContextTimeoutEnabled, DialerRetries: o.DialerRetries,
+			DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, PoolTimeout: o.PoolTimeout}
 	}
-	return o
+	return nil
 }

@@ -109,26 +109,22 @@ func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) err
 func (s *Store) tryCommands(ctx context.Context, key string) (lua string, err error) {
 	text := fmt.Sprintf("%slocal calls_time = %v\n%s", s.scripts.first, s.clock == nil, probeLua)
 	name, script := s.probeKey(key), redis.NewScript(text)
-	load := queue.NewCmd(ctx, "eval", text, 1, name, "")
-	if err := s.process(ctx, name, []queue.Cmd{load}); err != nil {
-		return "", err
+	var reply []string
+	for _, args := range [][]any{{"eval", text}, {"evalsha", script.Hash()}} {
+		cmd := queue.NewCmd(ctx, append(args, 1, name, "")...)
+		if err := s.process(ctx, name, []queue.Cmd{cmd}); err != nil {
+			return "", err
+		}
+		if reply, err = cmd.StringSlice(); err != nil {
+			return "", err
+		}
 	}
-	if err := load.Err(); err != nil {
-		return "", err
-	}
-	hashed := queue.NewCmd(ctx, "evalsha", script.Hash(), 1, name, "")
-	if err := s.process(ctx, name, []queue.Cmd{hashed}); err != nil {
-		return "", err
-	}
-	return s.readProbe(hashed.StringSlice())
+	return s.readProbe(reply)
 }
 
 // readProbe reads the reply of probe.lua.
-func (s *Store) readProbe(reply []string, err error) (lua string, _ error) {
-	switch {
-	case err != nil:
-		return "", err
-	case len(reply)%2 == 0:
+func (s *Store) readProbe(reply []string) (lua string, err error) {
+	if len(reply)%2 == 0 {
 		return "", errors.New("redisstore: the reply of the probe can't be read")
 	}
 	var lacks, wrong []string

@@ -149,7 +149,7 @@ type Store struct {
 
 	scripts   scripts
 	dials     dials
-	selfTests selfTests
+	selfTests sync.Map // names of algorithms → selfTestResult
 
 	slow atomic.Int64 // the time, in ns since 1970, until which a Redis may be too slow: see Slow
 }

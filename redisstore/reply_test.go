@@ -234,7 +234,8 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 	}
 	explain("a batch", &eval{ts: []*quota.Transaction{asked()[0], asked()[0], asked()[0]}})
 	_, _, _, _ = readOverrides(answer().StringSlice())
-	_, _ = s.readProbe(answer().StringSlice())
+	probed, _ := answer().StringSlice()
+	_, _ = s.readProbe(probed)
 	_ = s.explain(err)
 }
 

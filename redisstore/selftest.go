@@ -9,19 +9,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/quota"
 )
 
-// selfTests are the results of self-tests, by the names of the algorithms, so that errors cause few
-// self-tests. The zero value is ready to use.
-type selfTests struct {
-	mu sync.Mutex
-	of map[string]selfTestResult
-}
-
+// A selfTestResult is kept by the names of the algorithms, so that errors cause few self-tests.
 type selfTestResult struct {
 	until time.Time
 	err   error // nil if Redis can make decisions
@@ -54,23 +47,15 @@ func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	}
 	slices.Sort(names)
 	name := strings.Join(slices.Compact(names), ", ")
-	s.selfTests.mu.Lock()
-	r, known := s.selfTests.of[name]
-	s.selfTests.mu.Unlock()
-	if known && time.Now().Before(r.until) {
-		return r.err
+	if last, ok := s.selfTests.Load(name); ok && time.Now().Before(last.(selfTestResult).until) {
+		return last.(selfTestResult).err
 	}
-	r = selfTestResult{time.Now().Add(time.Minute), s.selfTest(ctx, charges)}
+	r := selfTestResult{time.Now().Add(time.Minute), s.selfTest(ctx, charges)}
 	if undecided(r.err) {
 		r.until = time.Now().Add(time.Second)
 	}
 	if r.err == nil || undecided(r.err) { // other errors are not results
-		s.selfTests.mu.Lock()
-		defer s.selfTests.mu.Unlock()
-		if s.selfTests.of == nil || len(s.selfTests.of) >= maxScripts {
-			s.selfTests.of = map[string]selfTestResult{}
-		}
-		s.selfTests.of[name] = r
+		s.selfTests.Store(name, r)
 	}
 	return r.err
 }
