@@ -3,7 +3,6 @@ package storetest
 import (
 	"math"
 	"slices"
-	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
@@ -18,8 +17,7 @@ var (
 
 // clock: Transaction.At is the time of the store's clock, in whole microseconds. It never
 // decreases, and advances as fast as the local clock, to within a tenth.
-func clock(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func clock(p *replay) {
 	const naps, nap = 10, 1237 * time.Microsecond
 	begin := time.Now()
 	first := p.one("", three, 0).At
@@ -28,26 +26,25 @@ func clock(t testing.TB, store quota.Store) {
 		time.Sleep(nap)
 		at := p.one("", three, 0).At
 		if at.Before(last) {
-			t.Errorf("At: got %v, want no less than the %v before", at, last)
+			p.Errorf("At: got %v, want no less than the %v before", at, last)
 		}
 		fine = fine || at.UnixMicro()%1000 != 0
 		last = at
 	}
 	// The clock of another machine may run a little faster or slower.
 	if got, want := last.Sub(first), naps*nap; got < want-want/10 {
-		t.Errorf("At: got an advance of %v during a sleep of %v", got, want)
+		p.Errorf("At: got an advance of %v during a sleep of %v", got, want)
 	}
 	if got, want := last.Sub(first), time.Since(begin); got > want+want/10 {
-		t.Errorf("At: got an advance of %v within %v", got, want)
+		p.Errorf("At: got an advance of %v within %v", got, want)
 	}
 	if !fine {
-		t.Errorf("At: got whole milliseconds %d times, want microseconds", naps)
+		p.Errorf("At: got whole milliseconds %d times, want microseconds", naps)
 	}
 }
 
 // allOrNothing: a refused transaction spends nothing under any limit of any key.
-func allOrNothing(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func allOrNothing(p *replay) {
 	p.one("full", one, 1)
 	five := algorithms.SlidingLog(5, time.Hour)
 	fit := []quota.Charge{p.charge("a", three, 1), p.charge("b", three, 2), p.charge("a", five, 4)}
@@ -67,23 +64,21 @@ func allOrNothing(t testing.TB, store quota.Store) {
 // refused: a refused transaction has a decision for every charge. The decisions of charges
 // that would fit alone are Allowed. Each Remaining is what was left before the
 // transaction.
-func refused(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func refused(p *replay) {
 	p.one("full", one, 1)
 	p.one("some", three, 1)
 	tx := p.all(0, p.charge("full", one, 1), p.charge("some", three, 1), p.charge("new", three, 3), p.charge("some", one, 2))
 	p.wants(tx, false, 0, 2, 3, 1)
 	for i, want := range []bool{false, true, true, false} {
 		if got := tx.Decisions[i].Allowed; got != want {
-			t.Errorf("charge %d: got Allowed %v, want %v, for %s", i, got, want, describe(tx))
+			p.Errorf("charge %d: got Allowed %v, want %v, for %s", i, got, want, describe(tx))
 		}
 	}
 	p.wants(p.all(0, p.charge("some", three, 2), p.charge("new", three, 3), p.charge("some", one, 1)), true, 0, 0, 0)
 }
 
 // look: a charge of cost 0 spends nothing, and is allowed even if nothing remains.
-func look(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func look(p *replay) {
 	for _, l := range limits(2, time.Hour) {
 		p.one("", l, 0)
 		p.one("", l, 1)
@@ -93,7 +88,7 @@ func look(t testing.TB, store quota.Store) {
 		for _, within := range []time.Duration{0, time.Hour} {
 			tx := p.all(within, p.charge("", l, 0))
 			if d := tx.Decisions[0]; !d.Allowed || d.Remaining != 0 || tx.Wait != 0 {
-				t.Errorf("%v, used up: got %+v and Wait %v, want Allowed at once and 0 Remaining", l, d, tx.Wait)
+				p.Errorf("%v, used up: got %+v and Wait %v, want Allowed at once and 0 Remaining", l, d, tx.Wait)
 			}
 		}
 	}
@@ -101,29 +96,12 @@ func look(t testing.TB, store quota.Store) {
 
 // peek: ModePeek reports for each charge whether and when it would fit, and spends nothing. A
 // charge of negative cost refunds nothing.
-func peek(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func peek(p *replay) {
 	for _, l := range limits(5, time.Hour) {
 		for i := range int64(4) {
 			for _, cost := range []int64{-1, 0, 1, 3, 6} {
 				charges := []quota.Charge{p.charge("", l, cost), p.charge("", one, cost)}
-				tx, err := quota.Peek(p.Context(), store, charges...)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for j := range charges {
-					c, now := &charges[j], tx.At.UnixMicro()
-					state := p.kept[idOf(c)].state
-					_, want := c.Limit.Algorithm.Take(state, &c.Limit, now, 0)
-					_, d := c.Limit.Algorithm.Take(state, &c.Limit, now, c.Cost)
-					want.Allowed, want.RetryAfter, want.At = d.Allowed, d.RetryAfter, now
-					if tx.Wait != 0 || len(tx.Undo) != 0 {
-						t.Errorf("got Wait %v and %d Undo, want none, for %s", tx.Wait, len(tx.Undo), describe(tx))
-					}
-					if got := tx.Decisions[j]; got != want {
-						t.Errorf("charge %d: got %+v, want %+v, for %s", j, got, want, describe(tx))
-					}
-				}
+				p.take(&quota.Transaction{Charges: charges, Mode: quota.ModePeek})
 			}
 			p.one("", l, 1+i%2)
 			p.all(0, p.charge("", l, 0), p.charge("", one, 0))
@@ -133,15 +111,14 @@ func peek(t testing.TB, store quota.Store) {
 
 // atMost: in ModeAtMost, a transaction with Most n spends its charges as many times as all of them
 // fit, but at most n times.
-func atMost(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func atMost(p *replay) {
 	take := func(most, granted int64, remaining []int64, charges ...quota.Charge) {
-		t.Helper()
+		p.Helper()
 		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeAtMost, Most: most}
 		p.take(tx)
 		p.wants(tx, granted > 0, remaining...)
 		if tx.Granted != granted {
-			t.Errorf("got Granted %d, want %d, for %s", tx.Granted, granted, describe(tx))
+			p.Errorf("got Granted %d, want %d, for %s", tx.Granted, granted, describe(tx))
 		}
 	}
 	for _, l := range limits(7, time.Hour) {
@@ -162,8 +139,7 @@ func atMost(t testing.TB, store quota.Store) {
 // headroom: a charge with a Headroom of n is spent only if at least n units are left afterwards.
 // Other charges of the key may spend these units, and a cached refusal of one class refuses no
 // charge of another class.
-func headroom(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func headroom(p *replay) {
 	class := func(key string, l quota.Limit, cost, headroom int64) quota.Charge {
 		c := p.charge(key, l, cost)
 		c.Headroom = headroom
@@ -189,11 +165,11 @@ func headroom(t testing.TB, store quota.Store) {
 		never := p.all(0, class("new", l, 1, size))
 		p.wants(never, false, 0)
 		if got := never.RetryAfter(); got != quota.Never {
-			t.Errorf("got RetryAfter %v, want Never, for %s", got, describe(never))
+			p.Errorf("got RetryAfter %v, want Never, for %s", got, describe(never))
 		}
 		most := &quota.Transaction{Charges: []quota.Charge{class("most", l, 1, 3)}, Mode: quota.ModeAtMost, Most: 99}
 		if p.take(most); most.Granted != size-3 {
-			t.Errorf("got Granted %d, want %d, for %s", most.Granted, size-3, describe(most))
+			p.Errorf("got Granted %d, want %d, for %s", most.Granted, size-3, describe(most))
 		}
 		one := algorithms.FixedWindow(1, 1000*time.Hour).Named("one " + l.Algorithm.Name())
 		p.wants(p.all(0, class("several", l, 1, 3), p.charge("several", one, 1)), true, size-4, 0)
@@ -203,8 +179,7 @@ func headroom(t testing.TB, store quota.Store) {
 
 // badModes: Take returns an error and spends nothing if the Mode is unknown or conflicts with the
 // other fields.
-func badModes(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func badModes(p *replay) {
 	for _, bad := range []quota.Transaction{
 		{Mode: quota.ModeForget + 1},
 		{Mode: 255},
@@ -234,10 +209,9 @@ func badModes(t testing.TB, store quota.Store) {
 
 // force: ModeForce spends charges that do not fit, under every limit. The key is then refused
 // until the units beyond the quota have drained.
-func force(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func force(p *replay) {
 	forced := func(charges ...quota.Charge) *quota.Transaction {
-		t.Helper()
+		p.Helper()
 		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeForce}
 		p.take(tx)
 		p.wants(tx, true)
@@ -274,8 +248,7 @@ func force(t testing.TB, store quota.Store) {
 }
 
 // refund: a negative cost refunds units, but never leaves more than the quota.
-func refund(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func refund(p *replay) {
 	for _, l := range []quota.Limit{three, algorithms.SlidingLog(3, time.Hour), algorithms.AnchoredWindow(3, time.Hour)} {
 		p.wants(p.one("", l, -1), true, 3) // a new key stays full
 		p.wants(p.one("", l, 3), true, 0)
@@ -291,8 +264,7 @@ func refund(t testing.TB, store quota.Store) {
 }
 
 // spent: a charge with Spent refunds units that were spent at that instant, and no others.
-func spent(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func spent(p *replay) {
 	for _, l := range limits(6, time.Hour) {
 		var at [2][2]int64 // when the units of each round and key were spent
 		for i := range at {
@@ -323,8 +295,7 @@ func spent(t testing.TB, store quota.Store) {
 
 // forget: ModeForget drops the states of the charges, whatever they contain, and no other
 // states.
-func forget(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func forget(p *replay) {
 	all := limits(4, time.Hour)
 	for i, l := range all {
 		all[i] = l.Named(l.Algorithm.Name())
@@ -346,7 +317,7 @@ func forget(t testing.TB, store quota.Store) {
 		for j, other := range all {
 			d := p.one("a", other, 0).Decisions[0]
 			if isNew := d.ResetAfter == 0; isNew != (j == i || j == (i+3)%len(all)) {
-				t.Errorf("%v forgotten: got %+v of %v", l, d, other)
+				p.Errorf("%v forgotten: got %+v of %v", l, d, other)
 			}
 			p.one("b", other, 0)
 			p.one("a", other, 1)
@@ -362,7 +333,7 @@ func forget(t testing.TB, store quota.Store) {
 	p.take(&quota.Transaction{Charges: charges, Mode: quota.ModeForget})
 	for _, d := range p.all(0, charges...).Decisions {
 		if !d.Allowed {
-			t.Errorf("all forgotten: got %+v", d)
+			p.Errorf("all forgotten: got %+v", d)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
@@ -15,7 +14,7 @@ import (
 const goroutines = 16
 
 // oneKey: under concurrent calls a limit admits exactly its quota.
-func oneKey(t testing.TB, store quota.Store) {
+func oneKey(p *replay) {
 	const units, calls = 100, 20
 	for _, l := range []quota.Limit{
 		algorithms.GCRA(units, 240*time.Hour),
@@ -25,29 +24,28 @@ func oneKey(t testing.TB, store quota.Store) {
 		algorithms.SlidingLog(units, time.Hour),
 		algorithms.InFlight(units, time.Hour),
 	} {
-		p := newReplay(t, store)
+		p.run += "."
 		var admitted atomic.Int64
 		together(func() {
 			tx := quota.Transaction{Charges: []quota.Charge{p.charge("", l, 1)}}
 			for range calls {
-				if err := store.Take(t.Context(), &tx); err != nil {
-					t.Errorf("Take: got error %q, want none", err)
+				if err := p.store.Take(p.Context(), &tx); err != nil {
+					p.Errorf("Take: got error %q, want none", err)
 				} else if tx.Allowed() {
 					admitted.Add(1)
 				}
 			}
 		})
 		if got := admitted.Load(); got != units {
-			t.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*calls, units)
+			p.Errorf("%v: got %d admitted of %d, want %d", l, got, goroutines*calls, units)
 		}
 	}
 }
 
 // crossingKeys: goroutines that charge the same keys in different orders do not
 // deadlock, and no unit is lost or spent twice.
-func crossingKeys(t testing.TB, store quota.Store) {
+func crossingKeys(p *replay) {
 	const units, calls, keys = 60, 20, 6
-	p := newReplay(t, store)
 	l := algorithms.GCRA(units, 240*time.Hour)
 	var all, spent [keys]atomic.Int64
 	takeSome := func() error {
@@ -55,7 +53,7 @@ func crossingKeys(t testing.TB, store quota.Store) {
 		for _, k := range used {
 			tx.Charges = append(tx.Charges, p.charge(fmt.Sprint(k), l, 1))
 		}
-		if err := store.Take(t.Context(), &tx); err != nil {
+		if err := p.store.Take(p.Context(), &tx); err != nil {
 			return err
 		}
 		for _, k := range used {
@@ -69,22 +67,22 @@ func crossingKeys(t testing.TB, store quota.Store) {
 	together(func() {
 		for range calls {
 			if err := takeSome(); err != nil {
-				t.Errorf("Take: got error %q, want none", err)
+				p.Errorf("Take: got error %q, want none", err)
 				return
 			}
 		}
 	})
 	for k := range keys {
 		tx := quota.Transaction{Charges: []quota.Charge{p.charge(fmt.Sprint(k), l, 0)}}
-		if err := store.Take(t.Context(), &tx); err != nil {
-			t.Fatalf("Take: got error %q, want none", err)
+		if err := p.store.Take(p.Context(), &tx); err != nil {
+			p.Fatalf("Take: got error %q, want none", err)
 		}
 		if got, want := units-tx.Decisions[0].Remaining, spent[k].Load(); got != want {
-			t.Errorf("key %d: got %d spent of %d tried, want the %d admitted", k, got, all[k].Load(), want)
+			p.Errorf("key %d: got %d spent of %d tried, want the %d admitted", k, got, all[k].Load(), want)
 		}
 	}
 	if got := spent[0].Load(); got != units {
-		t.Errorf("got %d transactions admitted of %d, want %d", got, goroutines*calls, units)
+		p.Errorf("got %d transactions admitted of %d, want %d", got, goroutines*calls, units)
 	}
 }
 

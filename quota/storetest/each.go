@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/quota"
@@ -14,13 +13,12 @@ import (
 
 // each: an optional.Batcher evaluates the transactions of a batch as if they came one after
 // the other. An invalid transaction gets an error, and all others are evaluated.
-func each(t testing.TB, store quota.Store) {
-	batcher, ok := store.(optional.Batcher)
+func each(p *replay) {
+	batcher, ok := p.store.(optional.Batcher)
 	if !ok {
 		return
 	}
-	r := seeded(t)
-	p := newReplay(t, store)
+	r := seeded(p)
 	for i := range 40 {
 		p.run += "."
 		ts, invalid := anyBatch(p, r), -1
@@ -31,11 +29,11 @@ func each(t testing.TB, store quota.Store) {
 		}
 		p.takeEach(batcher, ts, invalid)
 	}
-	gone, cancel := context.WithCancel(t.Context())
+	gone, cancel := context.WithCancel(p.Context())
 	cancel()
 	ts := []*quota.Transaction{{Charges: []quota.Charge{p.charge("gone", three, 1)}}}
 	if errs := batcher.TakeEach(gone, ts); len(errs) != 1 || !errors.Is(errs[0], context.Canceled) {
-		t.Errorf("TakeEach, canceled: got errors %v, want one, %q", errs, context.Canceled)
+		p.Errorf("TakeEach, canceled: got errors %v, want one, %q", errs, context.Canceled)
 	}
 	p.wants(p.one("gone", three, 0), true, 3)
 }

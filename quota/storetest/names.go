@@ -3,7 +3,6 @@ package storetest
 import (
 	"slices"
 	"strings"
-	"testing"
 	"time"
 	"unsafe"
 
@@ -18,19 +17,18 @@ func unprintable(s string) bool {
 // names: states of different rules, keys, limits and algorithms are kept apart, whatever
 // their names are. An empty rule or key is a name like any other. A limit without a name is
 // stored under the name of its period.
-func names(t testing.TB, store quota.Store) {
+func names(p *replay) {
 	odd := []string{
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
 		"*", "%d", `\`, `"`, "é", "e\u0301", "世界", "\xff\xfe", "a|b", "0", "-1",
 	}
 	printable := slices.DeleteFunc(slices.Clone(odd), unprintable)
-	p := newReplay(t, store)
 	all := algorithms.GCRA(1000, time.Hour)
 	for _, s := range odd {
 		if unprintable(s) { // header fields and logs cannot carry such a name, so it is an error
 			for _, c := range []quota.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
-				p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
-				p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("good", all, 1), c}})
+				p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
+				p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("good", all, 1), c}})
 			}
 		}
 	}
@@ -80,9 +78,8 @@ func names(t testing.TB, store quota.Store) {
 
 // longNames: names of 100,000 bytes are valid, and states of names that differ in one byte
 // are kept apart. A long key has the state of its StoredKey.
-func longNames(t testing.TB, store quota.Store) {
+func longNames(p *replay) {
 	const size = 100_000
-	p := newReplay(t, store)
 	long := p.run + strings.Repeat("x", size)
 	for i, key := range []string{long, long + "y", long[:size], "y" + long, p.run, long + "\x00"} {
 		name := strings.ReplaceAll(key, "\x00", " ")
@@ -99,8 +96,7 @@ func longNames(t testing.TB, store quota.Store) {
 }
 
 // keyMemory: the caller may overwrite the memory of a key after Take.
-func keyMemory(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func keyMemory(p *replay) {
 	text := p.run + "key"
 	b := []byte(text)
 	key := unsafe.String(&b[0], len(b))

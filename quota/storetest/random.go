@@ -55,7 +55,7 @@ func anyCost(r *rand.Rand, n int64) int64 {
 // random: every algorithm, alone and together with others, makes the same decisions as the
 // replay. The units of some limits become available again within milliseconds, those of
 // others only after the test.
-func random(t testing.TB, store quota.Store) {
+func random(p *replay) {
 	const units = 7
 	var all []quota.Limit
 	for _, period := range []time.Duration{999 * time.Microsecond, 20 * time.Millisecond, time.Hour} {
@@ -63,7 +63,7 @@ func random(t testing.TB, store quota.Store) {
 			all = append(all, l.Named(fmt.Sprint(period.Microseconds())))
 		}
 	}
-	compare(t, store, all, units)
+	p.compareRandom(all, units)
 }
 
 // Limits tests whether a store makes the same decisions as the algorithms of the limits, including
@@ -72,20 +72,20 @@ func random(t testing.TB, store quota.Store) {
 // about a millisecond, one with a period of about an hour, and one with a different algorithm.
 func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	t.Helper()
-	lastUnit(t, store, limits)
+	p := newReplay(t, store)
+	p.lastUnit(limits)
 	units := int64(1)
 	for i := range limits {
 		units = max(units, limits[i].Quota)
 	}
-	compare(t, store, limits, units)
+	p.compareRandom(limits, units)
 }
 
 // lastUnit reserves units of each limit for a later instant, refunds them and spends them: one
 // unit, and all that a new key has. Each key begins with a charge of cost -1, which creates the
 // first unit under an algorithm whose new keys have none.
-func lastUnit(t testing.TB, store quota.Store, limits []quota.Limit) {
-	t.Helper()
-	p := newReplay(t, store)
+func (p *replay) lastUnit(limits []quota.Limit) {
+	p.Helper()
 	wait := algorithms.GCRA(1, time.Minute).Named("wait")
 	for _, l := range limits {
 		for _, cost := range []int64{1, l.Capacity()} {
@@ -105,14 +105,12 @@ func lastUnit(t testing.TB, store quota.Store, limits []quota.Limit) {
 	}
 }
 
-// compare charges random keys under random limits, with costs around quota, and compares the
+// compareRandom charges random keys under random limits, with costs around quota, and compares the
 // decisions of the store with those of a replay.
-func compare(t testing.TB, store quota.Store, all []quota.Limit, units int64) {
-	t.Helper()
-	r := seeded(t)
+func (p *replay) compareRandom(all []quota.Limit, units int64) {
+	p.Helper()
+	r := seeded(p)
 	withins := []time.Duration{0, 0, 0, time.Microsecond, time.Millisecond, 20 * time.Millisecond, time.Hour, -1, math.MaxInt64}
-
-	p := newReplay(t, store)
 	var tx quota.Transaction
 	for range 20 {
 		p.run += "." // new keys, because the old keys may be reserved for years
@@ -180,8 +178,7 @@ func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []
 
 // everyAlgorithm: each algorithm evaluates a sequence of charges that spends the quota of a new
 // key, refunds units, and spends again.
-func everyAlgorithm(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func everyAlgorithm(p *replay) {
 	for _, period := range []time.Duration{5 * time.Millisecond, time.Hour} {
 		for _, l := range limits(3, period) {
 			l = l.Named(fmt.Sprint(period.Microseconds()))
@@ -197,7 +194,7 @@ func everyAlgorithm(t testing.TB, store quota.Store) {
 
 // bounds: limits with the largest numbers are counted exactly, and no cost
 // overflows.
-func bounds(t testing.TB, store quota.Store) {
+func bounds(p *replay) {
 	const most = quota.MaxTicks
 	long := most * time.Microsecond
 	limits := []quota.Limit{
@@ -218,10 +215,9 @@ func bounds(t testing.TB, store quota.Store) {
 	}
 	costs := []int64{1, most - 1, most, most + 1, 1 << 52, 1 << 53, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64,
 		0, 1<<25 - 1, 1 << 25, -1, 7, -(1<<53 + 1), math.MinInt64 + 1, 999_999, 2, math.MinInt64, 1}
-	p := newReplay(t, store)
 	for i, l := range limits {
 		if err := l.Validate(); err != nil {
-			t.Fatal(err)
+			p.Fatal(err)
 		}
 		l.Name = fmt.Sprint(i)
 		for _, within := range []time.Duration{0, time.Hour} {
@@ -234,9 +230,8 @@ func bounds(t testing.TB, store quota.Store) {
 
 // changed: if the quota or the period of a limit changes, the new numbers apply at once,
 // and units spent under the old numbers still count.
-func changed(t testing.TB, store quota.Store) {
-	r := seeded(t)
-	p := newReplay(t, store)
+func changed(p *replay) {
+	r := seeded(p)
 	var tx quota.Transaction
 	for range 10 {
 		p.run += "."
@@ -263,8 +258,7 @@ func changed(t testing.TB, store quota.Store) {
 
 // reset: after RetryAfter a refused charge fits, and after ResetAfter the key is equivalent
 // to a new key.
-func reset(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func reset(p *replay) {
 	// Not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter.
 	for _, l := range limits(2, 10*time.Millisecond)[:7] {
 		size := max(l.Burst, l.Quota)
@@ -276,17 +270,17 @@ func reset(t testing.TB, store quota.Store) {
 			}
 		}
 		if d.Allowed {
-			t.Fatalf("%v: got the whole quota 100 times in a row, want a refusal", l)
+			p.Fatalf("%v: got the whole quota 100 times in a row, want a refusal", l)
 		}
 		// The clock of another machine may be a little slower.
 		time.Sleep(d.RetryAfter + time.Millisecond)
 		tx := p.one("", l, size)
 		if !tx.Decisions[0].Allowed {
-			t.Errorf("%v: got a refusal after RetryAfter %v and a millisecond, want none", l, d.RetryAfter)
+			p.Errorf("%v: got a refusal after RetryAfter %v and a millisecond, want none", l, d.RetryAfter)
 		}
 		time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond)
 		if got := p.one("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, Remaining: size, At: got.At}) {
-			t.Errorf("%v after ResetAfter: got %+v, want %d remaining and nothing to wait for", l, got, size)
+			p.Errorf("%v after ResetAfter: got %+v, want %d remaining and nothing to wait for", l, got, size)
 		}
 	}
 }

@@ -133,8 +133,8 @@ func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 				now, i, got, want, describe(t), before[i])
 		}
 	}
-	if t.Wait != want.Wait {
-		r.Fatalf("at %d µs: got Wait %v, want %v, for %s", now, t.Wait, want.Wait, describe(t))
+	if t.Wait != want.Wait || len(t.Undo) != len(want.Undo) {
+		r.Fatalf("at %d µs: got Wait %v and %d Undo, want %v and %d, for %s", now, t.Wait, len(t.Undo), want.Wait, len(want.Undo), describe(t))
 	}
 	if t.Granted != want.Granted {
 		r.Fatalf("at %d µs: got Granted %d, want %d, for %s", now, t.Granted, want.Granted, describe(t))

@@ -40,45 +40,53 @@ type Test struct {
 }
 
 // Tests returns the tests of the suite, for callers that cannot use Run.
-func Tests() []Test {
-	return []Test{
-		{"Clock", clock},
-		{"Random", random},
-		{"Algorithms", everyAlgorithm},
-		{"Bounds", bounds},
-		{"Changed", changed},
-		{"Reset", reset},
-
-		{"AllOrNothing", allOrNothing},
-		{"Refused", refused},
-		{"Look", look},
-		{"Peek", peek},
-		{"AtMost", atMost},
-		{"Headroom", headroom},
-		{"Modes", badModes},
-		{"Force", force},
-		{"Refund", refund},
-		{"Spent", spent},
-		{"Forget", forget},
-		{"Never", never},
-		{"Reserve", reserve},
-		{"Queue", queue},
-		{"InFlight", inFlight},
-
-		{"NoCharges", noCharges},
-		{"ManyCharges", manyCharges},
-		{"ManyLimits", manyLimits},
-		{"Decisions", decisions},
-		{"Duplicate", duplicate},
-		{"Invalid", invalid},
-		{"Canceled", canceled},
-		{"Each", each},
-
-		{"Names", names},
-		{"LongNames", longNames},
-		{"KeyMemory", keyMemory},
-
-		{"OneKey", oneKey},
-		{"CrossingKeys", crossingKeys},
+func Tests() (tests []Test) {
+	for _, test := range all {
+		tests = append(tests, Test{test.name, func(t testing.TB, store quota.Store) { test.run(newReplay(t, store)) }})
 	}
+	return tests
+}
+
+var all = [...]struct {
+	name string
+	run  func(p *replay)
+}{
+	{"Clock", clock},
+	{"Random", random},
+	{"Algorithms", everyAlgorithm},
+	{"Bounds", bounds},
+	{"Changed", changed},
+	{"Reset", reset},
+
+	{"AllOrNothing", allOrNothing},
+	{"Refused", refused},
+	{"Look", look},
+	{"Peek", peek},
+	{"AtMost", atMost},
+	{"Headroom", headroom},
+	{"Modes", badModes},
+	{"Force", force},
+	{"Refund", refund},
+	{"Spent", spent},
+	{"Forget", forget},
+	{"Never", never},
+	{"Reserve", reserve},
+	{"Queue", queue},
+	{"InFlight", inFlight},
+
+	{"NoCharges", noCharges},
+	{"ManyCharges", manyCharges},
+	{"ManyLimits", manyLimits},
+	{"Decisions", decisions},
+	{"Duplicate", duplicate},
+	{"Invalid", invalid},
+	{"Canceled", canceled},
+	{"Each", each},
+
+	{"Names", names},
+	{"LongNames", longNames},
+	{"KeyMemory", keyMemory},
+
+	{"OneKey", oneKey},
+	{"CrossingKeys", crossingKeys},
 }

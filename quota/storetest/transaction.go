@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
@@ -13,8 +12,7 @@ import (
 )
 
 // noCharges: a transaction without charges is allowed.
-func noCharges(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func noCharges(p *replay) {
 	tx := quota.Transaction{Result: quota.Result{Decisions: make([]quota.Decision, 3), Wait: time.Hour}}
 	p.take(&tx)
 	p.wants(&tx, true)
@@ -22,8 +20,7 @@ func noCharges(t testing.TB, store quota.Store) {
 }
 
 // manyCharges: a transaction may have 40 charges, of one key or of many.
-func manyCharges(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func manyCharges(p *replay) {
 	var charges []quota.Charge
 	all := limits(5, time.Hour)
 	for i := range 40 {
@@ -41,8 +38,7 @@ func manyCharges(t testing.TB, store quota.Store) {
 
 // decisions: Take reuses the memory of Decisions if there is enough, and otherwise
 // allocates.
-func decisions(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func decisions(p *replay) {
 	mine := make([]quota.Decision, 5)
 	for i := range mine {
 		mine[i] = quota.Decision{Remaining: 99, RetryAfter: time.Hour}
@@ -54,7 +50,7 @@ func decisions(t testing.TB, store quota.Store) {
 		}
 		p.take(&tx)
 		if &tx.Decisions[0] != &mine[0] {
-			t.Errorf("%d charges, room for %d decisions: got a new slice, want it reused", n, len(mine))
+			p.Errorf("%d charges, room for %d decisions: got a new slice, want it reused", n, len(mine))
 		}
 	}
 	tx := quota.Transaction{Result: quota.Result{Decisions: mine[:1:1]}}
@@ -65,9 +61,8 @@ func decisions(t testing.TB, store quota.Store) {
 }
 
 // manyLimits: a key may have hundreds of limits, of one algorithm or of several.
-func manyLimits(t testing.TB, store quota.Store) {
+func manyLimits(p *replay) {
 	kinds := []func(n int64, period time.Duration) quota.Limit{algorithms.GCRA, algorithms.SlidingLog, algorithms.AnchoredWindow}
-	p := newReplay(t, store)
 	for _, n := range []int{1, 30, 31, 32, 33, 100, 250} {
 		for k := range len(kinds) + 1 {
 			var charges []quota.Charge
@@ -81,7 +76,7 @@ func manyLimits(t testing.TB, store quota.Store) {
 				p.all(0, charges...)
 			}
 			if got := p.all(0, charges...); got.Allowed() {
-				t.Errorf("%d limits of kind %d: got a fourth unit admitted by a quota of 3", n, k)
+				p.Errorf("%d limits of kind %d: got a fourth unit admitted by a quota of 3", n, k)
 			}
 			p.all(time.Minute, charges...)
 		}
@@ -89,8 +84,7 @@ func manyLimits(t testing.TB, store quota.Store) {
 }
 
 // duplicate: the same limit of the same key twice is an error and spends nothing.
-func duplicate(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func duplicate(p *replay) {
 	a, b := p.charge("a", three, 1), p.charge("b", three, 1)
 	again := a
 	again.Cost, again.Limit.Quota = 0, 7 // cost and quota are no part of a limit's identity
@@ -98,8 +92,8 @@ func duplicate(t testing.TB, store quota.Store) {
 	nameless.Limit.Name = ""
 	named.Limit.Name = nameless.Limit.Label()
 	for _, charges := range [][]quota.Charge{{a, a}, {b, a, again}, {a, b, b}, {nameless, named}, {named, a, nameless}} {
-		if err := p.fails(t.Context(), &quota.Transaction{Charges: charges}); !errors.Is(err, quota.ErrDuplicate) {
-			t.Errorf("got error %q, want %q", err, quota.ErrDuplicate)
+		if err := p.fails(p.Context(), &quota.Transaction{Charges: charges}); !errors.Is(err, quota.ErrDuplicate) {
+			p.Errorf("got error %q, want %q", err, quota.ErrDuplicate)
 		}
 	}
 	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
@@ -116,8 +110,7 @@ func duplicate(t testing.TB, store quota.Store) {
 }
 
 // invalid: a limit that cannot be counted is an error, not a panic, and nothing is spent.
-func invalid(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func invalid(p *replay) {
 	bad := []quota.Limit{
 		{},
 		{Quota: 1, Period: time.Second},
@@ -134,26 +127,25 @@ func invalid(t testing.TB, store quota.Store) {
 	}
 	good := p.charge("good", three, 1)
 	for _, l := range bad {
-		p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("bad", l, 1)}})
-		p.fails(t.Context(), &quota.Transaction{Charges: []quota.Charge{good, p.charge("bad", l, 0)}})
+		p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("bad", l, 1)}})
+		p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{good, p.charge("bad", l, 0)}})
 	}
 	p.wants(p.one("good", three, 0), true, 3)
 }
 
 // canceled: if the context is done before Take, Take returns the error of the context and
 // spends nothing.
-func canceled(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
-	gone, cancel := context.WithCancel(t.Context())
+func canceled(p *replay) {
+	gone, cancel := context.WithCancel(p.Context())
 	cancel()
-	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	late, cancel := context.WithDeadline(p.Context(), time.Now().Add(-time.Second))
 	defer cancel()
 	for _, ctx := range []context.Context{gone, late} {
 		for _, charges := range [][]quota.Charge{
 			{p.charge("a", three, 1)}, {p.charge("a", three, 1), p.charge("b", three, 1)},
 		} {
 			if err := p.fails(ctx, &quota.Transaction{Charges: charges}); !errors.Is(err, ctx.Err()) {
-				t.Errorf("got error %q, want %q", err, ctx.Err())
+				p.Errorf("got error %q, want %q", err, ctx.Err())
 			}
 		}
 	}

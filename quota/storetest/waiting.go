@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"testing"
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
@@ -9,14 +8,13 @@ import (
 )
 
 // never: a cost above the capacity never fits, with or without waiting.
-func never(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func never(p *replay) {
 	for _, l := range limits(4, time.Hour) {
 		for _, within := range []time.Duration{0, time.Hour, 1 << 62} {
 			tx := p.all(within, p.charge("", l, 7), p.charge("other", l, 1))
 			p.wants(tx, false)
 			if got := tx.Decisions[0].RetryAfter; got != quota.Never {
-				t.Errorf("%v, a cost of 7: got RetryAfter %v, want Never", l, got)
+				p.Errorf("%v, a cost of 7: got RetryAfter %v, want Never", l, got)
 			}
 		}
 		p.one("", l, 0)
@@ -28,20 +26,19 @@ func never(t testing.TB, store quota.Store) {
 }
 
 // reserve: a charge that waits reserves its unit, and no later charge gets that unit first.
-func reserve(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func reserve(p *replay) {
 	p.wants(p.one("a", three, 3), true, 0)
 	p.wants(p.all(time.Minute, p.charge("a", three, 1)), false, 0) // the next unit is free in 20 minutes
 	tx := p.all(time.Hour, p.charge("a", three, 1))
 	p.wants(tx, true, 0)
 	if tx.Wait <= 0 || tx.Wait > 20*time.Minute {
-		t.Errorf("got Wait %v for a unit that comes back in 20 minutes", tx.Wait)
+		p.Errorf("got Wait %v for a unit that comes back in 20 minutes", tx.Wait)
 	}
 	p.wants(p.one("a", three, 1), false, 0)
 	second := p.all(time.Hour, p.charge("a", three, 1))
 	p.wants(second, true, 0)
 	if second.Wait < tx.Wait+19*time.Minute { // a minute may pass between the calls
-		t.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
+		p.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
 	}
 	// All charges of a transaction wait as long as the slowest of them. Charges with a
 	// cost of 0 or less do not make it wait.
@@ -56,15 +53,14 @@ func reserve(t testing.TB, store quota.Store) {
 }
 
 // queue: a leaky bucket is a queue if Within > 0, and a meter otherwise.
-func queue(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func queue(p *replay) {
 	l := algorithms.LeakyBucket(3, 3, time.Hour)
 	var last time.Duration
 	for i := range 3 {
 		tx := p.all(2*time.Hour, p.charge("queue", l, 1))
 		p.wants(tx, true)
 		if i > 0 && tx.Wait < last+19*time.Minute {
-			t.Errorf("number %d: got Wait %v behind one of %v, want 20 minutes more", i, tx.Wait, last)
+			p.Errorf("number %d: got Wait %v behind one of %v, want 20 minutes more", i, tx.Wait, last)
 		}
 		last = tx.Wait
 	}
@@ -85,8 +81,7 @@ func queue(t testing.TB, store quota.Store) {
 // inFlight: a concurrency limit refuses without reporting when to retry. A request releases its own
 // units, even if later requests have spent units. If a request releases nothing, its units are
 // available when the lease has expired.
-func inFlight(t testing.TB, store quota.Store) {
-	p := newReplay(t, store)
+func inFlight(p *replay) {
 	l := algorithms.InFlight(2, time.Hour)
 	first := p.one("a", l, 1)
 	time.Sleep(1500 * time.Microsecond)
@@ -95,7 +90,7 @@ func inFlight(t testing.TB, store quota.Store) {
 		tx := p.all(within, p.charge("a", l, 1))
 		p.wants(tx, false, 0)
 		if d := tx.Decisions[0]; d.RetryAfter != quota.Never || d.NextAfter != 0 {
-			t.Errorf("within %v: got RetryAfter %v and NextAfter %v, want Never and 0", within, d.RetryAfter, d.NextAfter)
+			p.Errorf("within %v: got RetryAfter %v and NextAfter %v, want Never and 0", within, d.RetryAfter, d.NextAfter)
 		}
 	}
 	p.cancel(first)
