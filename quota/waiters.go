@@ -1,10 +1,11 @@
 package quota
 
 import (
-	"container/list"
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +44,7 @@ var waiting struct {
 
 // A line contains the callers that wait for the same units.
 type line struct {
-	places list.List // of *place, by arrival
+	places []*place  // by arrival
 	freed  int       // how many releases have not yet led to a call to the store
 	next   time.Time // when the first caller calls the store even if nothing is released
 	exact  bool      // next is when the first caller's units are available, and has no meaning for other callers
@@ -63,7 +64,6 @@ type place struct {
 	wake    chan struct{} // receives a value when due has changed
 	key     waitKey
 	line    *line
-	at      *list.Element
 }
 
 // arrive returns a number that is higher than those of earlier callers.
@@ -145,7 +145,7 @@ func releaseIn(k waitKey) {
 	waiting.lines[k].release()
 }
 
-func (l *line) first() *place { return l.places.Front().Value.(*place) }
+func (l *line) first() *place { return l.places[0] }
 
 func (l *line) release() {
 	if l != nil {
@@ -171,13 +171,8 @@ func (p *place) enter(k waitKey) {
 		waiting.lines[k] = l
 	}
 	p.key, p.line = k, l
-	for e := l.places.Back(); e != nil; e = e.Prev() {
-		if e.Value.(*place).arrival < p.arrival {
-			p.at = l.places.InsertAfter(p, e)
-			return
-		}
-	}
-	p.at = l.places.PushFront(p)
+	i, _ := slices.BinarySearchFunc(l.places, p.arrival, func(p *place, arrival uint64) int { return cmp.Compare(p.arrival, arrival) })
+	l.places = slices.Insert(l.places, i, p)
 }
 
 // exit removes p and returns its line, or nil if the line is empty.
@@ -186,8 +181,8 @@ func (p *place) exit() *line {
 	if l.exact && l.first() == p {
 		l.next = time.Time{}
 	}
-	l.places.Remove(p.at)
-	if l.places.Len() == 0 {
+	i := slices.Index(l.places, p)
+	if l.places = slices.Delete(l.places, i, i+1); len(l.places) == 0 {
 		delete(waiting.lines, p.key)
 		return nil
 	}
