@@ -114,9 +114,13 @@ func Reserve(ctx context.Context, store Store, within time.Duration, charges ...
 	}
 	charges = slices.Clone(charges) // Cancel needs them
 	r := &Reservation{store: store, t: Transaction{Charges: charges, Within: atMost(ctx, within)}}
-	if err := r.take(context.WithoutCancel(ctx)); err != nil {
+	if err := store.Take(context.WithoutCancel(ctx), &r.t); err != nil {
 		return nil, err
 	}
+	if !r.t.Allowed() {
+		return nil, &LimitedError{Transaction: &r.t}
+	}
+	r.slot = time.Now().Add(r.t.Wait)
 	return r, nil
 }
 
@@ -133,17 +137,6 @@ type Reservation struct {
 	store Store
 	t     Transaction
 	slot  time.Time // when it begins, on the clock of this process
-}
-
-func (r *Reservation) take(ctx context.Context) error {
-	if err := r.store.Take(ctx, &r.t); err != nil {
-		return err
-	}
-	if !r.t.Allowed() {
-		return &LimitedError{Transaction: &r.t}
-	}
-	r.slot = time.Now().Add(r.t.Wait)
-	return nil
 }
 
 // Delay returns the time until the slot begins, or 0 if it has already begun.
