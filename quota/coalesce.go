@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,8 +49,7 @@ func Coalesce(next Store) *CoalescedStore {
 	if !ok {
 		warnOrder(nil, "Coalesce is around a store without TakeEach, such as another decorator, so it combines no calls")
 	}
-	return &CoalescedStore{next: next, batcher: batches, most: mostAlone, seed: maphash.MakeSeed(),
-		pool: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}}
+	return &CoalescedStore{next: next, batcher: batches, most: mostAlone, seed: maphash.MakeSeed()}
 }
 
 const (
@@ -68,7 +68,6 @@ type CoalescedStore struct {
 	batcher batcher // nil if next is none
 	most    int     // mostAlone
 	seed    maphash.Seed
-	pool    sync.Pool // of *call
 	shards  [callShards]callShard
 	shared  atomic.Int64 // how many calls were shared
 }
@@ -105,22 +104,13 @@ func (c *CoalescedStore) Stats() CoalesceStats {
 }
 
 // A call is a copy of a transaction that is evaluated together with other transactions.
-// The caller may abandon the call.
 type call struct {
-	ctx   context.Context // of the caller
-	t     Transaction
-	err   error
-	state atomic.Int32
-	done  chan struct{}
+	ctx  context.Context // of the caller
+	t    Transaction
+	err  error
+	done chan struct{} // closed when t or err is the result
+	gone atomic.Bool   // the caller no longer waits
 }
-
-// The states of a call. The first CompareAndSwap out of pending decides who recycles the
-// call: the caller if the call is done, the runner if the caller has given up.
-const (
-	pending = iota
-	done
-	abandoned
-)
 
 // Take implements Store.
 func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) (err error) {
@@ -186,16 +176,7 @@ func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	sh.mu.Unlock()
 	for _, k := range failed {
 		k.err = err
-		c.end(k)
-	}
-}
-
-// end wakes the caller of k, unless the caller has given up.
-func (c *CoalescedStore) end(k *call) {
-	if k.state.CompareAndSwap(pending, done) {
-		k.done <- struct{}{}
-	} else {
-		c.release(k)
+		close(k.done)
 	}
 }
 
@@ -210,8 +191,7 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	if b := BudgetOf(ctx); b != nil {
 		defer func(begin time.Time) { b.Spend(time.Since(begin)) }(time.Now())
 	}
-	k := c.pool.Get().(*call)
-	k.ctx = ctx
+	k := &call{ctx: ctx, done: make(chan struct{})}
 	k.copy(t, ctx.Done() != nil)
 
 	sh.mu.Lock()
@@ -222,17 +202,13 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	select {
 	case <-k.done:
 	case <-ctx.Done():
-		if k.state.CompareAndSwap(pending, abandoned) {
-			return ctx.Err()
-		}
-		<-k.done
+		k.gone.Store(true)
+		return ctx.Err()
 	}
-	err := k.err
-	if err == nil {
+	if k.err == nil {
 		t.SetResult(&k.t.Result)
 	}
-	c.release(k)
-	return err
+	return k.err
 }
 
 // copy copies the question of t. If the caller can give up early, copy clones the keys,
@@ -246,69 +222,46 @@ func (k *call) copy(t *Transaction, mayGiveUp bool) {
 	}
 }
 
-func (c *CoalescedStore) release(k *call) {
-	clear(k.t.Charges) // they hold keys
-	k.ctx, k.err = nil, nil
-	k.state.Store(pending)
-	c.pool.Put(k)
-}
-
 // run sends the waiting calls of a shard, until no call waits there.
 func (c *CoalescedStore) run(sh *callShard) {
-	var now []*call
-	var ts []*Transaction
 	for {
 		sh.mu.Lock()
-		if len(sh.waiting) == 0 {
-			sh.running = false
-			sh.mu.Unlock()
+		waiting := sh.waiting
+		sh.waiting, sh.running = nil, len(waiting) > 0
+		sh.mu.Unlock()
+		if len(waiting) == 0 {
 			return
 		}
-		now, sh.waiting = sh.waiting, now[:0]
-		sh.mu.Unlock()
-		for rest := now; len(rest) > 0; {
-			n := min(len(rest), mostAtOnce)
-			ts = c.decide(sh, rest[:n], ts)
-			rest = rest[n:]
+		for batch := range slices.Chunk(waiting, mostAtOnce) {
+			c.decide(sh, batch)
 		}
-		clear(now) // the calls are recycled
 	}
 }
 
-// decide sends a batch to the wrapped store, and wakes the callers. It reuses the memory of the
-// slice ts, and returns the slice.
-func (c *CoalescedStore) decide(sh *callShard, batch []*call, ts []*Transaction) []*Transaction {
-	ts = ts[:0]
-	here := batch[:0]
-	var leader traced.Leader
-	for _, k := range batch {
-		if k.state.Load() == abandoned {
-			c.release(k)
-			continue
-		}
-		here = append(here, k)
-		leader.Join(k.ctx)
-		ts = append(ts, &k.t)
+// decide sends a batch to the wrapped store, and wakes the callers. It drops the calls that their
+// callers have given up.
+func (c *CoalescedStore) decide(sh *callShard, batch []*call) {
+	batch = slices.DeleteFunc(batch, func(k *call) bool { return k.gone.Load() })
+	if len(batch) == 0 {
+		return
 	}
-	if len(ts) == 0 {
-		return ts
+	var leader traced.Leader
+	ts := make([]*Transaction, len(batch))
+	for i, k := range batch {
+		leader.Join(k.ctx)
+		ts[i] = &k.t
 	}
 	c.shared.Add(1)
 	errs, err := c.takeEach(leader.Context(context.Background()), ts)
 	if errs != nil && errs[0] != nil {
 		c.failWaiting(sh, ts[0], errs[0])
 	}
-	for i, k := range here {
-		switch {
-		case err != nil:
-			k.err = err
-		case errs != nil:
+	for i, k := range batch {
+		if k.err = err; err == nil && errs != nil {
 			k.err = errs[i]
 		}
-		c.end(k)
+		close(k.done)
 	}
-	clear(ts)
-	return ts
 }
 
 func (c *CoalescedStore) takeEach(ctx context.Context, ts []*Transaction) (errs []error, err error) {
