@@ -141,17 +141,14 @@ func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	o := Outcome{Header: w.Header(), Panicked: true}
 	defer func() {
 		recorder.CarryBack(r, inner, &t.snapshot, body)
-		if t.end != nil {
-			t.end()
-		}
-		o.Status, o.Bytes, o.Took = rec.Status, rec.Bytes, time.Since(t.begun)
+		o.Status, o.Bytes = rec.Status, rec.Bytes
 		if rec.Hijacked { // the end of a WebSocket does not count as hanging up, and net/http does not see it
 			o.HungUp = o.Panicked
 		} else {
 			o.HungUp = t.Err() != nil || rec.HungUp()
 		}
 		o.complete()
-		t.settle(o)
+		t.finish(o)
 	}()
 	next.ServeHTTP(rec.Writer(), inner)
 	o.Panicked = false
@@ -166,6 +163,20 @@ func (o *Outcome) complete() {
 	default:
 		o.Status = http.StatusOK
 	}
+}
+
+// finish releases the units in flight of a request that is over, and settles it.
+func (t *ticket) finish(o Outcome) {
+	if t.end != nil {
+		t.end()
+	}
+	if !t.settles() {
+		return
+	}
+	if o.Took == 0 {
+		o.Took = time.Since(t.begun)
+	}
+	t.settle(o)
 }
 
 // settle replaces the reserved cost of a request under each rule with the final cost.
@@ -639,16 +650,7 @@ func (a *Admission) Done(o Outcome) {
 	}
 	t := a.ticket
 	t.watch.Stop()
-	if t.end != nil {
-		t.end()
-	}
-	if !t.settles() {
-		return
-	}
-	if o.Took == 0 {
-		o.Took = time.Since(t.begun)
-	}
 	o.HungUp = o.HungUp || t.Err() != nil
 	o.complete()
-	t.settle(o)
+	t.finish(o)
 }

@@ -216,18 +216,12 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 
 // answered is called at the end of a request that was sent. res is nil if there was no response.
 func (t *ticket) answered(res *http.Response) {
-	if t.end != nil {
-		t.end()
-	}
-	if !t.settles() {
-		return
-	}
-	o := Outcome{HungUp: t.Err() != nil, Took: time.Since(t.begun)}
+	o := Outcome{HungUp: t.Err() != nil}
 	if res != nil {
 		o.Status, o.Header = res.StatusCode, res.Header
 		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused it, so it has used nothing
 	}
-	t.settle(o)
+	t.finish(o)
 }
 
 // admit obtains the decision on a request and waits for its slot, but not after giveUp.
