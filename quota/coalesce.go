@@ -69,7 +69,8 @@ type CoalescedStore struct {
 	most    int     // mostAlone
 	seed    maphash.Seed
 	shards  [callShards]callShard
-	shared  atomic.Int64 // how many calls were shared
+
+	transactions, calls atomic.Int64 // see CoalesceStats
 }
 
 // A callShard holds the calls for the keys whose hashes select it. At most one shared call of a
@@ -79,7 +80,6 @@ type callShard struct {
 	alone   int  // calls in progress that are not shared
 	running bool // run is sending the waiting calls
 	waiting []*call
-	stats   CoalesceStats // without the shared calls
 	_       [64]byte
 }
 
@@ -92,15 +92,7 @@ type CoalesceStats struct {
 
 // Stats returns the statistics since c was created.
 func (c *CoalescedStore) Stats() CoalesceStats {
-	s := CoalesceStats{Calls: c.shared.Load()}
-	for i := range c.shards {
-		sh := &c.shards[i]
-		sh.mu.Lock()
-		s.Transactions += sh.stats.Transactions
-		s.Calls += sh.stats.Calls
-		sh.mu.Unlock()
-	}
-	return s
+	return CoalesceStats{c.transactions.Load(), c.calls.Load()}
 }
 
 // A call is a copy of a transaction that is evaluated together with other transactions.
@@ -117,16 +109,16 @@ func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) (err error) {
 	if c.batcher == nil || len(t.Charges) == 0 {
 		return c.next.Take(ctx, t)
 	}
+	c.transactions.Add(1)
 	sh := c.shard(&t.Charges[0])
 	sh.mu.Lock()
-	sh.stats.Transactions++
 	if sh.running || sh.alone >= c.most || len(sh.waiting) > 0 {
 		sh.mu.Unlock()
 		return c.join(ctx, sh, t)
 	}
 	sh.alone++
-	sh.stats.Calls++
 	sh.mu.Unlock()
+	c.calls.Add(1)
 	defer func() { c.leave(ctx, sh, t, err) }() // even if next panics
 	return c.next.Take(ctx, t)
 }
@@ -251,7 +243,7 @@ func (c *CoalescedStore) decide(sh *callShard, batch []*call) {
 		leader.Join(k.ctx)
 		ts[i] = &k.t
 	}
-	c.shared.Add(1)
+	c.calls.Add(1)
 	errs, err := c.takeEach(leader.Context(context.Background()), ts)
 	if errs != nil && errs[0] != nil {
 		c.failWaiting(sh, ts[0], errs[0])
