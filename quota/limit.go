@@ -188,8 +188,3 @@ func (l *Limit) appendStoredName(b []byte) []byte {
 	}
 	return append(b, p...)
 }
-
-// sameName reports whether two limits have the same stored name.
-func (l *Limit) sameName(m *Limit) bool {
-	return l.Period == m.Period && (l.Name == m.Name || l.Label() == m.Label())
-}

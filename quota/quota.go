@@ -402,23 +402,14 @@ func (t *Transaction) checkNames() error {
 			if t.plan(j).names != t.plan(i).names {
 				continue
 			}
-			if err := t.Charges[i].duplicates(&t.Charges[j]); err != nil {
-				return err
+			if c := &t.Charges[i]; storedkey.Equal(c.Key, t.Charges[j].Key) {
+				return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
+					ErrDuplicate, c.Rule, c.Limit.Label(), c.Limit.Algorithm.Name())
 			}
 			distinct = 0
 		}
 	}
 	t.distinct = distinct
-	return nil
-}
-
-// duplicates returns an error if c and d are for the same limit of the same key.
-func (c *Charge) duplicates(d *Charge) error {
-	if c.Limit.sameName(&d.Limit) && c.Rule == d.Rule &&
-		c.Limit.Algorithm.Name() == d.Limit.Algorithm.Name() && storedkey.Equal(c.Key, d.Key) {
-		return fmt.Errorf("%w: rule %q charges its limit %q (%s) twice in one transaction",
-			ErrDuplicate, c.Rule, c.Limit.Label(), c.Limit.Algorithm.Name())
-	}
 	return nil
 }
 
