@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // An uncountable is the error of a limit whose quota or burst is too large to be counted
@@ -23,11 +24,8 @@ func (e *uncountable) Error() string {
 }
 
 func isMeter(l *quota.Limit) bool {
-	switch l.Algorithm.(type) {
-	case bucket, leakyBucket:
-		return true
-	}
-	return false
+	_, ok := l.Algorithm.(optional.Metered)
+	return ok
 }
 
 // Nearest implements optional.Uncountable. It returns the limit that a Limiter enforces in place of
