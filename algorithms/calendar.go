@@ -2,7 +2,6 @@ package algorithms
 
 import (
 	"fmt"
-	"sort"
 	"time"
 
 	"github.com/seed83679106/weir/quota"
@@ -167,11 +166,11 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 		if first.Before(t) {
 			first = t // the date had already begun when this offset came into force
 		}
+		// On the last days of a leap year, ZoneBounds returns an end that is not after t if it computes
+		// the end from the rules of a zone, because it assumes that every year has 365 days. No zone's
+		// rules change the offset on these days.
 		_, until := t.ZoneBounds()
-		if !until.IsZero() && !until.After(t) {
-			until = zoneEnd(t, latest)
-		}
-		if until.IsZero() || first.Before(until) {
+		if first.Before(until) || !until.After(t) {
 			return first.UnixMicro()
 		}
 		t = until
@@ -181,22 +180,3 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 
 // dateline is longer than the difference between UTC and the local time of any place.
 const dateline = 36 * time.Hour
-
-// zoneEnd returns when the offset of t ends, or the zero Time if the offset lasts until
-// latest. On the last days of a leap year, zoneEnd replaces Time.ZoneBounds. If ZoneBounds
-// computes the end from the rules of a zone, it assumes that every year has 365 days, so on
-// these days it returns an end that is not after t.
-func zoneEnd(t, latest time.Time) time.Time {
-	_, offset := t.Zone()
-	differs := func(u time.Time) bool {
-		_, o := u.Zone()
-		return o != offset
-	}
-	for ; t.Before(latest); t = t.Add(time.Hour) {
-		if differs(t.Add(time.Hour)) {
-			n := sort.Search(3600, func(i int) bool { return differs(t.Add(time.Duration(i) * time.Second)) })
-			return t.Add(time.Duration(n) * time.Second)
-		}
-	}
-	return time.Time{}
-}

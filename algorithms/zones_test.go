@@ -56,7 +56,7 @@ func goZones(t *testing.T) (zones []*time.Location) {
 }
 
 // TestCalendarLeapYears: windows are right on the last days of a leap year. On these days
-// Time.ZoneBounds may return a wrong end of the offset from UTC: see zoneEnd.
+// Time.ZoneBounds may return a wrong end of the offset from UTC.
 func TestCalendarLeapYears(t *testing.T) {
 	const newYork = "America/New_York"
 	for _, loc := range goZones(t) {
