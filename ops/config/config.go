@@ -299,7 +299,6 @@ func (f *File) Reload() (Changes, error) { return f.load(f.read()) }
 // load replaces the rules with those in c and returns what changed. err is the error from reading
 // c; load counts and returns this error.
 func (f *File) load(c *content, err error) (changes Changes, _ error) {
-	before := f.current.Load()
 	if err == nil {
 		changes, err = f.replace(c)
 	}
@@ -307,9 +306,6 @@ func (f *File) load(c *content, err error) (changes Changes, _ error) {
 		f.failures.Add(1)
 		f.failed.Store(&err)
 		return nil, err
-	}
-	if f.current.Load() != before {
-		f.reloads.Add(1)
 	}
 	f.failed.Store(nil)
 	return changes, nil
@@ -340,6 +336,7 @@ func (f *File) replace(c *content) (Changes, error) {
 		v.changed = append(v.changed, c.String())
 	}
 	f.current.Store(v)
+	f.reloads.Add(1)
 	return list, nil
 }
 

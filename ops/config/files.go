@@ -192,16 +192,14 @@ const lookEvery = 500 * time.Millisecond
 // compares contents, Watch also notices changes on network file systems, and in Kubernetes
 // ConfigMaps, except those mounted with subPath, which the kubelet never updates.
 func (f *File) Watch(ctx context.Context) error {
-	v := f.current.Load()
-	last, paths := v.digest, v.paths
+	paths := f.current.Load().paths
 	log := cmp.Or(f.o.Limiter.Logger, slog.Default()).With("file", f.path)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for read, before := "", ""; ; {
 		now := f.look(paths)
 		if now == before && now != read { // also at first, because the file may have changed since Open
-			last, paths = f.reload(log, last)
-			read = now
+			paths, read = f.reload(log), now
 		}
 		before = now
 		select {
@@ -235,24 +233,21 @@ func (f *File) look(paths []string) string {
 	return string(sum.Sum(nil))
 }
 
-// reload reads the file and compares its digest with last, the digest of the content that
-// was read previously. If they differ, reload loads the file and logs the changes or the
-// errors. It returns the new digest and the paths to watch.
-func (f *File) reload(log *slog.Logger, last string) (digest string, paths []string) {
-	paths = f.current.Load().paths
+// reload loads the file, logs the changes or the errors, and returns the paths to watch.
+func (f *File) reload(log *slog.Logger) (paths []string) {
+	before, failed := f.current.Load(), f.Err() != nil
 	content, err := f.read()
-	if err == nil {
-		digest = content.digest
-		for _, p := range content.paths {
-			if !slices.Contains(paths, p) {
-				paths = append(slices.Clip(paths), p)
-			}
-		}
-		if digest == last {
-			return digest, paths
-		}
-	}
 	changes, err := f.load(content, err)
+	switch {
+	case content == nil:
+		paths = before.paths
+	case err == nil:
+		paths = content.paths
+	default: // the files of the rules in force, too: the error may be that one is no longer included
+		paths = slices.Concat(before.paths, content.paths)
+		slices.Sort(paths)
+		paths = slices.Compact(paths)
+	}
 	if err != nil {
 		all := []error{err}
 		if list, ok := err.(interface{ Unwrap() []error }); ok {
@@ -261,7 +256,10 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 		for _, err := range all {
 			log.Error("config: rules not reloaded", "err", err)
 		}
-		return digest, paths
+		return paths
+	}
+	if !failed && f.current.Load().digest == before.digest {
+		return paths
 	}
 	for _, c := range changes {
 		c.log(log)
@@ -270,5 +268,5 @@ func (f *File) reload(log *slog.Logger, last string) (digest string, paths []str
 		log.Warn("config: rules that no handler names", "rules", unused, "effect", "they limit nothing")
 	}
 	log.Info("config: rules reloaded", "changes", len(changes), "version", f.Version())
-	return digest, content.paths
+	return paths
 }
