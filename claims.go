@@ -541,8 +541,8 @@ func (l *Limiter) beginHeld(d *decision) (end func()) {
 	}
 }
 
-// takeShadow charges the rules in shadow. It is called at the request's slot, from which the
-// wait under these rules is counted.
+// takeShadow charges the rules in shadow. It is called when the request's slot begins, so that the
+// wait under these rules is measured from then.
 func (l *Limiter) takeShadow(d *decision) {
 	s, done := d.shadow, false
 	s.request, s.calls = d.request, l.callContext(d)

@@ -432,10 +432,10 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 //	weir.Folded(weir.ByHeader("X-User"))
 //
 // Letters are compared as by [strings.EqualFold], that is, under Unicode's simple case folding: "ſ"
-// is "s", and "ς" is "σ". The key is in lower case. Spaces are those of [strings.TrimSpace]. Folded
-// keeps all other differences, such as accents, dots, plus signs, spaces within the key, other
-// Unicode normalization forms of a letter, and full-width letters. If your server ignores one of
-// these differences, write a KeyFunc that ignores it too, for example with the profile
+// is "s", and "ς" is "σ". The key is in lower case. Spaces are defined as in [strings.TrimSpace].
+// Folded keeps all other differences, such as accents, dots, plus signs, spaces within the key,
+// other Unicode normalization forms of a letter, and full-width letters. If your server ignores one
+// of these differences, write a KeyFunc that ignores it too, for example with the profile
 // UsernameCaseMapped of golang.org/x/text/secure/precis.
 func Folded(key KeyFunc) KeyFunc {
 	if key == nil {

@@ -647,8 +647,8 @@ func namesOf(limits []limit) string {
 }
 
 // replaced returns the element of limits that l replaces, or nil: the limit with the same name or,
-// if l has no name, with the same period. If there is none, but limits has only one element and l
-// is the only new limit (n is 1) and has no name, l replaces that element.
+// if l has no name, with the same period. If there is none, l replaces the only element of limits,
+// provided that l is the only new limit (n is 1) and has no name.
 func replaced(l *Limit, limits []limit, n int) *limit {
 	var found *limit
 	for i := range limits {

@@ -2,8 +2,9 @@ package algorithms
 
 import "github.com/seed83679106/weir/quota"
 
-// A bucket is the algorithm of GCRA, TokenBucket and LeakyBucket, which differ in the name under
-// which stores keep their states: the value of the bucket. Its arithmetic is that of a meter.
+// A bucket is the algorithm behind GCRA, TokenBucket and LeakyBucket. These differ only in the name
+// under which stores keep their states, which is the value of the bucket. Its arithmetic is that of
+// a meter.
 type bucket string
 
 const (

@@ -311,8 +311,8 @@ func (b *block) until() int64 {
 	return longest - b.spread(recheck/4) - b.lag()
 }
 
-// decide fills in the decision on the refused charge. The arguments now and at are the current
-// time, on the process's clock and on the store's clock.
+// decide fills in the decision on the refused charge. The current time is now on the process's
+// clock and at on the store's clock.
 func (b *block) decide(d *Decision, now, at int64) {
 	after := func(instant uint64) time.Duration {
 		return time.Duration(int64(instant>>others)-now) * time.Microsecond

@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Plan returns precomputed numbers for the i-th charge. The result names is a hash of the names
+// Plan returns precomputed numbers for the i-th charge. Its first result is a hash of the names
 // that distinguish the states of a key: the Rule, the StoredName and the name of the algorithm.
 // This hash depends on no secret, so combine it with a secret hash of the key. The results period
 // and capacity are the Period in µs and the Capacity if the algorithm is a Metered (see package

@@ -235,11 +235,11 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 
 // Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for
 // the Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and at
-// least one request in twenty got no decision. Redis ceases to be too slow once five calls in a row
-// have taken less than half of the Timeout; each time that it becomes too slow again within a
-// minute, this number doubles. Take calls Redis nevertheless. A caller that does not call Take
-// because of this error, such as package stack, must keep calling Slow, which then sends the
-// command TIME from time to time.
+// least one request in twenty got no decision. Redis no longer counts as too slow once five calls
+// in a row have taken less than half of the Timeout. The number of calls doubles each time that
+// Redis becomes too slow again within a minute. Take calls Redis nevertheless. A caller that does
+// not call Take because of this error, such as package stack, must keep calling Slow, which then
+// sends the command TIME from time to time.
 func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
 	if until := s.slow.Load(); until == 0 || until < time.Now().UnixNano() {
 		return nil

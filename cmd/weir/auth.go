@@ -153,9 +153,9 @@ func forwarded(r *http.Request) (o *http.Request, missing string) {
 	return original(r, r.Header.Get(method), r.Header.Get(uri), r.Header.Get(host))
 }
 
-// original returns a request with the given method, URI and host, and with the header fields
-// of r. If uri is an absolute URL, its host replaces the given host. If neither contains a host,
-// the host of r is kept. If X-Forwarded-For is missing, original returns that name and no
+// original returns a request with the given method, URI and host, and with the header fields of r.
+// If uri is an absolute URL, its host replaces the given host. If neither contains a host, the host
+// of r is kept. If X-Forwarded-For is missing, original returns the name of that field and a nil
 // request.
 func original(r *http.Request, method, uri, host string) (o *http.Request, missing string) {
 	const clients = "X-Forwarded-For"

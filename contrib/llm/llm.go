@@ -240,14 +240,15 @@ const maxBody = 1 << 20
 // none of them. It is multiplied by the number of completions, which is the larger of n and best_of,
 // and by the number of prompts if the field prompt is an array of them.
 //
-// The result is never above most. The argument most should not exceed the Capacity of any limit of the
-// rule, because a limit never allows a cost above its capacity. The function returns most if the body is
-// longer than 1 MiB or is not a JSON object, if servers may read one of these fields in several
-// ways (it appears twice, or its name is spelled with other letter case), or if the request
+// The result is never above most. The argument most should not exceed the Capacity of any limit of
+// the rule, because a limit never allows a cost above its capacity. The function returns most if
+// the body is longer than 1 MiB or is not a JSON object, if servers may read one of these fields in
+// several ways (it appears twice, or its name is spelled with other letter case), or if the request
 // continues a response, a conversation or a prompt that the server has stored. It refuses a request
-// with a Content-Encoding. It also refuses a request whose field background is true, and a batch, which
-// has the field requests or input_file_id, because their responses do not state their usage. If a
-// request has no body, the function returns 1. MaxTokens panics if an argument is below 1.
+// with a Content-Encoding. It also refuses requests that run in the background, and batches
+// (requests with a field requests or input_file_id), because their responses do not state the
+// usage. If a request has no body, the function returns 1. MaxTokens panics if an argument is below
+// 1.
 //
 // Images, files and web pages that a body only refers to, and the results of a server's own tools,
 // are not counted. They are charged when the response states its usage.

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A scanner finds the numbers in a JSON text that count tokens, while the text is forwarded. It
-// keeps a few names and one value, however long the text is. What it finds in a text that is not
-// JSON is undefined.
+// A scanner finds the token counts in a JSON text while the text is being forwarded. It keeps a few
+// names and one value, however long the text is. What it finds in a text that is not JSON is
+// undefined.
 type scanner struct {
 	names  [4]string // of the fields around the value, from the outermost on; "" in an array
 	depth  int       // how many objects and arrays are open

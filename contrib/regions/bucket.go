@@ -9,7 +9,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A past records which part of the rate a region has had until now. Its steps go back in time from
+// A past records the share of the rate that a region has had so far. Its steps go back in time from
 // now, and their parts decrease: the part of step i is the smallest part that the region has had
 // since that step began. The last step has no beginning. Its part is the one that a region always
 // has.

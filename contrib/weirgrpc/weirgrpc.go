@@ -78,8 +78,8 @@ import (
 
 type messageKey struct{}
 
-// A call holds a request. It is also the request's context, which returns the message, and its
-// body, which returns an error because gRPC reads the real body.
+// A call holds a request. It also serves as the request's context, from which the message can be
+// read, and as the request's body. Reading the body fails, because gRPC reads the real one.
 type call struct {
 	context.Context
 	message any

@@ -192,7 +192,7 @@ const latest = 7_258_118_400_000_000
 // layout is the form of the time in the Common Log Format.
 const layout = "02/Jan/2006:15:04:05 -0700"
 
-// layouts are the forms of times in all formats. HAProxy writes no zone, which then is UTC.
+// layouts are the forms of times in all formats. HAProxy writes no time zone, so UTC is assumed.
 var layouts = []string{layout, time.RFC3339Nano, "2006-01-02T15:04:05.999Z0700", "2006/01/02 15:04:05.999", "02/Jan/2006:15:04:05.000"}
 
 // instant reads a time: a number of seconds, milliseconds or nanoseconds since 1970, a text, or a time.Time.

@@ -81,8 +81,8 @@ func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) 
 	}
 }
 
-// lookup returns a charge that changes nothing. From the decision on it, the function left returns
-// the remaining time of the ban.
+// lookup returns a charge that changes nothing. The function left reads the remaining time of the
+// ban from the decision on this charge.
 func (p *Penalty) lookup(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.bans}
 }

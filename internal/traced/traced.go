@@ -1,6 +1,6 @@
 // Package traced lets stores add to a trace what only they know. Package weirotel records the
-// trace, and puts a Call into the context of each traced caller. For any other caller, a store
-// only finds no Call in the context.
+// trace, and puts a Call into the context of each traced caller. The context of any other caller
+// has no Call.
 package traced
 
 import "context"

@@ -16,9 +16,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A scope determines which keys a change affects: one key, all keys with a prefix, all keys, or
-// the clients in a network. Only the corresponding field is set. A key has no special
-// characters, because clients choose keys.
+// A scope determines which keys a change affects: one key, all keys with a prefix, all keys, or the
+// clients in a network. Only the corresponding field is set. No character in a key has a special
+// meaning, because clients choose keys.
 type scope struct {
 	Key     string `json:"key"`
 	Prefix  string `json:"prefix,omitempty"`

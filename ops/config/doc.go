@@ -96,7 +96,7 @@
 //     MaxDuration of [weir.Penalty]. The strikes field is a limit whose default algorithm is
 //     anchored-window.
 //
-// The include field names other rules files, such as limits.d/*.yaml: see docs/files.md.
+// The field include lists other rules files, such as limits.d/*.yaml: see docs/files.md.
 //
 // # Errors
 //

@@ -73,7 +73,7 @@ var keysOfNames = map[string]func(name string) key{
 // minSecret is the smallest length of Options.Secret, in bytes.
 const minSecret = 16
 
-// A key is a key function and a text that describes it.
+// A key holds a key function and a text that describes it.
 type key struct {
 	fn   weir.KeyFunc
 	text string

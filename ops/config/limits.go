@@ -250,7 +250,7 @@ var (
 	strikesFields = []string{"limit", "period", "algorithm", "burst"}
 )
 
-// A penalty is a weir.Penalty, with the limit from which its strikes were made.
+// A penalty is a weir.Penalty, together with the limit that the file gives for its strikes.
 type penalty struct {
 	weir.Penalty
 	strikes limit

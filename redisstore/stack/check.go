@@ -143,7 +143,7 @@ func (c *checker) pause(d time.Duration) bool {
 }
 
 // memoryLua returns the memory section of INFO, or nothing if the Redis user lacks the permission
-// to read it. Redis 7 can check the permission without an entry in its ACL LOG.
+// to read it. Redis 7 can check the permission without adding an entry to its ACL LOG.
 const memoryLua = `
 if not redis.acl_check_cmd or not redis.acl_check_cmd('INFO', 'memory') then return '' end
 return redis.call('INFO', 'memory')`

@@ -21,7 +21,7 @@ type overCache struct {
 	counters map[counter]counted
 }
 
-// A counter is the key of a count, and the length of its windows.
+// A counter identifies a count by its key and the length of its windows.
 type counter struct {
 	key    string
 	period time.Duration
