@@ -228,7 +228,7 @@ func readerOf(h http.Header) *reader {
 	if !stream && media != "application/json" && !strings.HasSuffix(media, "+json") {
 		return nil
 	}
-	return &reader{scanner: scanner{found: nothing}, stream: stream}
+	return &reader{scanner: scanner{found: found{counts: map[string]int64{}}}, stream: stream}
 }
 
 // maxBody is the maximum number of bytes of a request that are read.

@@ -2,6 +2,7 @@ package llm
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,14 +30,19 @@ const (
 
 const maxText = 128 // bytes of a name or a value; a longer one is ignored
 
-// found is what a scanner has found. A count is −1 if it was not found.
+// found contains what a scanner has found.
 type found struct {
-	prompt, input, output, cached, cacheRead, cacheWrite int64
-	model, kind                                          string
-	unreadable                                           bool // one of the counts is not from 0 to 2^63 − 1
+	counts      map[string]int64 // by countFields
+	model, kind string
+	unreadable  bool // one of the counts is not between 0 and 2^63 − 1
 }
 
-var nothing = found{prompt: -1, input: -1, output: -1, cached: -1, cacheRead: -1, cacheWrite: -1}
+// countFields are the fields of the usage that count tokens.
+var countFields = []string{
+	"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens",
+	"prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens",
+	"cache_read_input_tokens", "cache_creation_input_tokens",
+}
 
 func (s *scanner) write(p []byte) {
 	for _, c := range p {
@@ -132,32 +138,13 @@ func (s *scanner) number() {
 	if !ok || len(fields) == 0 || fields[0] != "usage" {
 		return
 	}
-	switch is := s.found.count(strings.Join(append(fields[1:len(fields):len(fields)], s.name), ".")); {
-	case is == nil:
+	switch field := strings.Join(append(fields[1:len(fields):len(fields)], s.name), "."); {
+	case !slices.Contains(countFields, field):
 	case readable:
-		*is = n
+		s.found.counts[field] = n
 	default:
 		s.found.unreadable = true
 	}
-}
-
-// count returns the count that a field of the usage contains, or nil.
-func (f *found) count(field string) *int64 {
-	switch field {
-	case "prompt_tokens":
-		return &f.prompt
-	case "input_tokens":
-		return &f.input
-	case "completion_tokens", "output_tokens":
-		return &f.output
-	case "cache_read_input_tokens":
-		return &f.cacheRead
-	case "cache_creation_input_tokens":
-		return &f.cacheWrite
-	case "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens":
-		return &f.cached
-	}
-	return nil
 }
 
 // count reads a JSON number, such as 1e3, and rounds it up.
@@ -173,13 +160,26 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// usage returns the usage that a response has stated so far. ok is false if the response has not
-// stated its input, or if a count is invalid.
+// most returns the largest count of some fields, which APIs use for the same count. ok is false if none of
+// them was found.
+func (f *found) most(fields ...string) (n int64, ok bool) {
+	for _, field := range fields {
+		count, is := f.counts[field]
+		n, ok = max(n, count), ok || is
+	}
+	return n, ok
+}
+
+// usage returns the usage that the response has reported so far. ok is false if the response has not
+// reported its input, or if a count is invalid.
 func (f *found) usage() (u Usage, ok bool) {
-	u = Usage{Model: f.model, Input: max(0, f.prompt, f.input), Output: max(0, f.output), CacheRead: max(0, f.cacheRead), CacheWrite: max(0, f.cacheWrite)}
-	if f.cached > 0 { // is part of the input
-		u.CacheRead = min(f.cached, u.Input)
+	u.Model = f.model
+	u.Input, ok = f.most("prompt_tokens", "input_tokens")
+	u.Output, _ = f.most("completion_tokens", "output_tokens")
+	u.CacheRead, u.CacheWrite = f.counts["cache_read_input_tokens"], f.counts["cache_creation_input_tokens"]
+	if cached, _ := f.most("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"); cached > 0 { // is part of the input
+		u.CacheRead = min(cached, u.Input)
 		u.Input -= u.CacheRead
 	}
-	return u, max(f.prompt, f.input) >= 0 && !f.unreadable
+	return u, ok && !f.unreadable
 }
