@@ -252,7 +252,7 @@ func (g *gateway) internal() http.Handler {
 	if g.rules == nil {
 		return mux
 	}
-	for path, f := range map[string]func(http.ResponseWriter, *http.Request, *reservationCall) (any, error){
+	for path, f := range map[string]reservationFunc{
 		"POST /reserve": g.reserved.reserve, "POST /draw": g.reserved.draw, "POST /settle": g.reserved.settle,
 	} {
 		mux.Handle(path, g.reserved.handler(f))

@@ -134,44 +134,54 @@ type reservationCall struct {
 	Seconds int64   `json:"seconds"` // until the reservation ends
 }
 
-// A statusError is an error whose text is sent to the caller.
-type statusError struct {
-	status int
-	text   string
+// A refusal is an error that is sent to the caller: a text with a status or, if there is no text, a problem.
+type refusal struct {
+	status  int
+	text    string
+	problem problems.Problem
+	wait    time.Duration // until another call may succeed; 0 or quota.Never if waiting does not help
 }
 
-func (e statusError) Error() string { return e.text }
+func (e refusal) Error() string { return e.text }
 
 func fault(status int, format string, args ...any) error {
-	return statusError{status, fmt.Sprintf(format, args...)}
+	return refusal{status: status, text: fmt.Sprintf(format, args...)}
 }
 
+// A reservationFunc carries out a call, and returns what the caller gets as JSON.
+type reservationFunc func(r *http.Request, c *reservationCall) (any, error)
+
 // handler returns the handler for calls that f executes.
-func (v *reservations) handler(
-	f func(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error),
-) http.Handler {
+func (v *reservations) handler(f reservationFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		result, err := v.call(w, r, f)
-		switch e := (statusError{}); {
-		case errors.As(err, &e):
-			http.Error(w, e.text, e.status)
-		case err != nil:
+		var result any
+		c, err := v.read(w, r)
+		if err == nil {
+			result, err = f(r, c)
+		}
+		var e refusal
+		if err != nil && !errors.As(err, &e) {
 			v.g.logger.Warn("weir: reservation not decided", "err", err, "cause", quota.Cause(err))
-			w.Header().Set("Retry-After", "1")
-			problems.ReducedCapacity.Write(w, r, false)
-		case result != nil:
+			e = refusal{problem: problems.ReducedCapacity, wait: time.Second}
+		}
+		if e.wait > 0 && e.wait != quota.Never {
+			w.Header().Set("Retry-After", strconv.FormatInt(period.Seconds(e.wait), 10))
+		}
+		switch {
+		case err == nil:
 			w.Header().Set("Content-Type", "application/json")
 			json.NewEncoder(w).Encode(result) // an error means that the caller is gone
+		case e.text != "":
+			http.Error(w, e.text, e.status)
+		default:
+			e.problem.Write(w, r, false)
 		}
 	})
 }
 
-func (v *reservations) call(w http.ResponseWriter, r *http.Request,
-	f func(http.ResponseWriter, *http.Request, *reservationCall) (any, error)) (any, error) {
-	var c reservationCall
-	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
-	in.DisallowUnknownFields()
+// read returns the call in the body of a request, unless its sender may not call.
+func (v *reservations) read(w http.ResponseWriter, r *http.Request) (*reservationCall, error) {
 	switch {
 	case !v.g.trusts(r.RemoteAddr):
 		v.outside.Warn("weir: reservation of an address not in trusted-proxies refused", "addr", r.RemoteAddr)
@@ -183,6 +193,9 @@ func (v *reservations) call(w http.ResponseWriter, r *http.Request,
 	case v.aead == nil:
 		return nil, fault(http.StatusNotImplemented, "reservations need -key-secret")
 	}
+	var c reservationCall
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+	in.DisallowUnknownFields()
 	err := in.Decode(&c)
 	if err == nil {
 		if _, after := in.Token(); after != io.EOF {
@@ -192,7 +205,7 @@ func (v *reservations) call(w http.ResponseWriter, r *http.Request,
 	if err != nil {
 		return nil, fault(http.StatusBadRequest, "the body is not the JSON of a reservation: %v", err)
 	}
-	return f(w, r, &c)
+	return &c, nil
 }
 
 // A reserved is the answer to /reserve and /draw.
@@ -202,7 +215,7 @@ type reserved struct {
 	Ends  time.Time `json:"ends"`
 }
 
-func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+func (v *reservations) reserve(r *http.Request, c *reservationCall) (any, error) {
 	if c.Key == nil {
 		return nil, fault(http.StatusBadRequest, `key is missing; want "" for a rule whose requests share one key`)
 	}
@@ -223,11 +236,11 @@ func (v *reservations) reserve(w http.ResponseWriter, r *http.Request, c *reserv
 	if len(e.Key) > mostKey { // the id has it, and must fit into a call
 		return nil, fault(http.StatusBadRequest, "key has %d bytes; want at most %d", len(e.Key), mostKey)
 	}
-	return v.take(w, r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: e.Key, Class: c.Class,
+	return v.take(r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: e.Key, Class: c.Class,
 		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
 }
 
-func (v *reservations) draw(w http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+func (v *reservations) draw(r *http.Request, c *reservationCall) (any, error) {
 	res, err := v.open(c.ID)
 	if err != nil {
 		return nil, err
@@ -242,12 +255,11 @@ func (v *reservations) draw(w http.ResponseWriter, r *http.Request, c *reservati
 	if err != nil {
 		return nil, err
 	}
-	return v.take(w, r, c.Units, res)
+	return v.take(r, c.Units, res)
 }
 
-// take spends units under the rule of a reservation, and returns an answer with the id. If the
-// units are refused, take writes the refusal.
-func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64, res *reservation) (any, error) {
+// take spends units under the rule of a reservation, and returns an answer with the id.
+func (v *reservations) take(r *http.Request, units int64, res *reservation) (any, error) {
 	if units < 1 || units > mostUnits {
 		return nil, fault(http.StatusBadRequest, "units is %d; want 1 to %d", units, int64(mostUnits))
 	}
@@ -262,7 +274,7 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 		return nil, fault(http.StatusBadRequest, "rule %q has no classes", res.Rule)
 	}
 	inShadow := !rule.Enforce.Enforces(res.Rule, res.Key)
-	limits, err := v.limits(r.Context(), w, l, res, inShadow)
+	limits, err := v.limits(r.Context(), l, res, inShadow)
 	if err != nil {
 		return nil, err
 	}
@@ -284,10 +296,7 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 	}
 	v.count(e)
 	if !t.Allowed() && !inShadow {
-		retryAfter(w, t.RetryAfter())
-		problem := problems.QuotaExceeded.WithStatus(rule.Status)
-		problem.Write(w, r, false)
-		return nil, nil
+		return nil, refusal{problem: problems.QuotaExceeded.WithStatus(rule.Status), wait: t.RetryAfter()}
 	}
 	res.add(units, &t)
 	id, err := v.seal(res)
@@ -296,9 +305,7 @@ func (v *reservations) take(w http.ResponseWriter, r *http.Request, units int64,
 
 // limits returns the limits of the key of a reservation, or no limits if the key is not limited. If
 // the key is denied or banned, it returns an error, unless the rule is in shadow mode.
-func (v *reservations) limits(
-	ctx context.Context, w http.ResponseWriter, l *weir.Limiter, res *reservation, inShadow bool,
-) ([]quota.Limit, error) {
+func (v *reservations) limits(ctx context.Context, l *weir.Limiter, res *reservation, inShadow bool) ([]quota.Limit, error) {
 	p, err := l.PolicyOf(res.Rule, res.Key)
 	switch {
 	case err != nil:
@@ -315,17 +322,9 @@ func (v *reservations) limits(
 	}
 	left, err := l.Banned(ctx, res.Rule, res.Key)
 	if err == nil && left > 0 {
-		retryAfter(w, left)
-		err = fault(http.StatusTooManyRequests, "the key is banned")
+		err = refusal{status: http.StatusTooManyRequests, text: "the key is banned", wait: left}
 	}
 	return p.Limits(), err
-}
-
-// retryAfter sets the field Retry-After, unless waiting does not help.
-func retryAfter(w http.ResponseWriter, wait time.Duration) {
-	if wait != quota.Never {
-		w.Header().Set("Retry-After", strconv.FormatInt(period.Seconds(wait), 10))
-	}
 }
 
 // A settled is the answer to /settle.
@@ -336,7 +335,7 @@ type settled struct {
 
 // settle replaces the units of a reservation by those that were used. Only the first settlement counts:
 // it marks the reservation together with its first refund.
-func (v *reservations) settle(_ http.ResponseWriter, r *http.Request, c *reservationCall) (any, error) {
+func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) {
 	res, err := v.open(c.ID)
 	switch {
 	case err != nil:
