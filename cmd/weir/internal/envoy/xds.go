@@ -34,8 +34,7 @@ type XDS struct {
 // Bounds of the connection to the control plane.
 const (
 	maxUpdate   = 64 << 20 // bytes of a message
-	firstRetry  = 100 * time.Millisecond
-	slowRetry   = 10 * time.Second
+	retry       = time.Second
 	probeServer = 6 * time.Minute // servers allow one probe of an idle connection in 5 minutes
 )
 
@@ -63,22 +62,24 @@ func (s *Service) follow(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	last, retry := "", firstRetry
-	for ctx.Err() == nil {
+	for last := ""; ctx.Err() == nil; pause(ctx) {
 		before := s.config.Load()
 		err := s.stream(ctx, conn)
 		if s.config.Load() != before {
-			last, retry = "", firstRetry
+			last = ""
 		}
 		if text := err.Error(); ctx.Err() == nil && text != last {
 			last = text
 			s.o.Logger.Warn("envoy: no connection to the control plane", "err", err, "effect", s.limitsInForce())
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry):
-		}
-		retry = min(2*retry, slowRetry)
+	}
+}
+
+// pause waits before another try, or until ctx ends.
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(retry):
 	}
 }
 
@@ -97,26 +98,22 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
 	if err := client.InitConnect(conn); err != nil {
 		return err
 	}
-	for rejected, pause := "", time.Duration(0); ; {
+	for rejected := ""; ; {
 		update, err := client.Fetch()
 		if err != nil {
 			return err
 		}
 		if err = s.apply(update.Resources); err == nil {
-			rejected, pause, err = "", 0, client.Ack()
+			rejected, err = "", client.Ack()
 		} else {
 			if text := err.Error(); text != rejected {
-				rejected, pause = text, 0
+				rejected = text
 				s.failures.Inc()
 				s.o.Logger.Error("envoy: limits not reloaded", "err", err)
+			} else { // a server that uses the official library sends a rejected update again at once
+				pause(ctx)
 			}
-			// A server that uses the official library sends a rejected update again at once.
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(pause):
-			}
-			pause, err = min(max(firstRetry, 2*pause), slowRetry), client.Nack(rejected)
+			err = client.Nack(rejected)
 		}
 		if err != nil {
 			return err
