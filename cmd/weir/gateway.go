@@ -173,7 +173,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			}
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if status := slowBodyOf(r).fault(); status != 0 {
+			if status := slowClientOf(r).fault(); status != 0 {
 				w.Header().Set("Connection", "close")
 				w.WriteHeader(status)
 				return
@@ -186,20 +186,14 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 		ErrorLog: slog.NewLogLogger(sparse.Logger(g.logger).Handler(), slog.LevelWarn),
 	}
 	limited := g.limit(weir.KeepHeaders(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if b := slowBodyOf(r); b != nil {
-			b.decided = true
-		}
+		slowClientOf(r).decided = true
 		forward.ServeHTTP(w, r)
 	})))
 	// A ServeMux would redirect paths that are not clean, but the upstream must get them
 	// unchanged.
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		reader := withSlowReader(w, r, o.bodyPause)
-		defer reader.extend() // net/http then sends the end of the response
-		w, r = reader, withSlowBody(reader, r, o.readTimeout, o.bodyPause)
-		if b := slowBodyOf(r); b != nil {
-			defer b.end()
-		}
+		w, r, client := withSlowClient(w, r, o.readTimeout, o.bodyPause)
+		defer client.end()
 		switch {
 		case r.URL.Path == "/rate_limit":
 			quotas.ServeHTTP(w, r)

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A slowClient is the client of a request that is forwarded. It may send its request slowly. The part of
+// the body that the rules read must arrive before a deadline, because a rule with a key such as json:NAME,
+// and all other rules of the request, charge nothing before that part has been read. After the decision on
+// the request, the body may take any time, provided that it does not pause for longer than pause. Each
+// write of the response must also end within pause, because a client that does not read its response would
+// otherwise hold its units in flight forever. The time of the whole response is not bounded.
+type slowClient struct {
+	conn    *http.ResponseController
+	until   time.Time // the deadline before the decision on the request
+	pause   time.Duration
+	decided bool
+	late    atomic.Bool // a part of the body did not arrive in time
+	broken  atomic.Bool // the body is malformed, or has ended too early
+
+	// At its deadline, net/http ends a stream of HTTP/2, even if nothing is being read or written. A
+	// stream therefore has a deadline only during a Read or a Write. On an HTTP/1 connection, a deadline
+	// that passes between reads and writes does no harm.
+	stream bool
+
+	mu   sync.Mutex // held while a deadline of the body is set
+	over bool       // the handler has returned
+}
+
+type slowClientKey struct{}
+
+// withSlowClient returns w and r, bounded as those of a slowClient, which it also returns. The part of the
+// body that the rules read must arrive within the duration whole. The handler must call end.
+func withSlowClient(w http.ResponseWriter, r *http.Request, whole, pause time.Duration) (http.ResponseWriter, *http.Request, *slowClient) {
+	c := &slowClient{conn: http.NewResponseController(w), until: time.Now().Add(whole), pause: pause, stream: r.ProtoMajor >= 2}
+	c.conn.SetWriteDeadline(time.Time{}) // clear that of an earlier request; an interim response may come before the first write
+	r = r.WithContext(context.WithValue(r.Context(), slowClientKey{}, c))
+	if r.Body != nil && r.Body != http.NoBody {
+		if !c.stream { // net/http reads what nobody else has read
+			c.conn.SetReadDeadline(c.until)
+		}
+		r.Body = slowBody{r.Body, c}
+	}
+	return slowWriter{w, c}, r, c
+}
+
+// slowClientOf returns the slowClient of a request that has one.
+func slowClientOf(r *http.Request) *slowClient {
+	return r.Context().Value(slowClientKey{}).(*slowClient)
+}
+
+// fault returns the status for a request that could not be forwarded because of its body, or 0.
+func (c *slowClient) fault() int {
+	switch {
+	case c.late.Load():
+		return http.StatusRequestTimeout
+	case c.broken.Load():
+		return http.StatusBadRequest
+	}
+	return 0
+}
+
+// end is called when the handler returns. The transport may still be reading the body if the
+// upstream has answered early, and net/http then sends the end of the response.
+func (c *slowClient) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	c.extend()
+}
+
+// setReadDeadline sets the deadline of the body, unless the handler has returned. Afterwards, the
+// deadline would apply to the next request, and over HTTP/2 net/http would panic.
+func (c *slowClient) setReadDeadline(until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.conn.SetReadDeadline(until)
+	}
+}
+
+// extend is called before a write.
+func (c *slowClient) extend() { c.conn.SetWriteDeadline(time.Now().Add(c.pause)) }
+
+// rest is called when a write has ended.
+func (c *slowClient) rest() {
+	if c.stream {
+		c.conn.SetWriteDeadline(time.Time{})
+	}
+}
+
+// A slowBody is the body of a request of a slowClient.
+type slowBody struct {
+	io.ReadCloser
+	c *slowClient
+}
+
+// Read implements io.Reader. Once the body has ended, the connection has no deadline,
+// because the client waits for the answer. A deadline that has passed is kept, because
+// net/http reads the rest of the body before it sends the answer, and would otherwise wait
+// for it.
+func (b slowBody) Read(p []byte) (n int, err error) {
+	until := b.c.until
+	if b.c.decided {
+		until = time.Now().Add(b.c.pause)
+	}
+	b.c.setReadDeadline(until)
+	n, err = b.ReadCloser.Read(p)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		b.c.late.Store(true)
+	case err != nil, b.c.stream:
+		b.c.setReadDeadline(time.Time{})
+		b.c.broken.Store(err != nil && err != io.EOF && err != http.ErrBodyReadAfterClose)
+	}
+	return n, err
+}
+
+// A slowWriter writes the response to a slowClient.
+type slowWriter struct {
+	http.ResponseWriter
+	c *slowClient
+}
+
+// mostAtOnce is how many bytes of a response a client must read within the pause.
+const mostAtOnce = 8 << 10
+
+func (w slowWriter) WriteHeader(status int) {
+	w.c.extend()
+	w.ResponseWriter.WriteHeader(status)
+	w.c.rest()
+}
+
+func (w slowWriter) Write(p []byte) (n int, err error) {
+	for {
+		w.c.extend()
+		m, err := w.ResponseWriter.Write(p[:min(mostAtOnce, len(p))])
+		w.c.rest()
+		n, p = n+m, p[m:]
+		if err != nil || len(p) == 0 {
+			return n, err
+		}
+	}
+}
+
+// FlushError implements the method that http.ResponseController calls.
+func (w slowWriter) FlushError() error {
+	w.c.extend()
+	defer w.c.rest()
+	return w.c.conn.Flush()
+}
+
+// Unwrap returns the ResponseWriter within, for http.ResponseController.
+func (w slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
