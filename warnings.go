@@ -186,7 +186,7 @@ func (l *Limiter) checkWiring() {
 			}
 		}
 	}
-	if name := l.rules[0].Name; limitersMade.Add(name, mostMade, time.Now()) {
+	if name := l.rules[0].Name; sparse.Reloads.Load() == 0 && limitersMade.Add(name, mostMade, time.Now()) {
 		log.Warn("weir: ten limiters of one rule made within a minute", "rule", name,
 			"likely", "a handler makes one for each request",
 			"effect", "each forgets what earlier requests did, if its store is new too",

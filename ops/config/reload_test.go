@@ -538,6 +538,21 @@ func TestReloadIsNoConflict(t *testing.T) {
 	}
 }
 
+// TestReloadsMakeLimiters: many reloads within a minute log no warning that a handler makes a Limiter for
+// each request.
+func TestReloadsMakeLimiters(t *testing.T) {
+	var log weirtest.Log
+	limit := func(n int) string { return strings.Replace(limitOf(n), "name: a", "name: reloaded", 1) }
+	p := newPage(t, limit(1), Options{Limiter: weir.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}})
+	p.Handler("reloaded")
+	for n := range 12 {
+		p.mustWrite(t, limit(n+2))
+	}
+	if log.String() != "" {
+		t.Errorf("got the log %q, want none", log.String())
+	}
+}
+
 func TestReloadLeaksNothing(t *testing.T) {
 	p := newPage(t, limitOf(1), Options{})
 	h := p.Handler("a")(ok)
