@@ -35,35 +35,41 @@ import (
 //
 // [GET /rate_limit]: https://docs.github.com/en/rest/rate-limit
 func (h *Handler) RateLimit(w http.ResponseWriter, r *http.Request) {
-	if err := allow(w, r, http.MethodGet, http.MethodHead); err != nil {
+	answer, err := h.rateLimit(w, r)
+	var refused *weir.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		weir.Refuse(w, r.WithContext(refused.Admission.Context()))
+	case err != nil:
 		h.fail(w, r, err)
-		return
+	default:
+		write(w, http.StatusOK, "application/json", answer)
+	}
+}
+
+func (h *Handler) rateLimit(w http.ResponseWriter, r *http.Request) (*rateLimitAnswer, error) {
+	if err := allow(w, r, http.MethodGet, http.MethodHead); err != nil {
+		return nil, err
 	}
 	peekers, err := h.peekersInForce()
 	if err != nil {
-		h.fail(w, r, err)
-		return
+		return nil, err
 	}
-	answer := rateLimitAnswer{Resources: map[string]resource{}}
+	answer := &rateLimitAnswer{Resources: map[string]resource{}}
 	for i, l := range peekers.limiters {
 		a, err := peekers.free[i].Admit(r)
-		if refused := (*weir.RefusedError)(nil); errors.As(err, &refused) {
-			if refused.Admission.Refusal.Reason != weir.ReasonError {
-				weir.Refuse(w, r.WithContext(refused.Admission.Context()))
-				return
-			}
+		var refused *weir.RefusedError
+		if errors.As(err, &refused) && refused.Admission.Refusal.Reason == weir.ReasonError {
 			err = storeFailed // the limiter logs the error
 		}
-		if err != nil {
-			h.fail(w, r, err)
-			return
+		if err == nil {
+			err = answer.add(r.Context(), l, peekers.private[i], &a.Transaction)
 		}
-		if err := answer.add(r.Context(), l, peekers.private[i], &a.Transaction); err != nil {
-			h.fail(w, r, err)
-			return
+		if err != nil {
+			return nil, err
 		}
 	}
-	write(w, http.StatusOK, "application/json", answer)
+	return answer, nil
 }
 
 type rateLimitAnswer struct {
