@@ -92,11 +92,10 @@ func New(local, central quota.Store, o Options) *Store {
 	case o.Every < time.Millisecond || o.Every%time.Millisecond != 0:
 		panic(fmt.Sprintf("regions: Every is %v; want whole milliseconds, at least 1", o.Every))
 	}
-	s := &Store{central: central, o: o, start: time.Now()}
+	s := &Store{local: local, central: central, o: o, start: time.Now()}
 	if err := s.parts(regionPrefix+o.Region, 1).Validate(); err != nil {
 		panic("regions: Region: " + err.Error())
 	}
-	s.local, s.pool.New = local, func() any { return new(quota.Transaction) }
 	s.log = cmp.Or(o.Logger, slog.Default())
 	s.kept = whole / 10 / int64(o.Regions)
 	if o.Regions == 1 {
@@ -112,7 +111,6 @@ func New(local, central quota.Store, o Options) *Store {
 type Store struct {
 	local      quota.Store
 	central    quota.Store
-	pool       sync.Pool // of *quota.Transaction, with the limits of this region
 	o          Options
 	log        *slog.Logger
 	start      time.Time
@@ -140,7 +138,7 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
-	part := s.pool.Get().(*quota.Transaction)
+	part := new(quota.Transaction)
 	part.SetQuestion(t)
 	s.share(part.Charges)
 	err := s.local.Take(ctx, part)
@@ -152,8 +150,6 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		}
 		t.SetResult(&part.Result)
 	}
-	clear(part.Charges) // they hold keys
-	s.pool.Put(part)
 	return err
 }
 
