@@ -83,9 +83,7 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 	}{
 		{!o.Headers && !usual, "-envoy-header-names needs -envoy-headers"},
 		{!(0 < o.Near && o.Near <= 1), fmt.Sprintf("-envoy-near is %v; want more than 0 and at most 1", o.Near)},
-		{o.Over < 0, fmt.Sprintf("-envoy-over is %d; want at least 0", o.Over)},
 		{o.Over > 0 && !redis, "-envoy-over needs -redis-addrs: counts in memory are not worth remembering"},
-		{o.ConnectionAge < 0, fmt.Sprintf("-envoy-connection-age is %v; want at least 0", o.ConnectionAge)},
 		{o.clientCA != "" && !strings.HasPrefix(o.addr, tlsScheme), "-envoy-client-ca needs an -envoy-rls that begins with " + tlsScheme},
 		{o.clientName != "" && o.clientCA == "", "-envoy-client-name needs -envoy-client-ca"},
 		{o.config != "" && o.xds != "", "-envoy-config and -envoy-xds exclude each other"},

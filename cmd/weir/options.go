@@ -167,17 +167,18 @@ type faults []error
 
 func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
 
-// bounds adds an error for each number or duration of a flag that is below its minimum.
-func (f *faults) bounds(fs *flag.FlagSet, names ...string) {
+// atLeast adds an error for each number or duration of a flag that is below its minimum. The minimum is 0 or
+// 1; a duration whose minimum is 1 must be more than 0.
+func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 	for _, name := range names {
 		switch v := fs.Lookup(name).Value.(flag.Getter).Get().(type) {
 		case time.Duration:
-			if v <= 0 {
-				f.add("-%s is %v; want more than 0", name, v)
+			if v < time.Duration(least) {
+				f.add("-%s is %v; want %s 0", name, v, [...]string{"at least", "more than"}[least])
 			}
 		case int:
-			if v < 1 {
-				f.add("-%s is %d; want at least 1", name, v)
+			if v < least {
+				f.add("-%s is %d; want at least %d", name, v, least)
 			}
 		}
 	}
@@ -210,18 +211,10 @@ func (o *options) check(fs *flag.FlagSet) error {
 	f.secret("admin-token", o.adminToken, ops.MinToken)
 	f.secret("key-secret", o.keySecret, minKeySecret)
 	o.checkAddrs(&f)
-	if o.logRefusals < 0 {
-		f.add("-log-refusals is %d; want at least 0", o.logRefusals)
-	}
-	f.bounds(fs, "header-timeout", "read-timeout", "body-pause", "idle-timeout", "max-keys")
-	for _, d := range []string{"shutdown-delay", "shutdown-timeout", "redis-ready-after"} {
-		if v := fs.Lookup(d).Value.(flag.Getter).Get().(time.Duration); v < 0 {
-			f.add("-%s is %v; want at least 0", d, v)
-		}
-	}
+	f.atLeast(fs, 1, "header-timeout", "read-timeout", "body-pause", "idle-timeout", "max-keys")
+	f.atLeast(fs, 0, "shutdown-delay", "shutdown-timeout", "redis-ready-after", "log-refusals", "replicas", "envoy-over",
+		"envoy-connection-age")
 	switch {
-	case o.replicas < 0:
-		f.add("-replicas is %d; want at least 0", o.replicas)
 	case o.redis.addrs == "" && o.replicas > 1:
 		f.add("-replicas needs -redis-addrs, because without Redis each process enforces whole limits")
 	case o.redis.addrs == "" && o.redisDown.value != downMemory:
