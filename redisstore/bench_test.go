@@ -137,36 +137,20 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkTrack measures how long after a change by another process a key is allowed that four processes
-// have refused from memory. Run it with -benchtime 100x.
+// BenchmarkTrack measures how long after a change by another process a user is allowed whom this process has
+// refused from memory. Run it with -benchtime 100x.
 func BenchmarkTrack(b *testing.B) {
 	server := redistest.Server(b)
-	o := redisstore.ClientOptions(0, server.Addr())
-	var processes []*watcher
-	for range 4 {
-		processes = append(processes, newWatcher(b, o))
-	}
-	other := newWatcher(b, o)
-	for _, change := range []struct {
-		name string
-		mode quota.Mode
-		cost int64
-	}{{"reset", quota.ModeForget, 1}, {"refund", quota.ModeSpend, -1}} {
-		b.Run(change.name, func(b *testing.B) {
+	here, other := newService(b, server.Addr()), newService(b, server.Addr())
+	for _, c := range changes(b, here, other) {
+		b.Run(c.name, func(b *testing.B) {
 			var took []time.Duration
 			for i := range b.N {
-				for _, p := range processes {
-					p.charge.Key = fmt.Sprint(change.name, i)
-					p.watched()
-				}
-				c := processes[0].charge
-				c.Cost = change.cost
+				user := fmt.Sprint(c.name, b.N, " ", i)
+				c.begin(user)
+				c.watched(b, here, user)
 				begin := time.Now()
-				tx := quota.Transaction{Charges: []quota.Charge{c}, Mode: change.mode}
-				if err := other.hybrid.Take(context.Background(), &tx); err != nil {
-					b.Fatal(err)
-				}
-				for p := processes[i%4]; !p.take(); {
+				for c.end(user); !c.allowed(user); {
 					time.Sleep(100 * time.Microsecond)
 				}
 				took = append(took, time.Since(begin))

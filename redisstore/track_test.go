@@ -142,7 +142,7 @@ type service struct {
 	client         http.RoundTripper
 }
 
-func newService(t *testing.T, addr string) *service {
+func newService(t testing.TB, addr string) *service {
 	t.Helper()
 	rdb := redis.NewUniversalClient(redisstore.ClientOptions(watchTimeout, addr))
 	t.Cleanup(func() { _ = rdb.Close() })
@@ -176,11 +176,15 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestTrackOperators: what an operator does in another process counts as soon as the server has
-// reported it: a ban that is lifted, a pause that is ended, and granted units.
-func TestTrackOperators(t *testing.T) {
-	server := redistest.Server(t)
-	here, other := newService(t, server.Addr()), newService(t, server.Addr())
+// A change is what an operator does in another process to a user whom this process refuses from memory.
+type change struct {
+	name       string
+	allowed    func(user string) bool
+	begin, end func(user string)
+}
+
+// changes returns what an operator can do at the process other, as the process here sees it.
+func changes(t testing.TB, here, other *service) []change {
 	request := func(user string) *http.Request {
 		r := httptest.NewRequest("GET", "http://example.com/", nil)
 		r.Header.Set("User", user)
@@ -199,42 +203,53 @@ func TestTrackOperators(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, tt := range []struct {
-		user       string
-		allowed    func(user string) bool
-		begin, end func(user string)
-	}{
-		{"banned", by(here.guard), func(user string) { must(other.bans.Ban(t.Context(), "api", user, time.Hour)) },
+	take := func(user string, mode quota.Mode, cost int64) {
+		c := quota.Charge{Rule: "api", Key: user, Limit: algorithms.GCRA(2, time.Hour), Cost: cost}
+		must(other.store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}, Mode: mode}))
+	}
+	none := func(string) {}
+	return []change{
+		{"unban", by(here.guard), func(user string) { must(other.bans.Ban(t.Context(), "api", user, time.Hour)) },
 			func(user string) {
 				_, err := other.bans.Unban(t.Context(), "api", user)
 				must(err)
 			}},
-		{"paused", sent, func(string) {}, func(user string) { must(other.limiter.Unpause(t.Context(), "api", user)) }},
-		{"limited", by(here.handler), func(string) {}, func(user string) {
-			must(credit.Grant(t.Context(), other.store, "api", user, 1, time.Hour))
-		}},
-		{"reset", by(here.handler), func(string) {}, func(user string) {
-			c := quota.Charge{Rule: "api", Key: user, Limit: algorithms.GCRA(2, time.Hour), Cost: 1}
-			must(other.store.Take(t.Context(), &quota.Transaction{Charges: []quota.Charge{c}, Mode: quota.ModeForget}))
-		}},
-	} {
-		t.Run(tt.user, func(t *testing.T) {
-			tt.begin(tt.user)
-			until := func(what string, done func(allowed bool) bool) {
-				t.Helper()
-				for begin := time.Now(); !done(tt.allowed(tt.user)); time.Sleep(100 * time.Microsecond) {
-					if time.Since(begin) > time.Minute {
-						t.Fatalf("not %s after a minute: %+v", what, here.hybrid.Stats())
-					}
-				}
+		{"unpause", sent, none, func(user string) { must(other.limiter.Unpause(t.Context(), "api", user)) }},
+		{"grant", by(here.handler), none, func(user string) { must(credit.Grant(t.Context(), other.store, "api", user, 1, time.Hour)) }},
+		{"refund", by(here.handler), none, func(user string) { take(user, quota.ModeSpend, -1) }},
+		{"reset", by(here.handler), none, func(user string) { take(user, quota.ModeForget, 1) }},
+	}
+}
+
+// watched sends requests until the process here refuses the user and watches the refusal.
+func (c *change) watched(t testing.TB, here *service, user string) {
+	t.Helper()
+	until := func(what string, done func(allowed bool) bool) {
+		t.Helper()
+		for begin := time.Now(); !done(c.allowed(user)); time.Sleep(100 * time.Microsecond) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("%s: not %s after a minute: %+v", c.name, what, here.hybrid.Stats())
 			}
-			until("refused", func(allowed bool) bool { return !allowed })
+		}
+	}
+	until("refused", func(allowed bool) bool { return !allowed })
+	before := here.hybrid.Stats().Watched
+	until("watched", func(bool) bool { return here.hybrid.Stats().Watched > before })
+}
+
+// TestTrackOperators: what an operator does in another process counts as soon as the server has
+// reported it: a ban that is lifted, a pause that is ended, and granted units.
+func TestTrackOperators(t *testing.T) {
+	server := redistest.Server(t)
+	here, other := newService(t, server.Addr()), newService(t, server.Addr())
+	for _, c := range changes(t, here, other) {
+		t.Run(c.name, func(t *testing.T) {
+			c.begin(c.name)
+			c.watched(t, here, c.name)
 			before := here.hybrid.Stats()
-			until("watched", func(bool) bool { return here.hybrid.Stats().Watched > before.Watched })
-			before = here.hybrid.Stats()
-			tt.end(tt.user)
+			c.end(c.name)
 			reported(t, here.hybrid, before)
-			if !tt.allowed(tt.user) {
+			if !c.allowed(c.name) {
 				t.Error("refused after the report, want allowed")
 			}
 		})
