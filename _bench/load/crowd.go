@@ -34,7 +34,7 @@ import (
 // ends, and therefore with its parent.
 const roleVar = "WEIR_LOAD_ROLE"
 
-var roles = map[string]func(args []string){"serve": serve, "drive": drive, "delay": delay, "spin": spin, "ping": ping}
+var roles = map[string]func(args []string){"serve": serve, "drive": drive, "delay": delay, "spin": spin, "compile": compile, "ping": ping}
 
 // A child is a process of this program.
 type child struct {
@@ -132,12 +132,16 @@ func serve(args []string) {
 	}
 	second := &counted{Store: memstore.New(memstore.Options{})}
 	store := weir.Store(shared)
-	if args[1] == "stack" {
+	switch args[1] {
+	case "memory":
+		store = memstore.New(memstore.Options{})
+	case "stack":
 		breaker := quota.Breaker(quota.Coalesce(shared), quota.BreakerOptions{})
 		store = quota.Fallback(quota.Hybrid(breaker, quota.HybridOptions{}), quota.Share(second, 1), quota.FallbackOptions{})
-	}
-	if args[1] == peerName {
-		store = peer{redis_rate.NewLimiter(redis.NewUniversalClient(redisstore.ClientOptions(0, args[0])))}
+	case peerName:
+		store = peer{redis_rate.NewLimiter(redis.NewUniversalClient(redisstore.ClientOptions(0, args[0]))), timeout}
+	case poolName:
+		store = peer{redis_rate.NewLimiter(redis.NewClient(&redis.Options{Addr: args[0]})), 10 * time.Second}
 	}
 	path := func(r *http.Request) (string, bool) { return r.URL.Path, true }
 	h := weir.Middleware(store, "crowd", path, limit)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -156,13 +160,17 @@ func serve(args []string) {
 	}
 }
 
-const peerName = "redis_rate"
+const peerName, poolName = "redis_rate", "redis_rate, plain client"
 
-// A peer decides by redis_rate, with a client and a time of the same size as those of Weir.
-type peer struct{ *redis_rate.Limiter }
+// A peer decides by redis_rate: peerName with the options and the timeout of Weir's client, poolName with
+// the client's defaults.
+type peer struct {
+	*redis_rate.Limiter
+	timeout time.Duration
+}
 
 func (p peer) Take(ctx context.Context, t *quota.Transaction) error {
-	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	l := t.Charges[0].Limit
 	got, err := p.Allow(ctx, t.Charges[0].Key, redis_rate.Limit{Rate: int(l.Quota), Burst: int(l.Quota), Period: l.Period})

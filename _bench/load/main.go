@@ -4,7 +4,7 @@
 //
 //	go run -C _bench ./load                    # all tables, three minutes
 //	go run -C _bench ./load -quick             # fewer, shorter rounds
-//	go run -C _bench ./load -only plateau      # or spike, blip, hole, connect, eviction, crowd, jump, stop
+//	go run -C _bench ./load -only plateau      # or spike, blip, hole, connect, eviction, crowd, jump, stop, busy
 //	go run -C _bench ./load -only plateau -coalesce
 package main
 
@@ -32,7 +32,7 @@ import (
 const password = "a password"
 
 var (
-	only     = flag.String("only", "", "the `table` to print: plateau, spike, blip, hole, connect, eviction, crowd, jump, stop; empty is all")
+	only     = flag.String("only", "", "the `table` to print: plateau, spike, blip, hole, connect, eviction, crowd, jump, stop, busy; empty is all")
 	quick    = flag.Bool("quick", false, "fewer and shorter rounds")
 	coalesce = flag.Bool("coalesce", false, "put Coalesce before the store")
 	verbose  = flag.Bool("v", false, "print the errors of calls that were not decided on stderr")
@@ -57,7 +57,7 @@ func main() {
 	for _, t := range []struct {
 		name  string
 		print func(plain, secure string)
-	}{{"plateau", plateau}, {"spike", spike}, {"blip", blip}, {"hole", hole}, {"connect", connect}, {"eviction", eviction}, {"crowd", crowd}, {"jump", jump}, {"stop", stop}} {
+	}{{"plateau", plateau}, {"spike", spike}, {"blip", blip}, {"hole", hole}, {"connect", connect}, {"eviction", eviction}, {"crowd", crowd}, {"jump", jump}, {"stop", stop}, {"busy", busy}} {
 		if *only == "" || *only == t.name {
 			t.print(plain.Addr(), secure.Addr())
 			fmt.Println()
