@@ -2,7 +2,7 @@ package redisstore
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -109,7 +109,7 @@ func (h *Heartbeat) Lost(before *Heartbeat) bool {
 func (s *Store) Heartbeat(ctx context.Context, id, group string) (h *Heartbeat, err error) {
 	err = s.run(ctx, "processes", heartbeatLua, func(cmd queue.Cmd) error {
 		text, err := cmd.Text()
-		if h = readHeartbeat(strings.Fields(text)); err == nil && h == nil {
+		if h = readHeartbeat(text); err == nil && h == nil {
 			return errUnreadable
 		}
 		return err
@@ -117,25 +117,19 @@ func (s *Store) Heartbeat(ctx context.Context, id, group string) (h *Heartbeat, 
 	return h, err
 }
 
-// readHeartbeat reads the fields of the reply of heartbeatLua. It returns nil if it can't.
-func readHeartbeat(fields []string) *Heartbeat {
-	if len(fields) < 7 {
+// readHeartbeat reads the reply of heartbeatLua. It returns nil if it can't.
+func readHeartbeat(text string) *Heartbeat {
+	h := &Heartbeat{Groups: map[string]int{}}
+	var due, server, evicted string // due says when the next sweep is due
+	if _, err := fmt.Sscan(text, &h.Processes, &h.known, &h.end, &due, &h.made, &server, &evicted); err != nil || h.Processes < 1 {
 		return nil
 	}
-	h := &Heartbeat{Groups: map[string]int{}, made: fields[4]} // fields[3] is when the next sweep is due
-	var errs [3]error
-	h.Processes, errs[0] = strconv.Atoi(fields[0])
-	h.known, errs[1] = strconv.ParseInt(fields[1], 10, 64)
-	h.end, errs[2] = strconv.ParseInt(fields[2], 10, 64)
-	if n, err := strconv.ParseInt(fields[6], 10, 64); err == nil && fields[5] != "-" {
-		h.Server, h.Evicted = fields[5], n
+	if n, err := strconv.ParseInt(evicted, 10, 64); err == nil && server != "-" {
+		h.Server, h.Evicted = server, n
 	}
-	for _, field := range fields[7:] {
+	for _, field := range strings.Fields(text)[7:] {
 		group, n, _ := strings.Cut(field, "=")
 		h.Groups[group], _ = strconv.Atoi(n)
-	}
-	if h.Processes < 1 || errors.Join(errs[:]...) != nil {
-		return nil
 	}
 	return h
 }
