@@ -44,7 +44,7 @@ func IsRPC(h http.Header) bool {
 // named returns the protocol that the header fields and the query of r name.
 func named(r *http.Request) Protocol {
 	if len(r.Header["Content-Type"]) == 0 {
-		if r.Method == http.MethodGet && strings.Contains("&"+r.URL.RawQuery+"&", "&connect=v1&") {
+		if q := r.URL.RawQuery; q != "" && r.Method == http.MethodGet && strings.Contains("&"+q+"&", "&connect=v1&") {
 			return ConnectUnary
 		}
 		return HTTP
