@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/ops/watch"
 	"github.com/seed83679106/weir/quota"
@@ -85,6 +86,8 @@ type Handler struct {
 	began   time.Time
 	version string
 
+	failures *slog.Logger // of calls of RateLimit, which clients cause: at most a line a second
+
 	hasTop, hasTraffic, hasOverrides bool // they are in the options; otherwise, those in o are empty
 
 	mu      sync.Mutex
@@ -105,6 +108,7 @@ func New(store weir.Store, o Options) (*Handler, error) {
 	h := &Handler{store: store, o: o, origin: http.NewCrossOriginProtection(), began: time.Now(), version: versionOf(),
 		hasTop: o.Top != nil, hasTraffic: o.Traffic != nil, hasOverrides: o.Overrides != nil}
 	h.o.Logger = cmp.Or(o.Logger, slog.Default())
+	h.failures = sparse.Logger(h.o.Logger)
 	h.o.Top = cmp.Or(o.Top, watch.NewTop(1))
 	h.o.Bans = cmp.Or(o.Bans, watch.NewBans(1))
 	h.o.Traffic = cmp.Or(o.Traffic, watch.NewTraffic(1))

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -60,16 +61,24 @@ func (h *Handler) rateLimit(w http.ResponseWriter, r *http.Request) (*rateLimitA
 		a, err := peekers.free[i].Admit(r)
 		var refused *weir.RefusedError
 		if errors.As(err, &refused) && refused.Admission.Refusal.Reason == weir.ReasonError {
-			err = storeFailed // the limiter logs the error
+			err = storeFailed // notRead has logged the error
 		}
 		if err == nil {
-			err = answer.add(r.Context(), l, peekers.private[i], &a.Transaction)
+			if err = answer.add(r.Context(), l, peekers.private[i], &a.Transaction); err != nil {
+				err = h.notRead(nil, err)
+			}
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	return answer, nil
+}
+
+// notRead logs the error of a store or a policy, and returns the answer for the client.
+func (h *Handler) notRead(_ *http.Request, err error) error {
+	h.failures.Error("admin: quota of a client not read", "err", err, "cause", quota.Cause(err))
+	return storeFailed
 }
 
 type rateLimitAnswer struct {
@@ -154,8 +163,8 @@ func (h *Handler) peekersInForce() (*peekers, error) {
 		free, err := weir.New(h.store, weir.Options{
 			Rules:   rules,
 			Headers: headers.None,
-			Logger:  h.o.Logger,
-			OnError: weir.FailClosed,
+			Logger:  slog.New(slog.DiscardHandler), // a cost of 0 would look like a misconfiguration
+			OnError: h.notRead,
 		})
 		if err != nil {
 			return nil, err

@@ -1,6 +1,8 @@
 package admin_test
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/admin"
 	"github.com/seed83679106/weir/quota"
@@ -124,4 +127,51 @@ func TestRateLimitBehindAnother(t *testing.T) {
 	if w := send(http.HandlerFunc(h.RateLimit), "POST", "/rate_limit", ""); w.Code != 405 || w.Header().Get("Allow") != "GET, HEAD" {
 		t.Errorf("POST: got %d, Allow: %s", w.Code, w.Header().Get("Allow"))
 	}
+}
+
+// TestRateLimitWarnsOfNothing: requests to RateLimit, which cost nothing, look like no misconfiguration.
+func TestRateLimitWarnsOfNothing(t *testing.T) {
+	store, log := memstore.New(memstore.Options{}), new(weirtest.Log)
+	l := must(t, store, hourly("api", 5))
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"anna", ""} {
+		for range 300 {
+			send(http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", "X-User", user)
+		}
+	}
+	if log.String() != "" {
+		t.Errorf("got the log %q, want none", log)
+	}
+}
+
+// TestRateLimitFailures: while the store fails, requests of clients cause one line a second.
+func TestRateLimitFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(weirtest.Log)
+		memory := memstore.New(memstore.Options{})
+		store := weirtest.StoreFunc(func(ctx context.Context, tx *quota.Transaction) error {
+			if tx.Mode == quota.ModePeek { // the look-up of a ban
+				return errors.New("down")
+			}
+			return memory.Take(ctx, tx)
+		})
+		rule := hourly("api", 5)
+		rule.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
+		l := must(t, store, rule)
+		h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{l} }, Logger: slog.New(slog.NewTextHandler(log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 50 {
+			if w := send(http.HandlerFunc(h.RateLimit), "GET", "/rate_limit", "", "X-User", "anna"); w.Code != 503 {
+				t.Fatalf("got %d, want 503", w.Code)
+			}
+		}
+		if lines := strings.Count(log.String(), "err=down"); lines != 1 {
+			t.Errorf("got %d lines, want 1:\n%s", lines, log)
+		}
+	})
 }
