@@ -62,13 +62,6 @@ func (p *Proxies) trusts(addr netip.Addr) bool {
 
 // Key returns the key of the client. Clients without an address share one key.
 func (p *Proxies) Key(r *http.Request, size Sizes) string {
-	// After mostLooks requests, no more peers are examined. The key of most peers is then part of
-	// RemoteAddr.
-	if len(p.trusted) == 0 && size.IPv4 == 32 && p.unlisted.looks.Load() >= mostLooks {
-		if _, n := parseIPv4(r.RemoteAddr); n > 0 {
-			return r.RemoteAddr[:n]
-		}
-	}
 	addr, text := p.client(r)
 	if !addr.IsValid() {
 		return "unknown"
