@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -59,12 +60,18 @@ func (g *gateway) adapt() {
 	}
 }
 
-// follow calls adapt after each reload, until ctx ends.
-func (g *gateway) follow(ctx context.Context) {
+// follow reloads the rules at each signal from hup, and calls adapt after each reload, until ctx ends.
+func (g *gateway) follow(ctx context.Context, hup <-chan os.Signal) {
 	for seen := g.rules.Version(); ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-hup:
+			if changes, err := g.rules.Reload(); err != nil {
+				g.logger.Error("weir: rules not reloaded", "err", err)
+			} else {
+				g.logger.Info("weir: rules reloaded", "changes", len(changes), "version", g.rules.Version())
+			}
 		case <-time.After(time.Second):
 		}
 		if now := g.rules.Version(); now != seen {
@@ -141,15 +148,12 @@ func openRules(path string, store weir.Store, o config.Options) (rules *config.F
 // bug, and is not recovered.
 func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handler) http.Handler, err error) {
 	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case runtime.Error:
-			panic(p)
-		case error:
-			err = p
-		default:
+		p := recover()
+		e, isError := p.(error)
+		if _, isBug := p.(runtime.Error); p != nil && (isBug || !isError) {
 			panic(p)
 		}
+		err = e
 	}()
 	return all(), nil
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/seed83679106/weir/cmd/weir/internal/envoy"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/ops"
-	"github.com/seed83679106/weir/ops/config"
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
@@ -124,8 +123,7 @@ func (s *service) background(ctx context.Context, g *gateway, live *overrides.Li
 	signal.Notify(hup, syscall.SIGHUP)
 	if g.rules != nil {
 		running.Go(func() { g.rules.Watch(ctx) }) // until ctx ends
-		running.Go(func() { reloadOn(ctx, hup, g.rules, s.logger) })
-		running.Go(func() { g.follow(ctx) })
+		running.Go(func() { g.follow(ctx, hup) })
 	}
 	if s.envoy != nil {
 		running.Go(func() { s.envoy.Watch(ctx) })
@@ -250,20 +248,4 @@ func (s *service) stop() error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// reloadOn reloads the rules at each signal from hup, until ctx ends.
-func reloadOn(ctx context.Context, hup <-chan os.Signal, rules *config.File, logger *slog.Logger) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hup:
-		}
-		if changes, err := rules.Reload(); err != nil {
-			logger.Error("weir: rules not reloaded", "err", err)
-		} else {
-			logger.Info("weir: rules reloaded", "changes", len(changes), "version", rules.Version())
-		}
-	}
 }
