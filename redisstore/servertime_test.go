@@ -531,8 +531,12 @@ func TestSendTimeMany(t *testing.T) {
 	} {
 		lua, begin := redistest.Lua54(t), time.UnixMicro(1_700_000_000_000_000)
 		lua.SetTime(begin)
-		rdb := client(t, redis.NewUniversalClient(redisstore.ClientOptions(patience, lua.Addr())))
-		behind, other, still := newStore(t, rdb, true), newStore(t, rdb), time.Now()
+		own := func() redis.UniversalClient { // after a further connection of its client, behind would query the time again
+			o := redisstore.ClientOptions(patience, lua.Addr())
+			o.MinIdleConns, o.PoolSize = 0, 1
+			return client(t, redis.NewUniversalClient(o))
+		}
+		behind, other, still := newStore(t, own(), true), newStore(t, own()), time.Now()
 		behind.SetClock(func() time.Time { return still })
 		var charges []quota.Charge
 		for i := range c.n {
