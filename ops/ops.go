@@ -29,7 +29,7 @@ type Options struct {
 	// logged with each change.
 	Token string
 
-	// Keeper keeps the overrides for all processes, such as a redisstore.Store; nil means that an
+	// Keeper, such as a redisstore.Store, keeps the overrides for all processes. If it is nil, an
 	// override applies only in this process.
 	Keeper overrides.Keeper
 
@@ -37,8 +37,8 @@ type Options struct {
 	// nil adds no observer.
 	Observe func(weir.Event)
 
-	// Metrics is served at /metrics, which requires the token like all other paths: Prometheus
-	// sends the token with authorization: {credentials_file: …}. If Metrics is nil, /metrics is not
+	// Metrics is served at /metrics, which requires the token like all other paths: In Prometheus,
+	// set the token with authorization: {credentials_file: …}. If Metrics is nil, /metrics is not
 	// served. weirprom.Open sets Metrics and wraps Observe.
 	Metrics http.Handler
 
@@ -84,8 +84,8 @@ func Open(ctx context.Context, path string, store weir.Store, o Options) (
 	live.Refresh(ctx) // it logs an error
 	go live.Run(ctx)
 	go rules.Watch(ctx)
-	// A ServeMux would redirect some paths, to paths without the prefix that a StripPrefix
-	// has removed.
+	// A ServeMux would redirect some paths, and the new paths would lack the prefix that a
+	// StripPrefix has removed.
 	served := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if o.Metrics != nil && r.URL.Path == "/metrics" {
 			o.Metrics.ServeHTTP(w, r)

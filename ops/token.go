@@ -19,7 +19,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// MinToken is the smallest length of a token, in bytes. Nobody can try all tokens of this length.
+// MinToken is the smallest length of a token, in bytes. Trying all tokens of this length is
+// infeasible.
 const MinToken = 16
 
 // operatorKey is the context key for the name of an operator.
@@ -33,12 +34,13 @@ func Operator(ctx context.Context) string {
 	return name
 }
 
-// wrongTokens is how many wrong tokens an address may send: 10 at once, and one more every 6 s.
+// wrongTokens limits the wrong tokens that an address may send: a burst of 10, and then one more
+// every 6 s.
 var wrongTokens = algorithms.GCRA(10, time.Minute)
 
-// peer returns the address of a peer, or its /64 network. It is called with a request without
-// header fields, because a token that was sent through a proxy is no reason to log a warning
-// about trusted-proxies.
+// peer returns the address of a peer, or its /64 network. It is called with a request that has no
+// header fields. Otherwise a token that was sent through a proxy would cause a warning about
+// trusted-proxies.
 var peer = weir.ByIP()
 
 // Authenticate forwards requests that have the token, as a bearer token or as the password of any user,

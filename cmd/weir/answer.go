@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// A form is what a proxy can do with an answer.
+// A form determines how an answer is written, because proxies accept different answers.
 type form int
 
 const (
 	// asIs is the form for Caddy and Traefik: the client gets the answer unchanged.
 	asIs form = iota
 
-	// forNginx is the form for nginx, which accepts only 401 and 403 as refusals and drops
-	// the body. The field Weir-Status contains the status of a refusal, and Weir-Problem its
-	// problem details. From these fields, nginx.conf builds the response for the client.
+	// forNginx is the form for nginx, which accepts only 401 and 403 as refusals and drops the
+	// body. The Weir-Status field contains the status of a refusal, and the Weir-Problem field
+	// contains its problem details. From these fields, nginx.conf builds the response for the
+	// client.
 	forNginx
 
 	// forEnvoy is the form for Envoy's ext_authz filter, which treats a status of 500 or
@@ -28,9 +29,9 @@ const (
 
 const problemJSON = "application/problem+json"
 
-// maxFields is the maximum size of the header fields of an answer, in bytes. nginx has room for
-// 4 KiB by default (proxy_buffer_size), and treats a larger answer like an outage of Weir: it
-// forwards the request, even if the answer is a refusal.
+// maxFields is the maximum size of the header fields of an answer, in bytes. By default, nginx has
+// room for 4 KiB (proxy_buffer_size). It treats a larger answer like an outage of Weir: it forwards
+// the request, even if the answer is a refusal.
 const maxFields = 3 << 10
 
 // keptFields are the header fields that an answer keeps if its fields are larger than maxFields.
@@ -86,8 +87,8 @@ func (a *answer) end() {
 	}
 }
 
-// bound removes all header fields except keptFields if together they are larger than maxFields.
-// The client then does not learn its quota.
+// If the header fields together are larger than maxFields, bound removes all of them except
+// keptFields. The client then does not learn its quota.
 func (a *answer) bound() {
 	size, h := 0, a.Header()
 	for name, values := range h {

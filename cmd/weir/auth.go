@@ -18,17 +18,17 @@ import (
 // the path is the path of the original request, whose method and host Envoy sends, too.
 const envoyPrefix = "/auth/envoy"
 
-// auth answers a proxy whether to forward a request: 200, or a refusal with the
-// header fields and the body for the client. The answer is in the form that the proxy can
-// use: see answer. All other requests go to next.
+// auth handles the requests by which a proxy checks whether to forward a client's request. The
+// answer is 200, or a refusal with the header fields and the body for the client, in the form that
+// the proxy can use: see answer. All other requests go to next.
 //
-// The proxy must send the address of the client in X-Forwarded-For. A proxy whose own
-// address is not in trusted-proxies of the file gets a 400.
+// The proxy must send the address of the client in X-Forwarded-For. If the proxy's own address is
+// not listed under trusted-proxies in the file, the answer is 400.
 //
-// The gateway does not receive bodies, so the cost content-length is 0. With free-preflights, a
-// preflight is free only if it has no body. Because the gateway cannot know whether an OPTIONS
-// request has a body, it charges preflights, unless the proxy knows that a request has no body and
-// calls /auth/no-body, as nginx.conf does.
+// The gateway does not receive bodies, so a content-length cost is always 0. With free-preflights,
+// a preflight costs nothing only if it has no body. Because the gateway cannot know whether an
+// OPTIONS request has a body, it charges preflights, unless the proxy knows that a request has no
+// body and calls /auth/no-body, as nginx.conf does.
 func (g *gateway) auth(next http.Handler) http.Handler {
 	limited := g.limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -82,7 +82,7 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 }
 
 // newRejected returns the metric of requests to /auth that are answered with 400. No other metric
-// counts them, because no limit does.
+// counts them, because no limit is applied to them.
 func newRejected() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_auth_rejected_total",
 		Help: "Calls of /auth with an error of the proxy's configuration, which were answered with 400."}, []string{"reason"})
@@ -92,14 +92,14 @@ func newRejected() *prometheus.CounterVec {
 	return c
 }
 
-// reject answers a misconfigured proxy.
+// reject sends the answer to a misconfigured proxy.
 func (g *gateway) reject(w http.ResponseWriter, reason, text string) {
 	g.rejected.WithLabelValues(reason).Inc()
 	http.Error(w, text, http.StatusBadRequest)
 }
 
-// A parameterCheck logs parameters of /auth that have no effect, each once. Clients can choose them if the
-// proxy forwards their query.
+// A parameterCheck logs each query parameter of /auth that has no effect, once. If the proxy
+// forwards the client's query, clients can choose these parameters.
 type parameterCheck struct {
 	logger *slog.Logger
 	known  sparse.Count
@@ -141,8 +141,9 @@ func (g *gateway) trusts(peer string) bool {
 	return slices.ContainsFunc(g.rules.TrustedProxies(), func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// forwarded returns the request that Caddy and Traefik, and nginx with our nginx.conf, describe in
-// header fields. If a header field is missing, forwarded returns the name of the field and no request.
+// forwarded returns the client's request, which Caddy, Traefik, and nginx with our nginx.conf
+// describe in header fields. If a header field is missing, forwarded returns the name of the field
+// and no request.
 func forwarded(r *http.Request) (o *http.Request, missing string) {
 	const method, uri, host = "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Host"
 	for _, name := range []string{method, uri} {

@@ -32,10 +32,11 @@ var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_
 // are probably meant.
 var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
 
-// setFromEnvironment sets the flags with a prefix that are missing on the command line, from the
-// environment and from files. If the prefix is empty, an unknown variable that resembles the variable
-// of a flag is an error, because without the intended value weir might count in memory, and nobody
-// would notice. Any other unknown variable that begins with WEIR_ then causes a warning.
+// setFromEnvironment sets flags that are missing on the command line, from the environment and from
+// files. It sets only flags whose names begin with the given prefix. If the prefix is empty, an
+// unknown variable that resembles the variable of a flag is an error, because without the intended
+// value weir might count in memory, and nobody would notice. With an empty prefix, any other
+// unknown variable that begins with WEIR_ causes a warning.
 func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warnings []string, err error) {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })

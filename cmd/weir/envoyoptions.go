@@ -70,7 +70,7 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 // fieldName matches the names of HTTP header fields (RFC 9110, section 5.1).
 var fieldName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$")
 
-// check adds the errors that parsing each flag alone does not find.
+// check adds the errors that are not found when each flag is parsed separately.
 func (o *envoyOptions) check(f *faults, redis bool) {
 	usual := o.names == strings.Join(envoy.HeaderNames[:], ",")
 	names := strings.Split(o.names, ",")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// refusals are environment variables that only Envoy's rate limit service reads, with what replaces
+// refusals maps environment variables that only Envoy's rate limit service reads to what replaces
 // them in weir. serve does not start if one of them is set, because weir would then make different
 // decisions than that service.
 var refusals = map[string]string{
@@ -47,8 +47,8 @@ var refusals = map[string]string{
 	"USE_STATSD":                              "remove it: metrics are for Prometheus, at /metrics of -auth-addr",
 }
 
-// neglected are variables that Envoy's rate limit service and other programs read. Each causes a
-// warning.
+// neglected lists variables that Envoy's rate limit service reads, but other programs read as well.
+// Each causes a warning.
 var neglected = map[string]string{
 	"GRPC_PORT":           "use -envoy-rls",
 	"REDIS_AUTH":          "use -redis-password-file",

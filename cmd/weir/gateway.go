@@ -46,7 +46,8 @@ type gateway struct {
 	diagnose atomic.Pointer[func(weir.Event)] // looks for probable errors in the rules in force
 }
 
-// adapt makes what depends on the rules fit those in force, and logs which of them do not fit the service.
+// adapt updates everything that depends on the rules in force, and logs which of these rules do not
+// work with the service.
 func (g *gateway) adapt() {
 	rules := g.rules.Rules()
 	g.metrics.Expect(rules...)
@@ -170,8 +171,8 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			r.Out.Host = r.In.Host
 			g.setForwarded(r)
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
-				// What a client sends after a 101 is not limited. With h2c (RFC 7540, 3.2), it
-				// could be any number of requests.
+				// Nothing that a client sends after a 101 response is limited. With h2c (RFC 7540,
+				// 3.2), this could be any number of requests.
 				r.Out.Header.Del("Connection")
 				r.Out.Header.Del("Upgrade")
 			}
@@ -208,9 +209,10 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	})
 }
 
-// setForwarded tells the upstream where a request comes from. A client can claim any X-Forwarded-For, to
-// which its address is appended. A trusted proxy also says which scheme and host the client has called:
-// behind a proxy that ends TLS, an upstream would otherwise redirect every request to https.
+// setForwarded sets the header fields from which the upstream learns where a request comes from. A
+// client can send any X-Forwarded-For field; its address is appended. The scheme and the host that
+// the client has called are taken from a trusted proxy. Otherwise, behind a proxy that terminates
+// TLS, an upstream would redirect every request to https.
 func (g *gateway) setForwarded(r *httputil.ProxyRequest) {
 	r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 	r.SetXForwarded()

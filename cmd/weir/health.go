@@ -17,11 +17,11 @@ import (
 // health answers /readyz with 200 if this process can evaluate requests as its flags
 // specify. Otherwise, and once the service shuts down, it answers with 503:
 //
-//   - If Redis can never work because of its setup (a wrong password, TLS, missing permissions),
-//     the process is not ready. The log contains the reason. However, if the process has reached
-//     Redis before and -redis-down is memory, it stays ready: somebody has changed the setup of
-//     Redis while all processes can still count in memory, and taking all of them out of service
-//     would leave the decision to the proxy's default.
+//   - If Redis cannot work because of its setup (a wrong password, TLS, missing permissions), the
+//     process is not ready. The log contains the reason. However, if the process has reached Redis
+//     before and -redis-down is memory, it stays ready. In this case, somebody has changed the setup
+//     of Redis, and all processes can still count in memory. If all of them were taken out of
+//     service, the proxy's default would apply.
 //   - If the limits for Envoy come from a control plane (-envoy-xds), the process is not ready
 //     until it has received limits.
 //   - If Redis answers but the overrides in it have not been read, or if Redis does not
@@ -78,7 +78,7 @@ func (h *health) state(r *http.Request) (state, why string) {
 	}
 	err := errors.Join(h.redis.Take(r.Context(), &quota.Transaction{Charges: probe}), h.check())
 	switch {
-	case err == nil && !h.read(): // a fresh process would serve a network that operators have denied
+	case err == nil && !h.read(): // otherwise a new process would serve a network that operators have denied
 		return "", "the overrides were not read yet"
 	case err == nil:
 		h.reached.Store(true)

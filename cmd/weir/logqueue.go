@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A logQueue is a Writer that never blocks, because a log that nobody reads, such as a full pipe,
-// must not delay requests. Lines wait in a queue for the underlying Writer. If the queue is full, a
-// line is dropped and counted.
+// A logQueue is a Writer that never blocks: if nobody reads the log, for example because it is a
+// full pipe, requests must not be delayed. Lines wait in a queue until the underlying Writer takes
+// them. If the queue is full, a line is dropped and counted.
 type logQueue struct {
 	lines   chan []byte
 	dropped atomic.Int64
@@ -17,7 +17,7 @@ type logQueue struct {
 	closing sync.Once
 }
 
-// mostQueued is the maximum number of lines that wait. A line has some hundred bytes.
+// mostQueued is the maximum number of lines that wait. A line has a few hundred bytes.
 const mostQueued = 4096
 
 // newLogQueue returns a queue for w. The function unlogged is called for lines that were dropped,

@@ -8,8 +8,9 @@ import (
 	"github.com/seed83679106/weir/ops/config"
 )
 
-// A misfit is a part of a file that package config accepts, but that does not work with weir
-// serve because requests lack what it needs. If forwardAuth is true, it works with -upstream.
+// A misfit describes a part of a file that package config accepts, but that does not work with weir
+// serve, because the requests lack the information it needs. If forwardAuth is true, the part does
+// work with -upstream.
 type misfit struct {
 	rule        string // empty for a part of the whole file
 	part        string // such as "json:user"
@@ -24,7 +25,7 @@ const (
 	needsBodies = "set -upstream, so that weir serve forwards the requests itself, or "
 )
 
-// unread has the misfits of parts of rules, by the name of the part without its argument.
+// unread contains the misfits of parts of rules, by the name of the part without its argument.
 var unread = map[string]misfit{
 	"json":           {effect: "all requests share the value unreadable, " + noBodies, fix: needsBodies + anotherKey, forwardAuth: true},
 	"content-length": {effect: "every request costs 0, " + noBodies, fix: needsBodies + "omit the cost", forwardAuth: true},

@@ -48,7 +48,7 @@ type options struct {
 	warned   *weirwatch.Warnings // the warnings of the logger
 }
 
-// A choice is a flag.Value that is one of several words.
+// A choice is a flag.Value that accepts only certain words.
 type choice struct {
 	value string
 	of    []string // the words that Set accepts
@@ -64,7 +64,7 @@ func (c *choice) Set(s string) error {
 	return nil
 }
 
-// The values of -redis-down: what serve does while Redis is down.
+// The values of -redis-down, which determines what serve does while Redis is down.
 const (
 	downMemory = "memory"
 	downOpen   = "open"
@@ -188,8 +188,8 @@ func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 // weir.Hashed.
 const minKeySecret = 16
 
-// secret adds an error if a secret is invalid, unless it is empty. White space at its end comes
-// from a file; operators do not send it, and it may be missing in another replica.
+// secret adds an error if a secret is invalid, unless it is empty. White space at its end probably
+// comes from a file. Operators would not send it, and the secret of another replica may lack it.
 func (f *faults) secret(name, value string, least int) {
 	switch n := len(value); {
 	case n > 0 && n < least:
@@ -199,7 +199,7 @@ func (f *faults) secret(name, value string, least int) {
 	}
 }
 
-// check returns the errors that parsing each flag alone does not find.
+// check returns the errors that are not found when each flag is parsed separately.
 func (o *options) check(fs *flag.FlagSet) error {
 	var f faults
 	if o.limits == "" && !o.envoy.on() {

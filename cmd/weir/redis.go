@@ -42,9 +42,8 @@ type redisOptions struct {
 	given  []string               // the fields of client whose flags were given
 }
 
-// clientFields are the fields of redis.UniversalOptions that flags set, with the help texts
-// of these flags. A field whose flag is not given keeps the value from
-// redisstore.ClientOptions.
+// clientFields lists the fields of redis.UniversalOptions that flags set, with the help texts of
+// these flags. If a flag is not given, its field keeps the value from redisstore.ClientOptions.
 var clientFields = []struct{ field, usage string }{
 	{"Username", "`name` of the Redis user"},
 	{"Password", "`password` of the Redis user; set it by -redis-password-file or the environment, because other users of the machine see command lines"},
@@ -127,8 +126,8 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	}
 }
 
-// String describes the store of the counts for the log: memory, or redis at some
-// addresses.
+// String returns a text for the log that describes where counts are stored: in memory, or in Redis
+// at some addresses.
 func (o *redisOptions) String() string {
 	if o.addrs == "" {
 		return "memory"
@@ -227,8 +226,8 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 	slog.DebugContext(ctx, "weir: message of the Redis client", "text", fmt.Sprintf(format, args...))
 }
 
-// agree returns what must be the same in all processes that share Redis: a digest of -key-secret,
-// so short that nobody can find the secret from it.
+// agree returns a text that must be the same in all processes that share Redis. It contains a
+// digest of -key-secret, which is too short to recover the secret from it.
 func (o *options) agree() map[string]string {
 	switch {
 	case o.limits == "":
@@ -241,7 +240,7 @@ func (o *options) agree() map[string]string {
 	return map[string]string{"-key-secret": hex.EncodeToString(sum.Sum(nil)[:4])}
 }
 
-// stores are what newStores returns.
+// stores holds the results of newStores.
 type stores struct {
 	store   quota.Store
 	counter quota.Store           // for Envoy: like store, but -replicas does not divide the limits

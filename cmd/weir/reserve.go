@@ -38,9 +38,9 @@ const (
 	mostKey     = 1024    // bytes
 )
 
-// A reservation is the content of a reservation's id, which is encrypted with -key-secret, so that
-// each replica can settle the reservation and nobody can forge one. The store records only the
-// units, and that the reservation was settled.
+// A reservation holds the content of a reservation's id. The id is encrypted with -key-secret, so
+// that each replica can settle the reservation and nobody can forge one. The store records only the
+// units, and whether the reservation was settled.
 type reservation struct {
 	Serial string   `json:"s"`
 	Rule   string   `json:"r"`
@@ -52,10 +52,10 @@ type reservation struct {
 	Parts  []part   `json:"p"` // what was reserved, and each draw
 }
 
-// A part contains units that were spent together. At contains the instant, on the store's clock, at
-// which they were spent under each of the Limits of the reservation. It is 0 for limits that were
-// not in force, because a reload or an override has changed the limits. Limits beyond the end of At
-// were not in force either.
+// A part contains units that were spent together. For each of the Limits of the reservation, At
+// contains the time, on the store's clock, at which they were spent. An element is 0 if its limit
+// was not in force at that time, because a reload or an override had changed the limits. Limits
+// beyond the end of At were not in force either.
 type part struct {
 	Units  int64   `json:"n"`
 	At     []int64 `json:"a"`
@@ -134,7 +134,8 @@ type reservationCall struct {
 	Seconds int64   `json:"seconds"` // until the reservation ends
 }
 
-// A refusal is an error that is sent to the caller: a text with a status or, if there is no text, a problem.
+// A refusal is an error that is sent to the caller as a text with a status or, if there is no text,
+// as problem details.
 type refusal struct {
 	status  int
 	text    string
@@ -225,7 +226,7 @@ func (v *reservations) reserve(r *http.Request, c *reservationCall) (any, error)
 	if most := int64(longestLife / time.Second); c.Seconds < 1 || c.Seconds > most {
 		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
 	}
-	// A key that no request can have would spend units that no request counts.
+	// If no request can have the key, the reservation would have no effect on requests.
 	e, err := v.g.rules.EntryOf(c.Rule, overrides.Entry{Key: *c.Key})
 	if err != nil {
 		return nil, fault(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "config: "))
@@ -373,9 +374,9 @@ func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) 
 	return settled{Charged: c.Used, First: true}, errors.Join(errs...)
 }
 
-// settlement returns what a settlement refunds of each part, newest first, and what it charges
-// beyond the reservation. All units in flight are released. Units that another store has spent are
-// not refunded.
+// settlement returns the refunds of a settlement, by part and from the newest part on, and the
+// units that it charges in addition to the reservation. It releases all units in flight. It does
+// not refund units that were spent in another store.
 func (v *reservations) settlement(res *reservation, used int64, memory bool) (refunds [][]quota.Charge, debts []quota.Charge) {
 	refunds = make([][]quota.Charge, max(1, len(res.Parts)))
 	l, _ := v.find(res.Rule)

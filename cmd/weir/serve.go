@@ -28,7 +28,7 @@ import (
 // tlsScheme is the prefix of addresses that are served over TLS.
 const tlsScheme = "tls://"
 
-// A service is a set of servers that stop together.
+// A service holds servers that are stopped together.
 type service struct {
 	o      *options
 	logger *slog.Logger
@@ -39,9 +39,9 @@ type service struct {
 	addrs  map[string]net.Addr // the addresses of the listeners, by the name of their flag
 }
 
-// serve runs a service until ctx ends or a server fails. Then running requests have up to
-// o.shutdownTimeout to finish. When the listeners are open, serve calls started, if it is not
-// nil, with the addresses of the listeners by the names of their flags.
+// serve runs a service until ctx ends or a server fails. After that, running requests have up to
+// o.shutdownTimeout to finish. If started is not nil, serve calls it as soon as the listeners are
+// open, with the addresses of the listeners by the names of their flags.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	for _, w := range o.warnings {
 		logger.Warn("weir: setting may be wrong", "text", w)
@@ -182,8 +182,8 @@ func (s *service) listener(flag, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// http serves h on addr, the address of a flag, until stop is called. A request must have arrived,
-// with its body, within readTimeout; 0 means that h itself bounds the time of bodies.
+// http serves h on addr, the address of a flag, until stop is called. A request and its body must
+// arrive within readTimeout; 0 means that h itself limits the time that a body may take.
 func (s *service) http(flag, addr string, readTimeout time.Duration, h http.Handler) error {
 	ln, err := s.listener(flag, addr)
 	if err != nil {

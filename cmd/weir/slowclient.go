@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// A slowClient is the client of a request that is forwarded. It may send its request slowly. The part of
-// the body that the rules read must arrive before a deadline, because a rule with a key such as json:NAME,
-// and all other rules of the request, charge nothing before that part has been read. After the decision on
-// the request, the body may take any time, provided that it does not pause for longer than pause. Each
-// write of the response must also end within pause, because a client that does not read its response would
-// otherwise hold its units in flight forever. The time of the whole response is not bounded.
+// A slowClient represents the client of a request that is forwarded. The client may send its
+// request slowly. However, the part of the body that the rules read must arrive before a deadline:
+// if a rule has a key such as json:NAME, none of the request's rules charges anything before that
+// part has been read. After the decision on the request, the body may take any time, provided that
+// it does not pause for longer than pause. Each write of the response must also end within pause,
+// because a client that does not read its response would otherwise hold its units in flight
+// forever. The time of the whole response is not bounded.
 type slowClient struct {
 	conn    *http.ResponseController
 	until   time.Time // the deadline before the decision on the request
@@ -25,9 +26,9 @@ type slowClient struct {
 	late    atomic.Bool // a part of the body did not arrive in time
 	broken  atomic.Bool // the body is malformed, or has ended too early
 
-	// At its deadline, net/http ends a stream of HTTP/2, even if nothing is being read or written. A
-	// stream therefore has a deadline only during a Read or a Write. On an HTTP/1 connection, a deadline
-	// that passes between reads and writes does no harm.
+	// net/http ends an HTTP/2 stream at its deadline, even if nothing is being read or written. A
+	// stream therefore has a deadline only during a Read or a Write. On an HTTP/1 connection, a
+	// deadline that passes between reads and writes does no harm.
 	stream bool
 
 	mu   sync.Mutex // held while a deadline of the body is set
@@ -36,8 +37,9 @@ type slowClient struct {
 
 type slowClientKey struct{}
 
-// withSlowClient returns w and r, bounded as those of a slowClient, which it also returns. The part of the
-// body that the rules read must arrive within the duration whole. The handler must call end.
+// withSlowClient returns a slowClient, and versions of w and r that apply its deadlines. The part
+// of the body that the rules read must arrive within the time given by the argument whole. The
+// handler must call end.
 func withSlowClient(w http.ResponseWriter, r *http.Request, whole, pause time.Duration) (http.ResponseWriter, *http.Request, *slowClient) {
 	c := &slowClient{conn: http.NewResponseController(w), until: time.Now().Add(whole), pause: pause, stream: r.ProtoMajor >= 2}
 	c.conn.SetWriteDeadline(time.Time{}) // clear that of an earlier request; an interim response may come before the first write
@@ -96,7 +98,7 @@ func (c *slowClient) rest() {
 	}
 }
 
-// A slowBody is the body of a request of a slowClient.
+// A slowBody reads the body of a slowClient's request.
 type slowBody struct {
 	io.ReadCloser
 	c *slowClient
@@ -129,7 +131,7 @@ type slowWriter struct {
 	c *slowClient
 }
 
-// mostAtOnce is how many bytes of a response a client must read within the pause.
+// mostAtOnce is the number of bytes of a response that a client must read within the pause.
 const mostAtOnce = 8 << 10
 
 func (w slowWriter) WriteHeader(status int) {

@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/ops/config"
 )
 
-// try replays an access log through the limits of a file, prints what they would have refused,
-// and returns the exit status: a failure if nothing could be replayed.
+// try replays an access log through the limits of a file, prints what they would have refused, and
+// returns the exit status. The status is a failure if nothing could be replayed.
 func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir try", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -60,8 +60,9 @@ func parseAll(fs *flag.FlagSet, args []string) (rest []string, err error) {
 	}
 }
 
-// replay prints what the limits in a file would have refused of a log and, with o.Suggest, suggests
-// limits. If the log cannot be read to its end, replay does so for the part that was read.
+// replay prints which requests in a log the limits of a file would have refused and, with
+// o.Suggest, suggests limits. If the log cannot be read to its end, replay uses the part that it
+// could read.
 func replay(ctx context.Context, path, limits string, o accesslog.Options, stdin io.Reader, stdout io.Writer) error {
 	rules, _, err := openRules(limits, memstore.New(memstore.Options{}), config.Options{Secret: anySecret})
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/seed83679106/weir/contrib/llm"
 )
 
-// llmTokens is the cost, in limits files, of requests to language models. A request without a bound
-// on its tokens costs more than any limit admits.
+// llmTokens is the cost that limits files can name for requests to language models. A request that
+// does not limit its tokens costs more than any limit admits.
 const llmTokens = "llm-tokens"
 
-// costs are the costs that limits files can name in addition to those of package config. 4,096 is
-// the output that is reserved for a request that does not limit its output.
+// costs contains the costs that limits files can name in addition to those of package config. For a
+// request that does not limit its output, 4,096 output tokens are reserved.
 var costs = map[string]func(*http.Request) int64{llmTokens: llm.MaxTokens(1<<40, 4096)}
 
 // A usageReader is the transport of the reverse proxy. If a rule settles tokens, the usageReader
@@ -24,9 +24,10 @@ type usageReader struct {
 	llm   llm.Transport
 }
 
-// mostIdle is how many connections to the upstream are kept for later requests. http.DefaultTransport
-// keeps two for each host, so with 64 requests at a time, most would open a connection, and a few
-// thousand a second would soon use up the local ports.
+// mostIdle is how many connections to the upstream are kept for later requests.
+// http.DefaultTransport keeps only two for each host. With 64 concurrent requests, most requests
+// would then open a new connection, and at a few thousand requests per second the local ports would
+// soon be used up.
 const mostIdle = 1024
 
 // newUsageReader returns a usageReader, which reads no usage until follow is called.

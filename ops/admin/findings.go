@@ -12,7 +12,7 @@ import (
 	"github.com/seed83679106/weir/ops/watch"
 )
 
-// A finding is a probable problem, described in a sentence.
+// A finding describes a probable problem in a sentence.
 type finding struct {
 	Bad       bool // clients are affected; otherwise it may be what the operator wants
 	Text      string
@@ -20,8 +20,8 @@ type finding struct {
 	Banned    bool   // the key was banned at its last refusal
 }
 
-// Thresholds: with fewer refusals in a minute, or in 5 minutes, there is no finding; fewer keys do
-// not count as many clients.
+// These are thresholds: with fewer refusals in a minute, or in 5 minutes, there is no finding.
+// Fewer keys than this do not count as many clients.
 const (
 	fewInMinute = 10
 	fewInFive   = 20
@@ -36,8 +36,8 @@ type inspection struct {
 	list  []finding
 }
 
-// findings returns the findings about the process, followed by those about each rule, those that
-// need no action, and the warnings in Options.Warnings.
+// findings returns the findings about the process first. The findings about each rule follow, then
+// those that need no action, and then the warnings in Options.Warnings.
 func (h *Handler) findings(bar *statusBar, rows []ruleRow, rules []rule) []finding {
 	in := &inspection{h: h, rules: rules, file: h.reloaded()}
 	in.process(bar)
@@ -91,9 +91,9 @@ func (in *inspection) process(bar *statusBar) {
 	}
 }
 
-// refusing adds a finding if a rule refuses most of its requests, if one key causes half of its
-// refusals, or both: one client sends too many requests, and the rule refuses nearly all other
-// requests, too.
+// refusing adds a finding if a rule refuses most of its requests, or if one key causes half of its
+// refusals. Both can be true: one client sends too many requests, and the rule refuses nearly all
+// other requests, too.
 func (in *inspection) refusing(r *ruleRow) {
 	n, verb := r.Minute.Refused, "refuses"
 	if r.Enforce == 0 { // it is in shadow for all keys
@@ -130,8 +130,8 @@ func (in *inspection) refusing(r *ruleRow) {
 	in.add(finding{r.Enforce > 0, text, r.Name, r.most.Key, r.most.Reason == weir.ReasonBan})
 }
 
-// limitHint describes what a rule that refuses many keys allows. If the file has just changed its
-// limits, another finding says so.
+// limitHint describes the limits of a rule that refuses many keys. If the limits have just been
+// changed in the file, another finding says so.
 func (in *inspection) limitHint(r *ruleRow) string {
 	var limits []string
 	for _, l := range r.Limits {
@@ -157,11 +157,12 @@ func reasonText(r weir.Reason) string {
 
 // A reload describes the last reload that changed rules, as far as Options.File knows.
 type reload struct {
-	At      time.Time // zero if it is not known when the rules in force were loaded
+	At      time.Time // zero if the time at which the rules in force were loaded is unknown
 	Changes []string  // in sentences such as "api: limit 1m (gcra): 100 per 1m → 10 per 1m"
 }
 
-// reloaded returns when the rules in force were loaded, and what this reload changed.
+// reloaded returns the time at which the rules in force were loaded, and the changes made by this
+// reload.
 func (h *Handler) reloaded() (r reload) {
 	if f, ok := h.o.File.(interface{ Loaded() time.Time }); ok {
 		r.At = f.Loaded()
@@ -175,7 +176,7 @@ func (h *Handler) reloaded() (r reload) {
 // lately reports whether rules were changed a short time ago.
 func (r reload) lately() bool { return len(r.Changes) > 0 && time.Since(r.At) < reportFor }
 
-// Text describes when the file was read, and at most five changes.
+// Text returns a text about when the file was read, and about at most five changes.
 func (r reload) Text() string {
 	text := strings.Join(r.Changes[:min(5, len(r.Changes))], "; ")
 	if more := len(r.Changes) - 5; more > 0 {
@@ -185,12 +186,13 @@ func (r reload) Text() string {
 }
 
 // manyMissed is the number of requests that a rule must fail to count before there is a finding.
-// The log line about missing keys needs the same number.
+// The log line about missing keys is also written after this number of requests.
 const manyMissed = 200
 
-// idle adds a finding if a rule seems to count no requests: the rule has limits, and is in every
-// Limiter that contains some other rule, but since the rules were loaded (or in the last 15
-// minutes, if that is shorter) only the other rule has counted requests.
+// idle adds a finding if a rule seems to count no requests. This is the case if the rule has
+// limits, and every Limiter that contains a certain other rule contains this rule, too, but only
+// the other rule has counted requests since the rules were loaded (or in the last 15 minutes, if
+// that is shorter).
 func (in *inspection) idle(r *ruleRow) {
 	if r.Limits == nil || r.Last15 != (watch.Count{}) {
 		return

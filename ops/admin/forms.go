@@ -25,7 +25,7 @@ type form struct {
 	request string // the method and the path of the JSON request for the same change
 }
 
-// An ownForm is the part of a form for one custom limit of a key.
+// An ownForm is the part of a form that sets one custom limit of a key.
 type ownForm struct {
 	Name    string
 	Now     string
@@ -76,7 +76,7 @@ var forms = map[string]form{
 	"undo": {request: "POST /undo"},
 }
 
-// form returns the form for a change of the page's key.
+// form returns the form for a change to the key that the page shows.
 func (h *Handler) form(p *page, r *rule, do string) (*form, error) {
 	f, known := forms[do]
 	if !known {
@@ -112,7 +112,7 @@ func (h *Handler) form(p *page, r *rule, do string) (*form, error) {
 	return &f, nil
 }
 
-// act makes the change that a form requests: it serves the JSON request for the same change. act
+// act makes the change that a form requests, by serving the JSON request for the same change. It
 // returns the fields of the form, and the id of the change.
 func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values, id string, err error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)

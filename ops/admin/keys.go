@@ -43,8 +43,8 @@ type fileOfKeys interface {
 	EntryOf(rule string, e overrides.Entry) (overrides.Entry, error)
 }
 
-// stored returns the form in which a scope that an operator has typed is stored under a rule, or an
-// error if no request can have such a key.
+// An operator has typed the scope. stored returns it in the form in which it is stored under a
+// rule, or an error if no request can have such a key.
 func (h *Handler) stored(rule string, s scope) (scope, error) {
 	file, ok := h.o.File.(fileOfKeys)
 	if !ok || s.Network != "" {
@@ -127,15 +127,15 @@ func (r *rule) shared(key string) bool {
 	return ok && differs && at == key
 }
 
-// lookUp returns what a rule looks up for a key that an operator has typed. If the operator has
-// typed an address, lookUp uses the key of a request from this address, such as its /64. The
-// address of the client is then known, even if from is invalid. Any other key is hashed as the rules
-// file specifies; a key that the rule cannot have is looked up unchanged.
+// lookUp returns a description of what a rule looks up for a key that an operator has typed. If the
+// operator has typed an address, lookUp uses the key of a request from this address, such as its
+// /64. The address of the client is then known, even if from is invalid. Any other key is hashed as
+// the rules file specifies; a key that the rule cannot have is looked up unchanged.
 //
 // A typed key that is not an address may belong to another rule, unless the operator has named the
 // rule or the rule is known to have refused the key. In this case, if the rule counts addresses,
-// lookUp returns the key of the client's address, or no key if from is invalid. If the rule counts
-// all requests together, lookUp returns the rule's only key.
+// lookUp returns the key of the client's address, or no key if that address is invalid. If the rule
+// counts all requests together, lookUp returns the rule's only key.
 func (h *Handler) lookUp(r *rule, typed string, from netip.Addr) lookup {
 	l := lookup{key: typed, from: from}
 	client, isAddr := addrOf(typed)

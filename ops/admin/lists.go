@@ -222,8 +222,8 @@ const mostOffenders, mostShadows = 10, 5
 // offenders returns the keys that were refused most often in the last 5 minutes, followed by
 // other keys that were refused most often in the last hour.
 //
-// Rates are averages over the last 15 to 75 s. An average over 5 minutes would be too low when a
-// flood begins, and too high after it has ended.
+// Each rate is an average over the last 15 to 75 s. An average over 5 minutes would be too low when
+// a flood begins, and too high after the flood has ended.
 func (h *Handler) offenders(five []watch.Refused) []offender {
 	type id struct {
 		rule, key string

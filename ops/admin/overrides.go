@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// overridden returns the limits of a key: the limits of its rule, base, as replaced by own, the
-// limits of its override. The returned limits have the names under which they are stored. If base
-// is empty, own replaces nothing.
+// overridden returns the limits of a key. The argument base contains the limits of its rule, and
+// own contains the limits of its override, which replace those of the rule. The returned limits
+// have the names under which they are stored. If base is empty, own replaces nothing.
 func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: own}
 	if len(base) > 0 {
@@ -26,7 +26,7 @@ func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 	return p.Limits(), err
 }
 
-// most is the longest period or duration in a body, in seconds.
+// This is the longest period or duration that a body may contain, in seconds.
 const most = quota.MaxTicks / 1e6
 
 // durationOf converts the seconds in a body to a duration. Its error ends with hint.
@@ -88,7 +88,7 @@ func bodyOfOverride(o overrides.Override) overrideBody {
 	return b
 }
 
-// String returns the known parts of the limit in the form used on the page: 50 per 1m.
+// String returns the known parts of the limit in the form that the page uses, such as 50 per 1m.
 func (l limitBody) String() string {
 	text := strconv.FormatInt(l.Quota, 10)
 	if l.Period > 0 {

@@ -48,7 +48,7 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"byReason": reasonText,
 }).Parse(pageText))
 
-// keyed is a scope under a rule. The page shows it as a link to what is known about the
+// keyed represents a scope under a rule. On the page, it is a link to what is known about the
 // scope.
 type keyed struct {
 	Rule string `json:"rule"`
@@ -67,9 +67,9 @@ func (k keyed) Parameter() [2]string {
 	return [2]string{name, value}
 }
 
-// visible returns a text that may come from a client, and replaces by escapes the characters that
-// are invisible, unknown or change the position of others, and all marks on a letter after the
-// first two.
+// visible returns a text that may come from a client, with some characters replaced by escapes:
+// characters that are invisible or unknown, characters that change the position of others, and all
+// marks on a letter after the first two.
 func visible(text string) string {
 	var b strings.Builder
 	marks := 0
@@ -172,8 +172,8 @@ func (p *page) Tabs() [][2]string {
 }
 
 // Live returns the URL from which the script loads the parts of the page that change. On the tab
-// with keys, only the status bar changes, so Live returns the URL of another tab, because loading
-// the tab with keys would call the store for each ban.
+// with keys, only the status bar changes. There, Live returns the URL of another tab, because
+// loading the tab with keys would call the store for each ban.
 func (p *page) Live() string {
 	switch {
 	case p.Tab == "refusals":
@@ -254,8 +254,8 @@ func queryOf(q url.Values) pageQuery {
 	return p
 }
 
-// page collects the data of the page. If it returns an error, it also returns the data collected
-// before the error.
+// page collects the data of the page. With an error, it also returns the data that it has collected
+// so far.
 func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	p = &page{h: h, rules: h.rules(), pageQuery: queryOf(q), At: time.Now(), Status: h.statusBar()}
 	changes := h.changes.bodies()
@@ -350,7 +350,7 @@ type ruleRow struct {
 	Last15 watch.Count
 	Minute watch.Count
 	Spark  spark
-	keys   int   // how many keys the rule refused in the last 5 minutes, as far as they are known
+	keys   int   // number of keys, as far as known, that the rule refused in the last 5 minutes
 	recent int   // how many of these keys it refused in the last minute
 	all    int64 // refusals of these keys, at least
 	most   watch.Refused
@@ -362,7 +362,8 @@ func (r *ruleRow) Share() string { return share(r.Minute.Refused, r.Minute.Allow
 // Bad reports whether the rule refuses half of its requests.
 func (r *ruleRow) Bad() bool { return r.Minute.Refused > 0 && r.Minute.Refused >= r.Minute.Allowed }
 
-// ruleRows returns a row for each rule. offenders are the keys of the last 5 minutes.
+// ruleRows returns a row for each rule. Its argument contains the keys that were refused in the
+// last 5 minutes.
 func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRow {
 	rows := make([]ruleRow, len(rules))
 	for i := range rules {
@@ -390,8 +391,8 @@ func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRo
 	return rows
 }
 
-// A spark is a chart of the last 15 minutes: an outline of all requests and, inside it, of those
-// that were refused or would have been refused.
+// A spark is a chart of the last 15 minutes. It has an outline of all requests and, inside it, an
+// outline of the requests that were refused or would have been refused.
 type spark struct {
 	All, Shadow, Refused string // data of SVG paths, in a box of 60 by 20
 	Peak                 string // the maximum of requests in a column, as a rate
@@ -432,7 +433,7 @@ func sparkOf(counts []watch.Count) (s spark) {
 	return s
 }
 
-// rate returns the rate of n requests in over seconds, as a text.
+// rate formats the rate of n requests over a number of seconds.
 func rate(n int64, over float64) string {
 	r := float64(n) / max(1, over)
 	switch {

@@ -139,8 +139,7 @@ func tightest(of *quota.Result, charges []quota.Charge, decisions []quota.Decisi
 // unixSeconds returns t in seconds since 1970, rounded up so that the quota is full by then.
 func unixSeconds(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
-// A peekers value contains the limiters in force. It is replaced when the limiters
-// change.
+// A peekers value is made from the limiters in force, and is replaced when they change.
 type peekers struct {
 	limiters []*weir.Limiter
 	free     []*weir.Limiter   // like limiters, but all requests cost 0

@@ -19,11 +19,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A rule is a rule in force. If several limiters have rules with the same name, one rule
+// A rule represents a rule in force. If several limiters have rules with the same name, one value
 // represents all of them, because they share a state in the store.
 type rule struct {
 	weir.Rule
-	named      bool            // the key of the query belongs to this rule, because the query names the rule or the rule has refused the key
+	named      bool            // the query's key belongs to this rule: the query names the rule, or the rule has refused the key
 	penalizers []*weir.Limiter // the limiters in which the rule has a Penalty
 }
 
@@ -147,8 +147,8 @@ func charges(r *rule, key string, limits []weir.Limit) []quota.Charge {
 	return charges
 }
 
-// A limitBody is a limit. In an override, fields that are missing have the values of the limit that it
-// replaces.
+// A limitBody describes a limit in JSON. In an override, missing fields have the values of the
+// limit that it replaces.
 type limitBody struct {
 	Name      string  `json:"name,omitempty"`
 	Algorithm string  `json:"algorithm,omitempty"`
@@ -187,7 +187,8 @@ type ruleState struct {
 	strikes          int64
 }
 
-// KeyOr returns LookedUp, the key that was looked up, or typed if LookedUp is not set.
+// KeyOr returns LookedUp, which is the key that was looked up. If LookedUp is not set, KeyOr
+// returns its argument.
 func (s *ruleState) KeyOr(typed string) string {
 	if s.LookedUp != nil {
 		return *s.LookedUp
@@ -203,7 +204,7 @@ type stateBody struct {
 	Key   string      `json:"key"`
 	Rules []ruleState `json:"rules"`
 
-	Unchanged string `json:"unchanged,omitempty"` // why a change has changed nothing
+	Unchanged string `json:"unchanged,omitempty"` // why the change had no effect
 }
 
 // states returns the state of a key under each of the rules, for a client at the address from,
@@ -261,8 +262,8 @@ func (h *Handler) look(ctx context.Context, r *rule, s *ruleState) error {
 	return nil
 }
 
-// seconds returns d in seconds, truncated to microseconds, so that JSON has at most six decimals.
-// Duration.Seconds rounds twice and returns 9.869758000000001 for 9.869758 s.
+// seconds returns d in seconds, truncated to microseconds, so that the JSON number has at most six
+// decimals. Duration.Seconds would round twice, and would return 9.869758000000001 for 9.869758 s.
 func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
 // state returns the ruleState of the key that was looked up, without Limits.
@@ -292,8 +293,8 @@ func (r *rule) state(ctx context.Context, l lookup) (s ruleState, err error) {
 }
 
 // listedBy returns "allow" or "deny" if the policies of a key and of its client exempt or deny it.
-// final is true if no other list could change the result, because Allowed takes precedence over
-// Denied, and Unlimited does not.
+// final is true if no other list could change the result: Allowed takes precedence over Denied, but
+// Unlimited does not.
 func listedBy(key, client weir.Policy) (listed string, final bool) {
 	switch {
 	case key.Is(weir.Allowed()) || client.Is(weir.Allowed()):
@@ -367,7 +368,7 @@ func bodiesOf(rules []rule) []ruleBody {
 
 // An explanation describes why a request that costs 1 unit would be refused now.
 type explanation struct {
-	Refused  *bool    `json:"refused"`            // null if something in Unknown may refuse the request, and nothing else does
+	Refused  *bool    `json:"refused"`            // null if something in Unknown may refuse the request and nothing else refuses it
 	Because  []string `json:"because"`            // a sentence for each reason
 	Unknown  []string `json:"unknown,omitempty"`  // a sentence for each unknown that may change the answer
 	Past     []string `json:"past,omitempty"`     // a sentence for each earlier offense that is remembered

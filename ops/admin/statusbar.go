@@ -14,7 +14,7 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// A statusBar is the top of the page, which describes this process.
+// A statusBar contains the data at the top of the page, which describes this process.
 type statusBar struct {
 	Recorded bool        // Options.Traffic is set
 	Minute   watch.Count // of all requests
@@ -37,8 +37,8 @@ type statusBar struct {
 	Failure string // such as "1 timeout, 14 s ago"; "" if a decision was made for all requests of the minute
 }
 
-// failing reports whether decisions keep failing: in at least two of the last three intervals, no
-// decision was possible for some requests. A single timeout is not enough.
+// failing reports whether decisions keep failing. They do if, in at least two of the last three
+// intervals, no decision was possible for some requests. A single timeout is not enough.
 func failing(counts []watch.Count) bool {
 	n := 0
 	for _, c := range counts[len(counts)-3:] {
@@ -49,8 +49,7 @@ func failing(counts []watch.Count) bool {
 	return n > 1
 }
 
-// failureText describes for how many requests no decision was possible, and when the last
-// of them arrived.
+// failureText describes how many requests got no decision, and when the last of them arrived.
 func failureText(n int64, cause string, at time.Time) string {
 	switch {
 	case n == 0:
@@ -170,15 +169,15 @@ func versionOf() string {
 	return ""
 }
 
-// reportFor is how long the page reports an outage that is over, or a change to the file.
+// reportFor is the time for which the page reports an outage that is over, or a change to the file.
 const reportFor = 15 * time.Minute
 
 // longOutage is the minimum length of an outage that is reported after it is over.
 const longOutage = 5 * time.Second
 
-// decides reports whether a fallback now uses its second store: the first store has been failing
-// for at least a second, and last failed a moment ago. A single timeout is therefore not reported,
-// and an outage is also over if no more requests arrive.
+// decides reports whether a fallback now uses its second store. It does if the first store has been
+// failing for at least a second, and last failed a moment ago. A single timeout is therefore not
+// reported. An outage also counts as over if no more requests arrive.
 func decides(s quota.FallbackStats) bool {
 	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
 }
@@ -191,8 +190,9 @@ func lasted(s quota.FallbackStats) time.Duration {
 	return s.Last.Sub(s.Since)
 }
 
-// outageText describes how long the store has been failing and why, or when it last failed. It
-// returns "" if there was no recent outage, or only a short one.
+// outageText describes why and for how long the store has been failing. If it works again,
+// outageText describes when it last failed. It returns "" if there was no recent outage, or only a
+// short one.
 func (s *statusBar) outageText() string {
 	o, why := s.longest, ""
 	if o.Cause != "" {
@@ -212,7 +212,7 @@ func (s *statusBar) outageText() string {
 	return text
 }
 
-// causes describes the causes that quota.Cause returns.
+// causes maps the causes that quota.Cause returns to their descriptions.
 var causes = map[string]string{
 	"unusable": "the store cannot work as it is set up",
 	"full":     "the store in memory is full",

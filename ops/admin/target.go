@@ -114,11 +114,11 @@ type target struct {
 	scope
 
 	*call
-	did     madeChange // what a change has done, without its rule and scope
+	did     madeChange // the effect of the change, without its rule and scope
 	nothing bool       // the change had no effect
 }
 
-// change returns the answer of an endpoint that calls apply to make a change.
+// change returns the answer of an endpoint that makes a change by calling apply.
 func change(apply func(*Handler, context.Context, *target) error) func(*Handler, *call) (any, error) {
 	return func(h *Handler, c *call) (any, error) {
 		s, err := scopeOf(c.q)
@@ -212,8 +212,8 @@ func (t *target) onlyKey() error {
 // changeField is the header field that contains the id of a change.
 const changeField = "Weir-Change"
 
-// changed returns the answer to a change: the new state of the key. If the scope covers many keys,
-// which have no common state, the answer is the list of overrides.
+// changed returns the answer to a change, which contains the new state of the key. Many keys have
+// no common state, so if the scope covers many keys, the answer is the list of overrides.
 func (h *Handler) changed(ctx context.Context, t *target) (any, error) {
 	if !t.single() {
 		body := h.overridesOf(t.Name)

@@ -94,8 +94,8 @@ func (c Change) log(logger *slog.Logger) {
 	logger.Log(context.Background(), level, message, attrs...)
 }
 
-// A fact is a part of a rule, as in Change. If the part has counts, identity represents the
-// name under which they are stored: if identity changes, the counts are lost.
+// A fact describes a part of a rule, as Change does. If the part has counts, its identity
+// represents the name under which they are stored. If the identity changes, the counts are lost.
 type fact struct{ what, text, identity string }
 
 // facts returns all parts of the rule.
@@ -180,7 +180,7 @@ func changes(old, now []rule) (changes Changes) {
 
 // differences compares the facts of the named rule before and after a reload.
 func differences(name string, old, now []fact) (changes Changes) {
-	before := map[string]fact{} // by what, those that now does not have
+	before := map[string]fact{} // by name, the earlier facts that are now missing
 	for _, f := range old {
 		before[f.what] = f
 	}

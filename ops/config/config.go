@@ -74,11 +74,11 @@ type File struct {
 	current  atomic.Pointer[version]
 }
 
-// A version is the content of a File between two reloads. It is never changed.
+// A version holds the content of a File between two reloads. It is never changed.
 type version struct {
 	digest   string    // the SHA-256 of the content
 	at       time.Time // when the content was decoded
-	changed  []string  // what its load changed; empty for the load by Open
+	changed  []string  // what changed when it was loaded; empty if Open loaded it
 	paths    []string  // the names of the files
 	rules    []rule
 	trusted  []netip.Prefix
@@ -88,8 +88,8 @@ type version struct {
 
 // Open loads a rules file. The given store counts the units that requests spend. If the file
 // contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error]. Open
-// does not watch the file: to apply later changes, call Watch or Reload. No warning is logged if a
-// program calls neither, because the program may want to read its file only once.
+// does not watch the file: to apply later changes, call Watch or Reload. If a program calls
+// neither, no warning is logged, because the program may want to read its file only once.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	if o.FS == nil {
 		o.FS = disk{}
@@ -173,8 +173,8 @@ func (f *File) Admit(names ...string) func(*http.Request) (*weir.Admission, erro
 // all stands for the names of all rules. No rule has such a name.
 var all = []string{"\x00"}
 
-// handler returns the index of the limiter of the named rules. It makes the limiter if there
-// is none yet.
+// handler returns the index of the limiter that has the named rules. If there is none yet, handler
+// makes it.
 func (f *File) handler(names []string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,10 +269,10 @@ func (f *File) Rules() []weir.Rule {
 }
 
 // Reads returns the parts of a request on which a rule's key, class and cost depend, such as "ip",
-// "header:X-Tenant" and "content-length", and "status" if the cost depends on the response. For a key
-// that is a list or uses first-of, Reads includes the parts on which each of its keys depends. Use
-// Reads in programs that have only part of each request, such as a line of an access log. If there is
-// no such rule, Reads returns nil.
+// "header:X-Tenant" and "content-length", and "status" if the cost depends on the response. If a
+// key is a list or uses first-of, Reads includes the parts on which each of its elements depends.
+// Use Reads in programs that have only part of each request, such as a line of an access log. If
+// there is no such rule, Reads returns nil.
 func (f *File) Reads(rule string) []string {
 	r := ruleNamed(f.current.Load().rules, rule)
 	if r == nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/seed83679106/weir/internal/configfile"
 )
 
-// maxIncluded is how many files a file may include.
+// maxIncluded is the number of files that a file may include.
 const maxIncluded = 1000
 
 // disk is the file system of the operating system. Unlike os.DirFS, it takes any path.
@@ -32,7 +32,7 @@ func (disk) Open(name string) (fs.File, error)          { return os.Open(name) }
 func (disk) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
 func (disk) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 
-// A content is what was read from a file and from the files that it includes.
+// A content holds what was read from a file and from the files that it includes.
 type content struct {
 	*decoder // of the file itself
 	fsys     fs.FS
@@ -43,8 +43,8 @@ type content struct {
 	paths    []string // the files to watch, and the patterns: a directory, patternIn and the pattern of a name
 }
 
-// read reads the file and the files that it includes. It fails if the file itself cannot be
-// read. The decoder has all other errors.
+// read reads the file and the files that it includes. It fails only if the file itself cannot be
+// read. All other errors are collected by the decoder.
 func (f *File) read() (*content, error) {
 	d := &decoder{source: source{path: f.path}, o: &f.o}
 	r := &content{decoder: d, fsys: f.o.FS, sum: sha256.New(), paths: []string{f.path},
@@ -210,14 +210,14 @@ func (f *File) Watch(ctx context.Context) error {
 	}
 }
 
-// look returns a digest of the contents of the files at the paths, and of the names of the files
-// that match the patterns.
+// look returns a digest of two things: the contents of the files at the paths, and the names of the
+// files that match the patterns.
 func (f *File) look(paths []string) string {
 	sum, fsys := sha256.New(), f.o.FS
 	for _, p := range paths {
 		fmt.Fprintf(sum, "\x00%s\x00", p)
 		if dir, pattern, ok := strings.Cut(p, patternIn); ok {
-			names, err := filesIn(fsys, dir, pattern) // other names may come and go all the time
+			names, err := filesIn(fsys, dir, pattern) // files with other names may appear and disappear all the time
 			fmt.Fprintf(sum, "%q%v", names, err)
 			continue
 		}
@@ -243,7 +243,7 @@ func (f *File) reload(log *slog.Logger) (paths []string) {
 		paths = before.paths
 	case err == nil:
 		paths = content.paths
-	default: // the files of the rules in force, too: the error may be that one is no longer included
+	default: // includes the files of the rules in force, because the error may be that one of them is no longer included
 		paths = slices.Concat(before.paths, content.paths)
 		slices.Sort(paths)
 		paths = slices.Compact(paths)

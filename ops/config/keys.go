@@ -17,8 +17,7 @@ import (
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
-// The keys that a file can use without Options.Keys. headerKey and the keys after it have an
-// argument.
+// A file can use these keys without Options.Keys. Those from headerKey on have an argument.
 var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey,
 	jsonKey, firstOf, hashedKey}
 
@@ -36,7 +35,7 @@ const (
 	contentLength = "content-length"
 )
 
-// A kind classifies the keys of a key function.
+// A kind describes which keys a key function returns.
 type kind int
 
 const (
@@ -57,7 +56,7 @@ var simpleKeys = map[string]key{
 	"basic-auth-user": {fn: weir.ByBasicAuthUser(), hint: hintForFolded},
 }
 
-// keysOfNames make the keys that have a name as their argument.
+// keysOfNames contains functions that make the keys whose argument is a name.
 var keysOfNames = map[string]func(name string) key{
 	headerKey: func(name string) key {
 		if strings.EqualFold(name, "Host") {
@@ -85,14 +84,14 @@ type key struct {
 	hint  func(e entry) string    // returns what to write if no key can match e, or ""; nil if a key may be any text
 }
 
-// stored returns e, an entry for keys of k, as an entry of a table.
+// The entry e is for keys of k. stored converts it into an entry of a table.
 func (k *key) stored(e entry) overrides.Entry {
 	e.text = k.hashed(e.text, false)
 	return e.override()
 }
 
-// hashed returns the text of a key, with the parts that k hashes replaced by their hashes. If keep
-// is true, it keeps parts that look like a hash.
+// hashed returns the text of a key, in which the parts that k hashes are replaced by their hashes.
+// If keep is true, parts that already look like a hash stay unchanged.
 func (k *key) hashed(text string, keep bool) string {
 	switch k.kind {
 	case kindHashed:
@@ -113,8 +112,8 @@ func (k *key) hashed(text string, keep bool) string {
 	return text
 }
 
-// hashedParts is like hashed, for a key that weir.Join returns: each part is preceded by its length
-// and a colon, and followed by a comma. It returns any other text unchanged.
+// hashedParts is like hashed, but for a key that weir.Join returns, in which each part is preceded
+// by its length and a colon, and followed by a comma. It returns any other text unchanged.
 func (k *key) hashedParts(text string, keep bool) (joined string) {
 	rest := text
 	for i := range k.parts {
@@ -248,7 +247,7 @@ func (d *decoder) keys(n ast.Node, what string) (parts []key, fns []weir.KeyFunc
 	return parts, fns, text
 }
 
-// noKeys are the names of the values of weir.NoKey.
+// noKeys contains the names that files use for the values of weir.NoKey.
 var noKeys = []string{"skip", "share", "refuse"}
 
 // noKey reads what happens to requests without a key.
@@ -265,7 +264,7 @@ func (d *decoder) ipKey() key {
 	return k
 }
 
-// behind returns the suffix of the text of a key that is an address.
+// If a key is an address, behind returns the suffix of its text.
 func (d *decoder) behind() (text string) {
 	separator := " behind "
 	for _, t := range d.trusted {
@@ -392,7 +391,8 @@ func (d *decoder) proxyHeader(n ast.Node, what string) bool {
 	return is == forwarded
 }
 
-// A cost is the cost of a request: n units if n > 0, and otherwise the number that fn returns.
+// A cost determines the cost of a request: n units if n > 0, and otherwise the number that fn
+// returns.
 type cost struct {
 	n    int64
 	fn   func(r *http.Request) int64

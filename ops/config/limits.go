@@ -14,16 +14,16 @@ import (
 	"github.com/seed83679106/weir/internal/period"
 )
 
-// A limit is a weir.Limit, with the settings that cannot be read from its Algorithm.
+// A limit holds a weir.Limit, together with the settings that cannot be read from its Algorithm.
 type limit struct {
 	weir.Limit
 	unit     algorithms.Unit // of a calendar, or 0
 	location *time.Location  // of a calendar, or nil
 }
 
-// limit reads a limit. s contains the defaults. If single is true, it is the only limit in its
-// list. If own is true, the limit is part of an override, and takes the fields that it lacks from
-// the rule's limit that it replaces, as weir.Rule.ForKey describes.
+// limit reads a limit. The argument s contains the defaults, and single is true if the limit is the
+// only one in its list. If own is true, the limit is part of an override. Fields that it lacks are
+// then taken from the rule's limit that it replaces, as weir.Rule.ForKey describes.
 func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings, own, single bool) (l limit) {
 	before := len(d.errs)
 	required := []string{"limit", "period"}
@@ -75,8 +75,8 @@ func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings,
 	return l
 }
 
-// settings returns s with the values that a limit of an override takes from l, the limit
-// that it replaces.
+// settings returns the defaults s for a limit of an override, with the values that it takes from l,
+// the limit that it replaces.
 func (l *limit) settings(s settings) settings {
 	s.algorithm, s.burst = l.Algorithm.Name(), l.Burst
 	if l.location != nil {
@@ -112,8 +112,8 @@ func (d *decoder) validLimit(n ast.Node, l limit) {
 // Redis.
 const mostEntries = 1_000_000
 
-// checkLimits checks limits that are charged together against each other, and against the
-// cost of the rule.
+// checkLimits checks whether limits that are charged together fit each other and the cost of the
+// rule.
 func (d *ruleDecoder) checkLimits(limits []limit, nodes []ast.Node) {
 	d.checkPairs(limits, nodes)
 	cost := d.r.cost.n // 0 if a function returns the cost, so that the length of a log is unknown
@@ -135,7 +135,8 @@ func (d *ruleDecoder) checkLimits(limits []limit, nodes []ast.Node) {
 	}
 }
 
-// checkPairs adds an error for two limits of the same name, and for each redundant limit.
+// checkPairs adds an error for each pair of limits with the same name, and for each redundant
+// limit.
 func (d *ruleDecoder) checkPairs(limits []limit, nodes []ast.Node) {
 	for i := range limits {
 		for j := range i {
@@ -186,7 +187,7 @@ func (d *decoder) timezone(n ast.Node, what string) *time.Location {
 	return loc
 }
 
-// calendarUnit returns the unit of the calendar that a period names, or 0.
+// calendarUnit returns the calendar unit that a period names, or 0 if it names none.
 func calendarUnit(n ast.Node) algorithms.Unit {
 	if s, ok := n.(*ast.StringNode); ok {
 		for u := algorithms.Day; u <= algorithms.Month; u++ {
@@ -198,7 +199,7 @@ func calendarUnit(n ast.Node) algorithms.Unit {
 	return 0
 }
 
-// burstOfOthers ends the error of a burst that has no effect.
+// burstOfOthers is the end of the error about a burst that has no effect.
 const burstOfOthers = "burst: only gcra, token-bucket and leaky-bucket have; omit the field"
 
 // burst reads a burst. Without the field, the burst is the limit.
@@ -250,7 +251,7 @@ var (
 	strikesFields = []string{"limit", "period", "algorithm", "burst"}
 )
 
-// A penalty is a weir.Penalty, together with the limit that the file gives for its strikes.
+// A penalty holds a weir.Penalty, together with the limit that the file gives for its strikes.
 type penalty struct {
 	weir.Penalty
 	strikes limit

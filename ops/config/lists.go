@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
-// A keyList is an allow or a deny list.
+// A keyList represents an allow list or a deny list.
 type keyList struct {
 	text    string                     // the entries as written in the file
 	hasKey  func(key string) bool      // nil if no entry is compared with keys
@@ -77,13 +77,13 @@ func (d *decoder) clientAddr() func(*http.Request) (netip.Addr, bool) {
 	return weir.ClientAddr(d.trusted...)
 }
 
-// listEntry reports whether an entry is compared with the keys of the rule, with the
-// addresses of requests, or with both. An address or a network is compared with the address of
-// the request, whatever the key is, or with the key instead if the key is ip and the entry
-// contains such keys. It is also compared with keys that a function of the program returns and,
-// in a deny list, with keys that clients choose. An entry of an allow list is not compared with
-// keys that clients choose, because a client could otherwise exempt itself by choosing a name
-// that looks like an address. A mapping, such as {key: 10.0.0.0/8}, is compared only with keys.
+// listEntry reports whether an entry is compared with the keys of the rule, with the addresses of
+// requests, or with both. An address or a network is compared with the address of the request,
+// whatever the key is, or with the key instead if the key is ip and the entry contains such keys.
+// It is also compared with keys that a function of the program returns. In a deny list, it is
+// compared with keys that clients choose, too. In an allow list, it is not: a client could
+// otherwise exempt itself by choosing a name that looks like an address. A mapping, such as {key:
+// 10.0.0.0/8}, is compared only with keys.
 func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr, isNetwork bool) {
 	k := &d.s.key
 	if e.plain {
@@ -111,8 +111,9 @@ func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr
 
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "other"}
 
-// An entry of a list, or a value of an override, stands for one key, or for all keys with a prefix. No
-// character has a special meaning, because the key may be one that a client has made up.
+// An entry is an element of a list, or a value of an override. It stands for one key, or for all
+// keys with a prefix. No character in it has a special meaning, because a client may have made up
+// the key.
 type entry struct {
 	text     string
 	isPrefix bool
@@ -177,8 +178,8 @@ func (e entry) matches(key string) bool {
 	return key == e.text || e.isPrefix && strings.HasPrefix(key, e.text)
 }
 
-// instead returns a hint about what to write if no key of k can match the entry, which is not an
-// address. It returns "" if a key may match the entry.
+// The entry is not an address. If no key of k can match it, instead returns a hint about what to
+// write. It returns "" if a key may match the entry.
 func (k *key) instead(e entry) string {
 	if k.hint == nil {
 		return ""

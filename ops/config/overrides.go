@@ -15,9 +15,9 @@ import (
 // overrideFields are the fields of an override.
 var overrideFields = []string{"value", "config", "overrides"}
 
-// overrides reads the overrides of the rule, or those nested in an override. Their values must
-// be keys that keys[0] can return, and the values of overrides nested in them must be keys
-// that keys[1] can return. Without keys[1], a nested override is an error.
+// overrides reads the overrides of the rule, or those nested in an override. The values of the
+// overrides must be keys that keys[0] can return. Other overrides may be nested in them, whose
+// values must be keys that keys[1] can return. Without keys[1], a nested override is an error.
 func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[entry]int{}
 	for _, n := range d.list(n, "overrides") {
@@ -113,8 +113,8 @@ func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
 	return limitsText(word, own)
 }
 
-// replaced returns the limit of the rule that l replaces, where l is a limit of an override with
-// the fields f. If l has no period, replaced sets it to that of the replaced limit. A limit with a
+// The limit l is part of an override and has the fields f. replaced returns the limit of the rule
+// that l replaces. If l has no period, replaced sets it to the period of that limit. A limit with a
 // name replaces the limit with the same stored name. A limit without a name replaces the limit with
 // the same period or, if single is true, the rule's only limit. If l replaces no limit, replaced
 // returns nil.

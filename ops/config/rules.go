@@ -30,7 +30,7 @@ var (
 	limitFields = []string{"name", "limit", "period", "algorithm", "burst", "timezone"}
 )
 
-// The words that may be the value of config instead of a list of limits.
+// These words may be the value of config instead of a list of limits.
 const (
 	unlimited = "unlimited"
 	denied    = "denied"
@@ -39,14 +39,14 @@ const (
 // settles are the words that may be the value of settle instead of a list of statuses.
 var settles = []string{"reserved", "used", "failed"}
 
-// A settle determines the final cost of requests.
+// A settle value determines the final cost of requests.
 type settle struct {
 	text     string // "" for reserved, the default
 	fn       func(weir.Outcome) int64
 	byStatus bool
 }
 
-// A rule is a weir.Rule, with the parts of the file from which it was made.
+// A rule holds a weir.Rule, together with the parts of the file from which it was made.
 type rule struct {
 	weir.Rule
 	headers     headers.Dialect
@@ -76,7 +76,8 @@ type site struct {
 	freePreflight bool
 }
 
-// settings are the values that a limit inherits from its rule, and a rule from the file.
+// settings holds the values that a limit inherits from its rule, and that a rule inherits from the
+// file.
 type settings struct {
 	key       key
 	algorithm string
@@ -113,8 +114,8 @@ func (d *decoder) decode() []rule {
 	return rules
 }
 
-// rules reads the rules of one file. s contains their defaults. places maps the name of each rule
-// read so far to its place.
+// rules reads the rules of one file. The argument s contains their defaults, and places maps the
+// name of each rule read so far to its place.
 func (d *decoder) rules(s settings, places map[string]string) (rules []rule) {
 	n := d.fields["limits"]
 	if n == nil {
@@ -148,8 +149,8 @@ func (d *decoder) err() error {
 	return errors.Join(errs...)
 }
 
-// settings reads the fields f of a mapping, and replaces the values of s that the fields
-// set.
+// settings reads the fields f of a mapping. If a field sets a value of s, settings replaces that
+// value.
 func (d *decoder) settings(s *settings, f fields) {
 	set(f, "key", &s.key, d.key)
 	set(f, "algorithm", &s.algorithm, d.algorithm)
@@ -316,8 +317,8 @@ func (d *ruleDecoder) config() (nodes []ast.Node) {
 	return nodes
 }
 
-// limits reads the config of the rule or, if own is true, of an override: a list of limits, whose nodes it
-// returns too, or the word unlimited or denied.
+// limits reads the config of the rule or, if own is true, of an override. The config is a list of
+// limits, or the word unlimited or denied. If it is a list, limits also returns its nodes.
 func (d *ruleDecoder) limits(n ast.Node, own bool) (word string, limits []limit, nodes []ast.Node) {
 	if s, ok := n.(*ast.StringNode); ok {
 		if s.Value != unlimited && s.Value != denied {
@@ -349,7 +350,7 @@ func (d *ruleDecoder) policies() {
 		weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
-// valid adds an error at the place of n if this part of a rule is invalid.
+// If this part of a rule is invalid, valid adds an error at the place of n.
 func (d *decoder) valid(n ast.Node, part weir.Rule) {
 	if err := reason(part); err != nil {
 		d.errorf(n, "%v", err)
@@ -385,6 +386,6 @@ func (d *decoder) headers(n ast.Node, what string) headers.Dialect {
 	return sum
 }
 
-// dialects are the names of the bits of headers.Dialect, from the lowest.
+// dialects contains the names of the bits of headers.Dialect, starting with the lowest bit.
 var dialects = []string{"x-ratelimit", "ietf", "draft-07", "draft-06", "github", "openai", "anthropic", "twitter",
 	"none", "exposed"}

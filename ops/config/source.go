@@ -18,8 +18,8 @@ import (
 	"github.com/seed83679106/weir/internal/configfile"
 )
 
-// A source is one file. It reads nodes of YAML and collects the errors in them. The value
-// that it returns for a node with an error must not be used.
+// A source represents one file. Its methods read nodes of YAML and collect the errors in them. If a
+// node has an error, the value that they return for it must not be used.
 type source struct {
 	path       string
 	fields     fields
@@ -28,7 +28,7 @@ type source struct {
 	errs       []*Error
 }
 
-// fields are the values of a mapping.
+// fields holds the values of a mapping.
 type fields map[string]ast.Node
 
 // set sets *to to the value that read returns for a field, if the mapping has this field.
@@ -111,12 +111,12 @@ func (d *source) parse(data []byte) ast.Node {
 	return file.Docs[0].Body
 }
 
-// maxDepth is how deep lists and mappings in one line may be nested.
+// maxDepth is the number of levels to which lists and mappings in one line may be nested.
 const maxDepth = 16
 
-// mapping returns the values of a mapping by field. what is the name of the mapping in messages,
-// such as "a rule". The other parameters are the fields that the mapping may have, and the fields
-// that it must have.
+// mapping returns the values of a mapping by field. The argument what describes the mapping in
+// messages, such as "a rule". The other arguments list the fields that the mapping may have, and
+// the fields that it must have.
 func (d *source) mapping(n ast.Node, what string, known []string, required ...string) fields {
 	before := len(d.errs)
 	m, ok := n.(*ast.MappingNode)
@@ -353,8 +353,8 @@ func percentage(n ast.Node) (percent float64, ok bool) {
 }
 
 // An Error describes a single error in a rules file. The error returned by Open or Reload wraps at
-// most 100 Errors, in the order in which they occur in the file. The text of that error has a line
-// for each Error.
+// most 100 Errors, in the order in which they occur in the file.  that error has a line for each
+// Error.
 type Error struct {
 	Path         string
 	Line, Column int // both from 1; Column counts characters

@@ -42,10 +42,10 @@ var errUnread = errors.New("overrides: the table was not read yet")
 // be safe for concurrent use. *redisstore.Store is a Keeper.
 type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
-	// change. If the argument version equals newest, kept is nil. A name can contain any bytes.
-	// Each text begins with a number and a space. The number is the expiry time of the override in
-	// µs since 1970 on the Keeper's clock, or 0 if the override never expires. LoadOverrides also
-	// returns the current time on that clock (now).
+	// change. The result kept is nil if the version in the argument is still the newest. A name can
+	// contain any bytes. Each text begins with a number and a space. The number is the expiry time
+	// of the override in µs since 1970 on the Keeper's clock, or 0 if the override never expires.
+	// LoadOverrides also returns the current time on that clock (now).
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0.
@@ -126,11 +126,11 @@ func NewLive(o LiveOptions) *Live {
 // Without a Keeper, it always returns true.
 func (l *Live) Ready() bool { return l.ready.Load() }
 
-// noneInForce is the effect of overrides that were never read.
+// noneInForce describes the effect of overrides that were never read.
 const noneInForce = "nobody is denied, and no override is in force"
 
-// checkRead warns once if a request under a rule has arrived before the table was read, or if only
-// Set or Remove reads the table.
+// checkRead logs one warning if a request under a rule has arrived before the table was read, or if
+// nothing but Set or Remove reads the table.
 func (l *Live) checkRead(rule string) {
 	ready, reads := l.ready.Load(), l.reads.Load()
 	if ready && reads || !l.warned.CompareAndSwap(false, true) {
@@ -295,9 +295,10 @@ func (l *Live) find(name string) (i int, found bool) {
 		func(o Override, name string) int { return strings.Compare(o.name(), name) })
 }
 
-// apply applies a change that the Keeper has accepted: o replaces the override of the same name, or is
-// removed. Reading all overrides again would take 86 ms for 9,000 of them. The next Refresh does
-// read them all, because another process may have changed the same override at the same time.
+// apply applies a change that the Keeper has accepted. Either o replaces the override of the same
+// name, or that override is removed. Reading all overrides again would take 86 ms for 9,000 of
+// them. The next Refresh does read them all, because another process may have changed the same
+// override at the same time.
 func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	if !l.ready.Load() {
 		return l.refresh(ctx)

@@ -6,7 +6,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Metric is a line of the table from which packages weirprom and weirotel export. A test
+// A Metric is a line of the table of metrics that packages weirprom and weirotel export. A test
 // compares the table with ops/weirprom/METRICS.md.
 type Metric struct {
 	Name   string // for Prometheus
@@ -20,10 +20,10 @@ type Metric struct {
 	Bounds []float64 // the upper bounds of a histogram, in seconds
 }
 
-// An Emit receives a number of a metric, with the values of Labels.
+// An Emit function receives one number of a metric, with the values of Labels.
 type Emit func(n int64, values ...string)
 
-// A Read calls emit once for each number of a metric.
+// A Read function calls emit once for each number of a metric.
 type Read func(emit Emit)
 
 func counter(name, otel, unit, help string, read Read, labels ...string) Metric {
@@ -134,8 +134,8 @@ func FileMetrics[R any](file file[R]) []Metric {
 	}
 }
 
-// readStats returns a Read for the stores whose method Stats returns an S. It adds up the numbers
-// that have the same label values, which must not contain a space.
+// readStats returns a Read function for the stores whose Stats method returns an S. It adds up the
+// numbers that have the same label values. Label values must not contain a space.
 func readStats[S any](stores []quota.Store, read func(s S, emit Emit)) Read {
 	return func(emit Emit) {
 		sums := map[string]int64{}

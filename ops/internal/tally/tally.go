@@ -22,7 +22,8 @@ func mode(shadow bool) string {
 	return "enforced"
 }
 
-// counts are the counts of one limit of a rule, enforced or in shadow. They fill a cache line.
+// counts holds the counts of one limit of a rule, either enforced or in shadow mode. Its size is
+// that of a cache line.
 type counts struct {
 	allowed, delayed, refused atomic.Int64 // decisions
 	near                      atomic.Int64 // decisions that left less than a fifth of the limit
@@ -44,9 +45,9 @@ type Tally struct {
 	bans    table[atomic.Int64] // by rule
 }
 
-// New returns a Tally that also provides the metrics of stores, each once, and of the stores
-// within a stack, which has a method Stores. A store has metrics if its method Stats returns
-// a struct that Metrics reads.
+// New returns a Tally that also provides the metrics of stores. If a store is a stack, with a
+// method Stores, the stores within it are included. Each store is included once. A store has
+// metrics if its Stats method returns a struct that Metrics reads.
 func New(stores ...quota.Store) *Tally { return &Tally{stores: StoresOf(stores)} }
 
 // Most is the maximum number of limits that are counted separately. It is bounded because
@@ -57,9 +58,9 @@ const (
 	Other = "other"
 )
 
-// Observe counts e. It returns a duration for each histogram of Metrics, in the same order:
-// how long the request waits, and how long the store took. Histograms do not count durations
-// of 0.
+// Observe counts the event e. It returns a duration for each histogram of Metrics, in the same
+// order: the time for which the request waits, and the time that the store took. Histograms do not
+// count durations of 0.
 func (t *Tally) Observe(e *weir.Event) [2]time.Duration {
 	if !e.Shadow {
 		t.requests.Add(1)
@@ -153,8 +154,8 @@ func (t *Tally) readBans(emit Emit) {
 	t.bans.each(func(k key, n *atomic.Int64) { emit(n.Load(), k.rule) })
 }
 
-// Expect initializes to 0 the counters of rules that alerts watch, so that alerts see the first
-// increase: the refusals by limits and, under a rule with a Penalty, the bans.
+// Alerts watch two kinds of counters: the refusals by limits and, under a rule with a Penalty, the
+// bans. Expect sets these counters of the rules to 0, so that alerts see the first increase.
 func (t *Tally) Expect(rules []weir.Rule) {
 	for i := range rules {
 		r := &rules[i]
@@ -169,8 +170,8 @@ func (t *Tally) Expect(rules []weir.Rule) {
 	}
 }
 
-// StoresOf returns stores, each once. It replaces a stack of stores, which has a method
-// Stores, by its stores.
+// StoresOf returns the given stores, each once. A stack of stores has a method Stores; StoresOf
+// replaces it by the stores that this method returns.
 func StoresOf(stores []quota.Store) (all []quota.Store) {
 	for _, s := range stores {
 		list := []quota.Store{s}
@@ -186,7 +187,8 @@ func StoresOf(stores []quota.Store) (all []quota.Store) {
 	return all
 }
 
-// causes are the results of quota.Cause. The first stands for any cause that is not listed.
+// causes lists the results of quota.Cause. The first element stands for any cause that is not
+// listed.
 var causes = [...]string{"error", "busy", "full", "limit", "open", "slow", "timeout", "unusable"}
 
 // outcomes lists what can happen to a request for which no decision was possible.
@@ -214,8 +216,8 @@ func (t *Tally) readErrors(emit Emit) {
 	}
 }
 
-// A key names an element of a table: a limit of a rule by its name and period, a rule and
-// a reason, or a rule alone.
+// A key identifies an element of a table. It names a limit of a rule by its name and period, or a
+// rule and a reason, or only a rule.
 type key struct {
 	rule, name string
 	period     time.Duration
@@ -238,8 +240,8 @@ type element[V any] struct {
 
 var seed = maphash.MakeSeed()
 
-// of returns the element of a key, and makes it if there is none. Once the table has Most
-// elements, new keys share the element named Other.
+// of returns the element for a key. If there is none, of adds it. Once the table has Most elements,
+// new keys share the element named Other.
 func (t *table[V]) of(k key) *V {
 	slot := &t.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(t.slots))]
 	if e := slot.Load(); e != nil && e.key == k {

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the limit,
-// unless the descriptor refunds hits, or the store has not counted them. Hits above the fraction
-// near of the limit count as near the limit.
+// status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the
+// limit, unless the descriptor refunds hits or the store has not counted them. The argument near is
+// a fraction of the limit: hits above it count as near the limit.
 func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -67,9 +67,10 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.Rat
 	return resp
 }
 
-// refused reports whether a call exceeds its limit: whether a descriptor exceeds a limit without
-// quota_mode, or whether there are descriptors with quota_mode and all of them exceed their limits. wait is
-// the number of seconds after which the call may pass, or 0 if it never passes.
+// refused reports whether a call exceeds its limit. It does if a descriptor exceeds a limit that
+// has no quota_mode, or if there are descriptors with quota_mode and all of them exceed their
+// limits. The second result is the number of seconds after which the call may be allowed, or 0 if
+// it never is.
 func (s *Service) refused(ds []hit, statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (refused bool, wait int64) {
 	const never = math.MaxInt64
 	quotas := 0
@@ -123,7 +124,7 @@ func tightest(statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (least *
 	return least
 }
 
-// HeaderNames are the names of the header fields that show clients the quota of a limit, the
+// HeaderNames holds the names of three header fields, which show clients the quota of a limit, the
 // remaining hits, and the seconds until the window ends.
 var HeaderNames = [3]string{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}
 

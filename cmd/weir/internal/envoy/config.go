@@ -2,9 +2,9 @@
 // envoy.service.ratelimit.v3.RateLimitService. It replaces github.com/envoyproxy/ratelimit, here
 // called Envoy's service: it reads the same files and makes the same decisions.
 //
-// Every hit counts, even if it exceeds the limit. Windows begin at whole multiples of their
-// unit since 1970. The store only counts: its fixed windows have a quota above every limit, and
-// this package compares the count with the limit.
+// Every hit counts, even if it exceeds the limit. Windows begin at whole multiples of their unit
+// since 1970. The store is used only to count: its fixed windows have a quota larger than any
+// limit, and this package compares the count with the limit.
 package envoy
 
 import (
@@ -30,7 +30,8 @@ type Config struct {
 	Warnings []string // settings that are not applied, each with its file and line
 }
 
-// A node is a domain, or a descriptor of a file. Its children are the descriptors in it.
+// A node represents a domain, or a descriptor in a file. Its children are the descriptors nested in
+// it.
 type node struct {
 	children  map[string]*node // by name: key, or key_value
 	wildcards []wildcard       // the children with an asterisk, in the order of the file
@@ -63,7 +64,7 @@ func (w *wildcard) matches(s string) bool {
 	return true
 }
 
-// A limit is a rate_limit of a file, or the field limit of a descriptor in a call.
+// A limit is read from a rate_limit in a file, or from the limit field of a descriptor in a call.
 type limit struct {
 	proto     *ratelimit.RateLimitResponse_RateLimit // the limit in answers; it never changes, because calls share it
 	unlimited bool
@@ -91,7 +92,7 @@ var periods = map[ratelimit.RateLimitResponse_RateLimit_Unit]time.Duration{
 // maxSize is the size of the largest file, in bytes.
 const maxSize = 4 << 20
 
-// A file is the path and the content of a file of limits.
+// A file holds the path and the content of a file of limits.
 type file struct {
 	path    string
 	data    []byte
@@ -150,7 +151,7 @@ func parse(files []file, merge bool) (*Config, error) {
 	for _, f := range files {
 		r := reader{config: c, file: f, merge: merge}
 		r.read()
-		if f.outside && len(r.errs) > 0 { // whoever may create a link must not be able to read by it what this process may read
+		if f.outside && len(r.errs) > 0 { // anyone who can create a link could otherwise read files that only this process may read
 			r.errs = []error{fmt.Errorf("%s: %d errors; their texts are not shown, because this path is a symbolic link that leads out of its directory", f.path, len(r.errs))}
 		}
 		errs = append(errs, r.errs...)

@@ -20,7 +20,7 @@ import (
 // maxDescriptors is the largest number of descriptors in a call. Envoy sends a few.
 const maxDescriptors = 100
 
-// A hit is one descriptor of a call, with the limit that applies to it.
+// A hit is one descriptor of a call, together with the limit that applies to it.
 type hit struct {
 	*limit           // nil if no limit applies, or if the limit is unlimited
 	key       []byte // the key of the counter in the store
@@ -68,9 +68,9 @@ func (s *Service) descriptors(r *ratelimit.RateLimitRequest) ([]hit, error) {
 	return ds, nil
 }
 
-// describe sets the fields of a, for the descriptor d of the call r. domain is the domain of r,
-// or nil if no file defines it. The names of the limits that this limit replaces are added to
-// the map replaced.
+// describe sets the fields of the hit a for the descriptor d of the call r. The argument domain is
+// the node for r's domain, or nil if no file defines that domain. describe adds the names of the
+// limits that this limit replaces to the map replaced.
 func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node,
 	replaced map[string]bool) error {
 	if domain == nil {
@@ -107,8 +107,8 @@ func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.Rate
 	return nil
 }
 
-// find sets a.limit to the limit that the nodes below n have for d, and appends the key of the
-// counter of d to a.key. At each level an equal value comes first, then values with asterisks in
+// find looks for d's limit in the nodes below n. It sets a.limit to this limit, and appends the key
+// of d's counter to a.key. At each level an equal value comes first, then values with asterisks in
 // the order of the file, and then the key without a value. A limit applies to d only if d has an
 // entry for each level down to the descriptor of that limit in the file, and no further entry.
 func (a *hit) find(n *node, d *common.RateLimitDescriptor) {
@@ -148,8 +148,8 @@ const (
 	// ceiling is the quota of the windows in which hits are counted.
 	ceiling = quota.MaxTicks
 
-	// maxHits is the largest number of hits that one descriptor counts. It exceeds every
-	// limit, because requests_per_unit is a uint32.
+	// maxHits is the largest number of hits that one descriptor can add. It exceeds every limit,
+	// because requests_per_unit is a uint32.
 	maxHits = 1 << 32
 )
 
@@ -190,7 +190,7 @@ func (s *Service) count(ctx context.Context, ds []hit) error {
 	return nil
 }
 
-// take makes the store evaluate every transaction, and returns the joined errors.
+// take passes every transaction to the store, and returns the joined errors.
 func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 	if len(ts) == 1 {
 		return s.store.Take(ctx, ts[0])

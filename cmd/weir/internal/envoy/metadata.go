@@ -8,8 +8,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata returns the dynamic metadata of the call r: its domain, its descriptors, its number
-// of hits and, merged, the metadata of the descriptors of the file that are within their limit.
+// metadata returns the dynamic metadata of the call r: its domain, its descriptors and its number
+// of hits. Merged with these is the metadata that the file gives for those descriptors that are
+// within their limits.
 func metadata(r *ratelimit.RateLimitRequest, ds []hit,
 	statuses []*ratelimit.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	var descriptors []*structpb.Value
@@ -47,8 +48,8 @@ func list(values []*structpb.Value) *structpb.Value {
 	return structpb.NewListValue(&structpb.ListValue{Values: values})
 }
 
-// addFields copies the fields of from into into. If both have a field, the field of into is
-// kept, except that two objects are merged.
+// addFields copies the fields of its second argument into its first. If both have a field, the
+// value in the first argument is kept, except that two objects are merged.
 func addFields(into, from *structpb.Struct) {
 	for name, value := range from.GetFields() {
 		old := into.Fields[name]

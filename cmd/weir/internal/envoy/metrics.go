@@ -12,7 +12,8 @@ import (
 // Prometheus, so dashboards for that service keep working.
 const prefix = "ratelimit_service_"
 
-// metrics are the metrics of a service. Limits whose labels are equal share theirs, also after a reload.
+// metrics are the metrics of a service. Limits with equal labels share their metrics, also after a
+// reload.
 type metrics struct {
 	all []prometheus.Collector
 
@@ -72,15 +73,15 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// observe counts a call of a method, such as
-// /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit, that began at the given time.
+// observe counts a call that began at the given time. method is the full name of its method, such
+// as /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit.
 func (m *metrics) observe(method string, began time.Time) {
 	method = method[strings.LastIndexByte(method, '/')+1:]
 	m.requests.WithLabelValues(method).Inc()
 	m.seconds.WithLabelValues(method).Observe(time.Since(began).Seconds())
 }
 
-// stats are the metrics of a limit: its hits, as Envoy's service counts them.
+// stats holds the metrics of a limit, which count its hits as Envoy's service does.
 type stats struct {
 	total, within, near, over, shadowed, local prometheus.Counter
 }
@@ -91,9 +92,9 @@ func (m *metrics) of(labels [3]string) *stats {
 	return &stats{of(m.total), of(m.within), of(m.near), of(m.over), of(m.shadowed), of(m.local)}
 }
 
-// count adds a number of hits to the metrics of a limit. The argument after is the number of
-// hits in the window, including these hits. Hits above the fraction ratio of the quota count as
-// near the limit.
+// count adds a number of hits to the metrics of a limit. The argument after is the number of hits
+// in the window, including these hits. The argument ratio is a fraction of the quota: hits above it
+// count as near the limit.
 func (s *stats) count(hits, after, quota uint64, ratio float32, shadow bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * ratio)))

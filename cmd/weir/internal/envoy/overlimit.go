@@ -27,8 +27,8 @@ type counter struct {
 	period time.Duration
 }
 
-// counted is the number of hits in a window, and the end of the window on the clock of this
-// process.
+// counted holds the number of hits in a window, and the time at which the window ends on the clock
+// of this process.
 type counted struct {
 	used uint64
 	end  time.Time
@@ -45,8 +45,8 @@ func (a *hit) counter() counter {
 	return counter{storedkey.Of(string(a.key)), periods[a.proto.Unit]}
 }
 
-// recall reports whether a descriptor exceeds its limit according to the hits in the cache. If so,
-// it sets the result of the descriptor.
+// recall reports whether a descriptor exceeds its limit according to the hits in the cache. If it
+// does, recall sets the descriptor's result.
 func (c *overCache) recall(a *hit, now time.Time) bool {
 	if c == nil || a.refund {
 		return false
@@ -70,9 +70,9 @@ func (c *overCache) recall(a *hit, now time.Time) bool {
 	return true
 }
 
-// keep remembers the counter of a descriptor that exceeds its limit according to the store, and
-// removes a counter to which the descriptor has refunded hits. The argument before is an instant
-// before the store's decision, so that the counter is removed before its window ends, never later.
+// If the descriptor exceeds its limit according to the store, keep remembers its counter. If the
+// descriptor has refunded hits, keep removes the counter. The argument before is a time before the
+// store's decision, so that the counter is never kept beyond the end of its window.
 func (c *overCache) keep(a *hit, before time.Time) {
 	if c == nil || !a.refund && a.used <= uint64(a.proto.RequestsPerUnit) {
 		return

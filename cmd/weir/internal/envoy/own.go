@@ -87,7 +87,7 @@ func algorithmOf(fields map[string]any, p *ratelimit.RateLimitResponse_RateLimit
 	return l, nil
 }
 
-// wholeNumber returns a number of a YAML file, or of a message.
+// wholeNumber returns a number from a YAML file or from a message.
 func wholeNumber(v any) (int64, error) {
 	switch n := v.(type) {
 	case uint64:

@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/internal/configfile"
 )
 
-// maxDepth is how deep lists and mappings in one line may be nested. A descriptor within another
-// descriptor is two levels deeper.
+// maxDepth is the number of levels to which lists and mappings in one line may be nested. A
+// descriptor within another descriptor is two levels deeper.
 const maxDepth = 100
 
 // A reader adds a file to a Config.
@@ -107,8 +107,8 @@ func (r *reader) add(y *fileYAML) {
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
 }
 
-// fields is an ast.Visitor that reports fields whose names are not texts, such as 0.25, which
-// yaml.Unmarshal ignores, and numbers that it would round.
+// fields is an ast.Visitor that reports errors that yaml.Unmarshal does not find. yaml.Unmarshal
+// ignores fields whose names are not texts, such as 0.25, and it rounds some numbers.
 type fields reader
 
 func (f *fields) Visit(n ast.Node) ast.Visitor {
@@ -213,7 +213,8 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 	return l
 }
 
-// These types describe a file as Envoy's service reads it, and the JSON of a message of a control plane.
+// These types describe a file as Envoy's service reads it. They also describe the JSON form of a
+// message from a control plane.
 type (
 	fileYAML struct {
 		Name        text // in files that Envoy Gateway writes; ignored
@@ -262,8 +263,8 @@ func (t *text) UnmarshalYAML(n ast.Node) error {
 	return nil
 }
 
-// maxAliased is how many nodes the aliases of a file may expand to. With aliases of aliases, a
-// few lines can expand to more nodes than fit into memory.
+// maxAliased is the maximum number of nodes to which the aliases in a file may expand. If aliases
+// contain other aliases, a few lines can expand to more nodes than fit into memory.
 const maxAliased = 100_000
 
 // A sizer counts the nodes to which the aliases of a file expand.
@@ -301,7 +302,7 @@ func (s *sizer) size(n ast.Node) int {
 		size += s.size(n.Value)
 	case *ast.AnchorNode:
 		name := n.Name.GetToken().Value
-		s.anchors[name] = maxAliased + 1 // an alias in its own anchor has no end
+		s.anchors[name] = maxAliased + 1 // an alias within its own anchor would expand forever
 		size += s.size(n.Value)
 		s.anchors[name] = size
 	case *ast.AliasNode:

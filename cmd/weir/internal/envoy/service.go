@@ -128,8 +128,9 @@ func (s *Service) use(c *Config, from string, files int) {
 	s.o.Logger.Info("envoy: limits loaded", "file", from, "files", files, "loaded", len(c.limits))
 }
 
-// Watch reloads the files when they change, or follows the control plane, until ctx ends. It reads the files once a second,
-// because this also works for network file systems and mounted ConfigMaps.
+// Watch reloads the files when they change, or follows the control plane, until ctx ends. It reads
+// the files once a second instead of waiting for notifications, because this also works for network
+// file systems and mounted ConfigMaps.
 func (s *Service) Watch(ctx context.Context) {
 	if s.xds != nil {
 		s.follow(ctx)
@@ -156,8 +157,8 @@ func (s *Service) Watch(ctx context.Context) {
 
 // ShouldRateLimit answers a call from Envoy. If the store is down, ShouldRateLimit returns an
 // error, and failure_mode_deny in Envoy's configuration determines whether the request is allowed.
-// If the store is busy, which clients can cause, or is misconfigured, the answer is that the call
-// exceeds its limit.
+// Clients can cause the store to be busy. If it is busy, or misconfigured, the answer is therefore
+// that the call exceeds its limit.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse,
 	error) {
 	ds, err := s.descriptors(r)
@@ -183,7 +184,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 }
 
 // Bounds for clients that open many streams or send large calls. Envoy sends calls of a few hundred
-// bytes, and opens another connection when one has maxStreams.
+// bytes, and opens another connection when one has maxStreams streams.
 const (
 	maxStreams  = 1000     // of a connection; each takes about 11 KB
 	maxCallSize = 64 << 10 // bytes

@@ -23,8 +23,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// XDS describes the control plane, such as Envoy Gateway, from which a Service gets its limits
-// instead of from files, by the aggregated discovery service (state of the world).
+// XDS describes the control plane, such as Envoy Gateway, from which a Service gets its limits if
+// they do not come from files. The protocol is the aggregated discovery service (state of the
+// world).
 type XDS struct {
 	Address     string // such as envoy-gateway:18001
 	Node        string // the id by which the control plane knows this service
@@ -75,7 +76,7 @@ func (s *Service) follow(ctx context.Context) {
 	}
 }
 
-// pause waits before another try, or until ctx ends.
+// pause waits for a while before the next attempt, or until ctx ends.
 func pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():
