@@ -47,6 +47,11 @@ func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 		field = Forwarded
 		u.forwarded.Add(1)
 	}
+	if r.RemoteAddr == unixPeer {
+		u.looks.Store(mostLooks)
+		p.warnUnix(cmp.Or(field, "none"))
+		return
+	}
 	if field != "" && (!peer.IsGlobalUnicast() || peer.IsPrivate() || carrierNAT.Contains(peer)) { // or the peer has no address
 		u.looks.Store(mostLooks)
 		p.warn(field, "private")
@@ -70,6 +75,19 @@ func (p *Proxies) warn(field, network string) {
 	if warned.CompareAndSwap(false, true) {
 		slog.Warn("weir: forwarded requests from a peer in no trusted prefix", "function", p.name, "field", field, "network", network,
 			"effect", "if the peer is a proxy, all of its clients share one key", "fix", "list the proxy as trusted")
+	}
+}
+
+// unixPeer is the RemoteAddr that net/http gives a client of a Unix socket.
+const unixPeer = "@"
+
+// warnUnix is like warn, for a peer on a Unix socket, which is always a proxy or a program of this
+// machine, and is trusted by the zero Prefix. No address in a list matches it.
+func (p *Proxies) warnUnix(field string) {
+	if warned.CompareAndSwap(false, true) {
+		slog.Warn("weir: request of an untrusted peer on a Unix socket", "function", p.name, "field", field,
+			"effect", "all clients of the socket share one key",
+			"fix", "pass the zero netip.Prefix as trusted, and have the proxy set "+p.field)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestUnlisted(t *testing.T) {
 		{"[fe80::1%eth0]:4", ForwardedFor, 1, 1, private},
 		{"[::ffff:10.1.2.3]:4", ForwardedFor, 1, 1, private},
 		{"100.64.0.1:4", ForwardedFor, 1, 1, private},
-		{"@", ForwardedFor, 1, 1, private}, // a Unix socket
+		{"@", ForwardedFor, 1, 1, "zero netip.Prefix"}, // a Unix socket, which no network contains
 		{"10.1.2.3:4", ForwardedFor, 1000, 1000, private},
 		{"10.1.2.3:4", ForwardedFor, mostLooks + 1, mostLooks + 1, ""}, // after mostLooks requests no more are examined
 		{"10.1.2.3:4", "X-Other", 1, 2000, ""},
@@ -92,6 +92,35 @@ func TestUnlistedAlone(t *testing.T) {
 		askFor(peer, ForwardedFor, 1, 1)
 		if got := log.String(); !strings.Contains(got, "network=private") {
 			t.Errorf("%s: got %q, want a warning", peer, got)
+		}
+	}
+}
+
+// TestUnlistedUnix: the first request on a Unix socket that is not trusted causes the warning, whether
+// or not the proxy names its client, and the warning says how to trust the socket.
+func TestUnlistedUnix(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old); warned.Store(false) })
+	for _, c := range []struct {
+		peer    string
+		trusted []netip.Prefix
+		want    bool
+	}{
+		{"@", nil, true},
+		{"@", []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, true},
+		{"@", []netip.Prefix{{}}, false},
+		{"", nil, false}, // a request that no server has received, such as one of a Transport
+	} {
+		warned.Store(false)
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		askFor(c.peer, "X-Other", 1, 2, c.trusted...)
+		got := log.String()
+		if strings.Count(got, "\n") > 1 || (got != "") != c.want || c.want && !strings.Contains(got, "on a Unix socket\"") {
+			t.Errorf("peer %q, trusted %v: got %q, want the warning once: %v", c.peer, c.trusted, got, c.want)
+		}
+		if c.want && (!strings.Contains(got, "field=none") || !strings.Contains(got, "zero netip.Prefix")) {
+			t.Errorf("peer %q, trusted %v: got %q, want the field and what to pass", c.peer, c.trusted, got)
 		}
 	}
 }
