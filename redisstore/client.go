@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -59,13 +60,17 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 			}
 			addr = url.Addr
 		}
-		o.Addrs = append(o.Addrs, addr)
+		o.Addrs = append(o.Addrs, cmp.Or(addr, empty)) // for "", go-redis would use localhost:6379
 	}
 	if o.TLSConfig != nil && len(addrs) > 1 {
 		o.TLSConfig.ServerName = "" // each node has its own name
 	}
 	return o
 }
+
+// empty stands for an empty address, such as that of an environment variable that is not set, so that
+// New returns an error.
+const empty = "(empty)"
 
 // checkAddresses returns an error if go-redis can never connect to an address of a client.
 func checkAddresses(rdb redis.UniversalClient) error {
@@ -76,7 +81,7 @@ func checkAddresses(rdb redis.UniversalClient) error {
 		if addr == sentinels {
 			continue
 		}
-		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" || strings.ContainsAny(addr, "/@") {
+		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" || strings.ContainsAny(addr, "/@,'\" \t\r\n") {
 			return fmt.Errorf("redisstore: the address %q can't be used; want host:port, such as localhost:6379, "+
 				"a URL such as redis://localhost:6379, or the path of a socket", withoutUser(addr))
 		}

@@ -118,6 +118,10 @@ func TestBadAddresses(t *testing.T) {
 		{[]string{"redis://joe:hunter2@db:65x36"}, `"redis://"`},
 		{[]string{"http://joe:hunter2@db:6379"}, `"http://"`},
 		{[]string{"redis://joe:hunter2@db:6379?colour=red"}, `"redis://"`},
+		{[]string{" db:6379"}, `" db:6379"`},
+		{[]string{"db:6379\n"}, `"db:6379\n"`}, // from a file
+		{[]string{`"db:6379"`}, `"\"db:6379\""`},
+		{[]string{"db-1,db-2:6379"}, `"db-1,db-2:6379"`},
 	} {
 		o := redisstore.ClientOptions(0, test.addrs...)
 		o.MinIdleConns = 0 // nothing connects
@@ -131,6 +135,19 @@ func TestBadAddresses(t *testing.T) {
 			if err == nil || err.Error() != want || strings.Contains(err.Error(), "joe") {
 				t.Errorf("%q, %s: got %v, want %s", test.addrs, name, err, want)
 			}
+		}
+	}
+}
+
+// TestEmptyAddress: an empty address, such as that of an environment variable that is not set, is an
+// error, whereas go-redis would use localhost:6379.
+func TestEmptyAddress(t *testing.T) {
+	for _, addrs := range [][]string{{""}, {"127.0.0.1:1", ""}} {
+		o := redisstore.ClientOptions(0, addrs...)
+		o.MinIdleConns = 0 // nothing connects
+		_, err := redisstore.New(client(t, redis.NewUniversalClient(o)), redisstore.Options{})
+		if err == nil || !strings.HasPrefix(err.Error(), `redisstore: the address "(empty)" can't be used; want`) {
+			t.Errorf("%q: got %v, want an error that says that the address is empty", addrs, err)
 		}
 	}
 }
