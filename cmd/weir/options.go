@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -225,11 +228,25 @@ func (o *options) check(fs *flag.FlagSet) error {
 	return errors.Join(f...)
 }
 
+// isAt reports whether an address on which weir listens is that of the URL: the same port, of the same
+// host or, under two names, of this machine.
+func isAt(u *url.URL, addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	local := func(host string) bool {
+		ip, err := netip.ParseAddr(host)
+		return host == "" || host == "localhost" || err == nil && (ip.IsLoopback() || ip.IsUnspecified())
+	}
+	of := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
+	return err == nil && port == of && (host == u.Hostname() || local(host) && local(u.Hostname()))
+}
+
 // checkAddrs checks the URL and the addresses.
 func (o *options) checkAddrs(f *faults) {
-	if u, err := url.Parse(o.upstream); o.upstream != "" &&
+	u, err := url.Parse(o.upstream)
+	if o.upstream != "" &&
 		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		f.add("-upstream is %q; want a URL such as http://localhost:9000", o.upstream)
+		u = new(url.URL)
 	} else if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		f.add("-upstream has a user, a query or a fragment, which no request would have; want a URL such as http://localhost:9000")
 	}
@@ -246,6 +263,9 @@ func (o *options) checkAddrs(f *faults) {
 		rest, secure := strings.CutPrefix(a.addr, tlsScheme)
 		if rest == "" && a.used { // net.Listen would choose a port, on all networks
 			f.add("-%s is %q; want an address such as localhost:9090", a.flag, a.addr)
+		}
+		if o.upstream != "" && a.used && isAt(u, rest) {
+			f.add("-upstream %s is -%s of weir itself, so requests would go round in circles; want the server behind it", o.upstream, a.flag)
 		}
 		if secure && o.tlsCert == "" {
 			f.add("-%s %s needs -tls-cert and -tls-key", a.flag, a.addr)
