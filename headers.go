@@ -3,9 +3,11 @@ package weir
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed83679106/weir/headers"
@@ -101,14 +103,21 @@ func (s *snapshot) show(items []headers.Item) []headers.Item {
 // response from the upstream, such as 103, it sends only the upstream's fields, because it then
 // deletes all fields that were set earlier. KeepHeaders restores the deleted fields. The upstream's
 // Retry-After is not deleted. The ResponseWriter is wrapped as for a rule with Settle.
+//
+// Around a Limiter, KeepHeaders would delete the Limiter's own fields. A warning to [slog.Default] says
+// so once.
 func KeepHeaders(proxy http.Handler) http.Handler {
+	var around atomic.Bool
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		before := w.Header().Clone()
 		own := headers.Delete(before)
 		rec := &recorder.Recorder{ResponseWriter: w}
 		rec.Final = func() {
 			h := w.Header()
-			headers.Delete(h)
+			if deleted := headers.Delete(h); len(deleted) > 0 && len(own) == 0 && snapshotOf(r.Context()) == nil && !around.Swap(true) {
+				slog.Warn("weir: no Limiter around KeepHeaders", "effect", "clients get no rate-limit fields",
+					"fix", "wrap them as limiter.Handler(weir.KeepHeaders(proxy)), not the reverse")
+			}
 			maps.Copy(h, own)
 			for name, values := range before {
 				if rec.Interim && h[name] == nil {

@@ -1,6 +1,7 @@
 package weir_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -1020,6 +1021,37 @@ func TestKeepHeadersSilent(t *testing.T) {
 	}))).ServeHTTP(w, ask("/", ""))
 	if got := fmt.Sprint(w.Header()["X-Ratelimit-Limit"], w.Header()["X-Outer"]); got != "[9] []" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestKeepHeadersAround: KeepHeaders around a Limiter deletes the Limiter's fields, and says so once. It
+// logs nothing inside a Limiter, even if that Limiter writes no fields or keeps the original request.
+func TestKeepHeadersAround(t *testing.T) {
+	old := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(old) })
+	limited := func(o weir.Options) func(http.Handler) http.Handler {
+		o.Rules = []weir.Rule{{Name: "api", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}}
+		return must(t, memory(), o).Handler
+	}
+	proxy := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Add("X-Ratelimit-Limit", "7") })
+	for name, c := range map[string]struct {
+		h    http.Handler
+		want int // lines
+	}{
+		"around":                   {weir.KeepHeaders(limited(weir.Options{})(proxy)), 1},
+		"inside":                   {limited(weir.Options{})(weir.KeepHeaders(proxy)), 0},
+		"inside, no fields":        {limited(weir.Options{Headers: headers.None})(weir.KeepHeaders(proxy)), 0},
+		"inside, without a copy":   {limited(weir.Options{NoFromContext: true})(weir.KeepHeaders(proxy)), 0},
+		"without fields to delete": {weir.KeepHeaders(served), 0},
+	} {
+		var log bytes.Buffer
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		for range 3 {
+			do(c.h, ask("/", "192.0.2.1:4"))
+		}
+		if got := log.String(); strings.Count(got, "\n") != c.want || c.want == 1 && !strings.Contains(got, "no Limiter around KeepHeaders") {
+			t.Errorf("%s: got %q, want %d lines", name, got, c.want)
+		}
 	}
 }
 
