@@ -111,6 +111,9 @@ func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
+	if base, ok := o.Base.(*transport); ok && base.l == l {
+		return nil, errors.New("weir: Transport: Base is a Transport of the same Limiter, which would charge each request twice")
+	}
 	return &transport{l: l, o: o, retries: outbound.NewBudget(o.RetryBudget)}, nil
 }
 

@@ -995,11 +995,21 @@ func TestTransportWaitingForTheStore(t *testing.T) {
 // TestTransportOptions: Transport refuses invalid options, and names them.
 func TestTransportOptions(t *testing.T) {
 	l := must(t, memory(), weir.Options{Rules: []weir.Rule{{Name: "partner", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(1_000_000, 24*time.Hour)}}}})
+	same, err := l.Transport(weir.TransportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := must(t, memory(), weir.Options{Rules: []weir.Rule{{Name: "all", Key: weir.Global(), Limits: []weir.Limit{algorithms.GCRA(9, time.Hour)}}}}).Transport(weir.TransportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		o    weir.TransportOptions
 		want string
 	}{
 		{weir.TransportOptions{}, "<nil>"},
+		{weir.TransportOptions{Base: other}, "<nil>"},
+		{weir.TransportOptions{Base: same}, "weir: Transport: Base is a Transport of the same Limiter"},
 		{weir.TransportOptions{MaxPause: -1}, "weir: MaxPause is -1ns; want at least 0"},
 	} {
 		rt, err := l.Transport(c.o)
