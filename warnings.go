@@ -169,11 +169,15 @@ var (
 const mostMade = 10
 
 // checkWiring warns about a period that is probably a number without a unit, about a queue in which
-// nobody waits, about Limiters that are created repeatedly for the same rule, and about another
+// nobody waits, about a penalty that bans all clients, about Limiters that are created repeatedly for the same rule, and about another
 // Limiter that uses the same store and has a rule with the same name but different limits.
 func (l *Limiter) checkWiring() {
 	log := loggerOr(l.o.Logger)
 	for _, r := range l.rules {
+		if r.global && r.Penalty != nil {
+			log.Warn("weir: penalty of a key that all clients share", "rule", r.Name,
+				"effect", "the refusals of one client ban all of them", "fix", "set the Penalty in a rule with a key for each client, such as ByIP")
+		}
 		for i := range r.own.limits {
 			x := &r.own.limits[i]
 			if _, queue := x.Algorithm.(optional.Queuer); queue && l.o.MaxWait == 0 {

@@ -224,6 +224,11 @@ func TestWiredWrong(t *testing.T) {
 			r.Limits[0] = algorithms.LeakyBucket(20, 5, time.Second)
 			return limited(r)(nil, log)
 		}, `weir: leaky bucket without MaxWait" rule=jobs`},
+		{"login", "a penalty of a key that all clients share", func(_ *testing.T, log *slog.Logger) (http.Handler, error) {
+			r := perMinute("all")
+			r.Key, r.Penalty = weir.Global(), &weir.Penalty{Strikes: algorithms.AnchoredWindow(10, time.Minute), Duration: time.Minute}
+			return limited(r)(nil, log)
+		}, `weir: penalty of a key that all clients share" rule=all`},
 
 		{"waiting", "two limits of one period without a name", limited(weir.Rule{Name: "partner", Key: weir.ByIP(), Limits: []weir.Limit{algorithms.SlidingLog(200, time.Second), algorithms.GCRA(200, time.Second).WithBurst(20)}}),
 			`two limits are named "1s"; name one of them, in Go with .Named`},
