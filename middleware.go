@@ -160,7 +160,7 @@ type Options struct {
 // within a minute. It also logs a warning if another Limiter that uses the same store has a rule
 // with the same name but different limits.
 func New(store Store, o Options) (*Limiter, error) {
-	if store == nil {
+	if safe.Nil(store) {
 		return nil, errors.New("weir: the store is nil")
 	}
 	if err := o.complete(); err != nil {

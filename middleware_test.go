@@ -741,6 +741,7 @@ func TestNewRefuses(t *testing.T) {
 		o     weir.Options
 	}{
 		{"store is nil", nil, weir.Options{Rules: rule(limit)}},
+		{"store is nil", (*memstore.Store)(nil), weir.Options{Rules: rule(limit)}}, // a variable that was never set
 		{"Rules is empty", store, weir.Options{}},
 		{`rule "": the Name is empty`, store, weir.Options{Rules: []weir.Rule{{Key: key, Limits: []weir.Limit{limit}}}}},
 		{`rule "a\nb": want a name in printable ASCII`, store, weir.Options{Rules: []weir.Rule{{Name: "a\nb", Key: key, Limits: []weir.Limit{limit}}}}},

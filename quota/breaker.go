@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // BreakerOptions are the options for Breaker. The zero value is ready to use.
@@ -64,7 +65,7 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // logs a warning if next is a FallbackStore or a HybridStore, which belong around the Breaker.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
-	case next == nil:
+	case safe.Nil(next):
 		panic("quota: Breaker: the store is nil")
 	case o.Failures < 0:
 		panic(fmt.Sprintf("quota: Breaker: Failures is %d; want at least 0", o.Failures))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed83679106/weir/algorithms"
 	"github.com/seed83679106/weir/internal/test/weirtest"
+	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -410,6 +411,7 @@ level=INFO msg="quota: primary store works again" after=6.11s decided=512
 // the mistake.
 func TestConstructorsRefuse(t *testing.T) {
 	same := memory()
+	var unset *memstore.Store // a variable that was declared, and never set
 	for _, c := range []struct {
 		want string
 		f    func()
@@ -424,6 +426,12 @@ func TestConstructorsRefuse(t *testing.T) {
 		{"quota: Fallback: secondary is nil", func() { quota.Fallback(memory(), nil, quota.FallbackOptions{}) }},
 		{"quota: Fallback: secondary is primary; want another store", func() { quota.Fallback(same, same, quota.FallbackOptions{}) }},
 		{"quota: Share: the store is nil", func() { quota.Share(nil, 2) }},
+		{"quota: Breaker: the store is nil", func() { quota.Breaker(unset, quota.BreakerOptions{}) }},
+		{"quota: Hybrid: the store is nil", func() { quota.Hybrid(unset, quota.HybridOptions{}) }},
+		{"quota: Coalesce: the store is nil", func() { quota.Coalesce(unset) }},
+		{"quota: Fallback: primary is nil", func() { quota.Fallback(unset, memory(), quota.FallbackOptions{}) }},
+		{"quota: Fallback: secondary is nil", func() { quota.Fallback(memory(), unset, quota.FallbackOptions{}) }},
+		{"quota: Share: the store is nil", func() { quota.Share(unset, 2) }},
 		{"quota: Share: replicas is 0; want at least 1", func() { quota.Share(memory(), 0) }},
 	} {
 		func() {

@@ -42,7 +42,7 @@ import (
 // immediately. The stores of packages memstore and redisstore are Batchers. Wrap such a store in
 // Coalesce first, and then in Breaker and Fallback. Coalesce panics if next is nil.
 func Coalesce(next Store) *CoalescedStore {
-	if next == nil {
+	if safe.Nil(next) {
 		panic("quota: Coalesce: the store is nil")
 	}
 	batches, ok := next.(batcher)

@@ -55,9 +55,9 @@ type FallbackOptions struct {
 // probably in the wrong order.
 func Fallback(primary, secondary Store, o FallbackOptions) *FallbackStore {
 	switch {
-	case primary == nil:
+	case safe.Nil(primary):
 		panic("quota: Fallback: primary is nil")
-	case secondary == nil:
+	case safe.Nil(secondary):
 		panic("quota: Fallback: secondary is nil")
 	case safe.Equal(primary, secondary):
 		panic("quota: Fallback: secondary is primary; want another store")

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
@@ -42,7 +43,7 @@ type HybridOptions struct {
 // changes, or if the connection is lost, a refusal is cached for at most 10 s.
 func Hybrid(next Store, o HybridOptions) *HybridStore {
 	switch {
-	case next == nil:
+	case safe.Nil(next):
 		panic("quota: Hybrid: the store is nil")
 	case o.MaxKeys < 0:
 		panic(fmt.Sprintf("quota: Hybrid: MaxKeys is %d; want at least 0", o.MaxKeys))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/seed83679106/weir/internal/safe"
 )
 
 // Share wraps a store, and divides the Quota and Burst of each limit, and the Headroom of each
@@ -21,7 +23,7 @@ import (
 // if next is nil or replicas is below 1.
 func Share(next Store, replicas int) Store {
 	switch {
-	case next == nil:
+	case safe.Nil(next):
 		panic("quota: Share: the store is nil")
 	case replicas < 1:
 		panic(fmt.Sprintf("quota: Share: replicas is %d; want at least 1", replicas))

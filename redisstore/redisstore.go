@@ -61,6 +61,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/redisstore/internal/queue"
@@ -164,7 +165,7 @@ type Store struct {
 // client. The hook records why connections fail, so that errors can include the cause.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
-	case rdb == nil:
+	case safe.Nil(rdb):
 		return nil, errors.New("redisstore: the client is nil")
 	case strings.ContainsAny(o.Prefix, "{}"):
 		return nil, fmt.Errorf("redisstore: Prefix is %q; want a text without braces", o.Prefix)

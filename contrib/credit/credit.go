@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -45,7 +46,7 @@ import (
 // expired. The refund is also lost if the key has had no granted units for an hour or more.
 func New(next quota.Store, o Options) *Store {
 	switch {
-	case next == nil:
+	case safe.Nil(next):
 		panic("credit: the store is nil")
 	case len(o.Rules) == 0:
 		panic("credit: Rules is empty")

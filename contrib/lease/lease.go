@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/internal/period"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 	"github.com/seed83679106/weir/quota/optional"
@@ -118,7 +119,7 @@ type Options struct {
 // unavailable. New panics if next is nil or an option is out of range.
 func New(next quota.Store, o Options) *Store {
 	switch {
-	case next == nil:
+	case safe.Nil(next):
 		panic("lease: the store is nil")
 	case o.TTL < 0:
 		panic(fmt.Sprintf("lease: TTL is %v; want at least 0", o.TTL))

@@ -18,3 +18,10 @@ func Comparable(x any) (ok bool) {
 
 // Equal reports whether a and b are the same value, and false if they cannot be compared.
 func Equal[T any](a, b T) bool { return Comparable(a) && any(a) == any(b) }
+
+// Nil reports whether x is nil or a nil pointer, such as a variable of a store's type that was declared
+// but never set. A call of its methods would panic with the first request.
+func Nil(x any) bool {
+	v := reflect.ValueOf(x)
+	return x == nil || v.Kind() == reflect.Pointer && v.IsNil()
+}

@@ -7,6 +7,24 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
+func TestNil(t *testing.T) {
+	for _, tt := range []struct {
+		x    any
+		want bool
+	}{
+		{nil, true},
+		{(*int)(nil), true},
+		{new(int), false},
+		{struct{}{}, false},
+		{0, false},
+		{func() {}, false},
+	} {
+		if got := safe.Nil(tt.x); got != tt.want {
+			t.Errorf("%#v: got %v, want %v", tt.x, got, tt.want)
+		}
+	}
+}
+
 func TestComparable(t *testing.T) {
 	type box struct {
 		n int

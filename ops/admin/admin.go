@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/internal/addr"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/ops/overrides"
 	"github.com/seed83679106/weir/ops/watch"
@@ -100,7 +101,7 @@ type Handler struct {
 // is nil or o.Limiters is nil.
 func New(store weir.Store, o Options) (*Handler, error) {
 	switch {
-	case store == nil:
+	case safe.Nil(store):
 		return nil, errors.New("admin: the store is nil")
 	case o.Limiters == nil:
 		return nil, errors.New("admin: Options.Limiters is nil")

@@ -280,6 +280,7 @@ func TestNewRefuses(t *testing.T) {
 		want  string
 	}{
 		{nil, admin.Options{Limiters: func() []*weir.Limiter { return nil }}, "admin: the store is nil"},
+		{(*memstore.Store)(nil), admin.Options{Limiters: func() []*weir.Limiter { return nil }}, "admin: the store is nil"},
 		{failing{}, admin.Options{}, "admin: Options.Limiters is nil"},
 	} {
 		if _, err := admin.New(tt.store, tt.o); err == nil || err.Error() != tt.want {

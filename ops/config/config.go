@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/ops/overrides"
@@ -112,7 +113,7 @@ func Open(path string, store weir.Store, o Options) (*File, error) {
 
 // check returns an error if an argument of Open is invalid.
 func (f *File) check() error {
-	if f.store == nil {
+	if safe.Nil(f.store) {
 		return errors.New("config: the store is nil")
 	}
 	if len(f.o.Limiter.Rules) > 0 {

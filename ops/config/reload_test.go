@@ -374,6 +374,7 @@ func TestOptionsMistakes(t *testing.T) {
 		want  string
 	}{
 		{nil, Options{}, "config: the store is nil"},
+		{(*memstore.Store)(nil), Options{}, "config: the store is nil"},
 		{store, Options{Limiter: weir.Options{Rules: []weir.Rule{{}}}}, "config: Options.Limiter.Rules is set; want nil, because the file has the rules"},
 		{store, Options{Limiter: weir.Options{MaxWait: -1}}, "weir: MaxWait is -1ns; want at least 0"},
 		{store, Options{Keys: map[string]weir.KeyFunc{"ip": weir.Global()}}, `config: Options.Keys: the name "ip" is built in`},

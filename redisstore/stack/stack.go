@@ -58,6 +58,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/sparse"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
@@ -150,7 +151,7 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 		return nil, fmt.Errorf("stack: Breaker.Failures is %d; want at least 0", o.Breaker.Failures)
 	case o.Breaker.Cooldown < 0:
 		return nil, fmt.Errorf("stack: Breaker.Cooldown is %v; want at least 0", o.Breaker.Cooldown)
-	case rdb == nil:
+	case safe.Nil(rdb):
 		return nil, errors.New("stack: the client is nil")
 	}
 	shared, err := redisstore.New(rdb, o.Redis)

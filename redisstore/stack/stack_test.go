@@ -178,8 +178,10 @@ func TestNew(t *testing.T) {
 			t.Errorf("%+v: got error %v, want %q", o, err, want)
 		}
 	}
-	if _, err := stack.New(nil, stack.Options{Replicas: 1}); !weirtest.FailsWith(err, "the client is nil") {
-		t.Errorf("got error %v for a nil client", err)
+	for _, none := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil)} {
+		if _, err := stack.New(none, stack.Options{Replicas: 1}); !weirtest.FailsWith(err, "the client is nil") {
+			t.Errorf("%T: got error %v for a nil client", none, err)
+		}
 	}
 }
 
