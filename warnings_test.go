@@ -531,7 +531,7 @@ func failingAt(fails func(*quota.Transaction) bool) weir.Store {
 }
 
 func errorLogOptions(out *bytes.Buffer, rule weir.Rule) weir.Options {
-	rule.Name, rule.Key = "api", weir.Global()
+	rule.Name, rule.Key = "api", weir.ByIP()
 	return weir.Options{Rules: []weir.Rule{rule}, Logger: slog.New(slog.NewTextHandler(out, nil))}
 }
 
