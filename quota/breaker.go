@@ -62,7 +62,8 @@ const moment = 25 * time.Millisecond // failures within a moment count once
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
 //
 // Breaker panics if next is nil, an option is negative, or Cooldown is below 1 ms but not 0. It
-// logs a warning if next is a FallbackStore or a HybridStore, which belong around the Breaker.
+// logs a warning if next is a FallbackStore or a HybridStore, which belong around the Breaker, or
+// contains one, as a store of package stack does.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
 	case safe.Nil(next):
@@ -80,6 +81,8 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 		warnOrder(o.Logger, "Breaker is around Fallback, so it opens only if both stores fail")
 	case *HybridStore:
 		warnOrder(o.Logger, "Breaker is around Hybrid, so while it is open, refusals that Hybrid knows are errors")
+	case cacher:
+		warnOrder(o.Logger, "Breaker is around a store with Hybrid, such as that of package stack, which has a Breaker, so it opens only if all of its stores fail")
 	}
 	o.Failures = cmp.Or(o.Failures, 5)
 	o.Cooldown = cmp.Or(o.Cooldown, time.Second)

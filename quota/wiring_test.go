@@ -15,6 +15,7 @@ import (
 	"github.com/seed83679106/weir/internal/test/rounds"
 	"github.com/seed83679106/weir/memstore"
 	"github.com/seed83679106/weir/quota"
+	"github.com/seed83679106/weir/quota/optional"
 )
 
 // TestStackDecidesAlike: a stack of decorators admits, refuses and delays random transactions
@@ -110,6 +111,12 @@ func backOf(t *quota.Transaction) (back quota.Transaction) {
 	return back
 }
 
+// stacked is a store that contains a Hybrid, like that of package stack.
+type stacked struct {
+	quota.Store
+	optional.Watcher
+}
+
 // TestOrder: decorators in an order in which one of them does nothing, or harm, log what it is. The
 // right order logs nothing.
 func TestOrder(t *testing.T) {
@@ -129,6 +136,9 @@ func TestOrder(t *testing.T) {
 	}{
 		{"Breaker of Fallback", func() { breaker(fallback()) }, "Breaker is around Fallback"},
 		{"Breaker of Hybrid", func() { breaker(hybrid(remote())) }, "Breaker is around Hybrid"},
+		{"Breaker of a stack", func() { breaker(stacked{remote(), hybrid(remote()).(optional.Watcher)}) }, "Breaker is around a store with Hybrid"},
+		{"lease of a stack", func() { lease.New(stacked{remote(), hybrid(remote()).(optional.Watcher)}, lease.Options{}) }, "lease: store is around a Hybrid or a stack"},
+		{"lease of Hybrid", func() { lease.New(hybrid(remote()), lease.Options{}) }, "lease: store is around a Hybrid or a stack"},
 		{"Hybrid of Fallback", func() { hybrid(fallback()) }, "Hybrid is around Fallback"},
 		{"Hybrid of Hybrid", func() { hybrid(hybrid(remote())) }, "Hybrid is around a store with Hybrid"},
 		{"second Hybrid", func() { quota.Fallback(remote(), hybrid(remote()), quota.FallbackOptions{}) }, "Fallback has Hybrid around its second"},

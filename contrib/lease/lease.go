@@ -131,9 +131,13 @@ func New(next quota.Store, o Options) *Store {
 	if err := period.CheckUnit("lease: TTL", o.TTL); err != nil {
 		panic(err.Error())
 	}
-	if _, ok := next.(*quota.FallbackStore); ok {
+	switch next.(type) {
+	case *quota.FallbackStore:
 		slog.Warn("lease: store is around a Fallback",
 			"effect", "units of one store may be refunded to the other", "fix", "put Fallback around the lease store")
+	case optional.Watcher: // a HybridStore, or a store of package stack
+		slog.Warn("lease: store is around a Hybrid or a stack", "effect", "around a stack, units of one store may be refunded to the other",
+			"fix", "put Fallback and Hybrid around the lease store, and the lease store around the redisstore")
 	}
 	o.TTL = cmp.Or(o.TTL, 100*time.Millisecond)
 	o.Fraction = cmp.Or(o.Fraction, 1.0/8)
