@@ -26,7 +26,7 @@ import (
 // of the first URL apply to all addresses; other settings in a URL do not. If an address cannot be
 // used, New returns an error.
 //
-// Whatever the client's settings, a Store observes its Timeout and never spends a charge twice.
+// A Store observes its Timeout and never spends a charge twice, whatever the client's settings are.
 // With the default settings of go-redis, however, the client takes 1.7 s to report a refused
 // connection.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
@@ -152,8 +152,8 @@ func timeoutOf(o *redis.Options) time.Duration {
 	return o.PoolTimeout
 }
 
-// optionsOf returns the options that all types of clients have in common, or nil for an
-// unknown type.
+// optionsOf returns the options of a client that all types of clients have in common, or nil if the
+// type is unknown.
 func optionsOf(rdb redis.UniversalClient) *redis.Options {
 	switch rdb := rdb.(type) {
 	case *redis.Client:

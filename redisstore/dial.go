@@ -25,9 +25,8 @@ type failedDial struct {
 	at  time.Time
 }
 
-// The error of a timeout within untilNextDial after a failed attempt to connect names that
-// attempt as its cause. The time is longer than the half second after which go-redis tries
-// again.
+// If a timeout occurs within untilNextDial after a failed attempt to connect, its error names that
+// attempt as the cause. This time is longer than the half second after which go-redis tries again.
 const untilNextDial = time.Second
 
 // A dialHook is a hook of the client of one node. It records attempts to connect in dials, and adds
@@ -64,8 +63,8 @@ func (dialHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 // ProcessPipelineHook implements redis.Hook. It does nothing.
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// timeout returns ErrTimeout with its cause: the connection that has just failed or, if
-// there is none, err, which may be nil.
+// timeout returns ErrTimeout with its cause. The cause is the connection that has just failed. If
+// none has, the cause is err, which may be nil.
 func (d *dials) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		err = f.err

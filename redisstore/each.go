@@ -69,7 +69,7 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 	})
 }
 
-// joins reports whether t may join the eval: whether its charges equal those of the eval, and a
+// joins reports whether t may join the eval. It may if its charges equal those of the eval, and a
 // script can evaluate many such transactions in one step.
 func (e *eval) joins(t *quota.Transaction) bool {
 	return spendsAtOnce(e.ts[0]) && spendsAtOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
@@ -83,8 +83,8 @@ func spendsAtOnce(t *quota.Transaction) bool {
 	return t.Mode == quota.ModeSpend && longestWait(t) == 0
 }
 
-// decideAll runs evals in one round trip or, in a cluster, in one round trip for each slot. If an
-// eval in a cluster has keys in several slots, decideAll evaluates all transactions one by one.
+// decideAll runs evals in one round trip. In a cluster, it makes one round trip for each slot, and
+// if an eval has keys in several slots, it evaluates all transactions one by one.
 func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	if s.queue != nil {
 		s.decideBatch(ctx, evals, errs)

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A script gets one of these values in place of the longest wait. With peek, the script makes
+// Instead of the longest wait, a script may get one of these values. With peek, the script makes
 // decisions but spends nothing. With forget, it deletes the states. With force, it also spends
 // charges that do not fit.
 const (
@@ -48,8 +48,8 @@ func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 	return s.takeOne(ctx, t)
 }
 
-// takeOne evaluates a transaction of one slot. It makes one call, and another call for each
-// calendar window that the script needed but did not get.
+// takeOne evaluates a transaction whose keys are in one slot. It makes one call, and another call
+// for each calendar window that the script needs but does not have.
 func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 	around := []int64{time.Now().UnixMicro()}
 	for range 2 + 2*len(t.Charges) {
@@ -65,20 +65,20 @@ func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 		if !ok {
 			return err
 		}
-		// The script has made no decision, because it lacks a calendar window: the clocks of
-		// Redis and this process are far apart, or a reservation lies beyond the windows that the
-		// script got.
+		// The script has made no decision, because it lacks a calendar window. Either the clocks of
+		// Redis and this process are far apart, or a reservation lies beyond the windows that were
+		// sent.
 		around = append(around, at)
 	}
 	return faultOf(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
 
-// mostCharges bounds the charges of a transaction. A command has up to two arguments for each
-// charge, and Redis closes the connection if a command has more than a million arguments.
+// mostCharges is the maximum number of charges in a transaction. A command has up to two arguments
+// for each charge, and Redis closes the connection if a command has more than a million arguments.
 // Long before that, a transaction takes longer than Timeout.
 const mostCharges = 10_000
 
-// An eval is one run of a script, which evaluates transactions that have equal charges.
+// An eval represents one run of a script that evaluates transactions with equal charges.
 type eval struct {
 	ts     []*quota.Transaction
 	of     []int // the indexes of the transactions in their batch
@@ -89,14 +89,14 @@ type eval struct {
 	args   []any // the arguments of the command; the method command sets the first two
 }
 
-// A value is a value in Redis. The script gets and returns the charges grouped by value.
+// A value represents a value in Redis. The script gets and returns the charges grouped by value.
 type value struct {
 	key, ids string // see idsOf
 	charges  []int  // the indexes of the charges whose states are in the value
 }
 
-// prepare finds the script of e and writes the arguments of its command. The script gets the
-// windows of calendars around each instant in the argument around.
+// prepare finds the script of e and writes the arguments of its command. The last argument lists
+// instants: the script gets the calendar windows around each of them.
 func (s *Store) prepare(e *eval, around []int64) error {
 	t := e.ts[0]
 	if len(t.Charges) > mostCharges {
@@ -156,7 +156,7 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 	return values
 }
 
-// direct reports whether the direct part of a script can evaluate e: see generate. Otherwise,
+// direct reports whether the direct part of a script can evaluate e: see generate. If it cannot,
 // only general.lua can.
 func (e *eval) direct() bool {
 	t := e.ts[0]
@@ -181,8 +181,8 @@ func (e *eval) direct() bool {
 	return spends // general.lua evaluates charges that only look
 }
 
-// costOf returns the cost that the charges of a value have in common, apart from charges with a
-// cost of 0. ok is false if their costs differ, or if general.lua must evaluate one of the
+// costOf returns the cost that the charges of a value have in common, ignoring charges with a cost
+// of 0. Its result ok is false if the costs differ, or if general.lua must evaluate one of the
 // charges.
 func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	for _, i := range v.charges {
@@ -201,7 +201,8 @@ func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	return cost, true
 }
 
-// weightOf returns how much of maxDirect the charges of t take.
+// weightOf returns the weight of the charges of t, of which a direct script can have at most
+// maxDirect.
 func weightOf(t *quota.Transaction) (n int) {
 	for i := range t.Charges {
 		n += weight(t.Charges[i].Limit.Algorithm)
@@ -240,8 +241,9 @@ func kindOf(c *quota.Charge) kind {
 	return spends
 }
 
-// numbers packs what a section of a script reads: for each charge, the numbers of its limit and, if
-// the section needs it, its Spent or Headroom; then the common cost (see costOf) and the longest wait.
+// numbers packs the numbers that a section of a script reads. For each charge, these are the
+// numbers of its limit and, if the section needs it, its Spent or Headroom. The common cost (see
+// costOf) and the longest wait follow.
 func (e *eval) numbers(v *value) []byte {
 	b, cost := make([]byte, 0, 8*(2+4*len(v.charges))), int64(0)
 	for _, i := range v.charges {
@@ -258,7 +260,7 @@ func (e *eval) numbers(v *value) []byte {
 	return pack(b, cost, e.within)
 }
 
-// rows returns the last text that general.lua reads.
+// rows returns the text that general.lua reads last.
 func (e *eval) rows() (rows []byte) {
 	t := e.ts[0]
 	times := int64(len(e.ts))
@@ -324,8 +326,9 @@ func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
 }
 
 // undoOf returns the last eight numbers of the row of the i-th charge. If this charge refunds a
-// reservation, these numbers undo the reservation: At, A and B of the state after the reservation,
-// and the state before the reservation. For a log, they contain only the At of the earlier state.
+// reservation, these numbers undo the reservation. They are At, A and B of the state after the
+// reservation, followed by the state before the reservation. If the state is a log, they contain
+// only the At of the earlier state.
 func undoOf(t *quota.Transaction, i int) []int64 {
 	if len(t.Cancels) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Cancels[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
@@ -399,10 +402,10 @@ func (e *eval) decide(s *Store, cmd queue.Cmd) error {
 // script has spent the charges, and the states that it has found.
 //
 // The integer -n means that the n-th value cannot be read. Any other reply is a text followed by
-// packed doubles. The text contains the seconds and microseconds of the time, how often the
-// script has spent the charges, and a semicolon. The doubles are the states, grouped by value,
-// which parseState reads. The ids of a value may precede its states, unless these are logs. A
-// reply in any other format is an error, and no decision is made from it.
+// packed doubles. The text contains the seconds and microseconds of the time, how often the script
+// has spent the charges, and a semicolon. The doubles represent the states, grouped by value: see
+// parseState. The ids of a value may precede its states, unless these are logs. A reply in any
+// other format is an error, and no decision is made from it.
 func (e *eval) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := e.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(e.values)) {
@@ -433,10 +436,11 @@ func (e *eval) read(reply any) (now, spent int64, states []quota.State, err erro
 	return int64(s)*1e6 + int64(µs), spent, states, nil
 }
 
-// parseState reads a state and returns the text after it. A state is four numbers. The last is
-// Until, or −C if C is not 0. A log begins with a count of the numbers that follow: At, Until, and
-// pairs of a sum and an instant. For an empty log, the count is 0 and no numbers follow. The pairs
-// are the entries that the arithmetic will need, in any order. An entry may occur more than once.
+// parseState reads a state and returns the text after it. A state consists of four numbers. The
+// last number is Until, or −C if C is not 0. A log begins with a count of the numbers that follow
+// it: At, Until, and pairs of a sum and an instant. For an empty log, the count is 0 and no numbers
+// follow. The pairs are the entries that the arithmetic will need, in any order. An entry may occur
+// more than once.
 func parseState(text string, log bool) (s quota.State, rest string, ok bool) {
 	count := 4
 	if log {

@@ -41,7 +41,7 @@ type section struct {
 	charges []numbered
 }
 
-// A numbered is a charge of a shape, together with its indexes in the script.
+// A numbered value holds a charge of a shape, together with its indexes in the script.
 type numbered struct {
 	shaped
 	no          int    // index of the charge, from 1
@@ -103,8 +103,8 @@ func (s *section) words() map[string]string {
 	}
 }
 
-// calls contains the lines that take a charge whose algorithm is not inlined, by the kind of the
-// charge.
+// If an algorithm is not inlined, its functions are called. The variable calls contains the lines
+// that take such a charge, by the kind of the charge.
 var calls = map[kind]string{
 	spends: "wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0)",
 	leaves: "wait = FUNCTION(at, a, b, till, now, need, quota, period, burst, EDGES, 0)\n" +
@@ -150,7 +150,7 @@ func (c *numbered) words() map[string]string {
 	return w
 }
 
-// lua returns the Lua of a template.
+// lua returns the Lua code that a template produces.
 func (s *section) lua(template string) string {
 	each := func(text string, kinds []kind, between string) string {
 		var parts []string
@@ -196,8 +196,8 @@ end
 `
 
 // direct writes the part of a script that evaluates charges without a loop. For each value,
-// direct.lua or logs.lua makes the decisions and, if all charges fit, the second part of that file
-// writes the value. If these files cannot evaluate the charges, general.lua does.
+// direct.lua or logs.lua makes the decisions. If all charges fit, the second part of that file
+// writes the value. If these files cannot evaluate the charges, general.lua evaluates them.
 func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// An unusable is a quota.ErrUnusable: its cause does not go away by itself.
+// An unusable error is a quota.ErrUnusable: its cause does not go away by itself.
 type unusable struct {
 	what string // what is wrong or missing
 	err  error  // the cause; may be nil
@@ -32,9 +32,9 @@ func (u *unusable) Is(target error) bool { return target == quota.ErrUnusable }
 func (u *unusable) Unwrap() error        { return u.err }
 
 var (
-	// outage finds the codes of error replies about outages, which end without a change of the
-	// setup. If the error occurred in a script, Redis before 7.0 puts the code in the middle of
-	// the text.
+	// outage finds the codes of error replies about outages. An outage ends without a change of the
+	// setup. If the error occurred in a script, Redis before 7.0 puts the code in the middle of the
+	// text.
 	outage = regexp.MustCompile(`(^|[: ]-)(OOM|LOADING|READONLY|CLUSTERDOWN|MISCONF|MASTERDOWN|BUSY|NOREPLICAS|TRYAGAIN|MOVED|ASK|NOSCRIPT) ` +
 		`|^ERR max number of clients`)
 
@@ -44,8 +44,8 @@ var (
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
-// misconfigurations contains texts of error replies, in lower case, which show that the store
-// cannot work with this setup of Redis, and the meaning of each text.
+// misconfigurations contains texts of error replies in lower case, each with its meaning. These
+// texts show that the store cannot work with this setup of Redis.
 var misconfigurations = [...]struct{ text, what string }{
 	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
 	{"noauth", "Redis requires a password"},
@@ -130,7 +130,7 @@ func (s *Store) meaning(text, command string) string {
 	return ""
 }
 
-// user names the user of the client.
+// user describes the user of the client.
 func (s *Store) user() string {
 	if o := optionsOf(s.rdb); o != nil && o.Username != "" {
 		return fmt.Sprintf("user %q", o.Username)
@@ -138,8 +138,8 @@ func (s *Store) user() string {
 	return "the default user"
 }
 
-// refusedTLS returns why a server and the client never agree on TLS, or "" if err has another
-// reason.
+// If err shows that a server and the client can never agree on TLS, refusedTLS returns the reason.
+// Otherwise, it returns "".
 func refusedTLS(err error) string {
 	var header tls.RecordHeaderError
 	var unverified *tls.CertificateVerificationError

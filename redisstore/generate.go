@@ -25,23 +25,23 @@ var (
 	generalLua string
 )
 
-// A script is the text of a script, and the hash by which Redis identifies it.
+// A script holds the text of a script, and the hash by which Redis identifies it.
 type script struct {
 	text, sha  string
 	algorithms []string // the names of its algorithms; a row has an index in this list
-	sent       sync.Map // *server → time.Time: when a batch last found that the node has the script
+	sent       sync.Map // *server → time.Time: the time of the last batch that found the script on the node
 }
 
-// A shape describes the transactions that a script is made for. It is a list with a shaped for each
-// charge, grouped by value.
+// A shape describes the transactions for which a script is made. It contains a shaped value for
+// each charge. The charges are grouped by value.
 type shaped struct {
 	algorithm quota.Algorithm
 	kind      kind
-	next      bool // the charge is the first of another value than the charge before it
+	next      bool // the charge has another value than the charge before it
 }
 
-// A kind is what a script does with a charge. In the name of a shape, it follows the name of the
-// algorithm, which never contains such a character.
+// A kind determines what a script does with a charge. In the name of a shape, the kind follows the
+// name of the algorithm, which never contains such a character.
 type kind byte
 
 const (
@@ -51,11 +51,12 @@ const (
 	cancels kind = '\r' // refunds the units of an instant
 )
 
-// maxDirect bounds the charges that a script evaluates without a loop. In Lua, a function has at
+// maxDirect limits the charges that a script evaluates without a loop. In Lua, a function has at
 // most 200 local variables, and a charge takes up to 8 of them. A loop takes up to twice as long.
 const maxDirect = 20
 
-// weight returns how much of maxDirect a charge under an algorithm takes.
+// weight returns the weight of a charge under an algorithm: a direct script can have charges with a
+// total weight of maxDirect.
 func weight(a quota.Algorithm) int {
 	if isLog(a) {
 		return 2
@@ -76,11 +77,11 @@ func isDirect(shape []shaped) bool {
 }
 
 // generate writes the script of a shape. The script begins with a direct part, which evaluates a
-// transaction without a table and without a loop over the charges: first direct.lua or logs.lua for
-// each value, then the lines that write the values if all charges fit. A shape with too many
-// charges, or with logs next to other algorithms in one value, has no direct part (see isDirect),
-// and is only a set of algorithms: loop.lua evaluates it. Every script ends with general.lua, which
-// evaluates all other transactions under its algorithms.
+// transaction without a table and without a loop over the charges. This part contains direct.lua or
+// logs.lua for each value, and then the lines that write the values if all charges fit. A shape has
+// no direct part if it has too many charges, or if one value has logs next to other algorithms (see
+// isDirect). Such a shape is only a set of algorithms, and loop.lua evaluates it. Every script ends
+// with general.lua, which evaluates all other transactions under its algorithms.
 func (s *scripts) generate(shape []shaped) (*script, error) {
 	x := &script{}
 	sections, algorithms := sectionsOf(shape)
@@ -121,7 +122,7 @@ func (s *scripts) generate(shape []shaped) (*script, error) {
 	return x, nil
 }
 
-// A lua is the text of a script while generate writes it.
+// A lua value holds the text of a script while generate writes it.
 type lua struct{ strings.Builder }
 
 func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
@@ -149,12 +150,12 @@ func (b *lua) algorithm(a quota.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// maxScripts is how many shapes of a Store get a separate script. They are bounded because
+// maxScripts is the number of shapes of a Store that get a separate script. It is bounded because
 // Redis keeps every script until it restarts.
 const maxScripts = 64
 
-// scripts are the scripts of a Store, by the names of their shapes: see appendNames. There
-// are few scripts, because the numbers and names of limits are arguments of a script.
+// scripts holds the scripts of a Store by the names of their shapes: see appendNames. There are few
+// scripts, because the numbers and names of limits are passed as arguments.
 type scripts struct {
 	mu  sync.RWMutex
 	of  map[string]*script
@@ -167,8 +168,9 @@ type scripts struct {
 // prologue returns the lines with which every script begins.
 func (s *scripts) prologue() string { return s.first + s.time }
 
-// find returns the script of a shape. Once there are maxScripts scripts, a new shape gets a
-// script that contains at least its algorithms, and own is false.
+// find returns the script of a shape. Once there are maxScripts scripts, a new shape gets no
+// separate script: find then returns a script that contains at least its algorithms, and own is
+// false.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)

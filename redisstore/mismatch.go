@@ -16,10 +16,10 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A mismatch finds out why a server has never answered a command: perhaps only one of server and
-// client uses TLS, or the server closes connections at HELLO. Neither side reports this: the
-// server closes the connection or waits, so the only way to find out is to connect in another
-// way.
+// A mismatch finds out why a server has never answered a command. Perhaps the client uses TLS and
+// the server does not, or the other way around, or the server closes connections at HELLO. Neither
+// side reports this, because the server only closes the connection or waits. The only way to find
+// out is to connect in another way.
 type mismatch struct {
 	client redis.UniversalClient
 	mu     sync.Mutex

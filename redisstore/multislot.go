@@ -88,9 +88,9 @@ func (p *part) fill(t *quota.Transaction) {
 	t.At = p.At
 }
 
-// left returns how many units the charges of the part would leave, under the limit with the fewest
-// units left. The part must have been evaluated before. For a part that spends nothing, left
-// returns the largest number, so that refunds come last, because they could not be undone.
+// left returns how many units the charges of the part would leave under the limit that has the
+// fewest units left. The part must have been evaluated before. If the part spends nothing, left
+// returns the largest number. Refunds therefore come last, because they could not be undone.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -145,7 +145,8 @@ func (s *Store) peekAll(ctx context.Context, t *quota.Transaction, parts []part)
 	return nil
 }
 
-// refund refunds the units that the parts have spent. It tries once, before ctx ends.
+// refund refunds the units that the parts have spent. It makes only one attempt, which ends when
+// ctx ends.
 func (s *Store) refund(ctx context.Context, parts []part) {
 	for i := range parts {
 		p := &parts[i]

@@ -21,9 +21,9 @@ if fields[2] ~= ARGV[1] then fields = redis.call('HGETALL', KEYS[1]) end
 fields[#fields + 1] = string.format('%.0f', now)
 return fields`
 
-// saveOverrideLua gets a name, a text, a duration in µs (0: without end), and the maximum number
-// of overrides. If there are already that many other overrides, the script first removes those
-// that have expired. It returns 1 if too many are left. An empty text removes the override.
+// saveOverrideLua gets a name, a text, a duration in µs (0 means permanently), and the maximum
+// number of overrides. If there are already that many other overrides, the script first removes
+// those that have expired. It returns 1 if too many are left. An empty text removes the override.
 const saveOverrideLua = `
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 if text == '' then

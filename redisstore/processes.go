@@ -22,11 +22,12 @@ const (
 
 // heartbeatLua gets a process, the time in µs for which it counts, its group, and hashLife in ms.
 // It returns how many processes count, until when this process counted before the call, until when
-// it counts now, and the field with the empty name. This field contains when the next sweep is due,
-// when the hash was created and, as found by the last sweep, the id of the server, how many keys it
-// has evicted (both "-" if the user lacks the permission for INFO, or Redis is older than 7), and
-// the number of processes in each group. A sweep removes the processes that no longer count. The
-// hash outlives them, so that a restart with all data does not look like a loss.
+// it counts now, and the field with the empty name. This field contains the time of the next sweep,
+// the time at which the hash was created, and three results of the last sweep: the id of the
+// server, the number of keys that the server has evicted, and the number of processes in each
+// group. The first two results are "-" if the user lacks the permission for INFO, or Redis is older
+// than 7. A sweep removes the processes that no longer count. The hash outlives them, so that a
+// restart with all data does not look like a loss.
 const heartbeatLua = `
 local h, id, group, ends = KEYS[1], ARGV[1], ARGV[3], string.format('%.0f', now + ARGV[2])
 local known, of = string.match(redis.call('HGET', h, id) or '', '^(%d+) ?(.*)')

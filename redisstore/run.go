@@ -62,9 +62,9 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	return cmds, nil
 }
 
-// confirmed is how long, after a batch has found scripts on a node, later batches assume that the
-// node has either all of these scripts or none. A node that removes scripts one by one (Redis 7.4)
-// begins with the script that it has not run for the longest time.
+// After a batch has found scripts on a node, later batches assume for this time that the node has
+// either all of these scripts or none. A node that removes scripts one by one (Redis 7.4) begins
+// with the script that it has not run for the longest time.
 const confirmed = time.Second
 
 // textsFor returns the scripts of a batch that must be sent as texts. All other scripts are sent as
@@ -163,8 +163,8 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 	return nil
 }
 
-// redirected reports whether a node has answered that it cannot evaluate a charge, because
-// another node has the key or the cluster is down. A node that answers so has spent nothing.
+// redirected reports whether a node has answered that it cannot evaluate a charge, because another
+// node has the key or the cluster is down. If a node gives such an answer, it has spent nothing.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -223,8 +223,8 @@ func (s *Store) queueOf(node *redis.Client) *server {
 	return q.(func() *server)()
 }
 
-// beyondEdges returns the instant around which a script needs more edges, in µs since 1970.
-// ok is false if err has another cause.
+// If a script needs more edges, beyondEdges returns the instant around which it needs them, in µs
+// since 1970. If err has another cause, ok is false.
 func beyondEdges(err error) (at int64, ok bool) {
 	if err == nil {
 		return 0, false

@@ -14,7 +14,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A selfTestResult is kept by the names of the algorithms, so that errors cause few self-tests.
+// A selfTestResult is stored under the names of the algorithms and reused, so that errors cause few
+// self-tests.
 type selfTestResult struct {
 	until time.Time
 	err   error // nil if Redis can make decisions
@@ -60,8 +61,8 @@ func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	return r.err
 }
 
-// cannotRun explains err, the error of a self-test that has shown that Redis cannot make
-// decisions.
+// A self-test has failed with err because Redis cannot make decisions. cannotRun explains this
+// error.
 func cannotRun(err error) error {
 	if f := (*fault)(nil); errors.As(err, &f) { // its rule is that of scratch, and no state was damaged
 		err = errors.New(strings.TrimPrefix(f.what, unreadable+": "))

@@ -40,10 +40,10 @@ const calledTime = `local t = redis.call('TIME')
 local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
 `
 
-// lateness returns by how much a decision may be behind the server's clock: by the timeout of the
-// last TIME plus the timeout of the script, but by at least a second, because the queue accepts
-// later answers if the process is late. The reply to TIME, and the reply to the script, may each
-// take half of the lateness; a reply that takes longer is not used.
+// lateness returns the time by which a decision may be behind the server's clock. This is the
+// timeout of the last TIME plus the timeout of the script. It is at least a second, because the
+// queue accepts later answers if the process is late. The reply to TIME, and the reply to the
+// script, may each take half of the lateness; a reply that takes longer is not used.
 func lateness(timeout time.Duration) time.Duration {
 	return max(time.Second, 2*timeout+10*time.Millisecond)
 }
@@ -57,9 +57,9 @@ const (
 // A server is one Redis server, with the queue of commands for it. With Options.SendTime it has a
 // lower bound on the server's clock. When the reply to TIME has arrived, the server's clock shows
 // the time in the reply or a later time. From then on, the bound advances with the clock of the
-// process, minus the possible drift between the two. Any reply may raise the bound. A reply
-// lowers the bound if the bound is later than the server's clock can be, because the clock has
-// been set back or another server answers.
+// process, minus the possible drift between the two. Any reply may raise the bound. If the clock
+// has been set back, or another server answers, the bound may be later than the server's clock can
+// be. In this case, a reply lowers the bound.
 type server struct {
 	*queue.Queue
 	clock func() time.Time // of the process, without jumps; nil without Options.SendTime
@@ -151,9 +151,9 @@ func readTime(cmd queue.Cmd) (µs int64, err error) {
 	return now[0]*1e6 + now[1], nil
 }
 
-// learn records that the server's clock showed the time µs at some instant between sent and
-// received, which is now. It returns false if TIME has been answered on a newer connection in the
-// meantime.
+// learn records that the server's clock showed the given time, in µs, at some instant between sent
+// and received; the latter is the current time. It returns false if TIME has been answered on a
+// newer connection in the meantime.
 func (s *server) learn(µs, made int64, sent, received time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +179,8 @@ func (s *server) boundAt(now time.Time) int64 {
 	return s.bound + µs - (µs+drift-1)/drift
 }
 
-// inTime runs f, which sends scripts. With Options.SendTime, it returns an error if f takes so
-// long that the decisions may be older than other processes expect.
+// The function f sends scripts. inTime runs it and, with Options.SendTime, returns an error if f
+// takes so long that the decisions may be older than other processes expect.
 func (s *Store) inTime(f func() error) error {
 	if s.clock == nil {
 		return f()

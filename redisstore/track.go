@@ -93,7 +93,8 @@ func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 	return errs
 }
 
-// evaluate runs scripts on a connection. If the node lacks a script, evaluate sends its text.
+// evaluate runs scripts on a connection. If the node lacks a script, evaluate sends the script's
+// text.
 func (k *tracker) evaluate(ctx context.Context, conn *tracking.Conn, evals []*eval, name string, errs []error) {
 	cmds := make([][]any, len(evals))
 	for i, e := range evals {

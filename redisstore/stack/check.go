@@ -36,7 +36,7 @@ const (
 	longestPause = 10 * time.Second
 )
 
-// A checker finds out whether Redis is usable. It has one goroutine, which ends once a check has
+// A checker finds out whether Redis is usable. It runs one goroutine, which ends once a check has
 // succeeded.
 type checker struct {
 	probe   func(ctx context.Context, limits ...quota.Limit) error
@@ -74,9 +74,9 @@ func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {
 // may call it often.
 //
 // The store repeats the check until the check succeeds, and waits at most 10 s after each failure.
-// It checks Redis again, but at the earliest 10 s after the last check, if a request fails with
-// quota.ErrUnusable or because Redis refuses writes, as a replica or a full server does. Err does
-// not report other outages that begin after a successful check; metrics and the log do.
+// If a request fails with quota.ErrUnusable, or because Redis refuses writes, as a replica or a
+// full server does, the store checks Redis again, but no sooner than 10 s after the last check. Err
+// does not report other outages that begin after a successful check; metrics and the log do.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
 // Close stops the background check of Redis and the reports to other processes. It does not close
@@ -90,9 +90,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// check starts to check Redis, longestPause after the last check, unless a check is in progress.
-// The pause prevents continual checks if requests fail because of a user's own algorithm, which the
-// check does not include.
+// Unless a check is in progress, check starts one, longestPause after the last check. The pause is
+// needed because requests may fail due to a user's own algorithm, which the check does not include.
+// Without it, the checks would never end.
 func (c *checker) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +170,8 @@ func (c *checker) checkTracking(ctx context.Context, logger *slog.Logger) {
 
 var maxMemory = regexp.MustCompile(`(?s)\nmaxmemory:(\d+).*\nmaxmemory_policy:([a-z-]+)`)
 
-// primary is the store for which the fallback stands in during an outage.
+// primary is the first store of the fallback, which calls another store during an outage of
+// primary.
 type primary struct {
 	quota.Store
 	checker *checker

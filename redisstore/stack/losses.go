@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// losses detect from successive heartbeats that Redis has lost counts.
+// losses compares successive heartbeats to detect that Redis has lost counts.
 type losses struct {
 	last          *redisstore.Heartbeat // nil at first
 	lost, evicted atomic.Int64

@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// outages write the log lines about Redis: one when an outage begins, and one when it ends. A
+// outages writes the log lines about Redis: one when an outage begins, and one when it ends. A
 // check, a breaker or a fallback may be the first to detect an outage, so the line is the same for
 // all of them. If Redis cannot be used until its setup is changed, the line is repeated every
 // minute.
@@ -33,9 +33,9 @@ type outages struct {
 	loud   sparse.Gate // limits the lines that are repeated every minute
 }
 
-// slowAgain is how often a line about a slow Redis may be logged. If only one of several masters
-// is too slow, and gets few requests, each of these requests begins an outage that requests to
-// other masters end.
+// slowAgain is the minimum time between two lines about a slow Redis. Suppose that only one of
+// several masters is too slow, and that it gets few requests. Each of these requests then begins an
+// outage, which requests to other masters end.
 const slowAgain = 10 * time.Minute
 
 // A reply is an error reply that explains why Redis cannot make decisions.

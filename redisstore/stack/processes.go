@@ -25,8 +25,8 @@ import (
 const (
 	countEvery   = 2 * time.Second  // how often a process reports that it is running
 	compareEvery = 10 * time.Second // how often it compares the limits of its rules with those of other processes
-	fallAfter    = 10 * time.Second // how long the number of processes must be lower before it is used
-	differsAfter = 40 * time.Second // limits that differ for so long are not considered a rollout
+	fallAfter    = 10 * time.Second // a smaller number of processes is used only after this time
+	differsAfter = 40 * time.Second // if limits differ for this long, the reason is not considered to be a rollout
 	mostRules    = 1000             // more are not compared
 )
 
@@ -56,8 +56,8 @@ type processes struct {
 	others   map[string]*differ // the differences from other processes, by rule or setting
 }
 
-// A share is a store that enforces this process's share of each limit. If n is 0, the number of
-// processes is unknown, and the store enforces each limit as a whole.
+// A share holds a store that enforces this process's share of each limit. If n is 0, the number of
+// processes is unknown, and the store enforces the whole limit.
 type share struct {
 	quota.Store
 	n int
@@ -112,7 +112,7 @@ func (p *processes) effect() string {
 // Stats returns what Redis has lost. Packages weirprom and weirotel call it.
 func (p *processes) Stats() quota.LossStats { return p.losses.stats() }
 
-// beat reports to Redis that the process is running, and what the limits of its rules are.
+// beat reports to Redis that the process is running, and reports the limits of its rules.
 func (p *processes) beat() {
 	p.calling.Lock()
 	defer p.calling.Unlock()
@@ -162,9 +162,9 @@ func groupOf(rules string) string {
 	return strconv.FormatUint(sum.Sum64(), 36)
 }
 
-// foreigners returns how many processes have no share of this process's limits, because they have
-// no rule in common with it or set Options.Replicas. It does not count a process whose rules are
-// unknown.
+// Some processes have no share of this process's limits, because they have no rule in common with
+// it or set Options.Replicas. foreigners returns how many. It does not count a process whose rules
+// are unknown.
 func (p *processes) foreigners(groups map[string]int) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,8 +190,8 @@ func (p *processes) counted(n int, err error, now time.Time) {
 	p.most, p.since = 0, now
 }
 
-// aSetting is the prefix of the names of settings, which are compared like limits. No rule has such
-// a name.
+// aSetting is the prefix of the names of settings, which are compared in the same way as limits. No
+// rule has a name with this prefix.
 const aSetting = "\n"
 
 // texts returns what this process compares with other processes: its limits by rule, its settings

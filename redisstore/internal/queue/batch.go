@@ -23,8 +23,8 @@ func NewCmd(ctx context.Context, args ...any) Cmd { return Cmd{redis.NewCmd(ctx,
 // NoRetry implements redis.Cmder.
 func (Cmd) NoRetry() bool { return true }
 
-// start makes a goroutine of the queue send waiting commands, if connections and the window allow
-// it. Only one goroutine at a time gathers commands: see run.
+// If connections and the window allow it, start makes a goroutine of the queue send waiting
+// commands. Only one goroutine at a time gathers commands: see run.
 func (q *Queue) start(now time.Time) {
 	if b := q.gathering; b != nil && (b.yields && q.queued >= maxBatch || time.Since(b.sent) > beat) {
 		q.gathered(b) // another goroutine replaces the goroutine of b, which returns when it gets a processor
@@ -42,12 +42,12 @@ func (q *Queue) start(now time.Time) {
 	}
 }
 
-// A batch is what a call sends.
+// A batch contains the commands that one call sends.
 type batch struct {
 	requests []*request
 	cmds     []Cmd     // of all requests
 	underWay int       // how many commands of this process were in flight when the batch was sent
-	sent     time.Time // when the batch was sent; before that, when its goroutine began to gather commands
+	sent     time.Time // the time at which the batch was sent or, before that, its goroutine began to gather commands
 	began    time.Time // the same time on the clock of the queue
 	yields   bool      // the goroutine yields to others before it sends the batch: see run
 }
@@ -56,8 +56,8 @@ func (q *Queue) mayCall() bool {
 	return q.queued > 0 && q.gathering == nil && float64(q.inFlight) < q.window
 }
 
-// gather returns an empty batch. The batch already counts as sent, so that the process counts as
-// late if the goroutine of the batch gets no processor.
+// gather returns an empty batch. The batch already counts as sent. Therefore, if the goroutine of
+// the batch gets no processor, the process counts as late.
 func (q *Queue) gather(now time.Time) *batch {
 	b := &batch{sent: time.Now(), began: now}
 	b.yields = q.idle <= lone && q.queued < maxBatch && b.sent.After(q.crowded)
@@ -74,7 +74,7 @@ func (q *Queue) gathered(b *batch) {
 	q.gathering, q.sent = nil, q.sent[:len(q.sent)-1]
 }
 
-// fill moves waiting commands into a batch. It refuses requests whose answers would be late. It
+// fill moves waiting commands into a batch, and refuses requests whose answers would be late. It
 // returns false if nothing may be sent now.
 func (q *Queue) fill(b *batch) bool {
 	q.mu.Lock()
@@ -116,7 +116,7 @@ func (q *Queue) take(b *batch, now time.Time) {
 	}
 }
 
-// ended records that a call is over. If the call got no answer in time, ended returns the reason.
+// ended records that a call is over. If no answer arrived in time, ended returns the reason.
 func (q *Queue) ended(b *batch, err error) fault {
 	q.sent = slices.DeleteFunc(q.sent, func(other *batch) bool { return other == b })
 	q.inFlight -= len(b.cmds)
@@ -156,8 +156,8 @@ func (b *batch) context() context.Context {
 // run makes calls, one after the other, until no waiting command may be sent now. Before each call,
 // it yields to other runnable goroutines, because some of them are callers whose commands then need
 // no separate call. It yields twice, because the first time may make several callers runnable, on
-// all processors. It does not yield for a caller that is alone, nor for a while after yielding has
-// taken long, because other goroutines then use all processors.
+// all processors. It does not yield for a caller that is alone. If yielding has taken long, other
+// goroutines use all processors, so run then stops yielding for a while.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {

@@ -8,27 +8,27 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
-// A budget is a context with the time that is left for Redis and the network. Time during which
-// the process is late does not count, so the context does not end with the budget. Instead, Do and
-// Await enforce the budget.
+// A budget is a context that contains the time that is left for Redis and the network. Time during
+// which the process is late does not count, so the context does not end when the budget is used up.
+// Instead, Do and Await enforce the budget.
 type budget struct {
 	context.Context
 	ns atomic.Int64
 }
 
-// WithBudget returns a context for calls of Do and Await that together may take the time d. It
-// has the values and the deadline of ctx, and ends with ctx.
+// WithBudget returns a context for calls of Do and Await, which together may take the time d. The
+// context has the values and the deadline of ctx, and ends when ctx ends.
 func WithBudget(ctx context.Context, d time.Duration) context.Context {
 	b := &budget{Context: ctx}
 	b.ns.Store(int64(d))
 	return b
 }
 
-// LeftOf returns what is left of the budget ctx.
+// LeftOf returns the time that is left of the budget ctx.
 func LeftOf(ctx context.Context) time.Duration { return time.Duration(ctx.(*budget).ns.Load()) }
 
-// spend records how much of the budget ctx was left after a round trip. Of several concurrent
-// round trips, the longest counts.
+// spend records how much of the budget ctx was left after a round trip. If several round trips were
+// concurrent, the longest of them counts.
 func spend(ctx context.Context, left time.Duration) {
 	b := ctx.(*budget)
 	for old := b.ns.Load(); int64(left) < old && !b.ns.CompareAndSwap(old, int64(left)); old = b.ns.Load() {

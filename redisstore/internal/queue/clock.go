@@ -2,15 +2,16 @@ package queue
 
 import "time"
 
-// A budgetClock measures the time that Redis and the network have used. It stops while the
-// process is late: suspended, without a processor, or busy with garbage collection. While the
-// clock runs, it sets one timer after another. When a timer is overdue, the clock waits for it.
+// A budgetClock measures the time that Redis and the network have used. It stops while the process
+// is late: suspended, without a processor, or busy with garbage collection. While the clock runs,
+// it sets one timer after another. If a timer is overdue, the clock stands still until the timer
+// fires.
 //
 // A budgetClock has no lock.
 type budgetClock struct {
 	timer *time.Timer
 	due   time.Time     // when the timer is due; zero if the clock does not run
-	lost  time.Duration // by how much the timers were late in total
+	lost  time.Duration // the total delay of the timers
 }
 
 const (
@@ -18,8 +19,8 @@ const (
 	tolerant = 2 * time.Millisecond // a timer that is at most this late counts as punctual; in an idle process, a timer is up to 1 ms late
 )
 
-// now returns the time on the clock, which lags behind the real time by about as much as the
-// process has been late.
+// now returns the time on the clock. It lags behind the real time by about as much as the process
+// has been late.
 func (c *budgetClock) now() time.Time {
 	now := time.Now()
 	if !c.due.IsZero() {

@@ -11,9 +11,9 @@ import (
 )
 
 // Conns are the connections of a client to one Redis. At the end of a budget they show whether
-// Redis or the process is late: if the process is late, the kernel has received the answer, and if
-// Redis is silent, the kernel has received nothing, however late a goroutine looks. The method add
-// is called for each new connection, so that a Queue finds it here.
+// Redis or the process is late. If the process is late, the kernel has received the answer. If
+// Redis is silent, the kernel has received nothing. This is true however late a goroutine looks.
+// The method add is called for each new connection, so that a Queue finds it here.
 type Conns struct {
 	began time.Time // the times below are in ns since then
 
@@ -24,12 +24,12 @@ type Conns struct {
 	all     conns // the time of the command whose answer the kernel had at the last check
 	dials   int   // attempts to connect that are in progress
 	dialed  int64 // when the last attempt began
-	unheard int64 // when the last command was written that had no answer until its deadline
+	unheard int64 // the write time of the last command whose deadline passed without an answer
 	gaveUp  int64 // when that deadline passed
 }
 
-// conns keeps no connection alive, because go-redis does not close connections whose handshake has
-// failed, and leaves them to the garbage collector.
+// conns keeps no connection alive. go-redis does not close connections whose handshake has failed,
+// but leaves them to the garbage collector.
 type conns map[weak.Pointer[prompt]]int64
 
 // NewConns returns an empty set.
@@ -37,7 +37,7 @@ func NewConns() *Conns { return &Conns{began: time.Now(), all: conns{}} }
 
 func (c *Conns) since(t time.Time) int64 { return int64(t.Sub(c.began)) }
 
-// add makes conn a prompt.
+// add wraps conn in a prompt.
 func (c *Conns) add(conn net.Conn) net.Conn {
 	keepalive(conn)
 	p := &prompt{Conn: conn, conns: c, raw: rawOf(conn)}
@@ -79,15 +79,16 @@ type fault int
 const (
 	unknown  fault = iota // the kernel cannot be queried, or a connection is being opened
 	neither               // it is too early to tell, or Redis answers other calls
-	tooSoon               // Redis has been silent for most of the time that it has to answer
+	tooSoon               // Redis has been silent for most of the time within which it must answer
 	isLate                // the process has not written the command, or has not read the answer
 	notHeard              // Redis has not answered: the command was written, and nothing was received
 )
 
-// fault returns why n calls, the first of which began at sent, have no answers. Redis is silent
-// only if it has not answered for at least the time least. The function others reports whether the
-// client may use connections that c does not know, or has none left. It is called without the lock
-// of c, because the client's pool locks itself, and then locks c when it closes connections.
+// fault returns the reason why n calls have no answers. The first of them began at the time sent.
+// Redis counts as silent only if it has not answered for at least the duration least. The function
+// others reports whether the client may use connections that are unknown to c, or has no
+// connections left. It is called without the lock of c, because the client's pool locks itself, and
+// then locks c when it closes connections.
 func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(known int) bool) fault {
 	if c == nil {
 		return unknown
@@ -99,8 +100,8 @@ func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(kn
 	return f
 }
 
-// seen returns the fault as far as c knows it. If known is 0 or more, the result holds only if the
-// client uses no other connections than those of c, of which there are known.
+// seen returns the fault as far as c knows it. If the result known is 0 or more, it is the number
+// of connections of c, and the fault holds only if the client uses no other connections.
 func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,10 +133,10 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 }
 
 // look examines the connections that wait for an answer, including those that are still being
-// opened. It returns how many of them wait for the answer to a command that was written at first or
-// later, the longest time that a connection has waited for which the kernel has received nothing,
-// whether the kernel has received an answer for one of them, and whether it already had that answer
-// at the last check.
+// opened. It returns four results: how many of them wait for the answer to a command that was
+// written at the time first or later; how long the connections have waited for which the kernel has
+// received nothing (the longest of these times); whether the kernel has received an answer for one
+// of them; and whether it already had that answer at the last check.
 func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answered, unread bool) {
 	for w, before := range c.all {
 		p := w.Value()
@@ -172,9 +173,8 @@ func (c *Conns) gaveUpOn(wrote, now int64) {
 	}
 }
 
-// drop closes the idle connections that were last used before the given instant, because a
-// connection that was used at that instant has got no answer. The network may have forgotten all
-// of them.
+// drop closes the idle connections that were last used before the given time. A connection that was
+// used at that time got no answer, so the network may have forgotten all of them.
 func (c *Conns) drop(before time.Time) (left int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,9 +209,9 @@ func rawOf(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// keepalive turns on TCP keep-alive, which detects within half a minute that the network has
-// forgotten a connection, and prevents the network from forgetting it: load balancers forget
-// connections after minutes without a packet.
+// keepalive turns on TCP keep-alive. It detects within half a minute that the network has forgotten
+// a connection. It also prevents this, because load balancers forget a connection after minutes
+// without a packet.
 func keepalive(conn net.Conn) {
 	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = c.NetConn()

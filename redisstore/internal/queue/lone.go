@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// alone returns a batch of the commands if the caller may send them itself, which saves two
-// goroutine switches. That requires that nobody else has sent commands lately, that Redis has just
-// answered and is fast, and that neither the client nor the caller's context can end the call at
-// another time than the budget. Otherwise, alone returns nil.
+// If the caller may send the commands itself, which saves two goroutine switches, alone returns a
+// batch of them. Otherwise, it returns nil. The caller may send them if nobody else has sent
+// commands lately, Redis has just answered and is fast, and the call can only end when the budget
+// ends, not because of the client or the caller's context.
 func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()

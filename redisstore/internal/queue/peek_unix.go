@@ -4,7 +4,7 @@ package queue
 
 import "syscall"
 
-// canPeek reports whether the kernel can be queried for unread bytes of a socket.
+// canPeek reports whether it is possible to query the kernel for unread bytes of a socket.
 const canPeek = true
 
 // unread reports whether the kernel has received bytes that p has not read, or the end of

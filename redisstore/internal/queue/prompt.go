@@ -30,7 +30,8 @@ type prompt struct {
 	answered atomic.Int64 // when the last answer was read
 }
 
-// The states of a prompt. Whoever changes the state from idle may use or close the connection.
+// These are the states of a prompt. A goroutine that changes the state from idle may use or close
+// the connection.
 const (
 	idle int32 = iota
 	used
@@ -61,8 +62,9 @@ func (p *prompt) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Read checks again after a quarter of the time that has passed. An answer that has
-// arrived in time is read even if the process is suspended until after the deadline.
+// After each check, Read waits for a quarter of the time that has passed so far, and checks again.
+// An answer that has arrived in time is read even if the process is suspended until after the
+// deadline.
 func (p *prompt) Read(b []byte) (int, error) {
 	p.reading.Store(true)
 	defer p.reading.Store(false)

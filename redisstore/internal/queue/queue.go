@@ -33,18 +33,18 @@ import (
 )
 
 const (
-	MaxCalls    = 32  // calls in flight to one Redis; more calls would only have fewer commands each
+	MaxCalls    = 32  // calls in flight to one Redis; with more calls, each would only contain fewer commands
 	nearCalls   = 8   // calls in flight to a near Redis; with more, nearly every command would be sent alone
 	maxBatch    = 128 // commands in a call; Redis takes about a millisecond for 128
 	minWindow   = 1   // commands in flight, however slow Redis is
 	firstWindow = 256 // commands in flight before the first answer
-	lone        = 16  // how often in a row a caller must have been alone to send its commands itself: see alone
+	lone        = 16  // number of consecutive times that a caller must be alone before it sends its commands itself: see alone
 
 	near     = 2 * time.Millisecond   // Redis is near if calls take less
 	interval = 100 * time.Millisecond // how often learn checks whether the round trip has become longer
 	Lateness = 250 * time.Millisecond // a connection is kept if its answer is at most this late
 
-	crowdedFor  = time.Second            // how long calls do not yield to other goroutines after yielding has taken longer than beat
+	crowdedFor  = time.Second            // the time for which calls do not yield, after yielding to other goroutines has taken longer than beat
 	mostHeld    = time.Second            // an answer that the kernel has received is read within this time
 	ConnectTime = time.Second            // for TCP, TLS, HELLO and AUTH together, unless Timeout is longer than 750 ms
 	redialAfter = 200 * time.Millisecond // between attempts to connect, if as many connections are being opened as are open
@@ -57,7 +57,7 @@ type Options struct {
 	Conns   *Conns                // its connections; nil if they are not known
 	Timeout time.Duration         // the usual budget, above 0: the window is adapted to it
 
-	Slow *atomic.Int64 // the time, in ns since 1970, until which a Redis may be too slow for Timeout; 0 at first
+	Slow *atomic.Int64 // a Redis may be too slow for Timeout until this time, in ns since 1970; 0 at first
 
 	// Explain, if not nil, gets the error of an attempt to connect to a Redis that has never
 	// answered, and returns a more detailed error. Once Explain returns a quota.ErrUnusable, all
@@ -84,12 +84,12 @@ type Queue struct {
 	budgetClock
 	slow slowness
 
-	slowEnded  time.Time // when Redis last ceased to be too slow
+	slowEnded  time.Time // when Redis was last found to be fast enough again
 	quickCalls int       // how many calls in a row must be quick until Redis is no longer too slow: see slowUntil
 
 	fault fault         // why calls had no answers at the last tick; unknown since the next answer
-	held  time.Duration // for how long fault has stopped the clock
-	idle  int           // how many requests in a row have found the queue empty: see alone
+	held  time.Duration // total time for which fault has stopped the clock
+	idle  int           // number of consecutive requests that have found the queue empty: see alone
 }
 
 // A backlog contains the commands that wait and those that are in flight.
@@ -132,7 +132,7 @@ type request struct {
 	ctx  context.Context // ends when the caller gives up
 	cmds []Cmd
 	end  time.Time     // when the queue gives up
-	lost time.Duration // what the clock had lost when the request arrived
+	lost time.Duration // by how much the clock was late when the request arrived
 	held time.Duration // for how long the clock had been stopped when the request arrived
 	must bool          // send cmds even if they are late, because they load a script into Redis
 	over atomic.Bool   // cmds have their answers, or err is set
@@ -157,8 +157,8 @@ type timeoutError struct{}
 func (timeoutError) Error() string { return "redisstore: no answer in time" }
 func (timeoutError) Timeout() bool { return true }
 
-// ErrLate is returned to a caller whose answer did not arrive in time although other answers
-// did, or because the process was late. Redis or the process is then overloaded, but nothing
+// ErrLate is returned to a caller whose answer did not arrive in time although other answers did,
+// or because the process was late. In this case, Redis or the process is overloaded, but nothing
 // shows that Redis is down.
 var ErrLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 
@@ -261,8 +261,8 @@ func (q *Queue) silent(now time.Time) bool {
 }
 
 // late reports whether the answer to a request would be late if the request were sent after the
-// given number of rounds of calls. A call counts as at most half of the timeout, because while
-// calls take longer, the window shrinks, so that later calls take less time.
+// given number of rounds of calls. For this estimate, a call takes at most half of the timeout:
+// while calls take longer than that, the window shrinks, so later calls take less time.
 func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	left := a.end.Sub(now)
 	if end, ok := a.ctx.Deadline(); ok {
@@ -271,9 +271,9 @@ func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	return !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > left
 }
 
-// enough returns the maximum number of connections that the queue needs. A near Redis needs
-// few, but if it has not answered for a while, its connections may be dead, and the queue
-// needs new ones.
+// enough returns the maximum number of connections that the queue needs. A near Redis needs few.
+// However, if Redis has not answered for a while, its connections may be dead, so the queue needs
+// new ones.
 func (q *Queue) enough(now time.Time) int {
 	if q.quick < near && now.Sub(q.answered) < q.timeout/4 {
 		return min(q.most, nearCalls)

@@ -8,10 +8,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A slowness detects that Redis is too slow for the timeout: Redis answers, but so late that many
-// requests get no answer in time. If the reason is the load from this process, the window shrinks
-// until the fastest calls take less than two thirds of the timeout: see learn. Answers that arrive
-// after the timeout are ignored, because Redis may have been down.
+// A slowness value is used to detect that Redis is too slow for the timeout: Redis answers, but so
+// late that many requests get no answer in time. If the reason is the load from this process, the
+// window shrinks until the fastest calls take less than two thirds of the timeout: see learn.
+// Answers that arrive after the timeout are ignored, because Redis may have been down.
 type slowness struct {
 	since   time.Time     // all calls since then have taken more than two thirds of the timeout
 	last    time.Time     // when the last of these calls was answered
@@ -21,7 +21,7 @@ type slowness struct {
 
 	err     *slowError // not nil while Redis is too slow
 	quick   int        // how many calls in a row have since taken less than half of the timeout
-	checked time.Time  // when Slow last sent a command to find out
+	checked time.Time  // when Slow last sent a command to check this
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	slowShare = 20                     // at least one request in this many must get no answer in time
 	slowUntil = 5                      // quick calls until Redis is no longer too slow; twice as many each time within slowAgain
 	slowMost  = 64 * slowUntil         // maximum number of these quick calls
-	slowAgain = time.Minute            // if Redis is too slow again within this time, the requests that came back may be the reason
+	slowAgain = time.Minute            // if Redis is too slow again within this time, the reason may be the requests that have returned to it
 	slowCheck = 200 * time.Millisecond // between two commands of Slow
 )
 
@@ -44,9 +44,9 @@ func (e *slowError) Error() string {
 func (e *slowError) Timeout() bool   { return true }
 func (e *slowError) Unwrap() []error { return []error{ErrTimeout, quota.ErrSlow} }
 
-// Slow returns an error while Redis is too slow for the timeout. A caller that therefore sends
-// nothing must keep calling Slow, which sends a few commands from time to time to find out when
-// Redis is fast enough again.
+// Slow returns an error while Redis is too slow for the timeout. A caller that sends nothing
+// because of this error must keep calling Slow. From time to time, Slow then sends a few commands
+// to find out whether Redis is fast enough again.
 func (q *Queue) Slow() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -76,9 +76,9 @@ func (q *Queue) Slow() error {
 // endSlow records that Redis is no longer too slow.
 func (q *Queue) endSlow() { q.slow, q.slowEnded = slowness{}, time.Now() }
 
-// judge records how long a call of n commands took, and whether the process was late in this time.
-// If the process was late, the call may have taken less time, so it counts only if it was quick
-// nevertheless.
+// judge records how long a call of n commands took, and whether the process was late during the
+// call. If the process was late, Redis may have answered sooner, so the call counts only if it was
+// quick nevertheless.
 func (q *Queue) judge(n int, took time.Duration, late bool, now time.Time) {
 	s := &q.slow
 	if s.err != nil {

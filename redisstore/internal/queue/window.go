@@ -2,7 +2,7 @@ package queue
 
 import "time"
 
-// A pace is what the queue knows about the speed of Redis.
+// A pace holds what the queue knows about the speed of Redis.
 type pace struct {
 	window float64   // how many commands may be in flight
 	cut    time.Time // when the window last became smaller
@@ -24,14 +24,14 @@ type pace struct {
 // round trip plus a third of the rest of the timeout, not counting the time for which the process
 // was late, too many commands were in flight, perhaps from other processes. A single such call is
 // ignored, because perhaps only its goroutine was late. Slow calls are also ignored while other
-// calls are quick, because Redis has then paused for a moment, perhaps without a processor, and
-// would not have continued sooner with fewer commands waiting. For the same reason, service counts
-// a call as at most twice as long as the average, plus 1 ms.
+// calls are quick. In this case, Redis has paused for a moment, perhaps because it got no
+// processor, and fewer waiting commands would not have helped. For the same reason, a call counts
+// in service as at most twice the average plus 1 ms.
 //
-// If even the fastest call of an interval takes that long although the window shrinks, the
-// round trip has probably become longer. Then learn raises trip to the time of that call, but
-// to at most half of the timeout, because other processes may be loading Redis instead: if all
-// of them enlarged their windows, every answer would be late.
+// If the window shrinks but even the fastest call of an interval takes that long, the round trip
+// has probably become longer. In this case, learn raises the field trip to the time of that call,
+// but to at most half of the timeout. The limit is needed because the reason may be load from other
+// processes: if all of them enlarged their windows, every answer would be late.
 func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
 	own := max(0, min(took, now.Sub(b.began))) // the clock may have stepped back: see tick
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// An Error is an error that the server has replied.
+// An Error is an error reply of the server.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -30,7 +30,7 @@ func (e Error) cause() error {
 
 var errProtocol = errors.New("redisstore: the server does not speak RESP3")
 
-// most bounds the bytes of a text, and the elements of a list.
+// This is the maximum number of bytes in a text, and of elements in a list.
 const most = 1 << 26
 
 // write writes a command. Errors come from Flush.

@@ -27,7 +27,7 @@ const (
 	Most = 4_096
 )
 
-// Options of a connection.
+// Options are the options of a connection.
 type Options struct {
 	// Setup are the commands with which a connection begins, such as HELLO 3.
 	Setup [][]any
