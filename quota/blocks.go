@@ -13,13 +13,14 @@ const (
 	// spareBlocks is the number of blocks for which a table has one extra slot.
 	spareBlocks = 12
 
-	// blockPart is the minimum number of blocks in a shard, if there are several shards. Smaller
-	// shards would fill unevenly.
+	// If there are several shards, each has at least blockPart blocks. Smaller shards would fill
+	// unevenly.
 	blockPart = 1024
 
-	// firstBuckets is how many buckets a table has at first, unless its bound is lower: enough for
-	// two million keys in 64 shards. While a table grows, it takes half as much memory again.
-	// The operating system provides no memory for the parts of a table that no block has used yet.
+	// firstBuckets is the number of buckets of a new table, unless the table's bound is lower. It
+	// suffices for two million keys in 64 shards. While a table grows, it takes one and a half
+	// times the memory. The operating system provides no memory for the parts of a table that no
+	// block has used yet.
 	firstBuckets = 4096
 )
 
@@ -31,12 +32,12 @@ type blocks struct {
 	most  int // how many buckets the table may have
 	table []blockBucket
 
-	// drops is how often drop was called. keep ignores a refusal if drop was called after
-	// the store was called.
+	// drops counts the calls of drop. keep ignores a refusal if drop was called after the store was
+	// called.
 	drops uint64
 
 	repeated uint64 // the state whose block get found last
-	times    int    // how often in a row get has found this block
+	times    int    // how many consecutive calls of get have found this block
 
 	published atomic.Pointer[block] // a copy of a block of the table
 	served    atomic.Int64          // how many transactions this shard has refused
@@ -67,10 +68,9 @@ func (s *blocks) find(id uint64) *block {
 	return nil
 }
 
-// publishAfter is how often get finds a block before the block is published, if get finds no
-// other block of the shard in between. A published block refuses charges without the lock, so
-// many processors can refuse one client at the same time. Publishing a block costs an
-// allocation.
+// A block is published once publishAfter consecutive calls of get in the shard have found it. A
+// published block refuses charges without the lock, so many processors can refuse one client at the
+// same time. Publishing a block costs an allocation.
 const publishAfter = 8
 
 // get returns a copy of the block of a state, if there is one, and publishes a block that it has
@@ -116,8 +116,7 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// try marks a block because the store is about to be called to watch its state. Only the first
-// caller gets true.
+// try marks a block before the store is called to watch its state. Only the first caller gets true.
 func (s *blocks) try(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +139,8 @@ func (s *blocks) retry(id uint64) {
 	}
 }
 
-// keep remembers a block, unless drop was called after drops was read, which was before the call to
-// the store.
+// keep remembers a block. The argument drops was read before the call to the store: if drop has
+// been called since, keep does nothing.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,9 +155,9 @@ func (s *blocks) keep(b block, drops uint64) {
 	s.unpublish(b.id)
 }
 
-// room returns a slot for a block: a free slot of the emptier bucket or, if there is none and the
-// table cannot grow, the slot of the block that expires soonest. A charge of a key whose block is
-// forgotten goes to the wrapped store.
+// room returns a slot for a block: a free slot of the emptier bucket. If there is none and the
+// table cannot grow, room returns the slot of the block that expires soonest. That block is
+// forgotten, so the charges of its key go to the wrapped store.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, min(s.most, firstBuckets))
@@ -211,8 +210,8 @@ func (s *blocks) grow(now int64) {
 	s.most = full
 }
 
-// A block is a refusal that a HybridStore remembers, in 48 bytes without a pointer. Each field
-// except id holds a number of 48 bits above another of 16 bits. Instants are in µs since
+// A block represents a refusal that a HybridStore remembers, in 48 bytes without a pointer. Each
+// field except id holds a number of 48 bits above another of 16 bits. Instants are in µs since
 // HybridStore.start.
 type block struct {
 	id       uint64 // of the state of the charge; 0 if the slot is empty
@@ -238,12 +237,12 @@ const (
 	maxInstant = 1<<48 - 1 // 8.9 years
 	longAgo    = -1 << 47
 
-	// recheck is how long a refusal may be served from memory before the store is called again,
-	// if the store does not report changes.
+	// recheck is the maximum time for which a refusal is served from memory before the store is
+	// called again, if the store does not report changes.
 	recheck = 10 * time.Second
 
-	// watchedFor is the same duration for a store that reports changes. It is bounded because
-	// Redis does not report SWAPDB.
+	// watchedFor is the same maximum for a store that reports changes. Even then it is needed,
+	// because Redis does not report SWAPDB.
 	watchedFor = 5 * time.Minute
 )
 
@@ -251,24 +250,25 @@ func (b *block) is(flag uint64) bool { return b.charge&flag != 0 }
 
 func (b *block) isFor(charge uint64) bool { return (b.charge^charge)>>others == 0 }
 
-// lag returns the time between question and answer, in µs.
+// lag returns the time from the call of the wrapped store to its answer, in µs.
 func (b *block) lag() int64 { return int64(b.charge&(1<<others-1)>>flagBits) * lagUnit }
 
-// sent returns the instant at which next was called, or up to a lagUnit earlier.
+// sent returns the instant at which the wrapped store was called, or an instant up to a lagUnit
+// earlier.
 func (b *block) sent() int64 { return int64(b.answered>>others) - b.lag() }
 
 func (b *block) version() uint16 { return uint16(b.answered) }
 
-// ahead returns the time of the store's clock, in µs, when the process's clock shows
+// ahead returns the time, in µs, that the store's clock shows when the process's clock shows
 // HybridStore.wall.
 func (b *block) ahead() int64 {
 	return int64(b.fits&0xffff|b.next&0xffff<<16|b.reset&0xffff<<32) + longAgo
 }
 
-// newBlock returns a block for d, the refusal of a charge with the given hash. The wrapped store
-// was called at the instant sent, and had answered by the instant done. The store's clock is ahead
-// of the process's clock by the given number of µs. ok is false if the answer took too long, or if
-// a number of the refusal is too large for a block.
+// newBlock returns a block for the decision d, which refused a charge with the given hash. The
+// wrapped store was called at the instant sent, and had answered by the instant done. Its clock is
+// ahead of the process's clock by the given number of µs. ok is false if the answer took too long,
+// or if a number of the refusal is too large for a block.
 func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint16, flags uint64) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	longest := max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds()
@@ -296,10 +296,10 @@ func (b *block) spread(d time.Duration) int64 {
 	return int64(b.id>>32) * (d.Microseconds() >> 8) >> 24
 }
 
-// until returns the instant at which the block expires: the end of RetryAfter, if RetryAfter is
-// at most recheck. A longer RetryAfter is cut to watchedFor if the block is watched, and
-// otherwise to recheck minus up to a quarter of recheck. All times are measured from the call
-// to the wrapped store.
+// until returns the instant at which the block expires. If RetryAfter is at most recheck, this is
+// the end of RetryAfter. A longer RetryAfter is reduced: to watchedFor if the block is watched, and
+// otherwise to recheck minus a share of recheck, at most a quarter. All times are measured from the
+// call to the wrapped store.
 func (b *block) until() int64 {
 	fits, longest := int64(b.fits>>others), int64(b.answered>>others)+recheck.Microseconds()
 	switch {
@@ -311,8 +311,9 @@ func (b *block) until() int64 {
 	return longest - b.spread(recheck/4) - b.lag()
 }
 
-// decide fills in the decision on the refused charge. The current time is now on the process's
-// clock and at on the store's clock.
+// decide fills in the decision on the refused charge. It gets the current time twice: its now
+// argument is the time on the process's clock, and its at argument is the time on the store's
+// clock.
 func (b *block) decide(d *Decision, now, at int64) {
 	after := func(instant uint64) time.Duration {
 		return time.Duration(int64(instant>>others)-now) * time.Microsecond

@@ -109,7 +109,7 @@ type BreakerStore struct {
 	circuits atomic.Int64 // in parts
 }
 
-// A circuit is the breaker of one server.
+// A circuit is the circuit breaker for one server.
 type circuit struct {
 	server string
 	phase  atomic.Pointer[phase]
@@ -147,8 +147,8 @@ func (b *BreakerStore) add(name string) *circuit {
 	return c.(*circuit)
 }
 
-// A phase lasts from one change of the breaker to the next. The result of a request
-// counts for the phase in which the request began.
+// A phase is the time from one change of the breaker to the next. The result of a request counts
+// for the phase in which the request began.
 type phase struct {
 	failures atomic.Int64 // consecutive failures that count, while the breaker is closed
 	last     atomic.Int64 // when the last of these failures was known, in ns since 1970
@@ -210,9 +210,8 @@ func (b *BreakerStore) logger(c *circuit) *slog.Logger {
 	return loggerOr(b.o.Logger).With("addresses", c.server)
 }
 
-// failed counts a failure and returns the number of consecutive failures, or 0 if this
-// failure does not count. known is the number of consecutive failures when the request
-// began.
+// failed counts a failure and returns the number of consecutive failures, or 0 if this failure does
+// not count. Its known argument is the number of consecutive failures when the request began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {
@@ -222,7 +221,8 @@ func (p *phase) failed(known int64) int64 {
 	return known + 1
 }
 
-// probe calls the store if Cooldown is over and no other request is the probe.
+// If Cooldown is over and no other request is the probe, this request becomes the probe and calls
+// the store.
 func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p *phase) error {
 	if time.Now().Before(p.until) || !p.probing.CompareAndSwap(false, true) {
 		b.refused.Add(1)
@@ -257,12 +257,13 @@ func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	}
 }
 
-// unused is how long after its Cooldown an open circuit closes if its server gets no calls.
+// If the server of an open circuit gets no calls, the circuit closes this long after the end of its
+// Cooldown.
 const unused = time.Minute
 
-// closeUnused closes the open circuits that no call has used for a while, because their keys have
-// moved to another server, or because the server of a call was not known when they opened. No probe
-// would ever close them.
+// closeUnused closes the open circuits that no call has used for a while. Their keys may have moved
+// to another server, or the server of a call may have been unknown when they opened. No probe would
+// ever close such a circuit.
 func (b *BreakerStore) closeUnused(ctx context.Context) {
 	now := time.Now()
 	if last := b.looked.Load(); now.UnixNano()-last < int64(b.o.Cooldown) || !b.looked.CompareAndSwap(last, now.UnixNano()) {
@@ -292,8 +293,8 @@ func isFailure(ctx context.Context, t *Transaction, err error) bool {
 	return callerError(ctx, t) == nil
 }
 
-// callerError returns the reason why no store could have evaluated t, or nil. The network
-// may notice a deadline before ctx does.
+// If no store could have evaluated t, callerError returns the reason, and otherwise nil. The
+// network may notice that a deadline has passed before ctx is done.
 func callerError(ctx context.Context, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

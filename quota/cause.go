@@ -2,7 +2,7 @@ package quota
 
 import "errors"
 
-// The indices of causes. A store has the first seven.
+// These are the indices of causes. The first seven are the causes of errors that stores return.
 const (
 	causeUnusable = iota
 	causeFull
@@ -60,8 +60,8 @@ func causeOf(err error) int {
 	return causeError
 }
 
-// isTimeout allocates. The checks before it do not, and they find the errors that are frequent
-// in a flood.
+// isTimeout allocates memory, so it comes last. The checks before it do not, and they find the
+// errors that are frequent in a flood.
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

@@ -156,8 +156,8 @@ func (c *CoalescedStore) start(sh *callShard) {
 	}
 }
 
-// failWaiting fails the calls that have waited for the call of t, if that call has timed out,
-// because another attempt would double the time that they take.
+// If the call of t has timed out, failWaiting fails the calls that have waited for it. Another
+// attempt would double the time that these calls take.
 func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	if !isTimeout(err) || errors.Is(err, ErrBusy) || c.Server(t) != "" { // another server may answer
 		return
@@ -203,8 +203,8 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	return k.err
 }
 
-// copy copies the question of t. If the caller can give up early, copy clones the keys,
-// because the caller may then reuse their memory.
+// copy copies t without its results. If the caller can give up early, copy clones the keys, because
+// the caller may then reuse their memory.
 func (k *call) copy(t *Transaction, mayGiveUp bool) {
 	k.t.SetQuestion(t)
 	if mayGiveUp {
@@ -230,8 +230,8 @@ func (c *CoalescedStore) run(sh *callShard) {
 	}
 }
 
-// decide sends a batch to the wrapped store, and wakes the callers. It drops the calls that their
-// callers have given up.
+// decide sends a batch to the wrapped store, and wakes the callers. If a caller has given up,
+// decide drops its call.
 func (c *CoalescedStore) decide(sh *callShard, batch []*call) {
 	batch = slices.DeleteFunc(batch, func(k *call) bool { return k.gone.Load() })
 	if len(batch) == 0 {

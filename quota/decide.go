@@ -52,8 +52,8 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
-// takeEach takes each charge. fits is false if a queue has no room, and wait is the longest
-// RetryAfter.
+// takeEach evaluates each charge with Take. Its first result is false if a queue has no room, and
+// its second result is the longest RetryAfter.
 func (t *Transaction) takeEach(now int64, within time.Duration, states []State) (fits bool, wait time.Duration) {
 	fits = true
 	for i := range t.Charges {
@@ -71,9 +71,9 @@ func (t *Transaction) takeEach(now int64, within time.Duration, states []State) 
 	return fits, wait
 }
 
-// decideAtMost finds, by binary search, how many times all charges fit, up to Most, and spends
-// them that often. If they do not fit even once, it refuses them. In package redisstore,
-// general.lua performs the same search.
+// decideAtMost finds, by binary search, how many times all charges fit (at most Most times), and
+// spends them that many times. If they do not fit even once, it refuses them. In package
+// redisstore, general.lua performs the same search.
 func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	whole := t.Charges
 	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
@@ -243,8 +243,8 @@ func (t *Transaction) cancel(i int, now int64, s State) {
 	t.take(i, now, cost, &s)
 }
 
-// reserve takes every charge that spends units, for the instant now + wait. It returns
-// false if one of them does not fit at that instant.
+// reserve reserves every charge that spends units, for the instant now + wait. It returns false if
+// one of these charges does not fit at that instant.
 func (t *Transaction) reserve(now int64, wait time.Duration, states []State) bool {
 	at := now + int64(wait/time.Microsecond)
 	for i := range t.Charges {
@@ -275,8 +275,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt evaluates a charge that is made at the instant now and spends its units at the instant at,
-// which may be later.
+// takeAt evaluates a charge that is made at one instant (the now argument) and spends its units at
+// the same or a later instant (the at argument).
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -284,9 +284,9 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	return l.Algorithm.Take(s, l, at, cost)
 }
 
-// explainRefusal makes the decisions of a transaction that spends nothing describe the current
-// states. Otherwise the decision on a charge that fits would describe the state as if the charge
-// had been spent.
+// If a transaction spends nothing, its decisions must describe the current states. explainRefusal
+// ensures this. Otherwise the decision on a charge that fits would describe the state as if the
+// charge had been spent.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
@@ -302,9 +302,9 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 	}
 }
 
-// queueRetry returns the wait until a charge can join the queue, for a caller that waits in
-// the queue for up to within. The charge can join if there is room and its wait for its
-// slot is at most within.
+// queueRetry returns the wait until a charge can join the queue. The caller is willing to wait in
+// the queue for up to the duration within. The charge can join if there is room and its wait for
+// its slot is at most within.
 func queueRetry(q queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
 	_, slot, ok := q.Queue(*s, l, now, now, cost)
 	if !ok && slot != Never {
@@ -325,8 +325,8 @@ type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970
 
-	// Log reports whether the algorithm keeps a log in its State. Other charges may change the log
-	// in the meantime, so a cancellation restores only At: it sets At to Before.At or to the
+	// Log reports whether the algorithm keeps a log in its State. Because other charges may change
+	// the log in the meantime, a cancellation restores only At. It sets At to Before.At or to the
 	// instant of the newest unit in the log, whichever is later.
 	Log bool
 }
@@ -339,7 +339,8 @@ func undoOf(c *Charge, now int64, before, after State) Undo {
 	return u
 }
 
-// undoes reports whether Before may replace s, because no other charge has changed s since.
+// undoes reports whether Before may replace s. It may if no other charge has changed s in the
+// meantime.
 func (u *Undo) undoes(s *State) bool {
 	a := &u.After
 	return !u.Log && a.At != 0 && s.At == a.At && s.A == a.A && s.B == a.B

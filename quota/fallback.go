@@ -84,7 +84,7 @@ type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions
 
-	began   atomic.Int64 // when the last outage began, in ns since 1970, negative once it is over; 0 before the first
+	began   atomic.Int64 // when the last outage began, in ns since 1970; negated when it is over; 0 before the first outage
 	last    atomic.Int64 // when secondary was last called; stored after began
 	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
 	loud    sparse.Gate  // limits how often an ErrUnusable is logged
@@ -95,13 +95,13 @@ type FallbackStore struct {
 
 // FallbackStats contains the statistics of a FallbackStore.
 type FallbackStats struct {
-	// Active reports whether secondary is in use: primary has failed, and has not worked for a
-	// second without an error since.
+	// Active reports whether secondary is in use. It is if primary has failed, and since then has
+	// not worked for a second without an error.
 	Active bool
 
-	// Since is when the current or, unless Active, the latest outage began. Last is when primary
-	// last failed. Both are zero if primary has never failed. After a single failure, Last equals
-	// Since.
+	// If Active is true, Since is the time at which the current outage began; otherwise, it is the
+	// time at which the latest outage began. Last is the time at which primary last failed. Both
+	// are zero if primary has never failed. After a single failure, Last equals Since.
 	Since, Last time.Time
 
 	// Cause is the Cause of primary's last error, or "" if primary has never failed. It is never
@@ -109,8 +109,8 @@ type FallbackStats struct {
 	// call.
 	Cause string
 
-	// Decided is how many transactions secondary has evaluated, by the Cause of primary's error.
-	// It has an entry for every Cause that a store can return, even if the count is 0.
+	// Decided counts the transactions that secondary has evaluated, by the Cause of primary's
+	// error. It has an entry for every Cause that a store can return, even if the count is 0.
 	Decided map[string]int64
 }
 
@@ -139,7 +139,7 @@ func (f *FallbackStore) total() (n int64) {
 	return n
 }
 
-// settled is how long primary must work without an error before an outage is over.
+// An outage is over once primary has worked for this time without an error.
 const settled = time.Second
 
 // degraded records that secondary is called because of err.
@@ -165,8 +165,8 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	}
 }
 
-// recovered records that primary has made a decision. If the outage is over, recovered logs a
-// line, unless only one call failed, for which the first line is enough.
+// recovered records that primary has made a decision. If the outage is over, recovered logs a line.
+// If only one call failed, the line about the failure is enough, and recovered logs none.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now, last := time.Now().UnixNano(), max(began, f.last.Load())
 	if now-last < int64(settled) || !f.began.CompareAndSwap(began, -began) {

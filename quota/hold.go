@@ -89,7 +89,7 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	return h.release
 }
 
-// held contains the units in flight that Keep holds for one transaction, and what is needed to
+// held contains the units in flight that Keep holds for one transaction, and the data needed to
 // renew and release them.
 type held struct {
 	ctx    context.Context
@@ -160,13 +160,14 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	})
 }
 
-// keepsFor is the average time for which units are passed on to waiting callers of the same
-// process, before they are left to whichever process calls the store first. It is 25 times the
+// Released units are passed on to waiting callers of the same process for an average time of
+// keepsFor. After that, the process that calls the store first gets them. It is 25 times the
 // interval at which processes call the store, so a unit is unused for at most 4 % of the time.
 const keepsFor = 250 * time.Millisecond
 
-// silently reports whether the release wakes no caller. The longer units have been held, the more
-// likely they are left to all processes, so a process with more units leaves more of them.
+// silently decides, at random, whether the release wakes no caller of this process, so that any
+// process may get the units. The longer the process has held the units, the more likely this is, so
+// a process with more units leaves more of them to others.
 func (h *held) silently() bool {
 	if isInstant(h.store) {
 		return false
@@ -215,7 +216,7 @@ func (h *held) takeSafely(t *Transaction) error {
 }
 
 // live counts the units that this process holds, by the instant at which they were spent. It is a
-// global for the same reason as the variable waiting. It omits units of stores in memory, because
+// global variable for the same reason as waiting is. It omits units of stores in memory, because
 // such stores do not fail.
 var live liveUnits
 
@@ -270,7 +271,7 @@ func isInstant(store Store) bool {
 	return ok && safe.Equal(i.Instant(), store)
 }
 
-// heldLog limits how often warnHeld logs. It is a global, because Hold has no options.
+// heldLog limits how often warnHeld logs. It is a global variable because Hold has no options.
 var heldLog sparse.Gate
 
 func warnHeld(ctx context.Context, what, rule string, err error) {

@@ -126,7 +126,7 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	return nil
 }
 
-// A blockPlace is the place of a charge's block in the cache.
+// A blockPlace identifies the place of a charge's block in the cache.
 type blockPlace struct {
 	shard *blocks
 	id    uint64
@@ -135,8 +135,8 @@ type blockPlace struct {
 	version uint16 // of the key, before next was called: see watch
 }
 
-// remember keeps the refusals of t, and forgets blocks whose states t has changed. The next store
-// was called at the instant sent, and had answered by the instant done.
+// remember adds the refusals of t to the cache, and removes the blocks whose states t has changed.
+// The wrapped store was called at the instant sent, and had answered by the instant done.
 func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done int64) {
 	changed := t.Allowed() && t.Mode != ModePeek
 	for i := range t.Charges {
@@ -158,7 +158,7 @@ func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done i
 	}
 }
 
-// serve refuses t if the cache has a refusal of one of its charges.
+// If the cache has a refusal of one of t's charges, serve refuses t.
 func (h *HybridStore) serve(t *Transaction) bool {
 	now := h.now()
 	served := false
@@ -193,8 +193,8 @@ func (h *HybridStore) serve(t *Transaction) bool {
 	return served
 }
 
-// unknown fills Decisions with placeholders for the instant at. Each is Allowed, and its Remaining
-// is unknown (-1).
+// unknown fills Decisions with placeholders for one instant, its argument. Each placeholder is
+// Allowed, and its Remaining is unknown (-1).
 func (t *Transaction) unknown(at int64) {
 	t.prepare(at)
 	for i := range t.Decisions {
@@ -202,8 +202,8 @@ func (t *Transaction) unknown(at int64) {
 	}
 }
 
-// refuses reports whether the block b refuses the charge c at the instant now, for a
-// caller that is willing to wait for within. The argument limit is the hash of the limit.
+// refuses reports whether the block b refuses the charge c at the current time. The caller is
+// willing to wait for the duration within. The argument limit is the hash of the charge's limit.
 func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64) bool {
 	if now >= b.until() {
 		return false
@@ -212,18 +212,18 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 	if !b.isFor(charge) {
 		return false
 	}
-	// The RetryAfter of a queue holds only for the same value of within, which the hash
-	// includes. The RetryAfter of other algorithms is the wait until the charge fits. If
-	// the caller is willing to wait until then, next must decide.
+	// The RetryAfter of a queue depends on the value of within, so it holds only for the same
+	// value, which the hash includes. For other algorithms, RetryAfter is the wait until the charge
+	// fits. If the caller is willing to wait until then, the wrapped store must make the decision.
 	waits := b.is(waited)
 	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }
 
-// hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge, because a
-// block refuses only charges that agree in all four. The hash is computed from a secret hash of
-// the limit, so nobody can choose a cost that leads to the hash of another charge. Different costs
-// under the same limit have different hashes. queue reports whether the algorithm is a Queuer and
-// the caller is willing to wait.
+// hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge. A block
+// refuses only charges that agree in all four. The hash is computed from a secret hash of the
+// limit, so nobody can choose a cost that leads to the hash of another charge. Different costs
+// under the same limit have different hashes. The result queue is true if the algorithm is a Queuer
+// and the caller is willing to wait.
 func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if c.Headroom > 0 {

@@ -27,17 +27,17 @@ const (
 // stores may use the same Limit. The functions of package algorithms return limits that are ready
 // to use.
 type Limit struct {
-	// Name distinguishes the limits of a rule in stored keys and in header fields. It is printable
-	// ASCII. A limit without a name is named after its period: see Label.
+	// Name distinguishes the limits of a rule in stored keys and in header fields. It must be
+	// printable ASCII. A limit without a name is named after its period: see Label.
 	Name string
 
 	// Algorithm counts the units; it must not be nil.
 	Algorithm Algorithm
 
-	// Quota is how many units are allowed per Period. It is at least 1.
+	// Quota is the number of units that are allowed per Period. It must be at least 1.
 	Quota int64
 
-	// Period is a whole number of microseconds, at least one.
+	// Period must be a whole number of microseconds, at least one.
 	Period time.Duration
 
 	// Burst is the maximum number of units that can be spent at once; 0 means Quota. Windows and
@@ -97,7 +97,8 @@ func (l *Limit) FullAfter(d *Decision) time.Duration {
 	if _, ok := l.Algorithm.(metered); !ok || d.Remaining < 0 || d.Remaining >= size {
 		return d.ResetAfter
 	}
-	// After NextAfter, one more unit is available, and the others follow at the rate of the limit.
+	// Once NextAfter has passed, one more unit is available, and the others follow at the rate of
+	// the limit.
 	micros := float64(size-d.Remaining-1) * float64(l.Period/time.Microsecond) / float64(l.Quota)
 	if micros >= MaxTicks {
 		return d.ResetAfter

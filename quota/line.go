@@ -58,7 +58,7 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 	return w.waited, err
 }
 
-// A waiter is a caller of TakeInLine.
+// A waiter represents a caller of TakeInLine.
 type waiter struct {
 	ctx      context.Context // of the store
 	store    Store
@@ -94,8 +94,8 @@ func (w *waiter) take() error {
 	return w.store.Take(w.ctx, w.t)
 }
 
-// blocked finds the charge that refuses the transaction for the longest time. It returns how long
-// to wait before the next call to the store: 0 if this is unknown, and Never if waiting cannot
+// blocked finds the charge that refuses the transaction for the longest time. It returns the time
+// to wait before the next call to the store, 0 if this time is unknown, or Never if waiting cannot
 // help.
 func (w *waiter) blocked() (after time.Duration) {
 	longest, left := time.Duration(0), time.Until(w.giveUp)

@@ -14,11 +14,11 @@ import (
 
 // Plan returns precomputed numbers for the i-th charge. Its first result is a hash of the names
 // that distinguish the states of a key: the Rule, the StoredName and the name of the algorithm.
-// This hash depends on no secret, so combine it with a secret hash of the key. The results period
-// and capacity are the Period in µs and the Capacity if the algorithm is a Metered (see package
-// optional), the Capacity is below 2^62 parts, and the charge has no Headroom; otherwise they are
-// 0. Call Plan only if Validate has returned nil and the rules, limits and headrooms of the charges
-// have not changed since.
+// This hash depends on no secret, so combine it with a secret hash of the key. The other two
+// results are the Period in µs and the Capacity. They are 0 unless the algorithm is a Metered (see
+// package optional), the Capacity is below 2^62 parts, and the charge has no Headroom. Call Plan
+// only if Validate has returned nil and the rules, limits and headrooms of the charges have not
+// changed since.
 func (t *Transaction) Plan(i int) (names uint64, period, capacity int64) {
 	p := t.plan(i)
 	return p.names, p.period, p.capacity
@@ -59,7 +59,7 @@ type plan struct {
 	rule  string
 	limit Limit
 
-	headroom int64 // of the charge; unless it is 0, capacity is 0, and the plan is made anew each time
+	headroom int64 // of the charge; if it is not 0, capacity is 0 and the plan is made anew each time
 
 	hashed uint64 // see hash
 	seed   maphash.Seed

@@ -98,7 +98,7 @@ type Algorithm interface {
 type State struct {
 	At   int64      // when the newest unit is spent, in µs since 1970
 	A, B int64      // the algorithm's own numbers
-	C    int64      // another of these numbers, which only a Forcer sets
+	C    int64      // a further number, which only a Forcer sets
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 }
 
@@ -121,21 +121,21 @@ type Charge struct {
 	// newest units are refunded.
 	Spent int64
 
-	// FellBack reports whether the second store of a Fallback has spent the units to refund: it
-	// is the Result.FellBack of the earlier transaction. Stores other than a FallbackStore
-	// ignore it.
+	// FellBack reports whether the units to refund were spent in the second store of a Fallback: it
+	// is the Result.FellBack of the earlier transaction. Stores other than a FallbackStore ignore
+	// it.
 	FellBack bool
 
-	// Headroom is how many units the charge must leave to other charges of the key: it is spent
-	// only if Cost + Headroom units fit, and then spends Cost. Charges of a key thus have classes.
-	// Charges with a headroom of h are refused while at most h units are left. Whatever they
-	// spend, charges without headroom therefore get at least what a separate limit would allow
-	// them: a window or log of h units, or a meter with a burst of h and the whole rate.
-	// Remaining, RetryAfter and NextAfter are computed for the class. Headroom is from 0 to
-	// MaxTicks; if it is the capacity of the limit or more, the charge is never allowed. A charge
-	// with headroom cannot wait, because a reservation would let it overtake other charges, so
-	// Transaction.Within must be 0. A charge with a Cost of 0 or less is allowed whatever its
-	// Headroom, and ModeForce and ModeForget ignore it.
+	// Headroom is the number of units that the charge must leave to other charges of the key. The
+	// charge is spent only if Cost + Headroom units fit, and then spends only Cost units. Charges
+	// of a key thus have classes. Charges with a headroom of h are refused while at most h units
+	// are left. Whatever they spend, charges without headroom therefore get at least what a
+	// separate limit would allow them: a window or log of h units, or a meter with a burst of h and
+	// the whole rate. Remaining, RetryAfter and NextAfter are computed for the class. Headroom is
+	// from 0 to MaxTicks; if it is the capacity of the limit or more, the charge is never allowed.
+	// A charge with headroom cannot wait, because a reservation would let it overtake other
+	// charges, so Transaction.Within must be 0. A charge with a Cost of 0 or less is allowed
+	// whatever its Headroom, and ModeForce and ModeForget ignore it.
 	Headroom int64
 }
 
@@ -153,7 +153,7 @@ type Decision struct {
 	// for some charges, although none was spent.
 	Allowed bool
 
-	// Remaining is how many units could be spent now; -1 means unknown.
+	// Remaining is the number of units that could be spent now; -1 means unknown.
 	Remaining int64
 
 	// RetryAfter is the shortest wait, exact to the microsecond, after which this charge fits if
@@ -242,7 +242,7 @@ type Transaction struct {
 	next     []State
 	first    plan   // of the first charge
 	others   []plan // of the later charges
-	distinct int    // how many plans, counted from the first, have different names
+	distinct int    // number of plans, counted from the first, that are known to have different names
 }
 
 // A Result is a Store's answer to a Transaction.
@@ -253,10 +253,10 @@ type Result struct {
 	// At is the time of the decision on the store's clock.
 	At time.Time
 
-	// Wait is how long the caller must wait before it proceeds.
+	// Wait is the time for which the caller must wait before it proceeds.
 	Wait time.Duration
 
-	// Granted is how many times ModeAtMost has spent the charges.
+	// Granted is the number of times that ModeAtMost has spent the charges.
 	Granted int64
 
 	// Undo has one element for each charge if Wait > 0, and is otherwise empty. See
@@ -279,15 +279,16 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// refunds returns the charge that refunds the units of the i-th charge, which is allowed.
+// The i-th charge was allowed. refunds returns the charge that refunds its units.
 func (t *Transaction) refunds(i int) Charge {
 	c := t.Charges[i]
 	c.Cost, c.Spent, c.FellBack = -c.Cost, t.Decisions[i].At, t.FellBack
 	return c
 }
 
-// Refunds reports whether t only refunds units of particular charges: whether each of its charges
-// has a negative Cost and has Spent set. Only the store that has spent the units can refund them.
+// Refunds reports whether t only refunds units of particular charges, that is, whether each of its
+// charges has a negative Cost and has Spent set. Only the store that has spent the units can refund
+// them.
 func (t *Transaction) Refunds() bool {
 	return len(t.Charges) > 0 && t.Mode == ModeSpend && !slices.ContainsFunc(t.Charges, func(c Charge) bool { return c.Cost >= 0 || c.Spent == 0 })
 }
@@ -415,19 +416,19 @@ func (t *Transaction) checkNames() error {
 
 // MemoryStats contains the statistics of a store that keeps a bounded number of states in memory.
 type MemoryStats struct {
-	// Evicted is how many states with spent units the store has dropped because it was full. Their
-	// keys have their whole quota again.
+	// Evicted counts the states with spent units that the store has dropped because it was full.
+	// The keys of these states have their full quota again.
 	Evicted int64
 }
 
 // LossStats contains the statistics of a store that notices what its server loses, such as a stack.Store.
 type LossStats struct {
-	// Lost is how often the server has lost counts: all counts, for example after FLUSHALL or a
-	// restart without persistence, or the newest counts, for example after a restart from an older
-	// copy.
+	// Lost counts how often the server has lost counts. It may have lost all counts, for example
+	// after FLUSHALL or a restart without persistence, or only the newest counts, for example after
+	// a restart from an older copy.
 	Lost int64
 
-	// Evicted is how many keys the server has evicted, including keys of other programs.
+	// Evicted counts the keys that the server has evicted, including keys of other programs.
 	Evicted int64
 }
 
@@ -458,8 +459,9 @@ var (
 	ErrSlow = errors.New("quota: the store is too slow for its timeout")
 
 	// ErrFellBack is returned by functions that change the counts of a key for an operator, such as
-	// Reset, if the second store of a Fallback has made the change. It is then in force in this
-	// process at most, and only until the first store works again. Repeat it then.
+	// Reset, if the change was made in the second store of a Fallback. The change is then in force
+	// at most in this process, and only until the first store works again. Repeat the change when
+	// it does.
 	ErrFellBack = errors.New("quota: the first store failed, so the change is in force only in this process, and only until that store works again")
 
 	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
@@ -468,8 +470,8 @@ var (
 	// refuses the request (see weir.Options.OnError).
 	ErrUnusable = errors.New("quota: the store cannot work as it is set up")
 
-	// ErrLimit marks an invalid limit that a function returned for a request, so no constructor
-	// could detect it. The store has not failed.
+	// ErrLimit is wrapped by the error about an invalid limit that a function returned for a
+	// request, so that no constructor could detect it. The store has not failed.
 	ErrLimit = errors.New("a Policy or ForKey returned an invalid limit")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of the

@@ -53,7 +53,7 @@ func (s *shared) Take(ctx context.Context, t *Transaction) error {
 		whole := c.Headroom > 0 && c.Headroom < c.Limit.Capacity()
 		c.Limit.Divide(s.replicas)
 		if c.Headroom = (c.Headroom + int64(s.replicas) - 1) / int64(s.replicas); whole {
-			// If a small share is rounded up to all of the capacity, the class would be refused
+			// If a small headroom were rounded up to the whole capacity, the class would be refused
 			// forever.
 			c.Headroom = min(c.Headroom, c.Limit.Capacity()-1)
 		}

@@ -125,7 +125,7 @@ func (s *Stream) Close(ctx context.Context) error {
 	return s.store.Take(context.WithoutCancel(ctx), &t)
 }
 
-// mostSpent is how many leases a Stream remembers exactly, for Refund.
+// mostSpent is the number of leases that a Stream remembers exactly, for Refund.
 const mostSpent = 64
 
 // Refund refunds units that were drawn, for example because the work has failed. The i-th number is
@@ -193,7 +193,7 @@ func (s *Stream) remember() {
 	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
 }
 
-// usable returns how many of n units of the lease may be used now.
+// Of n units of the lease, usable returns how many may be used now.
 func (s *Stream) usable(n int64) int64 {
 	if n == 0 || !s.leases() {
 		return n
@@ -208,7 +208,7 @@ func (s *Stream) usable(n int64) int64 {
 	return n
 }
 
-// A leaser has one of the methods of lease.Leaser, which documents it.
+// A leaser has one of the methods of lease.Leaser, where the method is documented.
 type leaser interface {
 	Usable(l *Limit, d Decision, at, now, n int64) int64
 }
@@ -223,8 +223,8 @@ func (s *Stream) leases() bool {
 	return true
 }
 
-// fetch takes n units, or as many as fit, and a few in advance, and returns how many of the n units
-// it got. The units of the previous lease must have been used or no longer be usable.
+// fetch takes n units, or as many as fit, and a few more in advance. It returns how many of the n
+// units it got. The units of the previous lease must have been used or no longer be usable.
 func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 	s.unused, s.lease.Most, s.lease.FellBack = 0, n, false
 	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {

@@ -15,7 +15,7 @@ import (
 
 // This file keeps the callers of a process in the order in which they came, while they wait for the
 // same limit of the same key. It makes no decisions. Only the first of these callers may call the
-// store, and this file determines when.
+// store; this file determines the time of that call.
 
 // A waitKey identifies what callers wait for.
 type waitKey struct {
@@ -33,8 +33,8 @@ func waitKeyOf(store Store, c *Charge) waitKey {
 	return k
 }
 
-// waiting is a global, because callers that wait for the same units have only the store in common.
-// It holds nothing while nobody waits.
+// waiting is a global variable, because callers that wait for the same units have only the store in
+// common. It holds nothing while nobody waits.
 var waiting struct {
 	mu       sync.Mutex
 	lines    map[waitKey]*line
@@ -42,7 +42,7 @@ var waiting struct {
 	arrivals atomic.Uint64
 }
 
-// A line contains the callers that wait for the same units.
+// A line holds the callers that wait for the same units.
 type line struct {
 	places []*place  // by arrival
 	freed  int       // how many releases have not yet led to a call to the store

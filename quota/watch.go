@@ -36,13 +36,13 @@ type watch struct {
 }
 
 const (
-	// A call that makes the store report changes is worthwhile for a decision that is at least
-	// watchAfter old and holds for at least another watchLeast.
+	// It is worthwhile to call the store to make it report changes if a decision is at least
+	// watchAfter old and is still valid for at least watchLeast.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 
-	// unproven is how long a watched decision may be used without proof that all changes so far
-	// have been reported. It is longer than the time between two proofs.
+	// unproven is the maximum time for which a watched decision is used without proof that all
+	// changes so far have been reported. It is longer than the time between two proofs.
 	unproven = 3 * time.Second
 
 	mostPeeks   = 128   // in one call of the store

@@ -37,8 +37,8 @@ import (
 )
 
 // A Validator is a quota.Algorithm that supports only some limits. Validate returns an error that
-// names the limit's number that is too large. It is called only for limits whose Quota and Period
-// are positive and whose Burst is not negative.
+// names the number in the limit that is too large. It is called only for limits whose Quota and
+// Period are positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *quota.Limit) error
 }
@@ -63,10 +63,10 @@ type Stepper interface {
 // wait. Charges leave the queue one after the other.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
-	// queue at its slot, but not before the instant in the at argument. Both instants are in µs
-	// since 1970. Queue returns the state with the charge in it (next), and the time from now until
-	// the charge leaves the queue (wait). If there is no room, ok is false, next is s, and wait is
-	// the time until there is room, or Never.
+	// queue when its slot begins, but not before the instant in the at argument. Both instants are
+	// in µs since 1970. Its first result is the state with the charge in it, and its second result
+	// is the time until the charge leaves the queue. If there is no room, the last result is false,
+	// the state is unchanged, and the time is that until there is room, or Never.
 	Queue(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, wait time.Duration, ok bool)
 }
 
@@ -81,10 +81,9 @@ type Reserver interface {
 // A Canceler is a quota.Algorithm that can refund the units of a particular reservation. Other
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
-	// Cancel refunds units that were spent at one instant, the at argument: n > 0 units, or fewer
-	// if fewer of them still count. The instant at may be before or after now; both are in µs
-	// since
-	// 1970. Units that Cancel cannot identify stay spent.
+	// Cancel refunds units that were spent at one instant, which is its at argument. It refunds n >
+	// 0 units, or fewer if fewer of them still count. The at argument may be earlier or later than
+	// the now argument; both are in µs since 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
 }
 
@@ -128,8 +127,8 @@ type Batcher interface {
 }
 
 // A Server is a quota.Store whose keys are spread over servers that can fail separately. The method
-// Server names the server that evaluates a transaction, or the combination of servers. It returns
-// "" if the server is not known. It does not call the server.
+// Server returns the name of the server that evaluates a transaction, or of the combination of
+// servers. It returns "" if the server is not known. It does not call the server.
 type Server interface {
 	Server(t *quota.Transaction) string
 }
@@ -137,12 +136,12 @@ type Server interface {
 // A Tracker is a quota.Store that can report changes of states by other processes, such as a
 // redisstore.Store.
 type Tracker interface {
-	// Track returns a function that evaluates transactions of one charge in ModePeek, and tracks
-	// the states of those for which it returns no error: as soon as such a state changes, the store
-	// calls the argument changed once, with the key, or with all set to true if any key may have
-	// changed. It may call changed even if nothing has changed. For each state, answers and reports
-	// arrive in order: an answer arrives after the reports of all earlier changes, and before the
-	// reports of later ones.
+	// Track returns a function that evaluates transactions of one charge in ModePeek. If the
+	// function returns no error for a transaction, it also tracks the state. As soon as a tracked
+	// state changes, the store calls the argument changed once, with the key, or with all set to
+	// true if any key may have changed. The store may also call changed if nothing has changed. For
+	// each state, answers and reports arrive in order: an answer arrives after the reports of all
+	// earlier changes, and before the reports of later ones.
 	//
 	// The store calls the argument current with a time before which all changes have been reported,
 	// at least every 2 s while it tracks states. It calls current with the zero Time when it has
@@ -167,7 +166,8 @@ type Watcher interface {
 
 // Instant is a quota.Store that makes decisions in memory without waiting. Its Take method may use
 // ctx only to check whether ctx is done, and must not modify or retain charges. The Instant method
-// must return its receiver. A store that merely embeds an Instant is therefore not treated as one.
+// must return its receiver. This shows whether a store is an Instant itself or merely embeds one;
+// in the latter case, it is not treated as an Instant.
 type Instant interface{ Instant() quota.Store }
 
 // A Payer is a quota.Store that pays for refused charges with granted units, such as a

@@ -43,7 +43,7 @@ func Algorithm(t testing.TB, limits ...quota.Limit) {
 	}
 }
 
-// A walk is a sequence of charges of one key under one limit.
+// A walk makes a sequence of charges of one key under one limit.
 type walk struct {
 	testing.TB
 	*rand.Rand

@@ -81,9 +81,9 @@ func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	p.compareRandom(limits, units)
 }
 
-// lastUnit reserves units of each limit for a later instant, refunds them and spends them: one
-// unit, and all that a new key has. Each key begins with a charge of cost -1, which creates the
-// first unit under an algorithm whose new keys have none.
+// lastUnit reserves units of each limit for a later instant, refunds them and spends them. It does
+// so with one unit, and with all units of a new key. The first charge of each key has cost -1, so
+// that the key has a unit even under an algorithm that gives new keys none.
 func (p *replay) lastUnit(limits []quota.Limit) {
 	p.Helper()
 	wait := algorithms.GCRA(1, time.Minute).Named("wait")

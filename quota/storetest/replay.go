@@ -12,8 +12,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A replay makes a store evaluate transactions, and evaluates them again with its own
-// states.
+// A replay passes transactions to a store, and then evaluates them again with its own states.
 type replay struct {
 	testing.TB
 	store quota.Store
@@ -111,8 +110,8 @@ func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
 	for i := range charges {
 		k := r.kept[idOf(&charges[i])]
 		if k.state.At != 0 && k.limit != charges[i].Limit && now >= k.reset {
-			// The old limit no longer needs the state, so a store may keep or drop it, which
-			// may make a difference for the new limit.
+			// The old limit no longer needs the state, so a store may keep or drop it. This may
+			// make a difference under the new limit.
 			r.Skipf("%v: the state had expired before the limit changed, because the machine is slow", k.limit)
 		}
 		states[i] = k.state
@@ -120,7 +119,8 @@ func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
 	return states
 }
 
-// compare fails the test unless t has the results of want. The states were those in before.
+// compare fails the test unless t and want have the same results. The argument before contains the
+// states before the transaction.
 func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 	r.Helper()
 	now := t.At.UnixMicro()
