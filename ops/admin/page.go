@@ -61,12 +61,6 @@ func (k keyed) Query() template.URL {
 	return template.URL("rule=" + url.QueryEscape(k.Rule) + "&" + name + "=" + url.QueryEscape(value))
 }
 
-// Parameter returns the parameter of a query or a form that names the scope, and its value.
-func (k keyed) Parameter() [2]string {
-	name, value := k.parameter()
-	return [2]string{name, value}
-}
-
 // visible returns a text that may come from a client, with some characters replaced by escapes:
 // characters that are invisible or unknown, characters that change the position of others, and all
 // marks on a letter after the first two.

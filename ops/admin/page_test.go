@@ -3,6 +3,7 @@ package admin_test
 import (
 	"bytes"
 	"fmt"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -383,7 +384,7 @@ func TestForms(t *testing.T) {
 		{"do=ban&network=192.0.2.0/24", "Every request from this network is refused", do("ban", "/192.0.2.0/24", "seconds", "600", "note", "scrapers"), "refused all its requests, until ", 429},
 		{"do=unban&network=192.0.2.0/24", "Lift the ban of", do("unban", "/192.0.2.0/24"), "removed its override: refused all its requests", 429},
 	} {
-		s.expect("?rule=api&"+tt.ask, nil, 200, tt.wants, "You can undo this.", `<input type="hidden" name="rule" value="api">`)
+		s.expect("?rule=api&"+tt.ask, nil, 200, tt.wants, "You can undo this.", `<form method="post" action="./?rule=api&amp;`)
 		status, text := s.page("", tt.form)
 		if status != 200 || !strings.Contains(text, "<b>Done.</b>") || !strings.Contains(text, tt.result) || undo.FindString(text) == "" {
 			t.Errorf("%v: got %d, want %q and a form that undoes it in\n%s", tt.form, status, tt.result, text)
@@ -421,6 +422,31 @@ func TestForms(t *testing.T) {
 	}
 	if status, text := s.page("", do("reset", "alice"), "Sec-Fetch-Site", "cross-site"); status != 403 || !strings.Contains(text, "the request comes from another origin") {
 		t.Errorf("from another origin: got %d, %s", status, text)
+	}
+}
+
+// TestFormsOfOddKeys: a browser replaces bytes that are no UTF-8, and NULs and line ends in fields, but the
+// ban that it sends from the page's form is one of the key that the client has.
+func TestFormsOfOddKeys(t *testing.T) {
+	form := regexp.MustCompile(`(?s)<form method="post" action="\./([^"]*)" class="fields">(.*?)</form>`)
+	hidden := regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
+	for _, key := range []string{"caf\xe9", "a\x00b", "a\nb", "a\rb", "a+b & c", "\"><b>", "\u202ea"} {
+		s := newSite(t)
+		s.from(key, "192.0.2.1")
+		_, text := s.page("?do=ban&rule=api&key="+url.QueryEscape(key), nil)
+		m := form.FindStringSubmatch(strings.ToValidUTF8(text, "\ufffd"))
+		if m == nil {
+			t.Fatalf("%q: no form in\n%s", key, text)
+		}
+		fields := url.Values{"do": {"ban"}, "seconds": {"600"}}
+		for _, f := range hidden.FindAllStringSubmatch(m[2], -1) {
+			value := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(html.UnescapeString(f[2]))
+			fields.Add(f[1], strings.ReplaceAll(value, "\n", "\r\n"))
+		}
+		s.expect(html.UnescapeString(m[1]), fields, 200, "banned it for 10m")
+		if got := s.from(key, "192.0.2.1"); got != 429 {
+			t.Errorf("%q: after its ban the client got %d, want 429", key, got)
+		}
 	}
 }
 
