@@ -160,8 +160,12 @@ func (h *Handler) restore(before, after was) undo {
 	}
 }
 
+// sameEnd is the difference below which two ends are those of the same override or ban, because the store has a
+// clock of its own.
+const sameEnd = 2 * time.Second
+
 func sameOverride(a, b overrides.Override) bool {
-	return a.Note == b.Note && a.End.IsZero() == b.End.IsZero() && a.End.Sub(b.End).Abs() < 2*time.Second &&
+	return a.Note == b.Note && a.End.IsZero() == b.End.IsZero() && a.End.Sub(b.End).Abs() < sameEnd &&
 		slices.Equal(a.Limits, b.Limits) && a.Unlimited == b.Unlimited && a.Denied == b.Denied
 }
 
@@ -220,7 +224,7 @@ func around[T any](look func() (T, error), f func() error) (before, after T, kno
 }
 
 // banning calls f, which changes the ban of the target, and records how to undo this change.
-func (t *target) banning(ctx context.Context, f func() error) error {
+func (h *Handler) banning(ctx context.Context, t *target, f func() error) error {
 	if len(t.penalizers) == 0 {
 		return refuse(http.StatusConflict, "rule %q has no penalty, so it has no bans", t.Name)
 	}
@@ -228,7 +232,7 @@ func (t *target) banning(ctx context.Context, f func() error) error {
 	if err != nil || !known {
 		return err
 	}
-	end := time.Now().Add(before)
+	end, endAfter := time.Now().Add(before), time.Now().Add(after)
 	switch {
 	case after > before:
 		t.did.What = "banned it for " + durationText(seconds(after))
@@ -242,6 +246,9 @@ func (t *target) banning(ctx context.Context, f func() error) error {
 		return nil
 	}
 	t.did.undo = func(ctx context.Context, t *target) error {
+		if err := h.stillBanned(ctx, t, endAfter); err != nil {
+			return err
+		}
 		rest := time.Until(end).Truncate(time.Microsecond)
 		if after == 0 && rest <= 0 {
 			return refuse(http.StatusConflict, "the ban would have ended since")
@@ -255,6 +262,27 @@ func (t *target) banning(ctx context.Context, f func() error) error {
 			return t.ban(ctx, rest)
 		}
 		return nil
+	}
+	return nil
+}
+
+// stillBanned returns an error unless the ban of the target ends at the given time, or has ended.
+func (h *Handler) stillBanned(ctx context.Context, t *target, end time.Time) error {
+	if len(t.penalizers) == 0 {
+		return refuse(http.StatusConflict, "rule %q no longer has a penalty, so it has no bans", t.Name)
+	}
+	// In an outage, banned would know only the bans of this process.
+	err := h.take(ctx, &quota.Transaction{Mode: quota.ModePeek,
+		Charges: []quota.Charge{{Rule: t.Name, Key: t.Key, Limit: t.Penalty.Strikes}}})
+	if err != nil {
+		return err
+	}
+	now, err := t.banned(ctx)
+	if err != nil {
+		return err
+	}
+	if expected := max(0, time.Until(end)); (now - expected).Abs() >= sameEnd {
+		return refuse(http.StatusConflict, "the ban of the key has been changed since, so undoing this change would undo that one too")
 	}
 	return nil
 }
@@ -369,7 +397,7 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 	}
 	defer h.o.Bans.Observe(weir.Event{Key: t.Key,
 		Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
-	return t.banning(ctx, func() error { return t.ban(ctx, d) })
+	return h.banning(ctx, t, func() error { return t.ban(ctx, d) })
 }
 
 func (h *Handler) unban(ctx context.Context, t *target) error {
@@ -380,7 +408,7 @@ func (h *Handler) unban(ctx context.Context, t *target) error {
 		return err
 	}
 	found := false
-	err := t.banning(ctx, func() (err error) {
+	err := h.banning(ctx, t, func() (err error) {
 		found, err = t.unban(ctx)
 		return err
 	})

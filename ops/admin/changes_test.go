@@ -180,6 +180,63 @@ func TestUndoConflicts(t *testing.T) {
 	}
 }
 
+// TestUndoConflictsOfBans: a ban that another operator has changed since is neither lifted nor set again by an
+// undo.
+func TestUndoConflictsOfBans(t *testing.T) {
+	for _, tt := range []struct {
+		change, since string // changes by two operators
+		code          int    // of the undo of the first
+		left          int64
+	}{
+		{`POST /ban {"seconds": 60}`, `POST /ban {"seconds": 3600}`, 409, -1},
+		{`POST /ban {"seconds": 60}`, `POST /ban {"seconds": 60}`, 200, 10}, // nothing has changed
+		{`POST /ban {"seconds": 60}`, `POST /unban`, 409, 10},
+		{`POST /unban`, `POST /ban {"seconds": 3600}`, 409, -1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDesk(t)
+			d.do("POST", "/ban?rule=api&key=anna", `{"seconds": 10}`, 200)
+			do := func(change string) string {
+				method, rest, _ := strings.Cut(change, " ")
+				path, body, _ := strings.Cut(rest, " ")
+				return d.do(method, path+"?rule=api&key=anna", body, 200)
+			}
+			id := do(tt.change)
+			do(tt.since)
+			d.do("POST", "/undo?change="+id, "", tt.code)
+			time.Sleep(11 * time.Second)
+			if got := d.left("anna"); got != tt.left {
+				t.Errorf("%s, then %s: after the undo of the first got %d, want %d", tt.change, tt.since, got, tt.left)
+			}
+		})
+	}
+}
+
+// TestUndoBanWithoutPenalty: the ban of a rule that has lost its penalty since is not reported as lifted, and can be
+// undone once the rule has a penalty again.
+func TestUndoBanWithoutPenalty(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	with, without := hourly("api", 10), hourly("api", 10)
+	with.Penalty = &weir.Penalty{Strikes: algorithms.AnchoredWindow(100, time.Hour), Duration: time.Minute}
+	limiter := must(t, store, with)
+	h, err := admin.New(store, admin.Options{Limiters: func() []*weir.Limiter { return []*weir.Limiter{limiter} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{t, limiter, h}
+	id := d.do("POST", "/ban?rule=api&key=anna", `{"seconds": 3600}`, 200)
+	limiter = must(t, store, without)
+	d.do("POST", "/undo?change="+id, "", 409)
+	limiter = must(t, store, with)
+	if got := d.left("anna"); got != -1 {
+		t.Errorf("got %d left, want a ban", got)
+	}
+	d.do("POST", "/undo?change="+id, "", 200)
+	if got := d.left("anna"); got != 10 {
+		t.Errorf("got %d left, want 10", got)
+	}
+}
+
 // A slow store calls wait before each decision that forces units.
 type slow struct {
 	weir.Store

@@ -97,8 +97,8 @@
 // such a key.
 //
 // /undo restores the state that the key had before the change. It does not restore spent units,
-// bans or overrides that would have expired by now. If an override has since been changed again,
-// /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
+// bans or overrides that would have expired by now. If an override or a ban has since been changed
+// again, /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
 // strikes and bans.
 //
 // Each attempted change is logged with its operator (Options.Who), rule, key and body, even if it
