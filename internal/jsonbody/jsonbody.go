@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -161,20 +162,34 @@ func Is(inBody []byte, name string) bool {
 	if bytes.IndexByte(b, '\\') >= 0 {
 		b = []byte(Unquote(inBody))
 	}
-	return bytes.EqualFold(withoutDashes(b), withoutDashes([]byte(name)))
+	for n := []byte(name); ; {
+		c, i := fold(b)
+		d, j := fold(n)
+		if c != d || i == 0 {
+			return c == d
+		}
+		b, n = b[i:], n[j:]
+	}
 }
 
-// withoutDashes returns a name without its dashes and underscores.
-func withoutDashes(name []byte) []byte {
-	if !bytes.ContainsAny(name, "-_") {
-		return name
-	}
-	return bytes.Map(func(r rune) rune {
-		if r == '-' || r == '_' {
-			return -1
+// fold returns the first rune of a name that is neither a dash nor an underscore, and the number
+// of bytes up to its end. In place of the rune, it returns the smallest rune that differs from it
+// only in case. It returns −1 and 0 if there is no such rune.
+func fold(name []byte) (r rune, n int) {
+	for n < len(name) {
+		r, size := utf8.DecodeRune(name[n:])
+		if n += size; r == '-' || r == '_' {
+			continue
 		}
-		return r
-	}, name)
+		for {
+			other := unicode.SimpleFold(r)
+			if other <= r {
+				return other, n
+			}
+			r = other
+		}
+	}
+	return -1, 0
 }
 
 // At returns the value at a path of a JSON object, or "" if it is missing or the body is

@@ -37,6 +37,17 @@ func TestIs(t *testing.T) {
 	}
 }
 
+// TestIsAllocates: a name is compared without allocations, because each name of a body is compared
+// with each name that rules read.
+func TestIsAllocates(t *testing.T) {
+	for _, inBody := range []string{`"messages"`, `"max_completion_tokens"`, `"Max-Tokens"`, `"max_tokens"`} {
+		b := []byte(inBody)
+		if n := testing.AllocsPerRun(100, func() { Is(b, "max_tokens") }); n != 0 {
+			t.Errorf("%s: %v allocations, want 0", inBody, n)
+		}
+	}
+}
+
 // TestOnce: a body is read and parsed once, until the handler reads it, and a longer or shorter
 // Peek sees what it would see alone.
 func TestOnce(t *testing.T) {
