@@ -171,8 +171,13 @@ func (p *place) enter(k waitKey) {
 		waiting.lines[k] = l
 	}
 	p.key, p.line = k, l
-	i, _ := slices.BinarySearchFunc(l.places, p.arrival, func(p *place, arrival uint64) int { return cmp.Compare(p.arrival, arrival) })
-	l.places = slices.Insert(l.places, i, p)
+	l.places = slices.Insert(l.places, l.index(p.arrival), p)
+}
+
+// index returns how many callers of the line arrived before the given arrival.
+func (l *line) index(arrival uint64) int {
+	i, _ := slices.BinarySearchFunc(l.places, arrival, func(p *place, arrival uint64) int { return cmp.Compare(p.arrival, arrival) })
+	return i
 }
 
 // exit removes p and returns its line, or nil if the line is empty.
@@ -181,8 +186,9 @@ func (p *place) exit() *line {
 	if l.exact && l.first() == p {
 		l.next = time.Time{}
 	}
-	i := slices.Index(l.places, p)
-	if l.places = slices.Delete(l.places, i, i+1); len(l.places) == 0 {
+	copy(l.places[1:], l.places[:l.index(p.arrival)]) // p is usually the first, so the others stay where they are
+	l.places[0] = nil
+	if l.places = l.places[1:]; len(l.places) == 0 {
 		delete(waiting.lines, p.key)
 		return nil
 	}
