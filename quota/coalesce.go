@@ -194,8 +194,12 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	select {
 	case <-k.done:
 	case <-ctx.Done():
-		k.gone.Store(true)
-		return ctx.Err()
+		select {
+		case <-k.done: // the decision has come at the same time
+		default:
+			k.gone.Store(true)
+			return ctx.Err()
+		}
 	}
 	if k.err == nil {
 		t.SetResult(&k.t.Result)

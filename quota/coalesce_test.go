@@ -250,6 +250,29 @@ func leaveAndScribble(t *testing.T, store quota.Store, limit quota.Limit) {
 	tx.Charges[0] = quota.Charge{}
 }
 
+// An endedContext ends when its Done method is called, at which all other goroutines have stopped.
+type endedContext struct{ context.Context }
+
+func (endedContext) Done() <-chan struct{} {
+	synctest.Wait()
+	ended := make(chan struct{})
+	close(ended)
+	return ended
+}
+
+// TestCoalesceDecided: a caller whose context ends after the store has decided gets the decision.
+func TestCoalesceDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := quota.Joined(quota.Coalesce(memory()))
+		for range 50 {
+			tx := quota.Transaction{Charges: []quota.Charge{{Rule: "api", Key: "hot", Limit: algorithms.FixedWindow(100, time.Hour), Cost: 1}}}
+			if err := store.Take(endedContext{t.Context()}, &tx); err != nil || len(tx.Decisions) != 1 {
+				t.Fatalf("got %v, %v; want one decision", tx.Decisions, err)
+			}
+		}
+	})
+}
+
 // TestCoalesceErrors: an error of a transaction reaches its caller, and an error or panic
 // of a shared call reaches all of its callers. Later calls work.
 func TestCoalesceErrors(t *testing.T) {
