@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed83679106/weir/internal/configfile"
 )
@@ -66,10 +67,32 @@ func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warn
 			if slices.Contains(secrets, f) {
 				value = "…"
 			}
+			if want := wanted(fs.Lookup(f)); want != "" {
+				err = errors.New("want " + want)
+			}
 			errs = append(errs, fmt.Errorf("%s is %q: %w", name, value, err))
 		}
 	}
 	return warnings, errors.Join(append(errs, setFromFiles(fs))...)
+}
+
+// wanted says what values a flag has, or "" if its own errors do. Package flag says only "parse error".
+func wanted(f *flag.Flag) string {
+	v, ok := f.Value.(flag.Getter)
+	if !ok {
+		return ""
+	}
+	switch v.Get().(type) {
+	case time.Duration:
+		return "a duration such as 50ms or 1m30s"
+	case bool:
+		return "true or false"
+	case int, int64:
+		return "a whole number"
+	case float64:
+		return "a number"
+	}
+	return ""
 }
 
 // secrets are the flags whose values must stay secret. Each can also be set by a file:

@@ -154,6 +154,20 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestEnvironmentWanted: an error about the value of an environment variable says what to write.
+func TestEnvironmentWanted(t *testing.T) {
+	for variable, want := range map[string]string{
+		"WEIR_REDIS_TIMEOUT=50": "a duration such as 50ms", "WEIR_REDIS_TLS=yes": "true or false", "WEIR_REPLICAS=3 ": "a whole number",
+		"WEIR_MAX_KEYS=1e6": "a whole number", "WEIR_ENVOY_NEAR=80%": "a number", "WEIR_LOG_LEVEL=loud": "loud", "WEIR_REDIS_DOWN=never": "want memory, open, closed",
+	} {
+		var o options
+		err := o.parse([]string{"-limits", "x"}, []string{variable}, &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "parse error") {
+			t.Errorf("%s: got %v, want a text with %q", variable, err, want)
+		}
+	}
+}
+
 // TestUnknownVariables: an environment variable that resembles the variable of a flag is an
 // error, and another one that begins with WEIR_ is a warning. The variables that Kubernetes sets
 // for services named weir and weir-redis are ignored. Texts name variables, never their values.
