@@ -70,7 +70,8 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are
 // trusted, the key is the leftmost address. Peers without an IP address, such as those on a Unix
 // socket, share the key "unknown". To trust such peers, pass the zero [netip.Prefix] as one of the
-// trusted prefixes.
+// trusted prefixes. The first request on a Unix socket that is not trusted causes a warning, once per
+// process.
 //
 // ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
 // addresses. Use [ByIPPrefix] for other network sizes, [ByForwarded] for the Forwarded field,
