@@ -160,8 +160,8 @@ func (h *Handler) restore(before, after was) undo {
 	}
 }
 
-// sameEnd is the difference below which two ends are those of the same override or ban, because the store has a
-// clock of its own.
+// sameEnd is the difference below which two ends are those of the same override or ban, because the
+// clock of the store differs from that of this process.
 const sameEnd = 2 * time.Second
 
 func sameOverride(a, b overrides.Override) bool {
