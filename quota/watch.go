@@ -58,8 +58,8 @@ func (s slot) version() uint16 { return uint16(s) }
 func (s slot) level() uint64   { return uint64(s) >> 16 & 15 }
 func (s slot) last() int64     { return int64(s >> 20) }
 
-// rest returns the time, in ms, before which a key that has changed is not watched again: 100 ms
-// after a change, and up to 3.2 s after the last of several changes in quick succession.
+// A key that has changed is not watched again before a time, in ms, that rest returns. This is 100
+// ms after the change, or up to 3.2 s after the last of several changes in quick succession.
 func (s slot) rest() int64 { return s.last() + watchAfter.Milliseconds()<<s.level() }
 
 // A lease determines how long decisions may be used that a store made while it tracked changes.
@@ -70,7 +70,7 @@ type lease struct {
 	provenThen, lostBefore int64 // the same at the time of that loss
 }
 
-// A peek is a charge that the store must evaluate and whose state it must watch.
+// A peek contains a charge that the store must evaluate and whose state it must watch.
 type peek struct {
 	t       Transaction
 	key     uint64 // the hash of the key
@@ -121,7 +121,8 @@ func (w *watch) version(key uint64) uint16 {
 	return w.slot(key).version()
 }
 
-// The store calls changed when a key, or any key if all is set, may have changed.
+// The store calls changed when a key may have changed. If its argument all is true, any key may
+// have changed.
 func (w *watch) changed(key string, all bool) {
 	defer w.changes.Add(1)
 	w.mu.Lock()
@@ -142,8 +143,8 @@ func (w *watch) changed(key string, all bool) {
 	}
 }
 
-// The store calls current when it has reported all changes before the instant at. The zero Time
-// means that it has lost track.
+// The store calls current when it has reported all changes before the time in the argument. The
+// zero Time means that it has lost track.
 func (w *watch) current(at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,10 +157,11 @@ func (w *watch) current(at time.Time) {
 	w.lease.Store(&l)
 }
 
-// counts reports whether a watched decision may still be used, if the store was called for it at
-// the instant sent. It may be used for 3 s (unproven). After that, it may be used until 10 s
-// (recheck), less the argument spread, have passed since the last proof that the store has reported
-// all changes. If the store has lost track since the call, the last proof before that counts.
+// counts reports whether a watched decision may still be used. The store was called for it at the
+// instant sent. The decision may be used for 3 s (unproven). After that, it may be used as long as
+// the last proof that the store has reported all changes is less than 10 s (recheck), minus the
+// argument spread, old. If the store has lost track since the call, the last proof before that
+// counts.
 func (l *lease) counts(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():

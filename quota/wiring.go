@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// warnOrder logs that a decorator has no effect, or a harmful one, around the store that it
-// wraps. A decorator sees only the store that it wraps directly.
+// warnOrder logs a warning that a decorator has no effect, or a harmful effect, on the store that
+// it wraps. A decorator sees only the store that it wraps directly.
 func warnOrder(l *slog.Logger, effect string) {
 	loggerOr(l).Warn("quota: decorators in the wrong order", "effect", effect,
 		"fix", "Fallback(Hybrid(Breaker(Coalesce(store))), Share(memory)), as in package stack")

@@ -6,19 +6,18 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// credit is the algorithm that counts granted units. In its state, A is how many granted
-// units are left, and B is when they expire, in µs since 1970. A negative cost grants units
-// for the period of the limit. Cancel refunds spent units and leaves B unchanged.
+// credit is the algorithm that counts granted units. In its state, A is the number of granted units
+// that are left, and B is their expiry time, in µs since 1970. A negative cost grants units for the
+// period of the limit. Cancel refunds spent units and leaves B unchanged.
 type credit struct{}
 
-// retry is the RetryAfter if too few units are left. It is a constant, because nobody knows when
-// more units will be granted. During that time, quota.Hybrid refuses the key without a call to its
-// store.
+// If too few units are left, RetryAfter is the constant retry, because nobody knows when more units
+// will be granted. During that time, quota.Hybrid refuses the key without a call to its store.
 const retry = time.Second
 
-// kept is how long, in µs, a state is kept after its last unit was spent. During this time Cancel
-// can refund units, because the state still contains their expiry time. If all such states were
-// kept until their units expire, a store would keep keys without units for up to 35 years.
+// A state is kept for this time, in µs, after its last unit was spent. During this time Cancel can
+// refund units, because the state still contains their expiry time. If all such states were kept
+// until their units expire, a store would keep keys without units for up to 35 years.
 const kept = int64(time.Hour / time.Microsecond)
 
 func (credit) Name() string   { return "credit" }
@@ -64,7 +63,7 @@ func (credit) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.State,
 
 func state(at, left, until int64) quota.State { return quota.State{At: at, A: left, B: until} }
 
-// end returns when a state expires.
+// end returns the time at which a state expires.
 func end(s *quota.State) int64 {
 	if s.A == 0 {
 		return min(s.B, s.At+kept)

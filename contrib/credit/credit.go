@@ -145,8 +145,8 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	return nil
 }
 
-// pay pays with granted units for t, which limits have refused. If the granted units are not
-// enough, t stays refused.
+// Limits have refused t. pay tries to pay for it with granted units. If they are not enough, t
+// stays refused.
 func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 	refused := make([]bool, len(t.Charges))
 	for i := range t.Decisions {
@@ -227,9 +227,9 @@ func (s *Store) count(ctx context.Context, t *quota.Transaction) {
 	}
 }
 
-// payment returns a transaction in which granted units pay for the refused charges of t. The
-// element where[i] is the index in p of the charge that replaces t.Charges[i]. If a refused charge
-// cannot be paid, p is nil.
+// payment returns a transaction in which granted units pay for the refused charges of t. Its second
+// result contains, for each charge of t, the index of the charge that replaces it in that
+// transaction. If a refused charge cannot be paid, pay returns no transaction.
 func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transaction, where []int) {
 	p = new(quota.Transaction)
 	for i, c := range t.Charges {

@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A fetch takes the units of one call and of later calls. Callers share a fetch, so a
-// fetch does not stop if the caller that began it gives up.
+// A fetch obtains the units of one call, and units for later calls. Callers share a fetch, so it
+// does not stop if the caller that began it gives up.
 type fetch struct {
 	t    quota.Transaction
 	more int64 // calls that the lease will serve

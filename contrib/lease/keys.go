@@ -87,8 +87,8 @@ func leasable(t *quota.Transaction) bool {
 	return t.Validate() == nil
 }
 
-// over reports whether a lease can be deleted: it holds no units, has no fetch, and its
-// count began more than two TTLs ago, so no call has come in the last TTL.
+// over reports whether a lease can be deleted. It can if it holds no units, has no fetch, and began
+// its count more than two TTLs ago. In this case, no call has come in the last TTL.
 func (e *lease) over(now, ttl int64) bool {
 	return e.fetch == nil && e.unused == 0 && now-e.since > 2*ttl
 }
@@ -103,13 +103,15 @@ func (e *lease) tick(now, ttl int64) {
 	e.count++
 }
 
-// note records the decisions in an answer of next, from which want computes the size of a lease.
+// note records the decisions in an answer of the wrapped store. From these, want computes the size
+// of a lease.
 func (e *lease) note(t *quota.Transaction, now int64) {
 	e.noted, e.last = now, append(e.last[:0], t.Decisions...)
 }
 
-// want returns the number of calls that a lease should cover: the number of calls in the last TTL,
-// but at most Fraction of the Remaining in the newest answer of next. 0 means no lease.
+// want returns the number of calls that a lease should cover. This is the number of calls in the
+// last TTL, but the lease may take at most Fraction of the Remaining in the newest answer of the
+// wrapped store. 0 means no lease.
 //
 // Under a meter (GCRA and the buckets), spent units are a debt that drains. These units are never
 // refunded, so a lease takes at most as many units as drain in a TTL. When a unit has drained,

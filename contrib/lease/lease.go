@@ -151,9 +151,9 @@ type Store struct {
 	next   quota.Store
 	o      Options
 	seed   maphash.Seed
-	start  time.Time // all instants of the package are ns since start, on the monotonic clock
+	start  time.Time // all instants in this package are in ns since start, on the monotonic clock
 	misses atomic.Int64
-	calls  sync.WaitGroup // calls of next on goroutines of the Store
+	calls  sync.WaitGroup // calls of the wrapped store on goroutines of this Store
 
 	mu     sync.Mutex // guards the leases and what follows
 	closed bool
@@ -273,7 +273,7 @@ func (l *Store) Close(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// mostRefunds is how many leases Close refunds at the same time.
+// mostRefunds is the number of leases that Close refunds at the same time.
 const mostRefunds = 64
 
 // id returns the fingerprint of the charges of t. ok is false if t must be passed to next.

@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// A reader finds the usage in a response that is forwarded: in one JSON object or, if stream is true, in
-// the JSON of the data fields of server-sent events. The last event marks the response as complete.
+// A reader finds the usage in a response while the response is forwarded. The usage is in one JSON
+// object or, if stream is true, in the JSON of the data fields of server-sent events. The last
+// event marks the response as complete.
 type reader struct {
 	scanner
 	stream bool

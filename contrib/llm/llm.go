@@ -218,7 +218,7 @@ func includeUsage(r *http.Request) {
 	r.ContentLength, r.TransferEncoding = int64(len(text)), nil
 }
 
-// readerOf returns a reader for a response with these header fields, or nil if there is none.
+// readerOf returns a reader for a response with these header fields, or nil if no reader fits them.
 func readerOf(h http.Header) *reader {
 	if e := h.Get("Content-Encoding"); e != "" && e != "identity" {
 		return nil

@@ -37,7 +37,7 @@ type found struct {
 	unreadable  bool // one of the counts is not between 0 and 2^63 − 1
 }
 
-// countFields are the fields of the usage that count tokens.
+// countFields lists the fields of the usage that contain token counts.
 var countFields = []string{
 	"prompt_tokens", "input_tokens", "completion_tokens", "output_tokens",
 	"prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens",
@@ -160,8 +160,8 @@ func count(text string) (n int64, ok bool) {
 	return int64(math.Ceil(f)), true
 }
 
-// most returns the largest count of some fields, which APIs use for the same count. ok is false if none of
-// them was found.
+// APIs use different fields for the same count. most returns the largest count in the given fields.
+// Its result ok is false if none of them was found.
 func (f *found) most(fields ...string) (n int64, ok bool) {
 	for _, field := range fields {
 		count, is := f.counts[field]

@@ -10,9 +10,9 @@ import (
 )
 
 // A past records the share of the rate that a region has had so far. Its steps go back in time from
-// now, and their parts decrease: the part of step i is the smallest part that the region has had
-// since that step began. The last step has no beginning. Its part is the one that a region always
-// has.
+// the current time, and their parts decrease: the part of step i is the smallest part that the
+// region has had since that step began. The last step has no beginning. Its part is the one that
+// every region always has.
 //
 // The times of the steps count from the instant at which the past was made. If the past is used
 // later, the region has had its larger parts for longer than the steps record, so fewer units
@@ -24,8 +24,8 @@ type step struct {
 	time int64 // µs
 }
 
-// A bucket is the algorithm by which a region counts the units of a limit whose rate changes with
-// the region's part. It admits what GCRA and TokenBucket admit, but the debt of a key drains at the
+// A region uses the algorithm bucket to count the units of a limit whose rate changes with the
+// region's part. It admits what GCRA and TokenBucket admit, but the debt of a key drains at the
 // rate that the region had at the time. A key that was idle while other regions had the rate is
 // therefore not refilled at the region's current rate. The method rate returns the rate, which is
 // not the limit's.
@@ -55,13 +55,13 @@ func (b bucket) String() string { return b.Name() }
 // rate returns how many ticks drain per microsecond in step i of the past.
 func (b bucket) rate(i int) int64 { return partOf(b.quota, (*b.past)[i].part) }
 
-// partOf returns a part of a quota, rounded down, but at least 1.
+// partOf returns a share of a quota, rounded down, but at least 1.
 func partOf(units, part int64) int64 {
 	return max(1, units/whole*part+units%whole*part/whole)
 }
 
-// drained returns how many ticks of a debt drain between two instants. After the current time, now,
-// it assumes the current rate.
+// drained returns how many ticks of a debt drain between two instants. For the time after the
+// current time, it assumes the current rate.
 func (b bucket) drained(from, now, to int64) (ticks int64) {
 	drain := func(rate, time int64) {
 		if hi, lo := bits.Mul64(uint64(rate), uint64(time)); hi > 0 || lo > mostDebt {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// known is what a region knows about the clock of the central store and about its own claims. It is
-// immutable.
+// known contains what a region knows about the clock of the central store and about its own claims.
+// It is immutable.
 type known struct {
 	at     bool          // the clock of central is known
-	lo, hi time.Duration // bounds of the clock of central minus the time since start
+	lo, hi time.Duration // bounds of the difference between the clock of central and the time since start
 	spans  [4]span
 }
 
-// A span records how many parts the region has claimed for the interval (of length Options.Every)
-// with the number n.
+// A span records how many parts the region has claimed for the n-th interval. An interval has the
+// length Options.Every.
 type span struct{ n, claimed int64 }
 
 func (k *known) claimed(n int64) int64 {
@@ -33,25 +33,27 @@ func (k *known) least(first, last int64) int64 {
 	return claimed
 }
 
-// A present is the past of a region, with the data from which it was made. It is immutable.
+// A present holds the past of a region, together with the data from which it was made. It is
+// immutable.
 type present struct {
 	known       *known
 	first, last int64 // the spans that may be current on the clock of central: see between
 	past        past
 }
 
-// mostSteps bounds the steps of a past. Parts that change at random make fewer.
+// mostSteps is the maximum number of steps in a past. If parts change at random, there are fewer
+// steps.
 const mostSteps = 16
 
-// A since records that the region has had at least this part since an instant.
+// A since value records that the region has had at least a certain part since a certain time.
 type since struct {
 	at   time.Duration // since start
 	part int64
 }
 
 // between returns the first and the last span that may be current on the clock of the central
-// store, from now until a sixteenth of a span later, when a call to local that begins now has
-// ended.
+// store, from the current time until a sixteenth of a span later. By then, a call to the local
+// store that begins at the current time has ended.
 func (s *Store) between(k *known, now time.Duration) (first, last int64) {
 	return int64((now + k.lo) / s.o.Every), int64((now + k.hi + s.o.Every/16) / s.o.Every)
 }
@@ -97,6 +99,6 @@ func (s *Store) note(now time.Duration, part int64) {
 	}
 	s.held = append(s.held[:n], since{now, part})
 	if len(s.held) > mostSteps {
-		s.held = slices.Delete(s.held, 1, 2) // the smaller part before it then counts for its time, too
+		s.held = slices.Delete(s.held, 1, 2) // for the time of the removed part, the smaller part before it counts
 	}
 }

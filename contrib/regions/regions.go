@@ -48,7 +48,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// whole is how many parts a budget has.
+// whole is the number of parts in a budget.
 const whole = 10_000
 
 // New returns a Store that divides each limit among the regions, and enforces this region's share
@@ -171,10 +171,10 @@ func (s *Store) share(charges []quota.Charge) {
 	s.wanted.Add(int64(min(need, 2*float64(s.o.Every)))) // a larger need does not change the demand, but the sum could overflow
 }
 
-// divide changes l to the limit of this region, and reports whether its rate follows the region's
-// part. A limit with GCRA or TokenBucket gets an even share of the burst, and a bucket as its
-// algorithm, which uses the region's part of the rate. Other limits get an even share of the quota
-// and of the burst.
+// divide changes l to the limit of this region, and reports whether the rate of this limit follows
+// the region's part. If the algorithm is GCRA or TokenBucket, the limit gets an even share of the
+// burst, and its algorithm becomes a bucket, which uses the region's part of the rate. Other limits
+// get an even share of the quota and of the burst.
 func (s *Store) divide(l *quota.Limit, past *past) (moves bool) {
 	n := s.o.Regions
 	_, moves = l.Algorithm.(optional.Metered)
@@ -226,7 +226,8 @@ func (s *Store) Run(ctx context.Context) error {
 
 const regionPrefix = "region "
 
-// parts returns the limit under which central counts the claims of all regions, or of a single one.
+// parts returns the limit under which the central store counts the claims of all regions, or of a
+// single one.
 func (s *Store) parts(name string, most int64) quota.Limit {
 	return algorithms.AnchoredWindow(most, 4*s.o.Every).Named(name)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// counts is a quota.Store on the clock of a log. Its memory is bounded: it drops states that have
-// expired and, if there are still too many, the states that expire first. A key whose state was
-// dropped may get more than its limits.
+// counts is a quota.Store that takes the time from a log. Its memory is bounded: it drops states
+// that have expired and, if there are still too many, the states that expire first. If its state
+// was dropped, a key may get more than its limits.
 type counts struct {
 	now       int64 // µs since 1970
 	most      int   // states and entries of logs
@@ -28,7 +28,7 @@ func newCounts(most int) *counts {
 	return &counts{most: most, states: map[string]kept{}, sweep: min(most, 1<<12)}
 }
 
-// kept is a state, with the time at which it expires, in µs since 1970.
+// kept holds a state and its expiry time, in µs since 1970.
 type kept struct {
 	quota.State
 	until int64

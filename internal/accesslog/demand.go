@@ -22,8 +22,8 @@ import (
 // leaves out half of them, chosen by a hash, so that the remaining keys are a fair sample.
 const maxSampled = 1 << 18
 
-// A demand counts the units that keys requested under one limit, allowed or refused, in each whole
-// period of the clock.
+// A demand counts the units that keys requested under one limit in each whole period of the clock.
+// It counts allowed and refused requests.
 type demand struct {
 	limit quota.Limit
 	most  int // keys
@@ -37,8 +37,8 @@ type demand struct {
 	topPeak int64
 }
 
-// requested is a number of units that a key requested in a period, with the number of leading zeros in
-// the key's hash.
+// requested holds the number of units that a key requested in a period, and the number of leading
+// zeros in the key's hash.
 type requested struct {
 	zeros int
 	units int64
@@ -108,14 +108,14 @@ func (d *demand) finish() {
 	slices.Sort(d.peaks)
 }
 
-// share says that one of this many keys was counted.
+// share is the number of keys of which one was counted.
 func (d *demand) share() int64 { return 1 << d.level }
 
-// all returns the estimated number of keys, which is exact if the share is 1.
+// all returns an estimate of the number of keys. It is exact if the share is 1.
 func (d *demand) all() int64 { return int64(len(d.peaks)) * d.share() }
 
-// peak returns the number of units that a share of the keys, in thousandths, never exceeded in a
-// period.
+// peak returns the number of units that a given share of the keys never exceeded in a period. The
+// share is in thousandths.
 func (d *demand) peak(share int) int64 {
 	return d.peaks[max(0, (len(d.peaks)*share+999)/1000-1)]
 }
@@ -180,9 +180,9 @@ func (rule *Rule) suggestions(span time.Duration) []suggestion {
 	return all
 }
 
-// WriteSuggestions writes how many units keys requested under each limit, how much several limits
-// would have refused, and the YAML of the limits that refuse only the 1 % of the keys with the
-// highest demand. It reports whether there are any suggestions.
+// WriteSuggestions writes how many units keys requested under each limit, and how much several
+// other limits would have refused. It also writes the YAML of limits that refuse only the 1 % of
+// the keys with the highest demand. It reports whether there are any suggestions.
 func (r *Report) WriteSuggestions(w io.Writer) bool {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	var yaml []string

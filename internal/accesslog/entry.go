@@ -32,8 +32,8 @@ func (f Format) String() string {
 		"JSON of nginx"}[f]
 }
 
-// has reports whether the lines of a log contain a part of a request that the key or the cost of a
-// rule reads. The parts have the names that config.File.Reads returns.
+// The key or the cost of a rule reads certain parts of a request. has reports whether the lines of
+// a log contain one of them. Its name is one of those that config.File.Reads returns.
 func (f Format) has(read string) bool {
 	switch read {
 	case "ip", "global", "method":
@@ -51,7 +51,7 @@ func (f Format) has(read string) bool {
 	return ok && f == Caddy
 }
 
-// An entry is a request in a log.
+// An entry represents a request in a log.
 type entry struct {
 	at     time.Time
 	peer   netip.Addr // not valid if the peer has no address, as on a Unix socket
@@ -97,7 +97,8 @@ func fieldsOf(line string, f Format) (*fields, Format, error) {
 	}
 }
 
-// fields are the texts of a line, as its format has them. One that is missing is "" or "-".
+// fields holds the texts of a line, in the form in which the format writes them. A missing text is
+// "" or "-".
 type fields struct {
 	time           any    // see instant
 	peer           string // an address, perhaps with a port, or noAddress
@@ -186,13 +187,14 @@ func noDash(s string) string {
 	return s
 }
 
-// latest is the first instant that is too late for a log: the year 2200, in µs since 1970.
+// Times in a log must be before latest: the year 2200, in µs since 1970.
 const latest = 7_258_118_400_000_000
 
 // layout is the form of the time in the Common Log Format.
 const layout = "02/Jan/2006:15:04:05 -0700"
 
-// layouts are the forms of times in all formats. HAProxy writes no time zone, so UTC is assumed.
+// layouts contains the forms of times in all formats. HAProxy writes no time zone, so UTC is
+// assumed.
 var layouts = []string{layout, time.RFC3339Nano, "2006-01-02T15:04:05.999Z0700", "2006/01/02 15:04:05.999", "02/Jan/2006:15:04:05.000"}
 
 // instant reads a time: a number of seconds, milliseconds or nanoseconds since 1970, a text, or a time.Time.

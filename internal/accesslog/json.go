@@ -72,7 +72,7 @@ func (l *jsonLine) caddy() (*fields, error) {
 	if f.peer == "@" { // a Unix socket
 		f.peer = noAddress
 	}
-	// The line's time is when the request ended.
+	// The time of the line is the time at which the request ended.
 	if at, err := instant(l.TS); err == nil {
 		if d, ok := l.Duration.(float64); ok && d > 0 && d < 1e6 {
 			f.time = at.Add(-time.Duration(d * float64(time.Second)))

@@ -23,8 +23,9 @@ import (
 )
 
 // Lines may be out of order, because a line is written when its request ends but may contain the
-// time at which the request arrived. The entries of the last slack, at most maxHeld with at most
-// maxBytes, are therefore held back and sorted.
+// time at which the request arrived. The entries of the most recent interval of length slack are
+// therefore held back and sorted. At most maxHeld entries with at most maxBytes bytes are held
+// back.
 const (
 	slack    = 10 * time.Minute
 	maxHeld  = 50_000
@@ -37,7 +38,7 @@ type Options struct {
 	Reads   func(rule string) []string // what the key and the cost of a rule read: see config.File.Reads
 	Trusted []netip.Prefix             // the proxies whose X-Forwarded-For the keys trust
 	MaxKeys int                        // the maximum number of counts that are kept at a time; 0 means 1,000,000
-	Suggest bool                       // also count the units that keys request: see Report.WriteSuggestions
+	Suggest bool                       // true to count the units that keys request, too: see Report.WriteSuggestions
 }
 
 // A Replay replays a log. Pass its lines to Add in their order.
@@ -143,7 +144,7 @@ func (r *Replay) start() error {
 	return nil
 }
 
-// lacks returns why a rule cannot be replayed, or "".
+// lacks returns the reason why a rule cannot be replayed, or "".
 func (r *Replay) lacks(rule *weir.Rule) string {
 	if rule.Settle != nil {
 		return "charges what a handler reports, which the log does not have"
@@ -286,7 +287,7 @@ func (r *Replay) Report() (*Report, error) {
 	return &r.report, cmp.Or(r.err, r.report.end())
 }
 
-// held is an entry that is held back, with the length of its line.
+// held contains an entry that is held back, and the length of its line.
 type held struct {
 	*entry
 	bytes int

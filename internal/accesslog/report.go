@@ -96,7 +96,7 @@ type tally struct {
 	least int64 // by how much the count of a key may be too low: the sum of the highest counts that were dropped
 }
 
-// How many keys and how many peers a tally has at most.
+// These are the maximum numbers of keys and of peers in a tally.
 const (
 	maxTallied = 100_000
 	maxPeers   = 16

@@ -108,7 +108,7 @@ func isPort(s string) bool {
 	return s[0] == ':' && 2 <= len(s) && len(s) <= 6 && port <= 65535
 }
 
-// Sizes contains how many leading bits of an address form its key.
+// Sizes contains the number of leading bits of an address that form its key.
 type Sizes struct{ IPv4, IPv6 int }
 
 // Usual keeps all bits of an IPv4 address, and the /64 of an IPv6 address, which a single
@@ -127,7 +127,7 @@ func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	return Sizes{ipv4, ipv6}
 }
 
-// Key returns the key of an address that Outside returned. text is the address as it
+// Key returns the key of an address that Outside returned. Its last argument is the address as it
 // is written, or "".
 func (s Sizes) Key(addr netip.Addr, text string) string {
 	bits := s.IPv6
@@ -145,10 +145,10 @@ func (s Sizes) Key(addr netip.Addr, text string) string {
 	return string(prefix.AppendTo(buf[:0]))
 }
 
-// Outside returns the client's own form of an address: without a zone, not mapped, and
-// IPv4 if it came through NAT64. It does not unwrap private and local IPv4 addresses,
-// which NAT64 must not embed (RFC 6052, 3.1), because otherwise a client behind such a
-// NAT64 could match the entry 10.0.0.1 in a list of addresses.
+// Outside returns the client's own form of an address: without a zone, not mapped, and IPv4 if it
+// came through NAT64. NAT64 must not embed private and local IPv4 addresses (RFC 6052, 3.1), so
+// Outside does not unwrap them. Otherwise a client behind such a NAT64 could match the entry
+// 10.0.0.1 in a list of addresses.
 func Outside(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if !NAT64.Contains(addr) {

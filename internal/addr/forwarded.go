@@ -88,9 +88,9 @@ func pairValue(s string) (value, rest string, ok bool) {
 	return value, rest, true
 }
 
-// unescape removes the backslashes of a quoted string, whose opening quote is not in s. It
-// returns at most as many bytes as parseAddr may need, and the index of the closing quote,
-// or -1 if there is none.
+// unescape removes the backslashes of a quoted string, whose opening quote is not in s. It returns
+// at most as many bytes as parseAddr may need. It also returns the index of the closing quote, or
+// -1 if there is none.
 func unescape(s string) (value string, end int) {
 	var b [129]byte // parseAddr refuses longer texts
 	n := 0

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The header fields in which proxies name the client of a request.
+// These are the header fields in which proxies name the client of a request.
 const (
 	Forwarded    = "Forwarded"
 	ForwardedFor = "X-Forwarded-For"
@@ -97,8 +97,8 @@ func (p *Proxies) client(r *http.Request) (netip.Addr, string) {
 // leftmost address if all are trusted. If an entry is not an address, walk returns the address of
 // the hop that sent the entry. Entries to the left of the result are not parsed.
 func (p *Proxies) walk(fields []string, addr netip.Addr, text string) (netip.Addr, string) {
-	// Several fields are one list. The last entry of the last field is the entry of the
-	// nearest proxy.
+	// If a field occurs several times, its values form one list. The last entry of the last field
+	// comes from the nearest proxy.
 	for _, list := range slices.Backward(fields) {
 		for list != "" {
 			var entry string

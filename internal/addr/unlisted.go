@@ -91,11 +91,12 @@ func (p *Proxies) warnUnix(field string) {
 	}
 }
 
-// mostAlike is how many requests through trusted proxies must have the same address, from the
-// first request on, before a warning is logged.
+// If the first mostAlike requests through trusted proxies all have the same address, a warning is
+// logged.
 const mostAlike = 200
 
-// alike counts the first requests through trusted proxies while all of them have the same address.
+// alike counts the first requests through trusted proxies, as long as all of them have the same
+// address.
 type alike struct {
 	open  atomic.Int32 // how many were counted; mostAlike once counting has ended
 	mu    sync.Mutex
@@ -110,9 +111,9 @@ var clientFields = []string{
 	ForwardedFor, Forwarded, "X-Real-Ip", "X-Client-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "Fastly-Client-Ip",
 }
 
-// compare warns if all of the first requests through trusted proxies have the same address, because
-// a proxy then probably does not forward its clients' addresses. The warning names the fields of
-// the request, and contains no address.
+// compare logs a warning if all of the first requests through trusted proxies have the same
+// address. In this case, a proxy probably does not forward its clients' addresses. The warning
+// names the fields of the request, and contains no address.
 func (p *Proxies) compare(r *http.Request, addr netip.Addr) {
 	a := &p.alike
 	a.mu.Lock()

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// A Protocol is how a client expects the answer to a request that was not served.
+// A Protocol determines the form in which a client expects the answer to a request that was not
+// served.
 type Protocol uint8
 
 const (
@@ -82,7 +83,7 @@ func mediaType(r *http.Request) string {
 	return strings.TrimSpace(media)
 }
 
-// A Form is a form of an error page.
+// A Form identifies a form of an error page.
 type Form int
 
 const (

@@ -61,7 +61,7 @@ func (p Problem) Violating(names ...[]byte) Problem {
 	return p
 }
 
-// Values that all answers share. They must not be changed.
+// All answers share these values, which must not be changed.
 var (
 	noStore     = []string{"no-store"}
 	noSniff     = []string{"nosniff"}
@@ -109,7 +109,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	w.Write(body) // an error means that the client is gone
 }
 
-// replaceBody makes fields of a response those of one with another body, or with none.
+// replaceBody adapts the header fields of a response to another body, or to no body.
 func replaceBody(h http.Header) {
 	delete(h, "Content-Length") // net/http sets it
 	delete(h, "Content-Encoding")

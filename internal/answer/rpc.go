@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// A code is an error code of gRPC, its name in Connect, and the status of Connect's answer.
+// A code holds an error code of gRPC, its name in Connect, and the status of Connect's answer.
 type code struct {
 	number int
 	name   string
 	status int
 }
 
-// codes are the codes that correspond to HTTP statuses.
+// codes maps HTTP statuses to the codes that correspond to them.
 var codes = map[int]code{
 	http.StatusBadRequest:         {3, "invalid_argument", http.StatusBadRequest},
 	http.StatusUnauthorized:       {16, "unauthenticated", http.StatusUnauthorized},
@@ -47,10 +47,10 @@ func (*Call) Write(b []byte) (int, error) { return len(b), nil }
 // WriteHeader implements http.ResponseWriter.
 func (*Call) WriteHeader(int) {}
 
-// write answers in the protocol, which must not be HTTP, with the code for a status and a
-// sentence, which must be printable ASCII without percent signs. A Retry-After in the fields of w
-// becomes a google.rpc.RetryInfo and, for gRPC, grpc-retry-pushback-ms, which gRPC clients with a
-// retry policy obey. If the wait is more than a minute, this field tells them not to retry.
+// write answers in the protocol, which must not be HTTP, with the code for a status and a sentence,
+// which must be printable ASCII without percent signs. A Retry-After in the fields of w becomes a
+// google.rpc.RetryInfo. For gRPC, it also becomes grpc-retry-pushback-ms, which gRPC clients with a
+// retry policy obey. If the wait is more than a minute, this field instructs them not to retry.
 func (p Protocol) write(w http.ResponseWriter, r *http.Request, status int, sentence string) {
 	h, c := w.Header(), codeOf(status)
 	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 32)

@@ -34,7 +34,7 @@ type Penalty struct {
 	sweep time.Time        // when to drop the entries that have expired
 }
 
-// known records until when to refuse a key without a call to the store.
+// known records the time until which a key is refused without a call to the store.
 type known struct {
 	until time.Time // when the ban is over
 	again time.Time // when to call the store again, because the ban may have been lifted
@@ -53,8 +53,8 @@ type watcher interface {
 const (
 	mostKnown = 10_000
 
-	// recheck is how long a ban is enforced from memory before the store is called again.
-	// watchedFor is the same duration for a store that reports changes.
+	// recheck is the time for which a ban is enforced from memory before the store is called again.
+	// For a store that reports changes, this time is watchedFor.
 	recheck    = 10 * time.Second
 	watchedFor = 5 * time.Minute
 
@@ -63,16 +63,16 @@ const (
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 
-	// liftedFor is how long after a ban was lifted an answer may arrive that still reports the ban.
+	// After a ban was lifted, an answer that still reports the ban may arrive for up to liftedFor.
 	liftedFor = time.Second
 )
 
 // StrikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
 const StrikesName = "penalty strikes"
 
-// NewPenalty returns the Penalty of a rule. The strike that exhausts the limit strikes begins a ban.
-// The first ban of a key lasts first, and each further ban twice as long as the one before, up to
-// longest. Both are whole microseconds.
+// NewPenalty returns the Penalty of a rule. The strike that exhausts the limit strikes begins a
+// ban. The arguments first and longest are whole microseconds: first is the length of a key's first
+// ban. Each further ban is twice as long as the one before, but at most as long as longest.
 func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) *Penalty {
 	most := max(1, longest.Microseconds())
 	return &Penalty{
@@ -97,9 +97,9 @@ func (p *Penalty) lookupStrikes(key string) quota.Charge {
 // key is not banned.
 func left(d *quota.Decision) time.Duration { return d.NextAfter }
 
-// AppendLookups appends charges that change nothing: the first looks up the ban of a key. A
-// second charge looks up the key's strikes, if this process has refused the key within the
-// period of the strikes, or if a single strike begins a ban.
+// AppendLookups appends one or two charges that change nothing. The first looks up the ban of a
+// key. The second looks up the key's strikes. It is appended if this process has refused the key
+// within the period of the strikes, or if a single strike begins a ban.
 func (p *Penalty) AppendLookups(charges []quota.Charge, key string) []quota.Charge {
 	charges = append(charges, p.lookup(key))
 	until := p.place(key).Load()
@@ -201,8 +201,9 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 
 // learn remembers for up to 10 s that a key is banned for rest. A random part of the time is
 // subtracted, so that keys that were banned together do not cause calls at the same time. If the
-// store reports changes, current reports whether there was no change, and the ban is remembered for
-// up to 5 minutes. began reports whether this process has begun the ban.
+// store reports changes, the ban is remembered for up to 5 minutes, and the function current
+// reports whether it is still unchanged. The argument began is true if this process has begun the
+// ban.
 func (p *Penalty) learn(key string, rest time.Duration, began bool, current func() bool) {
 	now := time.Now()
 	k := known{until: now.Add(rest), again: now.Add(rest), watch: now.Add(watchAfter)}
@@ -310,7 +311,7 @@ func (p *Penalty) Offenses(ctx context.Context, key string) (banned, since time.
 	return banned, since, strikes, nil
 }
 
-// A pause of a key is a ban with an exact length, under a separate limit.
+// To pause a key is to ban it for an exact time, under a separate limit.
 var pauses = quota.Limit{Name: "pause", Algorithm: algorithm{}, Quota: 1, Period: time.Microsecond, Burst: exact}
 
 // LookupPause returns a charge that is refused while the key is paused. The charge changes nothing.

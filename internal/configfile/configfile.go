@@ -21,8 +21,8 @@ type Fault struct {
 	Text         string
 }
 
-// Tokens returns the tokens of a YAML file, in which lists and mappings in one line are nested no deeper
-// than most.
+// Tokens returns the tokens of a YAML file. Its last argument is the maximum number of levels to
+// which lists and mappings in one line may be nested.
 func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 	for i, line := range bytes.Split(data, []byte("\n")) {
 		if !utf8.Valid(line) || bytes.IndexByte(line, 0) >= 0 {
@@ -69,9 +69,9 @@ func First(n ast.Node) *token.Token {
 	return n.GetToken()
 }
 
-// tooDeep returns the token at which lists and mappings in one line are nested deeper than
-// most, or nil. The parser's time and memory grow with the square of this depth. Nesting
-// by indentation needs no bound, because deeper nesting takes more bytes.
+// If lists and mappings in one line are nested too deeply, tooDeep returns the token at which the
+// maximum is exceeded. Otherwise, it returns nil. The parser's time and memory grow with the square
+// of this depth. Nesting by indentation needs no bound, because deeper nesting takes more bytes.
 func tooDeep(tokens token.Tokens, most int) *token.Token {
 	flow, entries, line := 0, 0, 0
 	for _, t := range tokens {
@@ -108,9 +108,9 @@ func LeadOut(dir, name string) bool {
 	return err != nil || !filepath.IsLocal(rest)
 }
 
-// Nearest returns the known name with the smallest edit distance from name (the first of
-// several), or "" if every distance is more than most. An edit inserts, removes or replaces
-// a byte, or swaps two neighbours (optimal string alignment); case is ignored. Each
+// Nearest returns the known name that has the smallest edit distance from the given name (the first
+// of several). If that distance exceeds the maximum, Nearest returns "". An edit inserts, removes
+// or replaces a byte, or swaps two neighbours (optimal string alignment); case is ignored. Each
 // comparison takes time proportional to the product of the lengths.
 func Nearest(name string, known []string, most int) (nearest string) {
 	for _, k := range known {

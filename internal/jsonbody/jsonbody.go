@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Text is the beginning of the body of a request. It is parsed at most once, however many rules
+// A Text holds the beginning of a request's body. It is parsed at most once, however many rules
 // read it.
 type Text struct {
 	Head  []byte
@@ -54,8 +54,8 @@ func Peek(r *http.Request, max int64) *Text {
 	return t
 }
 
-// textOf returns the Text of the first max bytes of a body that begins with head; err is the
-// error after head.
+// textOf returns the Text of the first max bytes of a body that begins with head. The argument err
+// is the error that was returned after head.
 func textOf(head []byte, err error, max, length int64) *Text {
 	n := int64(len(head))
 	return &Text{Head: head[:min(n, max)], Whole: err == io.EOF && n < max || n == max && length == max}
@@ -151,9 +151,9 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Is reports whether the most lenient reader that handlers use would match inBody, a name in a
-// body as a JSON string, with name: encoding/json ignores case, and encoding/json/v2 with
-// case:ignore ignores dashes and underscores as well.
+// The argument inBody is a name in a body, as a JSON string. Is reports whether the most lenient
+// reader that handlers use would match it with name. For example, encoding/json ignores case, and
+// encoding/json/v2 with case:ignore ignores dashes and underscores as well.
 func Is(inBody []byte, name string) bool {
 	b := inBody[1 : len(inBody)-1]
 	if string(b) == name {
@@ -221,7 +221,7 @@ func text(value []byte) (s string, ok bool) {
 	case '{', '[', 't', 'f':
 		return "", false
 	}
-	s = string(value) // a value has only one spelling, such as 4, because 4.0 and 4e0 are not accepted
+	s = string(value) // each number is accepted in only one form: 4, but not 4.0 or 4e0
 	return s, s != "-0" && !strings.ContainsAny(s, ".eE")
 }
 

@@ -10,8 +10,8 @@ import (
 // mostRemaining is the maximum number of keys that a Remaining remembers.
 const mostRemaining = 10_000
 
-// Remaining remembers how many units the keys of one process have left according to servers. The
-// zero Remaining is empty. It is safe for concurrent use.
+// Remaining remembers how many units the keys of one process have left. The numbers come from
+// servers. The zero Remaining is empty. It is safe for concurrent use.
 type Remaining struct {
 	mu sync.Mutex
 	of map[Key]*entry

@@ -51,9 +51,9 @@ func (b *Budget) add(n int64) bool {
 	}
 }
 
-// Backoff returns how long to wait after n failures before the next try: 100 ms at first, twice as
-// long after each further failure, and at most 2 s. A random part of up to half of the time is
-// subtracted, so that requests that failed together are not repeated together.
+// Backoff returns the time to wait after n failures before the next attempt. It is 100 ms after the
+// first failure and doubles with each further failure, up to 2 s. A random part of up to half of
+// the time is subtracted, so that requests that failed together are not repeated together.
 func Backoff(n int) time.Duration {
 	d := min(100*time.Millisecond<<min(n-1, 5), 2*time.Second)
 	return d - rand.N(d/2)

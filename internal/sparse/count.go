@@ -11,8 +11,8 @@ import (
 // earlier one, so the two may have the same name but different limits.
 var Reloads atomic.Int32
 
-// A Count detects values that are created repeatedly but should be created only once, such as a
-// Limiter that a handler creates for each request. The zero Count is ready to use. Packages keep it
+// A Count detects repeated creation of values that should be created only once. For example, a
+// handler might create a Limiter for each request. The zero Count is ready to use. Packages keep it
 // in a global, because nothing else outlives the requests for which the values are created.
 type Count struct {
 	mu   sync.Mutex
@@ -28,8 +28,8 @@ type making struct {
 // mostNames bounds the memory for names that change with each request.
 const mostNames = 64
 
-// Add counts one more value with this name. It returns true once for each name: when limit values
-// have been created within a minute.
+// Add counts one more value with this name. It returns true once for each name, as soon as the
+// number of values that were created within a minute has reached its last argument.
 func (c *Count) Add(name string, limit int, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Gate allows one line in each Every. The zero Gate is ready to use.
+// A Gate allows one line in each interval of length Every. The zero Gate is ready to use.
 type Gate struct {
 	Every time.Duration // 0 means a second
 

@@ -1,8 +1,9 @@
 package storedkey
 
-// HashName adds the name of a rule, a limit or an algorithm, or its bytes, to a hash. Different
-// hashes remain different after the same name was added to both, because each step can be undone.
-// Keys, which clients choose, need a hash with a secret.
+// HashName adds a name to a hash. The name is that of a rule, a limit or an algorithm. Two
+// different hashes remain different after the same name has been added to both, because each step
+// can be undone. Do not use HashName for keys: clients choose them, so they need a hash with a
+// secret.
 func HashName[S string | []byte](h uint64, s S) uint64 {
 	h ^= uint64(len(s))
 	for ; len(s) > 8; s = s[8:] {
