@@ -42,9 +42,9 @@ type view struct {
 	reset     int64
 }
 
-// decide fills in d, the decision about a charge. The charge comes at the instant now, and no
-// charge fits before the instant at, which is now or later. v is the view at the instant at. retry
-// is how many µs after that instant the charge fits, or never.
+// decide fills in d, the decision about a charge. The argument now is the time of the charge. The
+// argument at is the same time or a later time: no charge fits before it, and v is the view at that
+// time. The argument retry is the number of µs after that time until the charge fits, or never.
 func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {

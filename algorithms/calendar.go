@@ -10,7 +10,7 @@ import (
 // A Unit is the length of a Calendar window: a day, a week or a month.
 type Unit int
 
-// The units of Calendar. A week begins on Monday, as in ISO 8601.
+// These are the units of Calendar. A week begins on Monday, as in ISO 8601.
 const (
 	Day Unit = iota + 1
 	Week
@@ -89,8 +89,8 @@ func (c calendar) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
 }
 
-// Window returns the beginning and the end of the window that contains the instant at.
-// All three are in µs since 1970.
+// Window returns the beginning and the end of the window that contains the instant in its argument.
+// All three times are in µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {
 	at = min(max(at, -lastInstant), lastInstant)
 	loc := c.location
@@ -124,8 +124,8 @@ func (c calendar) Window(at int64) (start, end int64) {
 const lastInstant = 1 << 60
 
 // Edges returns the beginnings of six successive windows, in µs since 1970. The second of these
-// windows contains the instant at. Scripts need these instants, because the Lua of Redis has no
-// time zones.
+// windows contains the instant in the argument. Scripts need these instants, because the Lua of
+// Redis has no time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)

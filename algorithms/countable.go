@@ -8,7 +8,7 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// An uncountable is the error of a limit whose quota or burst is too large to be counted
+// An uncountable is the error about a limit whose quota or burst is too large to be counted
 // exactly.
 type uncountable struct{ limit quota.Limit }
 

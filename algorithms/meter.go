@@ -7,14 +7,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A meter is the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows with each
-// charge and drains at a constant rate. A debt is a number of whole units and a remainder, the
-// rest, which is counted in parts of a unit: a unit has as many parts as the period has µs. In each
-// µs, as many parts drain as the quota has units. A debt is therefore exact, and means the same
-// under every limit with the same period, whatever the limit's quota and burst.
+// A meter implements the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows
+// with each charge and drains at a constant rate. A debt is a number of whole units and a
+// remainder, the rest, which is counted in parts of a unit: a unit has as many parts as the period
+// has µs. In each µs, as many parts drain as the quota has units. A debt is therefore exact, and
+// means the same under every limit with the same period, whatever the limit's quota and burst.
 //
-// A state holds the debt at the instant At: its units (A) and its rest (B). C is above 0 if units
-// were forced: see counted.
+// In a state, A and B are the units and the rest of the debt at the instant At. C is above 0 if
+// units were forced: see counted.
 type meter struct {
 	period int64 // in µs; also the number of parts of a unit
 	quota  int64 // parts that drain in a µs
@@ -43,8 +43,8 @@ const maxReset = quota.MaxTicks + 1
 // that follow. A meter with room for a single unit therefore keeps its rate exactly.
 func (m meter) full() debt { return debt{m.size, min(m.period, m.quota) - 1} }
 
-// drained returns how much drains in the given number of µs. Its units are at most 2^53, which is
-// more than any debt has.
+// drained returns the debt that drains in the given number of µs. Its units are at most 2^53, which
+// is more than any debt has.
 func (m meter) drained(micros int64) debt {
 	hi, lo := bits.Mul64(uint64(micros), uint64(m.quota))
 	if hi >= uint64(m.period) {
@@ -154,7 +154,7 @@ func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 	return m.left(counts, at-s.At), m.left(whole, at-s.At)
 }
 
-// forced returns the C of s after its debt has fallen by the given amount.
+// After the debt of s has fallen by the given amount, its C is the result of forced.
 func (m meter) forced(s *quota.State, by debt) int64 {
 	if s.C <= 0 {
 		return 0

@@ -86,8 +86,8 @@ func (c calendar) longest(l *quota.Limit) time.Duration {
 	return w
 }
 
-// windowsIn[a][b] is how many windows of unit b one window of unit a can touch, in the same
-// location.
+// windowsIn[a][b] is the maximum number of windows of unit b that one window of unit a can overlap,
+// in the same location.
 var windowsIn = [...][4]int64{
 	Day:   {Day: 1, Week: 1, Month: 1},
 	Week:  {Day: 7, Week: 1, Month: 2},

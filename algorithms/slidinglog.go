@@ -111,7 +111,7 @@ func (slidingLog) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 	return quota.State{At: s.At, A: g.base, Log: kept}
 }
 
-// A spentLog is a log as of one instant, without the units that have left the window by
+// A spentLog represents a log as of one instant. It lacks the units that have left the window by
 // then.
 type spentLog struct {
 	quota, period int64
@@ -146,7 +146,7 @@ func (g *spentLog) sum() int64 {
 
 func (g *spentLog) spent() int64 { return g.sum() - g.base }
 
-// wait returns the µs until n more units fit, for n ≤ quota. They fit when enough of the
+// wait returns the number of µs until n more units fit, for n ≤ quota. They fit when enough of the
 // oldest units have left the window.
 func (g *spentLog) wait(n int64) int64 {
 	over := g.spent() + n - g.quota

@@ -6,9 +6,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A window is the arithmetic that fixed, anchored and calendar windows share: up to quota
-// units may be spent in each window. They differ in when the window that contains an
-// instant begins and ends. In a state, A is the number of units spent in its window.
+// A window implements the arithmetic that fixed, anchored and calendar windows share: up to quota
+// units may be spent in each window. They differ in when the window that contains an instant begins
+// and ends. In a state, A is the number of units spent in its window.
 type window struct {
 	spent int64 // units spent in the window
 	end   int64 // when the window ends
@@ -23,8 +23,8 @@ func windowOf(s *quota.State, start, end int64) window {
 	return w
 }
 
-// step evaluates a charge in the window w, which contains at = max(now, s.At). b becomes
-// the B of the next state.
+// step evaluates a charge in the window w, which contains the instant max(now, s.At). The argument
+// b becomes the B of the next state.
 func (w window) step(s *quota.State, d *quota.Decision, most, b, now, at, cost int64) {
 	switch {
 	case cost > most:
@@ -60,7 +60,7 @@ func (w window) view(most, at int64) view {
 	return v
 }
 
-// unspent returns a state in which no unit is spent. If at > now, no charge fits until then.
+// unspent returns a state in which no unit is spent. If at > now, no charge fits before at.
 func unspent(now, at int64) quota.State {
 	if at == now {
 		return quota.State{}

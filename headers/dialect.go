@@ -111,7 +111,7 @@ const (
 // it.
 const RetryAfter = "Retry-After"
 
-// The fields that are not part of a triple.
+// These fields are not part of a triple.
 const (
 	retryAfterMSField = "Retry-After-Ms"
 	rateLimitField    = "Ratelimit"
@@ -121,7 +121,7 @@ const (
 	resourceField     = "X-Ratelimit-Resource"
 )
 
-// The parameters of the IETF fields.
+// These are the parameters of the IETF fields.
 const (
 	quotaParam     = "q"
 	unitParam      = "qu"
@@ -131,7 +131,7 @@ const (
 	timeParam      = "t"
 )
 
-// The members of RateLimit in draft 07.
+// These are the members of RateLimit in draft 07.
 const (
 	limitMember     = "limit"
 	remainingMember = "remaining"

@@ -14,8 +14,8 @@ type integers [1 << 7]struct {
 	missed atomic.Int64 // the last integer that was not in known
 }
 
-// A decade has ten integers that differ only in their last digit, as values of header fields. They
-// are shared and must not be changed.
+// A decade holds ten integers that differ only in their last digit, as values of header fields. The
+// values are shared and must not be changed.
 type decade struct {
 	tens   uint64
 	values [10][1]string

@@ -69,7 +69,7 @@ type Limit struct {
 	ResetAfter time.Duration
 }
 
-// Bounds for reading a response, which may be hostile.
+// These are bounds for reading a response, which may be hostile.
 const (
 	maxWait   = 24 * time.Hour // longer waits are cut to this
 	maxLimits = 64             // limits of one response
@@ -136,10 +136,10 @@ type reader struct {
 	policies int
 }
 
-// known is a Limit together with the values by which its policy is found.
+// known holds a Limit together with the values by which its policy is found.
 type known struct {
 	limit        Limit
-	ietf         bool // the limit is of the IETF fields, not of drafts 06 and 07
+	ietf         bool // the limit comes from the IETF fields, not from those of drafts 06 and 07
 	partition    byteSequence
 	hasRemaining bool // the limit is a policy whose Remaining is known
 }

@@ -67,7 +67,7 @@ func namedTriples(unit string) (named []triple) {
 	return named
 }
 
-// A Policy is the description of a limit that is sent in header fields.
+// A Policy describes a limit for header fields.
 type Policy struct {
 	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
 	Name string

@@ -17,10 +17,10 @@ import (
 // A refused client often tries again at once. Its state is promoted even if nobody waits for the
 // lock, because a hot state writes nothing when it refuses.
 
-// promoteAfter is how many decisions in a row must be about the same state of a shard before that
-// state is promoted. Only refusals, and charges that had to wait for the lock, count. A promotion
-// costs an allocation and the computation of a greatest common divisor, at most once in eight
-// decisions even if the state is recalled after each promotion.
+// A state of a shard is promoted after promoteAfter consecutive decisions about it. Only refusals,
+// and charges that had to wait for the lock, count. A promotion costs an allocation and the
+// computation of a greatest common divisor, at most once in eight decisions even if the state is
+// recalled after each promotion.
 const promoteAfter = 8
 
 // The word of a hot state contains the instant of its last charge, its rank, and its debt at that
@@ -35,23 +35,24 @@ const (
 	recalled  = math.MaxUint64         // no state has this rank
 )
 
-// A hot is a hot state. Its debt is counted in steps: a step is the greatest common divisor of the
-// period and the quota of the meter, in parts of a unit. A debt that is a multiple of a step
-// remains one, so a word can hold the debt exactly. The fields that do not change fill a cache
-// line, so a charge invalidates only the line of the word.
+// A hot value holds a hot state. Its debt is counted in steps. A step is the greatest common
+// divisor of the period and the quota of the meter, in parts of a unit. A debt that is a multiple
+// of a step remains one, so a word can hold the debt exactly. The fields that do not change fill a
+// cache line, so a charge invalidates only the line of the word.
 type hot struct {
 	id uint64 // the fingerprint
 	meter
 	step             int64 // in parts of a unit
-	unitSteps, drain int64 // the steps of a unit, and the steps that drain in a µs
+	unitSteps, drain int64 // number of steps in a unit, and number of steps that drain in a µs
 	base             int64 // the instants in the word are µs after base
 
 	word atomic.Uint64
 	_    [56]byte
 }
 
-// promote counts a decision about the state in sl, made under the meter at the instant now. After
-// enough such decisions, it makes the state a hot state if a word can hold the whole state.
+// promote counts a decision about the state in the slot sl, which was made under the meter at the
+// current time. After enough such decisions, promote makes the state a hot state, provided that a
+// word can hold the whole state.
 func (sh *shard) promote(m *meter, sl *slot, now int64) {
 	if sh.repeated != sl.id {
 		sh.repeated, sh.times = sl.id, 0
@@ -135,7 +136,7 @@ func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
 	}
 }
 
-// isFor reports whether the hot state can evaluate t: whether t has a charge of the same meter
+// isFor reports whether the hot state can evaluate t. It can if t has a charge of the same meter
 // and does not wait.
 func (h *hot) isFor(t *quota.Transaction, m *meter, cost int64) bool {
 	return *m == h.meter && atOnce(t) && m.decides(cost)

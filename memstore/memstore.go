@@ -66,10 +66,10 @@ type Store struct {
 const (
 	maxShards = 256
 
-	// minShardKeys is the smallest share of MaxKeys that a shard gets, if there are several shards.
-	// All limits of a key are in one shard, so shards with few keys differ more in size. If each
-	// key has 24 limits, minShardKeys states belong to 680 keys. Even then, the probability that a
-	// given shard gets a quarter more states than the average shard is below 10^-9.
+	// If there are several shards, each gets at least minShardKeys of MaxKeys. All limits of a key
+	// are in one shard, so shards with few keys differ more in size. If each key has 24 limits,
+	// minShardKeys states belong to 680 keys. Even then, the probability that a given shard gets a
+	// quarter more states than the average shard is below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -205,14 +205,14 @@ func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64)
 	return nil
 }
 
-// The lanes of a transaction are on the stack if it has at most 24 charges (inline). For at
-// most 6 charges (few) the array of lanes is smaller, because clearing lanes takes time.
+// If a transaction has at most 24 charges (inline), its lanes are on the stack. For at most 6
+// charges (few), the array of lanes is smaller, because clearing lanes takes time.
 const (
 	few    = 6
 	inline = 24
 )
 
-// A lane is one of several charges that are evaluated together.
+// A lane holds one of several charges that are evaluated together.
 type lane struct {
 	id    uint64 // the fingerprint of the state
 	shard int

@@ -22,17 +22,17 @@ type meter struct{ period, quota, size int64 }
 // atOnce reports whether t spends its charges now or not at all.
 func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && t.Within <= 0 }
 
-// decides reports whether m is a meter and the cost is from 0 to its capacity.
+// decides reports whether m is a meter and the cost is between 0 and its capacity.
 func (m *meter) decides(cost int64) bool { return 0 <= cost && cost <= m.size && m.size > 0 }
 
-// readable reports whether the meter can use the state in a slot unchanged: whether the slot is
+// readable reports whether the meter can use the state in a slot unchanged. It can if the slot is
 // nil, or contains the whole state and a debt that the meter can hold.
 func (m *meter) readable(s *slot) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a < m.size || s.a == m.size && s.b < m.quota)
 }
 
-// A debt is the units of a meter that have been spent and have not drained, as seen from one
-// instant.
+// A debt represents the units of a meter that have been spent and have not drained, as seen from
+// one instant.
 type debt struct {
 	units int64
 	parts int64 // of another unit
@@ -40,8 +40,8 @@ type debt struct {
 	reset int64 // µs from the end of ahead until the debt has drained; 0 until it is computed, or if there is no debt
 }
 
-// debtOf returns the debt in a slot, as seen from now, but does not compute its reset. The slot
-// must be readable.
+// debtOf returns the debt in a slot, as seen from the current time, but does not compute its reset.
+// The slot must be readable.
 func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
@@ -76,7 +76,8 @@ func (m *meter) fits(d *debt, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && !m.lacks(d, cost)
 }
 
-// wait returns how many µs a debt takes to drain, rounded up. The parts may be negative.
+// wait returns the time that a debt takes to drain, in µs and rounded up. The parts may be
+// negative.
 func (m *meter) wait(units, parts int64) int64 { return ceil(units*m.period+parts, m.quota) }
 
 // spend adds a charge to the debt.
@@ -137,8 +138,8 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 // ceil returns ⌈n/d⌉ for n > 0.
 func ceil(n, d int64) int64 { return int64((uint64(n)-1)/uint64(d)) + 1 }
 
-// takeMeter evaluates one charge. The caller has locked sh, and takeMeter unlocks it. waited
-// reports whether the caller had to wait for the lock.
+// takeMeter evaluates one charge. The caller has locked sh, and takeMeter unlocks it. The argument
+// waited is true if the caller had to wait for the lock.
 func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, now, cost int64, waited bool) error {
 	d := m.debtOf(sl, now)
 	allowed := m.fits(&d, cost)

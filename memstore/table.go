@@ -9,9 +9,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ways is how many slots a bucket has. A state is in one of two buckets, its homes, and
-// can be moved from one home to the other. A table is therefore more than nine tenths full
-// before a new state finds no room.
+// ways is the number of slots in a bucket. A state is in one of two buckets, its homes, and can be
+// moved from one home to the other. A new state therefore always finds room until the table is more
+// than nine tenths full.
 const ways = 8
 
 // A table is a hash table without pointers. The garbage collector has nothing to follow in
@@ -31,8 +31,8 @@ type slot struct {
 	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The rank of a slot is higher, the more would be lost with its state. The rank of a state never
-// falls before the state expires.
+// The more would be lost with the state in a slot, the higher is the rank of the slot. The rank of
+// a state never falls before the state expires.
 const (
 	someLeft = iota // the state has units left
 	noneLeft        // the state has no units left
@@ -60,12 +60,12 @@ func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 	}
 }
 
-// bucketsFor returns how many buckets a shard for n states gets. They have room for 2/15 more
+// bucketsFor returns the number of buckets of a shard for n states. They have room for 2/15 more
 // states, because a shard may by chance get more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 
-// first returns one of the two homes of a fingerprint, the buckets that may hold its
-// state. The homes are the same bucket only if the table has just one.
+// The two homes of a fingerprint are the buckets that may hold its state. first returns one of
+// them. The homes are the same bucket only if the table has just one bucket.
 func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
 
 func (t table) second(id uint64) *bucket {
@@ -106,8 +106,8 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// free reports whether a new state may use the slot: the slot is empty, or its state has expired
-// and its fingerprint is not in keep.
+// free reports whether a new state may use the slot. It may if the slot is empty, or if the slot's
+// state has expired and its fingerprint is not in the list keep.
 func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
@@ -144,7 +144,7 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
 // weaker compares the slot s, which may be nil, with those slots of b whose fingerprints are not in
-// keep. It returns the slot with the lowest worth.
+// the list keep. It returns the slot with the lowest worth.
 func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	for i := range b {
 		if (s == nil || b[i].worth() < s.worth()) && !slices.Contains(keep, b[i].id) {
@@ -175,7 +175,7 @@ type shard struct {
 	_ [48]byte
 }
 
-// lock takes the lock for a decision at now, and returns the instant of the decision.
+// lock takes the lock for a decision at the current time, and returns the instant of the decision.
 func (sh *shard) lock(now int64) int64 {
 	sh.mu.Lock()
 	sh.recall(now)
@@ -271,12 +271,12 @@ func (sh *shard) forget(sl *slot) {
 }
 
 const (
-	// mostSteps is how many buckets moveTwo searches for a free slot. While at most 95 of
-	// 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
+	// mostSteps is the number of buckets in which moveTwo searches for a free slot. While at most
+	// 95 of 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
 	mostSteps = 64
 
-	// rests is how often move skips moveTwo after moveTwo has searched in vain, so that
-	// in a full table most new states of a flood cost no such search.
+	// After moveTwo has searched in vain, move skips it for the next rests calls. In a full table,
+	// most new states of a flood therefore cost no such search.
 	rests = 64
 )
 

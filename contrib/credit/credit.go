@@ -229,7 +229,7 @@ func (s *Store) count(ctx context.Context, t *quota.Transaction) {
 
 // payment returns a transaction in which granted units pay for the refused charges of t. Its second
 // result contains, for each charge of t, the index of the charge that replaces it in that
-// transaction. If a refused charge cannot be paid, pay returns no transaction.
+// transaction. If a refused charge cannot be paid, payment returns no transaction.
 func (s *Store) payment(t *quota.Transaction, refused []bool) (p *quota.Transaction, where []int) {
 	p = new(quota.Transaction)
 	for i, c := range t.Charges {
