@@ -20,9 +20,10 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// A claim is what one rule charges for one request: units of a key, under each limit of a policy.
+// A claim describes what one rule charges for one request: units of a key, under each limit of a
+// policy.
 type claim struct {
-	*policy // of the rule, of the request or of the key
+	*policy // the policy of the rule, of the request or of the key
 	key     string
 	cost    int64
 	first   int32 // the index of its first charge and decision; each limit has one of both
@@ -67,7 +68,7 @@ type decision struct {
 
 	counted bool          // the request is one of the MaxWaiting that may wait
 	line    *atomic.Int64 // also counts the request, if it may wait for a concurrency limit
-	slept   time.Duration // how long the request has waited until units in flight were released
+	slept   time.Duration // the time for which the request has waited for units in flight to be released
 }
 
 // A refusal is the only place that records why a request was refused, or why no decision
@@ -80,9 +81,9 @@ type refusal struct {
 
 var noRefusal refusal
 
-// refuse refuses the request, and replaces an earlier refusal. name is the name of the rule that
-// refuses, and by is that rule, or nil if the store failed or reported a pause, or if a Policy
-// was invalid.
+// refuse refuses the request, and replaces an earlier refusal. The argument name is the name of the
+// rule that refuses the request, and by is that rule. It is nil if the store failed or reported a
+// pause, or if a Policy was invalid.
 func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *rule, key string) {
 	why := &d.refusal // field by field, because a copy of the whole takes 8 ns
 	why.Reason, why.Rule, why.RetryAfter, why.Limit, why.Status = reason, name, wait, "", by.statusOf(reason)
@@ -129,8 +130,8 @@ func (l *Limiter) decide(d *decision, maxWait time.Duration) (ended error) {
 	return ended
 }
 
-// releaseUnless releases the units in flight that the request has spent, unless done is set, because
-// a function of the user, such as Observe, has panicked.
+// releaseUnless releases the units in flight that the request has spent, unless done is set. If
+// done is not set, a function of the user, such as Observe, has panicked.
 func (l *Limiter) releaseUnless(done *bool, d *decision) {
 	if *done || d.why.Reason != 0 || len(d.decisions) == 0 {
 		return
@@ -251,9 +252,10 @@ func extend[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// take has the store evaluate all charges and look-ups in one call. Then take checks the limits,
-// pauses and bans, in this order, each of which may refuse the request. If the request's context
-// ends while the request waits until units in flight are released, ended is the context's error.
+// take calls the store once, to evaluate all charges and look-ups. After that, it checks the
+// limits, the pauses and the bans, in this order. Each of them may refuse the request. If the
+// request's context ends while the request waits for units in flight to be released, the result
+// ended is the context's error.
 func (l *Limiter) take(d *decision) (ended error) {
 	t, n := &d.tx, len(d.tx.Charges)
 	if n == 0 {
@@ -401,8 +403,9 @@ func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration
 	return within
 }
 
-// mayWait counts a request as waiting and returns true, unless more than MaxWaiting requests would
-// then wait, or more than maxOfKey with the same key under a concurrency limit.
+// mayWait counts a request as waiting and returns true. However, if more than MaxWaiting requests
+// would then wait, or more than maxOfKey requests with the same key under a concurrency limit, it
+// returns false.
 func (l *Limiter) mayWait(d *decision) bool {
 	if l.waiting.Add(1) > int64(l.o.MaxWaiting) {
 		l.waiting.Add(-1)
@@ -467,8 +470,8 @@ func (l *Limiter) fail(d *decision) {
 	}
 }
 
-// failOpen is the default of OnError: it allows requests in an outage, and only then. An outage goes
-// away by itself, and no client can cause it.
+// failOpen is the default of OnError. It allows requests in an outage, and only then, because an
+// outage goes away by itself and no client can cause it.
 func failOpen(_ *http.Request, err error) error {
 	if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) || errors.Is(err, quota.ErrLimit) {
 		return err
@@ -560,8 +563,8 @@ func (l *Limiter) takeShadow(d *decision) {
 	done = true
 }
 
-// hold holds the units in flight that the request has spent, until release is called. release is
-// nil if there are no such units.
+// hold holds the units in flight that the request has spent, until the function that it returns is
+// called. It returns nil if there are no such units.
 func (l *Limiter) hold(d *decision) (release func()) {
 	for i := range d.claims {
 		if d.claims[i].inFlight {
@@ -615,8 +618,8 @@ func (l *Limiter) applyBans(d *decision) {
 		if c.rule.penalty == nil {
 			continue
 		}
-		// A refusal counts even if the client has hung up, but not for lack of headroom, because a
-		// ban would refuse all classes.
+		// A refusal counts as a strike even if the client has hung up. A refusal for lack of
+		// headroom does not count, because a ban would refuse all classes.
 		rest, began, err := c.rule.penalty.Apply(l.callContext(d), d.lookups[c.ban:],
 			d.tx.Decisions[len(d.decisions)+int(c.ban):], c.leaves == 0 && d.refusedUnder(c))
 		if err != nil {
@@ -778,7 +781,8 @@ func isTried(r *http.Request) bool {
 	return local && r.Header["X-Forwarded-For"] == nil && r.Header["Forwarded"] == nil && r.Header["X-Real-Ip"] == nil
 }
 
-// statusOf returns the status of a refusal for a reason. r is the rule that refuses, or nil.
+// statusOf returns the status of a refusal for a reason. Its argument r is the rule that refuses
+// the request, or nil.
 func (r *rule) statusOf(reason Reason) int {
 	switch {
 	case reason == ReasonNoKey:

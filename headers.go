@@ -32,7 +32,7 @@ func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 	return w, nil
 }
 
-// defaultWriter is for rules that no Limiter has.
+// defaultWriter is used for rules that belong to no Limiter.
 var defaultWriter, _ = newWriter(0, nil)
 
 // writeHeaders writes a decision into the response fields, together with the decisions of outer
@@ -130,7 +130,8 @@ func KeepHeaders(proxy http.Handler) http.Handler {
 	})
 }
 
-// partition returns the PartitionKey of a claim, or "" if the dialect has no field for it.
+// partition returns the PartitionKey of a claim. If the dialect has no field for it, partition
+// returns "".
 func (c *claim) partition(d headers.Dialect) string {
 	if d&headers.IETF == 0 || c.rule.PartitionKey == nil {
 		return ""
@@ -242,7 +243,7 @@ func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any)
 //
 // A Refusal is part of every Admission and every Event. It contains no key.
 type Refusal struct {
-	// Reason is what refused the request. It is ReasonBan if the key is banned, even if a limit
+	// Reason says what refused the request. It is ReasonBan if the key is banned, even if a limit
 	// also refuses the request.
 	Reason Reason
 
@@ -250,7 +251,7 @@ type Refusal struct {
 	// refused it, Rule is the one with the longest wait.
 	Rule string
 
-	// RetryAfter is how long to wait until the request would be admitted, assuming that no other
+	// RetryAfter is the time to wait until the request would be admitted, assuming that no other
 	// request spends units in the meantime. It is the longest wait imposed by any limit or ban that
 	// refuses the request. The Retry-After field also includes the rule's jitter. If the process
 	// already knows of a ban, it does not call the store, and RetryAfter is the remaining time of

@@ -275,7 +275,7 @@ func urgency(r *http.Request) (string, bool) { return strconv.Itoa(headers.Urgen
 // all requests have this key. If none of the first 200 requests has a route, a warning is logged to
 // [slog.Default].
 func ByRoute() KeyFunc {
-	var unmatched atomic.Int32 // requests, until one has a route; then firstRequests or a little more
+	var unmatched atomic.Int32 // number of requests, until one has a route; then firstRequests or a little more
 	return func(r *http.Request) (string, bool) {
 		found := route(r.Pattern)
 		switch {
@@ -290,8 +290,7 @@ func ByRoute() KeyFunc {
 	}
 }
 
-// firstRequests is how many requests without a route ByRoute gets before it logs a
-// warning.
+// After firstRequests requests without a route, ByRoute logs a warning.
 const firstRequests = 200
 
 // route returns a pattern without its method.

@@ -329,13 +329,13 @@ type Limiter struct {
 
 	left    outbound.Remaining // the units, other than requests, that servers have reported as left for keys
 	waiting atomic.Int64       // how many requests count towards MaxWaiting
-	lines   [256]atomic.Int64  // how many of them have keys of one hash: see lineOf
+	lines   [256]atomic.Int64  // how many of them have keys with the same hash: see lineOf
 	pool    sync.Pool          // of *decision
 
 	log    errorLog
 	passed errorLog // of requests that OnError allows, which other errors must not silence
 
-	// Warnings that were logged: by checkNesting, by ReportUsage, by checkWriteTimeout, and by
+	// These record which warnings were logged by checkNesting, ReportUsage, checkWriteTimeout and
 	// answerRefusal.
 	nested, doubled, strayUnit, lateUnit, timed, likeServed atomic.Bool
 }
