@@ -149,12 +149,15 @@ func openRules(path string, store weir.Store, o config.Options) (rules *config.F
 // bug, and is not recovered.
 func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handler) http.Handler, err error) {
 	defer func() {
-		p := recover()
-		e, isError := p.(error)
-		if _, isBug := p.(runtime.Error); p != nil && (isBug || !isError) {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error:
+			panic(p)
+		case error:
+			err = p
+		default:
 			panic(p)
 		}
-		err = e
 	}()
 	return all(), nil
 }

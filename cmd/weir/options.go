@@ -176,8 +176,11 @@ func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 	for _, name := range names {
 		switch v := fs.Lookup(name).Value.(flag.Getter).Get().(type) {
 		case time.Duration:
-			if v < time.Duration(least) {
-				f.add("-%s is %v; want %s 0", name, v, [...]string{"at least", "more than"}[least])
+			switch {
+			case v < 0 && least == 0:
+				f.add("-%s is %v; want at least 0", name, v)
+			case v <= 0 && least == 1:
+				f.add("-%s is %v; want more than 0", name, v)
 			}
 		case int:
 			if v < least {
