@@ -104,10 +104,10 @@ func (m meter) debtAt(s *quota.State) debt {
 	return debt{s.A, s.B}
 }
 
-// counted returns the part of the debt that the limit counts at the instant at, which is never
-// earlier than s.At, and the whole debt. A debt is overdue if it is more than the limit can hold.
-// Such a debt was stored by a larger limit of the same name: the limit of another tier, or the same
-// limit before a change.
+// counted returns the part of the debt that the limit counts at a given time, and the whole debt.
+// That time, the at argument, is never earlier than s.At. A debt is overdue if it is more than the
+// limit can hold. Such a debt was stored by a larger limit of the same name: the limit of another
+// tier, or the same limit before a change.
 //
 // The limit counts only as much of the debt as it can hold. This part drains as if the limit had
 // just become full at the instant At. A charge stores the whole debt, minus what has drained, plus
@@ -253,10 +253,11 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 // floor returns how many µs a debt takes to drain, rounded down, and at most maxReset.
 func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
 
-// cancel refunds n units that were to be spent at the instant at. If no charge came after them, the
-// debt falls by all n units. Otherwise some of these units may have drained before the last charge,
-// and the debt falls only by the others. If the debt is also overdue, other limits may have drained
-// the units faster than this limit would. The debt then falls at most by the forced part.
+// cancel refunds n units that were to be spent at the time in the at argument. If no charge came
+// after them, the debt falls by all n units. Otherwise some of these units may have drained before
+// the last charge, and the debt falls only by the others. If the debt is also overdue, other limits
+// may have drained the units faster than this limit would. The debt then falls at most by the
+// forced part.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
@@ -299,9 +300,10 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 	return m.refunded(s, now, n)
 }
 
-// force spends units at the instant at, which is never earlier than s.At, even if they do not fit.
-// The debt then exceeds the size. It drains at the rate of the limit, and nothing fits until there
-// is room again. Units that would raise the debt above most are not spent.
+// force spends units even if they do not fit. It spends them at the time in the at argument, which
+// is never earlier than s.At. The debt then exceeds the size. It drains at the rate of the limit,
+// and nothing fits until there is room again. Units that would raise the debt above most are not
+// spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
 	n := min(cost, m.most()-whole.units)

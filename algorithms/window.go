@@ -68,9 +68,9 @@ func unspent(now, at int64) quota.State {
 	return quota.State{At: at}
 }
 
-// cancelInWindow refunds n units that were to be spent at the instant at, if that instant lies in
-// the window of s, which begins at start. If this leaves no unit in a window that has not begun
-// yet, cancelInWindow returns a state of the previous window, and assumes that the previous
+// cancelInWindow refunds n units that were to be spent at the time in the at argument, if that time
+// lies in the window of s, which begins at start. If this leaves no unit in a window that has not
+// begun yet, cancelInWindow returns a state of the previous window, and assumes that the previous
 // window is full. The parameter before is the B of that state.
 func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.State {
 	if at < start || at > s.At {

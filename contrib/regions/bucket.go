@@ -96,8 +96,8 @@ func (b bucket) Take(s quota.State, l *quota.Limit, now, cost int64) (quota.Stat
 	return b.Reserve(s, l, now, now, cost)
 }
 
-// Reserve evaluates a charge that is requested at the instant now and spent at the instant at,
-// which may be later.
+// Reserve evaluates a charge that is requested at one time (the now argument) and spent at the same
+// or a later time (the at argument).
 func (b bucket) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision) {
 	last := max(at, s.At)
 	unit, rate, debt, d := l.Period.Microseconds(), b.rate(0), int64(0), quota.Decision{Allowed: true}
