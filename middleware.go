@@ -644,8 +644,8 @@ type Event struct {
 	// was possible. It is false if Err is nil or Shadow is true.
 	Passed bool
 
-	// Took is how long the call to the store took. It is 0 for a memstore.Store, because reading
-	// the clock would take as long as the call itself.
+	// Took is the time that the call to the store took. It is 0 for a memstore.Store, because
+	// reading the clock would take as long as the call itself.
 	Took time.Duration
 
 	// Shadow reports whether the rules in this Transaction are in shadow mode.

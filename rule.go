@@ -260,7 +260,7 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 	}
 }
 
-// A rule is a Rule with everything that New prepares.
+// A rule holds a Rule, together with everything that New prepares.
 type rule struct {
 	Rule
 	own      *policy         // Limits
@@ -281,8 +281,8 @@ type rule struct {
 	policyCount atomic.Int64
 }
 
-// A policy is a Policy prepared for one rule, with everything that does not change from request to
-// request.
+// A policy holds a Policy that is prepared for one rule, together with everything that does not
+// change from request to request.
 type policy struct {
 	rule     *rule // nil unless it is of limitedKind
 	kind     kind
@@ -295,8 +295,8 @@ type policy struct {
 	kept bool    // in the rule's policies
 }
 
-// A limit is a Limit of a rule, with the parts of responses that are the same for every request and
-// key.
+// A limit holds a Limit of a rule, together with the parts of responses that are the same for every
+// request and key.
 type limit struct {
 	Limit
 	name     string // the rule's, or rule/limit

@@ -75,7 +75,7 @@ type Outcome struct {
 	// If the handler hijacked the connection, HungUp reports only whether the handler panicked.
 	HungUp bool
 
-	// Took is how long the handler took.
+	// Took is the time that the handler took.
 	Took time.Duration
 }
 
@@ -256,7 +256,8 @@ const (
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
-// checkSettled is called with the final cost of each request, and whether its usage was reported.
+// checkSettled is called at the end of each request. Its arguments are the final cost, and whether
+// the usage was reported.
 func (rule *rule) checkSettled(cost int64, reported bool) {
 	switch unused := !reported && isChargeUsed(rule.Settle); {
 	case cost > 0 && !unused:
@@ -319,8 +320,8 @@ func report(ctx context.Context, unit string, used int64, partial bool) {
 	}
 }
 
-// nothingCharged is the effect of a usage report that is logged. Only the first report of each kind
-// is logged.
+// nothingCharged describes the effect of a usage report in the log. Only the first report of each
+// kind is logged.
 const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
 
 // Draw takes up to n more units for a request that is being served, and returns how many of them
@@ -481,9 +482,9 @@ func (l *Limiter) settlesUnit(unit string) bool {
 	return false
 }
 
-// An uncharged is the context of a request that a Limiter with Settle has allowed and not charged,
-// for example because its key is Unlimited. Such a Limiter has no ticket for the request, but its
-// units are known.
+// An uncharged value is the context of a request that a Limiter with Settle has allowed but not
+// charged, for example because the request's key is Unlimited. Such a Limiter has no ticket for the
+// request, but its units are known.
 type uncharged struct {
 	context.Context
 	l *Limiter
@@ -562,8 +563,8 @@ func (t *ticket) close(ctx context.Context) {
 // sum returns a + b, or math.MaxInt64 if the sum is larger. Both must be at least 0.
 func sum(a, b int64) int64 { return min(a, math.MaxInt64-b) + b }
 
-// A ticket holds what is left to do when an admitted request is over: release its units in
-// flight, and settle the units that it has used. Handler, Admit and Transport use it.
+// A ticket holds the data needed when an admitted request is over, to release its units in flight
+// and to settle the units that it has used. Handler, Admit and Transport use it.
 type ticket struct {
 	snapshot
 	l       *Limiter
@@ -604,7 +605,7 @@ func (l *Limiter) settlesAfter(d *decision) bool {
 	return l.settles && d.why.Reason == 0 && (len(d.claims) > 0 || d.shadow != nil)
 }
 
-// A unitUse is how many units of one kind a request has used.
+// A unitUse counts the units of one kind that a request has used.
 type unitUse struct {
 	used     int64 // reported or drawn
 	reported bool

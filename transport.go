@@ -217,7 +217,8 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 	return res, err
 }
 
-// answered is called at the end of a request that was sent. res is nil if there was no response.
+// answered is called at the end of a request that was sent. Its argument res is nil if there was no
+// response.
 func (t *ticket) answered(res *http.Response) {
 	o := Outcome{HungUp: t.Err() != nil}
 	if res != nil {
@@ -252,7 +253,7 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 		case err != nil:
 			return nil, err
 		case d.refused():
-			// A queue counts a pause like requests ahead, so the queue may have no room.
+			// A queue counts a pause as if it were requests ahead, so the queue may have no room.
 			if d.why.Reason != ReasonPause || d.why.RetryAfter > time.Until(giveUp) || !l.waitOut(d, d.why.RetryAfter) {
 				l.check(d, nil)
 				_, refused := l.admission(d)
@@ -301,8 +302,8 @@ func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 	return true
 }
 
-// spend is called at a request's slot. It subtracts the request's cost from the units that the
-// server has left for its keys. It returns false if too few units are left, because another
+// spend is called when a request's slot begins. It subtracts the request's cost from the units that
+// the server has left for its keys. It returns false if too few units are left, because another
 // request has spent them in the meantime, or because a response has reported fewer.
 func (t *transport) spend(d *decision) bool {
 	return t.l.left.Spend(func(yield func(outbound.Key, int64) bool) {

@@ -164,8 +164,7 @@ var (
 	}
 )
 
-// mostMade is how many Limiters of one rule a program may make within a minute before the Logger
-// gets a warning.
+// If a program makes mostMade Limiters for one rule within a minute, the Logger gets a warning.
 const mostMade = 10
 
 // checkWiring warns about a period that is probably a number without a unit, about a queue in which
@@ -290,8 +289,8 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 // first request without the fault, n is streakLength and is only read.
 type streak struct{ n atomic.Int32 }
 
-// triedLength is the number of requests after which a warning is logged if they seem to come from
-// a developer, who does not send 200 requests to try a limit.
+// triedLength is the number of requests after which a warning is logged if they seem to come from a
+// developer. A developer does not send 200 requests to try a limit.
 const triedLength = 5
 
 // streakLength is the number of first requests of a rule that must all have a fault before a
@@ -301,7 +300,7 @@ const streakLength = 200
 // open reports whether all requests so far had the fault, and were fewer than streakLength.
 func (s *streak) open() bool { return s.n.Load() < streakLength }
 
-// end is called for a request without the fault.
+// end is called when a request does not have the fault.
 func (s *streak) end() {
 	if s.open() {
 		s.n.Store(streakLength)
