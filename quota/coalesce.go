@@ -49,7 +49,8 @@ func Coalesce(next Store) *CoalescedStore {
 	if !ok {
 		warnOrder(nil, "Coalesce is around a store without TakeEach, such as another decorator, so it combines no calls")
 	}
-	return &CoalescedStore{next: next, batcher: batches, most: mostAlone, seed: maphash.MakeSeed()}
+	return &CoalescedStore{next: next, batcher: batches, most: mostAlone, seed: maphash.MakeSeed(),
+		pool: sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}}
 }
 
 const (
@@ -68,6 +69,7 @@ type CoalescedStore struct {
 	batcher batcher // nil if next is none
 	most    int     // mostAlone
 	seed    maphash.Seed
+	pool    sync.Pool // of *call
 	shards  [callShards]callShard
 
 	transactions, calls atomic.Int64 // see CoalesceStats
@@ -100,8 +102,8 @@ type call struct {
 	ctx  context.Context // of the caller
 	t    Transaction
 	err  error
-	done chan struct{} // closed when t or err is the result
-	gone atomic.Bool   // the caller no longer waits
+	done chan struct{} // gets a value when t or err is the result
+	gone atomic.Bool   // the caller no longer waits; the call is then not used again
 }
 
 // Take implements Store.
@@ -168,7 +170,7 @@ func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	sh.mu.Unlock()
 	for _, k := range failed {
 		k.err = err
-		close(k.done)
+		k.done <- struct{}{}
 	}
 }
 
@@ -183,7 +185,8 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	if b := BudgetOf(ctx); b != nil {
 		defer func(begin time.Time) { b.Spend(time.Since(begin)) }(time.Now())
 	}
-	k := &call{ctx: ctx, done: make(chan struct{})}
+	k := c.pool.Get().(*call)
+	k.ctx = ctx
 	k.copy(t, ctx.Done() != nil)
 
 	sh.mu.Lock()
@@ -201,10 +204,14 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 			return ctx.Err()
 		}
 	}
-	if k.err == nil {
+	err := k.err
+	if err == nil {
 		t.SetResult(&k.t.Result)
 	}
-	return k.err
+	clear(k.t.Charges) // they hold keys
+	k.ctx, k.err = nil, nil
+	c.pool.Put(k)
+	return err
 }
 
 // copy copies t without its results. If the caller can give up early, copy clones the keys, because
@@ -256,7 +263,7 @@ func (c *CoalescedStore) decide(sh *callShard, batch []*call) {
 		if k.err = err; err == nil && errs != nil {
 			k.err = errs[i]
 		}
-		close(k.done)
+		k.done <- struct{}{}
 	}
 }
 

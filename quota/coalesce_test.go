@@ -450,7 +450,8 @@ func TestCoalesceOthers(t *testing.T) {
 	})
 }
 
-// TestCoalesceAllocs: a transaction that comes alone costs no allocation.
+// TestCoalesceAllocs: a transaction that comes alone costs no allocation, and a shared call none for the
+// copies of its transactions.
 func TestCoalesceAllocs(t *testing.T) {
 	store := quota.Coalesce(memory())
 	tx := once(algorithms.GCRA(1000, time.Second))
@@ -461,6 +462,10 @@ func TestCoalesceAllocs(t *testing.T) {
 	defer cancel()
 	if n := testing.AllocsPerRun(1000, func() { store.Take(ctx, tx) }); n != 0 {
 		t.Errorf("a lone call that may be canceled: got %v allocations, want 0", n)
+	}
+	shared := quota.Joined(store)
+	if n := testing.AllocsPerRun(1000, func() { shared.Take(context.Background(), tx) }); n > 5 {
+		t.Errorf("a shared call of one transaction: got %v allocations, want at most 5", n)
 	}
 }
 
