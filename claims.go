@@ -595,8 +595,8 @@ func (d *decision) applyPauses() {
 	}
 }
 
-// lookUpBan refuses a request whose key this process knows to be banned. If several rules have banned
-// its keys, the longest ban applies. Otherwise it adds a look-up of the ban of the key.
+// lookUpBan refuses a request whose key this process knows to be banned. If several rules have
+// banned its keys, the longest ban applies. Otherwise it adds a look-up of the key's ban.
 func (d *decision) lookUpBan(c *claim) {
 	if rest := c.rule.penalty.Known(c.key); rest > d.why.RetryAfter {
 		d.refuse(ReasonBan, c.rule.Name, rest, c.rule, c.key)

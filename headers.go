@@ -38,7 +38,8 @@ var defaultWriter, _ = newWriter(0, nil)
 // writeHeaders writes a decision into the response fields, together with the decisions of outer
 // limiters on the same request, in the dialect of the outermost limiter. If no limit, or only
 // private limits, refused the request, the fields describe no limits, because the units left under
-// other limits would mislead the client. lower is as in headers.Response.
+// other limits would mislead the client. The argument lower has the same meaning as in
+// headers.Response.
 func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 	refused, w, dialect := s.why.Reason != 0, l.writer, s.front.o.Headers
 	if !refused && (len(s.claims) == 0 || dialect == headers.None) {

@@ -154,7 +154,7 @@ func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 	return m.left(counts, at-s.At), m.left(whole, at-s.At)
 }
 
-// After the debt of s has fallen by the given amount, its C is the result of forced.
+// Once the debt of s has fallen by the given amount, its C equals what forced returns.
 func (m meter) forced(s *quota.State, by debt) int64 {
 	if s.C <= 0 {
 		return 0

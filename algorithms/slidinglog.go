@@ -72,8 +72,8 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 }
 
 // Reserve is like Take, but for units that will be spent at the later instant at. For a charge that
-// waits, package quota calls Reserve instead of Take. Reserve keeps units in the state that leave
-// the window before at, because they still count if the reservation is cancelled.
+// waits, package quota calls Reserve instead of Take. Reserve does not drop units that leave the
+// window before the time at, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	next, d = g.Take(s, l, at, cost)
 	var old spentLog

@@ -94,9 +94,9 @@ func (windowed) Validate(l *quota.Limit) error { return validateWindow(l) }
 // Additive: see lua.go.
 func (windowed) Additive() {}
 
-// Usable and Drains implement lease.Leaser: see lease.go. All n units are usable until the window ends,
-// and then none. NextAfter of d is the time until the window ends. ResetAfter may be longer, because the
-// state is also kept for the longer windows of other limits.
+// Usable and Drains implement lease.Leaser: see lease.go. All n units are usable until the window
+// ends, and then none. d.NextAfter is the time until the window ends. ResetAfter may be longer,
+// because the state is also kept for the longer windows of other limits.
 func (windowed) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0

@@ -143,8 +143,8 @@ func refuses(items []Item) bool {
 	return false
 }
 
-// writing is a header whose fields are being set. Everything to which it refers escapes to the
-// heap, so it refers neither to the Response nor to its items.
+// writing is a header whose fields are being set. Whatever it referred to would escape to the heap,
+// so it refers neither to the Response nor to its items.
 type writing struct {
 	header http.Header
 	recent *integers

@@ -298,8 +298,8 @@ func (b *block) spread(d time.Duration) int64 {
 
 // until returns the instant at which the block expires. If RetryAfter is at most recheck, this is
 // the end of RetryAfter. A longer RetryAfter is reduced: to watchedFor if the block is watched, and
-// otherwise to recheck minus a share of recheck, at most a quarter. All times are measured from the
-// call to the wrapped store.
+// otherwise to recheck, less up to a quarter of it. All times are measured from the call to the
+// wrapped store.
 func (b *block) until() int64 {
 	fits, longest := int64(b.fits>>others), int64(b.answered>>others)+recheck.Microseconds()
 	switch {

@@ -293,8 +293,8 @@ func isFailure(ctx context.Context, t *Transaction, err error) bool {
 	return callerError(ctx, t) == nil
 }
 
-// If no store could have evaluated t, callerError returns the reason, and otherwise nil. The
-// network may notice that a deadline has passed before ctx is done.
+// If no store could have evaluated t, callerError returns the reason, and otherwise nil. Network
+// code may report that a deadline has passed even before ctx is done.
 func callerError(ctx context.Context, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A Budget is the time that all store calls of one request may take together. A store that waits
-// for a network subtracts the time of earlier calls from the timeout of a call. Without a Budget in
-// its context, each call gets the whole timeout.
+// A Budget is the time that all store calls of one request may take together. A store that makes
+// network calls subtracts the time that earlier calls took from the timeout of a call. Without a
+// Budget in its context, each call gets the whole timeout.
 type Budget struct{ used atomic.Int64 } // ns
 
 type budgetKey struct{}

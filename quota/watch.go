@@ -160,8 +160,8 @@ func (w *watch) current(at time.Time) {
 // counts reports whether a watched decision may still be used. The store was called for it at the
 // instant sent. The decision may be used for 3 s (unproven). After that, it may be used as long as
 // the last proof that the store has reported all changes is less than 10 s (recheck), minus the
-// argument spread, old. If the store has lost track since the call, the last proof before that
-// counts.
+// argument spread, old. If the store has lost track since the call, what counts is the last proof
+// before it did.
 func (l *lease) counts(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():
@@ -173,7 +173,7 @@ func (l *lease) counts(sent, now, spread int64) bool {
 }
 
 // counts reports whether the block b may refuse the charge c. The caller has checked that b has the
-// version of the key. If it is worth a call, counts makes the store watch the state.
+// version of the key. If the state is worth a call, the function counts makes the store watch it.
 func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
 	w, sent := h.watch, b.sent()
 	from := sent + watchAfter.Microseconds()

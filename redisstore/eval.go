@@ -242,7 +242,7 @@ func kindOf(c *quota.Charge) kind {
 }
 
 // numbers packs the numbers that a section of a script reads. For each charge, these are the
-// numbers of its limit and, if the section needs it, its Spent or Headroom. The common cost (see
+// constants of its limit and, if the section needs it, its Spent or Headroom. The common cost (see
 // costOf) and the longest wait follow.
 func (e *eval) numbers(v *value) []byte {
 	b, cost := make([]byte, 0, 8*(2+4*len(v.charges))), int64(0)

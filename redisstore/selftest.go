@@ -135,8 +135,8 @@ func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error 
 }
 
 // scratch returns charges with the same algorithms, under a rule with a random name. They have the
-// same key, so that they are in one slot. Their numbers are small, so that anything left in Redis
-// soon expires.
+// same key, so that they are in one slot. They use small numbers, so anything left in Redis soon
+// expires.
 func scratch(charges []quota.Charge) []quota.Charge {
 	rule := "weir-probe-" + rand.Text()
 	scratched := make([]quota.Charge, 0, len(charges))

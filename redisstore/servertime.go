@@ -21,8 +21,8 @@ import (
 // The date of a reservation, however, lies in the future. A value with a reservation therefore also
 // contains the time at which it was written, and the script uses that time instead. No decision is
 // thus made at a time ahead of the server's clock. The time may be behind the clock by up to late:
-// see lateness. Values are kept longer by that much, because a late script must find what was spent
-// at its time.
+// see lateness. Values are kept that much longer, because a late script must still find what had
+// been spent at the time that it carries.
 func sentTime(late time.Duration) string {
 	return fmt.Sprintf(`local t = {string.match(table.remove(ARGV), '(.*)(......)')}
 local now, slack_ms = t[1] * 1e6 + t[2], %d

@@ -126,8 +126,8 @@ func (o *redisOptions) flags(fs *flag.FlagSet) {
 	}
 }
 
-// String returns a text for the log that describes where counts are stored: in memory, or in Redis
-// at some addresses.
+// String describes, for the log, where counts are stored: in memory, or in Redis at the given
+// addresses.
 func (o *redisOptions) String() string {
 	if o.addrs == "" {
 		return "memory"

@@ -111,8 +111,8 @@ func (r *Replay) Add(line string) error {
 	return nil
 }
 
-// Unreadable counts a line that is not in the format: the line that was read last, or one that is
-// too long to be read.
+// Unreadable counts one unreadable line: either the last line read, which is not in the format, or
+// a line that is too long to be read.
 func (r *Replay) Unreadable(err error) {
 	if r.report.Unreadable++; r.report.FirstError == nil {
 		r.report.FirstError = fmt.Errorf("line %d: %w", r.report.Lines, err)

@@ -126,7 +126,7 @@ func (t *tally) top() (keys []Key, unsure int64) {
 	return keys[:min(len(keys), tops)], t.least
 }
 
-// Write writes a report for people. name is the name of the log.
+// Write writes a human-readable report. The argument name is the name of the log.
 func (r *Report) Write(w io.Writer, name string) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	if r.Requests > 0 {

@@ -119,7 +119,8 @@ type Networks[V any] struct {
 	bits   []int // the lengths of the prefixes; IPv4 counts as mapped to IPv6, so an IPv4 /8 has 104
 }
 
-// Add adds a network, whose bits after the prefix are 0, or replaces its value.
+// Add adds a network, or replaces its value if the list has it. The bits after the prefix must be
+// 0.
 func (n *Networks[V]) Add(p netip.Prefix, v V) {
 	if n.values == nil {
 		n.values = map[netip.Prefix]V{}

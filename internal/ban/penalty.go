@@ -70,9 +70,9 @@ const (
 // StrikesName is the name of the limits in which a store keeps strikes. Clients do not see them.
 const StrikesName = "penalty strikes"
 
-// NewPenalty returns the Penalty of a rule. The strike that exhausts the limit strikes begins a
-// ban. The arguments first and longest are whole microseconds: first is the length of a key's first
-// ban. Each further ban is twice as long as the one before, but at most as long as longest.
+// NewPenalty returns the Penalty of a rule. A ban begins with the strike that exhausts the limit.
+// The arguments first and longest are whole microseconds: first is the length of a key's first ban.
+// Each further ban is twice as long as the one before, but at most as long as longest.
 func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) *Penalty {
 	most := max(1, longest.Microseconds())
 	return &Penalty{

@@ -1,6 +1,5 @@
-// Package configfile contains helpers for reading configuration files: the tokens of a YAML file,
-// the places of its nodes and errors, a check of symbolic links, and suggestions for misspelled
-// names.
+// Package configfile helps to read configuration files: it returns the tokens of YAML, locates
+// nodes and errors, checks symbolic links, and suggests corrections for misspelled names.
 package configfile
 
 import (

@@ -51,8 +51,8 @@ func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	t.of[Key{strings.Clone(k.Rule), strings.Clone(k.Key)}] = &entry{max(0, units), now.Add(d)}
 }
 
-// Wait returns how long a key will have fewer units left than a request costs, or 0 if the
-// key has enough units or if their number is unknown.
+// Wait returns the time until a key has enough units left for a request, or 0 if it has enough
+// already or if their number is unknown.
 func (t *Remaining) Wait(k Key, cost int64) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()

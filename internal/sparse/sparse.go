@@ -29,7 +29,7 @@ func (g *Gate) Pass() (unlogged int64, ok bool) {
 	return g.unlogged.Swap(0), true
 }
 
-// Reset allows the next line, whenever the last one was allowed.
+// Reset allows the next line, no matter when the last one was allowed.
 func (g *Gate) Reset() { g.last.Store(0) }
 
 // Logger returns a logger that writes at most one line a second to the log of l. If lines were

@@ -45,7 +45,7 @@ func (l *Leader) Join(ctx context.Context) {
 }
 
 // Context returns the context of the shared call: the leader's context without its cancellation or,
-// if no caller is traced, the argument otherwise.
+// if no caller is traced, its argument.
 func (l *Leader) Context(otherwise context.Context) context.Context {
 	if l.ctx == nil {
 		return otherwise

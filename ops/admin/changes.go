@@ -47,7 +47,7 @@ type changes struct {
 }
 
 // add keeps a change, and returns its id. Ids are random, because a page that was loaded from an
-// earlier process could otherwise undo a change of this process.
+// earlier process could otherwise undo a change made by this process.
 func (c *changes) add(n madeChange) (id string) {
 	n.ID, n.At, n.Key = rand.Text()[:16], time.Now().UTC(), strings.Clone(storedkey.Of(n.Key))
 	n.Undoable = n.undo != nil

@@ -3,9 +3,9 @@ package queue
 import "time"
 
 // A budgetClock measures the time that Redis and the network have used. It stops while the process
-// is late: suspended, without a processor, or busy with garbage collection. While the clock runs,
-// it sets one timer after another. If a timer is overdue, the clock stands still until the timer
-// fires.
+// is late, that is, stalled: suspended, not scheduled, or busy with garbage collection. While the
+// clock runs, it sets one timer after another. If a timer is overdue, the clock stands still until
+// the timer fires.
 //
 // A budgetClock has no lock.
 type budgetClock struct {

@@ -11,9 +11,9 @@ import (
 )
 
 // Conns are the connections of a client to one Redis. At the end of a budget they show whether
-// Redis or the process is late. If the process is late, the kernel has received the answer. If
-// Redis is silent, the kernel has received nothing. This is true however late a goroutine looks.
-// The method add is called for each new connection, so that a Queue finds it here.
+// Redis or the process is late. If it is the process that is late, the kernel has already received
+// the answer. If Redis is silent, the kernel has received nothing. This is true however late a
+// goroutine looks. The method add is called for each new connection, so that a Queue finds it here.
 type Conns struct {
 	began time.Time // the times below are in ns since then
 

@@ -109,8 +109,8 @@ func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.Rate
 
 // find looks for d's limit in the nodes below n. It sets a.limit to this limit, and appends the key
 // of d's counter to a.key. At each level an equal value comes first, then values with asterisks in
-// the order of the file, and then the key without a value. A limit applies to d only if d has an
-// entry for each level down to the descriptor of that limit in the file, and no further entry.
+// the order of the file, and then the key without a value. A limit applies to d only if the entries
+// of d match, level by level, the path in the file to that limit's descriptor, and d has no others.
 func (a *hit) find(n *node, d *common.RateLimitDescriptor) {
 	for i, e := range d.GetEntries() {
 		name := e.GetKey() + "_" + e.GetValue()
