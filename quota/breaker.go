@@ -130,13 +130,23 @@ func (b *BreakerStore) circuit(t *Transaction) *circuit {
 	return b.add(name)
 }
 
-const mostCircuits = 1000 // of servers, whose addresses may come and go
+const mostCircuits = 1000 // of servers; addresses come and go
 
-// add adds a circuit for a server. If there are too many circuits, a further server shares the
-// circuit for unknown servers.
+// add adds a circuit for a server. If there are too many circuits, it first removes the closed
+// ones. If all are open, a server without a circuit shares the circuit for unknown servers.
 func (b *BreakerStore) add(name string) *circuit {
 	if b.circuits.Load() >= mostCircuits {
-		return &b.whole
+		b.parts.Range(func(name, c any) bool {
+			phases := &c.(*circuit).phase
+			if p := phases.Load(); p.err == nil && !p.forgotten && phases.CompareAndSwap(p, &phase{forgotten: true}) {
+				b.parts.CompareAndDelete(name, c)
+				b.circuits.Add(-1)
+			}
+			return true
+		})
+		if b.circuits.Load() >= mostCircuits {
+			return &b.whole
+		}
 	}
 	n := &circuit{server: name}
 	n.phase.Store(&phase{})
@@ -152,6 +162,8 @@ func (b *BreakerStore) add(name string) *circuit {
 type phase struct {
 	failures atomic.Int64 // consecutive failures that count, while the breaker is closed
 	last     atomic.Int64 // when the last of these failures was known, in ns since 1970
+
+	forgotten bool // nobody looks at the circuit any more, so it must not open
 
 	err     error       // what an open breaker returns; nil if the breaker is closed
 	began   time.Time   // when the outage began
@@ -188,7 +200,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 		if b.servers != nil && b.open.Load() > 0 {
 			b.closeUnused(ctx)
 		}
-	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures):
+	case isFailure(ctx, t, err) && p.failed(known) >= int64(b.o.Failures) && !p.forgotten:
 		open := b.newOpenPhase(err)
 		open.began, open.refused = time.Now(), b.refused.Load()
 		if c.phase.CompareAndSwap(p, open) {

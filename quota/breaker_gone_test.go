@@ -1,6 +1,7 @@
 package quota_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed83679106/weir/algorithms"
+	"github.com/seed83679106/weir/internal/test/weirtest"
 	"github.com/seed83679106/weir/quota"
 )
 
@@ -53,8 +55,8 @@ func TestBreakerServerGone(t *testing.T) {
 	}
 }
 
-// TestBreakerServersBounded: servers come and go, and the number of circuits is bounded. Further servers
-// share a circuit.
+// TestBreakerServersBounded: servers come and go, and the breaker forgets those whose circuits are closed,
+// but not one that is open. If all are open, further servers share a circuit.
 func TestBreakerServersBounded(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		s := &pairStore{memory(), map[string]bool{"down": true}}
@@ -80,3 +82,32 @@ func TestBreakerServersBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestBreakerForgetsOpening: a circuit that is forgotten while a call of it fails does not open, because
+// nothing would close it.
+func TestBreakerForgetsOpening(t *testing.T) {
+	var b *quota.BreakerStore
+	call := func(server string) {
+		tx := once(algorithms.GCRA(10, time.Second))
+		tx.Charges[0].Key = server
+		_ = b.Take(t.Context(), tx)
+	}
+	s := &pairStore{memory(), map[string]bool{"a": true}}
+	during := weirtest.StoreFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if tx.Charges[0].Key == "a" {
+			for i := range 2000 {
+				call(fmt.Sprint(i))
+			}
+		}
+		return s.Take(ctx, tx)
+	})
+	b = quota.Breaker(named{during}, quota.BreakerOptions{Failures: 1, Logger: slog.New(slog.DiscardHandler)})
+	if call("a"); b.Stats().Open {
+		t.Error("a forgotten circuit has opened")
+	}
+}
+
+// A named store has a server for each key.
+type named struct{ quota.Store }
+
+func (named) Server(t *quota.Transaction) string { return t.Charges[0].Key }
