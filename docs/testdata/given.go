@@ -42,6 +42,7 @@ type accountKey struct{}
 func api(http.ResponseWriter, *http.Request)         {}
 func createToken(http.ResponseWriter, *http.Request) {}
 func search(http.ResponseWriter, *http.Request)      {}
+func files(http.ResponseWriter, *http.Request)       {}
 func items(http.ResponseWriter, *http.Request)       {}
 func isPro(*http.Request) bool                       { return false }
 func requireOperator(next http.Handler) http.Handler { return next }
