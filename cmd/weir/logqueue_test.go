@@ -124,7 +124,7 @@ func TestLinesOfNetHTTP(t *testing.T) {
 				if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
 					io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore")
 				}
-				io.Copy(io.Discard, conn)
+				_, _ = conn.Read(make([]byte, 1)) // a request that net/http sends before it sees the rest gets no answer
 			}()
 		}
 	}()
