@@ -3,6 +3,7 @@ package lease
 import (
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/seed83679106/weir/internal/safe"
@@ -30,17 +31,28 @@ type lease struct {
 	timer     *time.Timer
 }
 
+// A shard holds the leases of some fingerprints, behind one mutex.
+type shard struct {
+	mu     sync.Mutex
+	closed bool
+	most   int               // the maximum number of leases in the map known
+	known  map[uint64]*lease // leases by the fingerprint of their charges
+	once   [64]uint64        // recent fingerprints that were seen once
+	hits   int64
+	_      [64]byte // keeps the next shard off the cache line
+}
+
 // find returns the lease of t. If there is none, find makes one, provided that t may have a lease,
 // that t was seen before, and that there is room. Otherwise find returns nil.
-func (l *Store) find(id uint64, t *quota.Transaction, now int64) *lease {
-	old := l.known[id]
+func (s *shard) find(id uint64, t *quota.Transaction, now int64, l *Store) *lease {
+	old := s.known[id]
 	switch {
 	case old != nil && slices.Equal(old.charges, t.Charges):
 		return old
-	case l.closed || !leasable(t):
+	case s.closed || !leasable(t):
 		return nil
 	}
-	if once := &l.once[id%uint64(len(l.once))]; *once != id {
+	if once := &s.once[id%uint64(len(s.once))]; *once != id {
 		*once = id
 		return nil
 	}
@@ -48,24 +60,24 @@ func (l *Store) find(id uint64, t *quota.Transaction, now int64) *lease {
 	switch {
 	case old != nil && !old.over(now, ttl): // other charges with the same fingerprint are in use
 		return nil
-	case old == nil && len(l.known) >= l.o.MaxKeys && !l.makeRoom(now, ttl):
+	case old == nil && len(s.known) >= s.most && !s.makeRoom(now, ttl):
 		return nil
 	}
 	e := &lease{charges: slices.Clone(t.Charges), since: now}
 	for i := range e.charges {
 		e.charges[i].Key = strings.Clone(e.charges[i].Key)
 	}
-	l.known[id] = e
+	s.known[id] = e
 	return e
 }
 
 // makeRoom looks at up to 8 leases and deletes one that is no longer used. It reports
 // whether it has deleted a lease.
-func (l *Store) makeRoom(now, ttl int64) bool {
+func (s *shard) makeRoom(now, ttl int64) bool {
 	looked := 0
-	for id, e := range l.known {
+	for id, e := range s.known {
 		if e.over(now, ttl) {
-			delete(l.known, id)
+			delete(s.known, id)
 			return true
 		}
 		if looked++; looked == 8 {

@@ -28,7 +28,6 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"math/bits"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,7 +141,13 @@ func New(next quota.Store, o Options) *Store {
 	o.TTL = cmp.Or(o.TTL, 100*time.Millisecond)
 	o.Fraction = cmp.Or(o.Fraction, 1.0/8)
 	o.MaxKeys = cmp.Or(o.MaxKeys, 10_000)
-	return &Store{next: next, o: o, seed: maphash.MakeSeed(), start: time.Now(), known: map[uint64]*lease{}}
+	l := &Store{next: next, o: o, seed: maphash.MakeSeed(), start: time.Now()}
+	l.shards = make([]shard, min(64, o.MaxKeys))
+	for i := range l.shards {
+		l.shards[i].most = (o.MaxKeys-1)/len(l.shards) + 1
+		l.shards[i].known = map[uint64]*lease{}
+	}
+	return l
 }
 
 // A Store is a quota.Store that leases units, and allows requests from these leases without calling
@@ -152,14 +157,9 @@ type Store struct {
 	o      Options
 	seed   maphash.Seed
 	start  time.Time // all instants in this package are in ns since start, on the monotonic clock
+	shards []shard
 	misses atomic.Int64
 	calls  sync.WaitGroup // calls of the wrapped store on goroutines of this Store
-
-	mu     sync.Mutex // guards the leases and what follows
-	closed bool
-	known  map[uint64]*lease // leases by the fingerprint of their charges, at most MaxKeys
-	once   [4096]uint64      // recent fingerprints that were seen once
-	hits   int64
 }
 
 // Server implements optional.Server, for the wrapped store.
@@ -174,9 +174,14 @@ func (l *Store) now() int64 { return int64(time.Since(l.start)) }
 
 // Stats returns the statistics since l was created. Each hit saves a call to the wrapped store.
 func (l *Store) Stats() quota.CacheStats {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return quota.CacheStats{Kind: "lease", Hits: l.hits, Misses: l.misses.Load()}
+	st := quota.CacheStats{Kind: "lease", Misses: l.misses.Load()}
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		st.Hits += s.hits
+		s.mu.Unlock()
+	}
+	return st
 }
 
 // Take implements quota.Store.
@@ -189,31 +194,32 @@ func (l *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		return err
 	}
 	now := l.now()
-	l.mu.Lock()
-	e := l.find(id, t, now)
+	s := l.shard(id)
+	s.mu.Lock()
+	e := s.find(id, t, now, l)
 	if e == nil {
-		l.mu.Unlock()
+		s.mu.Unlock()
 		return l.call(ctx, t)
 	}
 	e.tick(now, int64(l.o.TTL))
 	if e.serve(t, now) {
-		l.hits++
-		l.mu.Unlock()
+		s.hits++
+		s.mu.Unlock()
 		return nil
 	}
 	f, own := e.fetch, false
 	if f == nil {
 		if k := e.want(now, &l.o); k > 0 {
-			f, own = l.begin(ctx, e, k), true
+			f, own = l.begin(ctx, s, e, k), true
 		}
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if f != nil {
-		if decided, err := l.await(ctx, e, f, own, t); decided || err != nil {
+		if decided, err := l.await(ctx, s, e, f, own, t); decided || err != nil {
 			return err
 		}
 	}
-	return l.passThrough(ctx, e, t)
+	return l.passThrough(ctx, s, e, t)
 }
 
 // call passes t to next.
@@ -224,13 +230,13 @@ func (l *Store) call(ctx context.Context, t *quota.Transaction) error {
 
 // passThrough passes t to next, and records the decisions for want, which computes the size of the
 // next lease.
-func (l *Store) passThrough(ctx context.Context, e *lease, t *quota.Transaction) error {
+func (l *Store) passThrough(ctx context.Context, s *shard, e *lease, t *quota.Transaction) error {
 	err := l.call(ctx, t)
 	if err == nil {
 		now := l.now()
-		l.mu.Lock()
+		s.mu.Lock()
 		e.note(t, now)
-		l.mu.Unlock()
+		s.mu.Unlock()
 	}
 	return err
 }
@@ -240,25 +246,27 @@ func (l *Store) passThrough(ctx context.Context, e *lease, t *quota.Transaction)
 // first, Close returns ctx.Err(). Otherwise, it returns all errors that occurred while units were
 // being returned. Units that could not be returned stay unavailable until their window ends.
 func (l *Store) Close(ctx context.Context) error {
-	var backs []*quota.Transaction
-	l.mu.Lock()
-	l.closed = true
-	for _, e := range l.known {
-		backs = append(backs, e.end())
-		if e.timer != nil {
-			e.timer.Stop()
+	errs := make(chan error, len(l.shards))
+	for i := range l.shards {
+		s := &l.shards[i]
+		var backs []*quota.Transaction
+		s.mu.Lock()
+		s.closed = true
+		for _, e := range s.known {
+			backs = append(backs, e.end())
+			if e.timer != nil {
+				e.timer.Stop()
+			}
 		}
-	}
-	clear(l.known)
-	l.mu.Unlock()
-	errs := make(chan error, len(backs))
-	for some := range slices.Chunk(backs, len(backs)/mostRefunds+1) {
-		l.calls.Go(func() { errs <- l.refund(ctx, some...) })
+		clear(s.known)
+		s.mu.Unlock()
+		if len(backs) > 0 {
+			l.calls.Go(func() { errs <- l.refund(ctx, backs...) })
+		}
 	}
 	done := make(chan struct{})
 	go func() {
 		l.calls.Wait()
-		close(errs)
 		close(done)
 	}()
 	select {
@@ -266,15 +274,13 @@ func (l *Store) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	close(errs)
 	var all []error
 	for err := range errs {
 		all = append(all, err)
 	}
 	return errors.Join(all...)
 }
-
-// mostRefunds is the number of leases that Close refunds at the same time.
-const mostRefunds = 64
 
 // id returns the fingerprint of the charges of t. ok is false if t must be passed to next.
 func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
@@ -292,4 +298,9 @@ func (l *Store) id(t *quota.Transaction) (id uint64, ok bool) {
 		}
 	}
 	return id, true
+}
+
+func (l *Store) shard(id uint64) *shard {
+	hi, _ := bits.Mul64(id, uint64(len(l.shards)))
+	return &l.shards[hi]
 }
