@@ -581,7 +581,7 @@ func TestLeaseRedis(t *testing.T) {
 		case got+left != units:
 			t.Errorf("%v: got %d admitted and %d left, want %d together", limit, got, left, units)
 		}
-		if served.Load() < replicas*goroutines*each/10 {
+		if served.Load() < got/10 { // a fast machine sends more of the calls that are refused
 			t.Errorf("%v: got %d calls served from memory, which are too few for this test", limit, served.Load())
 		}
 		t.Logf("%v: %d calls, %d admitted of %d, %d served from memory", limit, replicas*goroutines*each, got, most, served.Load())
