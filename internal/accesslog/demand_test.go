@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/seed83679106/weir"
 	"github.com/seed83679106/weir/algorithms"
 )
@@ -155,7 +157,7 @@ func TestSuggestions(t *testing.T) {
 			t.Errorf("the suggestions lack %q:\n%s", want, &out)
 		}
 	}
-	if strings.Contains(out.String(), "name: hourly") {
+	if strings.Contains(out.String(), `name: "hourly"`) {
 		t.Errorf("a rule without a suggestion is among the suggestions:\n%s", &out)
 	}
 	suggested := report.Suggested(rules)
@@ -165,6 +167,47 @@ func TestSuggestions(t *testing.T) {
 	suggested[0].Limits = suggested[0].Limits[:1]
 	if got := replaying(suggested, false); got.Refused != 599 {
 		t.Errorf("the suggested limit refuses %d, want 599 of 600 requests of one client", got.Refused)
+	}
+}
+
+// TestSuggestedNames: YAML reads the names of the suggestion as the names of the rules.
+func TestSuggestedNames(t *testing.T) {
+	names := []string{"client", "per-ip_2", "[a #b", "a: b", "12", "null", `a"b`, `a\tb`}
+	var rules []weir.Rule
+	for _, name := range names {
+		rule := perIP(algorithms.FixedWindow(1000, time.Second))
+		rule.Name = name
+		rules = append(rules, rule)
+	}
+	r := New(Options{Rules: rules, Suggest: true, Reads: func(string) []string { return nil }})
+	var log strings.Builder
+	for second := range 10 {
+		fmt.Fprintf(&log, "10.0.0.1 - - [%s] \"GET / HTTP/1.1\" 200 5\n", time.Unix(1_800_000_000+int64(second), 0).UTC().Format(layout))
+	}
+	if err := r.Read(strings.NewReader(log.String())); err != nil {
+		t.Fatal(err)
+	}
+	report, err := r.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	report.WriteSuggestions(&out)
+	_, list, _ := strings.Cut(out.String(), "\nlimits:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	var read []struct {
+		Name   string
+		Config []struct{ Period string }
+	}
+	if err := yaml.Unmarshal([]byte(list), &read); err != nil {
+		t.Fatalf("%v:\n%s", err, list)
+	}
+	var got []string
+	for _, rule := range read {
+		got = append(got, rule.Name)
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("got the names %q, want %q", got, names)
 	}
 }
 
