@@ -108,26 +108,12 @@ func TestEndIsLogged(t *testing.T) {
 // TestLinesOfNetHTTP: an upstream that sends more than its responses makes net/http log a line for each
 // request, of which the log gets one a second.
 func TestLinesOfNetHTTP(t *testing.T) {
-	upstream, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer upstream.Close()
-	go func() {
-		for {
-			conn, err := upstream.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-					io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore")
-				}
-				_, _ = conn.Read(make([]byte, 1)) // a request that net/http sends before it sees the rest gets no answer
-			}()
+	upstream := rawUpstream(t, func(conn net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
+			io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore")
 		}
-	}()
+		_, _ = conn.Read(make([]byte, 1)) // a request that net/http sends before it sees the rest gets no answer
+	})
 	limits, addr := filepath.Join(t.TempDir(), "limits.yaml"), freeAddress(t)
 	writeLimits(t, limits, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -135,7 +121,7 @@ func TestLinesOfNetHTTP(t *testing.T) {
 	var log weirtest.Log
 	began := time.Now()
 	go func() {
-		ended <- run(ctx, []string{"serve", "-limits", limits, "-addr", addr, "-auth-addr", "127.0.0.1:0", "-upstream", "http://" + upstream.Addr().String()}, nil, io.Discard, &log)
+		ended <- run(ctx, []string{"serve", "-limits", limits, "-addr", addr, "-auth-addr", "127.0.0.1:0", "-upstream", upstream}, nil, io.Discard, &log)
 	}()
 	eventually(t, "the service answers", func() bool {
 		resp, err := http.Get("http://" + addr)

@@ -149,34 +149,43 @@ func TestSlowReaderOverHTTP2(t *testing.T) {
 	eventually(t, "the unit in flight comes back", func() bool { return status() == 200 })
 }
 
-// TestEarlyAnswers: an upstream may answer before it has read the body. The transport may then read the
-// body, and set its deadline, when the handler has returned: over HTTP/2 that would end the process.
-func TestEarlyAnswers(t *testing.T) {
-	upstream, err := net.Listen("tcp", "127.0.0.1:0")
+// rawUpstream returns the URL of an upstream that serves each connection by a function, and closes the
+// connection when the function returns.
+func rawUpstream(t *testing.T, serve func(conn net.Conn)) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer upstream.Close()
+	t.Cleanup(func() { ln.Close() })
 	go func() {
 		for {
-			conn, err := upstream.Accept()
+			conn, err := ln.Accept()
 			if err != nil {
 				return
 			}
 			go func() {
 				defer conn.Close()
-				conn.Read(make([]byte, 1))
-				fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-				io.Copy(io.Discard, conn)
+				serve(conn)
 			}()
 		}
 	}()
+	return "http://" + ln.Addr().String()
+}
+
+// TestEarlyAnswers: an upstream may answer before it has read the body. The transport may then read the
+// body, and set its deadline, when the handler has returned: over HTTP/2 that would end the process.
+func TestEarlyAnswers(t *testing.T) {
+	upstream := rawUpstream(t, func(conn net.Conn) {
+		conn.Read(make([]byte, 1))
+		fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		io.Copy(io.Discard, conn)
+	})
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	pool := x509.NewCertPool()
 	pool.AddCert(redistest.Certificate(t, cert, key))
 	path := writeFile(t, filepath.Join(dir, "limits.yaml"), "limits: [{name: ip, config: [{limit: 10000, period: 1h}]}]")
-	s := startService(t, "-limits", path, "-upstream", "http://"+upstream.Addr().String(),
+	s := startService(t, "-limits", path, "-upstream", upstream,
 		"-addr", "tls://127.0.0.1:0", "-tls-cert", cert, "-tls-key", key)
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}}
 	defer client.CloseIdleConnections()
