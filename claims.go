@@ -26,17 +26,17 @@ type claim struct {
 	*policy // the policy of the rule, of the request or of the key
 	key     string
 	cost    int64
-	first   int32 // the index of its first charge and decision; each limit has one of both
-	ban     int16 // the index of the look-up of its ban, if the rule has a Penalty
-	leaves  int8  // percentage of each limit that the claim leaves to other classes
+	first   int32 // index of the claim's first charge and decision; each limit has one of each
+	ban     int16 // index of the look-up of the key's ban, if the rule has a Penalty
+	leaves  int8  // percentage of each limit that the request must leave to other classes
 }
 
-// of returns the decisions that belong to the claim.
-func (c *claim) of(decisions []quota.Decision) []quota.Decision {
+// pick returns those of the decisions that belong to the claim.
+func (c *claim) pick(decisions []quota.Decision) []quota.Decision {
 	return decisions[c.first:][:len(c.limits)]
 }
 
-// charge returns the charge of the claim under its i-th limit.
+// charge returns the claim's charge under limit i.
 func (c *claim) charge(i int) quota.Charge {
 	l, headroom := c.limits[i].Limit, c.limits[i].Headroom(int(c.leaves))
 	l.Period += c.rule.Buffer
@@ -48,44 +48,45 @@ func (s *snapshot) leaves() bool {
 	return slices.ContainsFunc(s.claims, func(c claim) bool { return c.leaves > 0 })
 }
 
-// A decision is everything that a Limiter knows about one request, from its claims to its answer.
-// Decisions are recycled, so nothing outside the Limiter may keep one: see snapshot.
+// A decision is everything that a Limiter knows about one request, from its claims to the response.
+// Decisions are recycled, so only the Limiter may refer to one. Code outside the Limiter uses a
+// snapshot.
 type decision struct {
 	snapshot
 	request  *http.Request
-	tx       quota.Transaction // first the charges of the claims and then, during the call, the look-ups
-	lookups  []quota.Charge    // of bans and pauses. They spend nothing
-	calls    context.Context   // of calls of the store that share a quota.Budget; nil if there are none
+	tx       quota.Transaction // the charges of the claims, followed by the look-ups during the call to the store
+	lookups  []quota.Charge    // charges that look up bans and pauses and spend nothing
+	calls    context.Context   // context with the quota.Budget of all store calls; nil if they share none
 	sender   *transport        // the transport that sends the request; nil for incoming requests
-	shadow   *decision         // the decision of the rules in shadow, which refuses nothing; nil if there are none
-	inShadow bool              // this is such a decision
+	shadow   *decision         // the decision under the rules in shadow, which refuses nothing; nil if there are none
+	inShadow bool              // this is the decision under the rules in shadow
 
-	err      error         // error of the store or a Policy, so that no decision was made
+	err      error         // the error of the store or a Policy because of which no decision was made
 	passed   bool          // OnError allows the request, although no decision was made
-	refusal  refusal       // memory for why
-	took     time.Duration // of the store
+	refusal  refusal       // memory to which why points
+	took     time.Duration // by the call to the store
 	banBegan bool
 
-	counted bool          // the request is one of the MaxWaiting that may wait
-	line    *atomic.Int64 // also counts the request, if it may wait for a concurrency limit
-	slept   time.Duration // the time for which the request has waited for units in flight to be released
+	counted bool          // the request is counted in Limiter.waiting
+	line    *atomic.Int64 // the element of Limiter.lines that counts the request, or nil
+	slept   time.Duration // how long the request has waited for units in flight
 }
 
 // A refusal is the only place that records why a request was refused, or why no decision
 // was possible.
 type refusal struct {
 	Refusal
-	by  *rule  // nil after an error
-	key string // that is refused
+	by  *rule  // the rule that refused the request; nil after an error
+	key string // the key that was refused
 }
 
 var noRefusal refusal
 
-// refuse refuses the request, and replaces an earlier refusal. The argument name is the name of the
-// rule that refuses the request, and by is that rule. It is nil if the store failed or reported a
-// pause, or if a Policy was invalid.
+// refuse refuses the request, and replaces an earlier refusal. The argument by is the rule that
+// refuses the request, and name is the rule's name. A nil rule means that the store failed or
+// reported a pause, or that a Policy was invalid.
 func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *rule, key string) {
-	why := &d.refusal // field by field, because a copy of the whole takes 8 ns
+	why := &d.refusal // field by field, because copying the whole struct takes 8 ns
 	why.Reason, why.Rule, why.RetryAfter, why.Limit, why.Status = reason, name, wait, "", by.statusOf(reason)
 	why.by, why.key = by, key
 	d.why = why
@@ -94,7 +95,7 @@ func (d *decision) refuse(reason Reason, name string, wait time.Duration, by *ru
 // refused reports whether the request is neither admitted nor allowed by OnError.
 func (d *decision) refused() bool { return d.why.Reason != 0 && !d.passed }
 
-// newDecision returns an empty decision on r, recycled or new.
+// newDecision returns an empty decision for the request r, either recycled or new.
 func (l *Limiter) newDecision(r *http.Request) *decision {
 	d, _ := l.pool.Get().(*decision)
 	if d == nil {
@@ -109,7 +110,8 @@ func (l *Limiter) newDecision(r *http.Request) *decision {
 
 // decide obtains the decision on a request. An admitted request waits for its slot, for up to
 // maxWait. If the request's context ends first, decide returns the context's error. If the store
-// fails, the caller calls observe, because it knows whether the request is allowed.
+// fails, decide does not call observe. Its caller does, once it knows whether the request is
+// allowed.
 func (l *Limiter) decide(d *decision, maxWait time.Duration) (ended error) {
 	done := false
 	if l.concurrent {
@@ -130,8 +132,8 @@ func (l *Limiter) decide(d *decision, maxWait time.Duration) (ended error) {
 	return ended
 }
 
-// releaseUnless releases the units in flight that the request has spent, unless done is set. If
-// done is not set, a function of the user, such as Observe, has panicked.
+// releaseUnless is deferred. It releases the units in flight that the request has spent, unless
+// *done is true. If *done is false, a user's function such as Observe has panicked.
 func (l *Limiter) releaseUnless(done *bool, d *decision) {
 	if *done || d.why.Reason != 0 || len(d.decisions) == 0 {
 		return
@@ -141,11 +143,11 @@ func (l *Limiter) releaseUnless(done *bool, d *decision) {
 	}
 }
 
-// collect collects the claims of all rules. There are no claims if a rule refuses the request
-// without a call to the store, for example because the key is denied, missing, or known to be
-// banned.
+// collect collects the claims of all rules. If a rule refuses the request without a call to the
+// store, for example because the key is denied, missing, or known to be banned, collect removes the
+// claims again.
 func (l *Limiter) collect(d *decision) {
-	if l.policies { // lookups of a Policy must not end when the client hangs up
+	if l.policies { // the lookups of a Policy function must go on when the client hangs up
 		d.request = d.request.WithContext(context.WithoutCancel(d.Context))
 	}
 	for _, rule := range l.rules {
@@ -159,7 +161,7 @@ func (l *Limiter) collect(d *decision) {
 			d.addClaim(rule, &c)
 		}
 		if d.why.RetryAfter == quota.Never {
-			break // no other refusal is longer
+			break // no other refusal could be longer
 		}
 	}
 	if d.why.Reason != 0 && d.why.Reason != ReasonError {
@@ -168,8 +170,8 @@ func (l *Limiter) collect(d *decision) {
 	}
 }
 
-// carryBack copies to the request r what functions of rules have written into the copy of r that
-// collect made for them.
+// carryBack copies to the request r the changes that the rules' functions have made to the copy of
+// r that collect passed to them.
 func (d *decision) carryBack(r *http.Request) {
 	if d.request != r {
 		recorder.CarryBack(r, d.request, nil, r.Body)
@@ -177,8 +179,8 @@ func (d *decision) carryBack(r *http.Request) {
 	}
 }
 
-// addClaim adds the claim of an enforced rule, with look-ups of a ban and a pause of its key, unless
-// the request is refused already.
+// addClaim adds the claim of an enforced rule, and look-ups of a ban and a pause of the claim's
+// key. It adds nothing if the request is already refused.
 func (d *decision) addClaim(rule *rule, c *claim) {
 	switch c.kind {
 	case deniedKind:
@@ -204,7 +206,7 @@ func (d *decision) addClaim(rule *rule, c *claim) {
 	}
 }
 
-// addShadow adds the claim of a rule in shadow, unless the request is already refused.
+// addShadow adds the claim of a rule in shadow. It adds nothing if the request is already refused.
 func (l *Limiter) addShadow(d *decision, c *claim) {
 	switch {
 	case d.why.Reason != 0:
@@ -220,11 +222,11 @@ func (l *Limiter) addShadow(d *decision, c *claim) {
 	}
 }
 
-// add adds a claim and its charges. Recycled memory usually still has the same claims from an
-// earlier request, so that only their keys and costs change.
+// add adds a claim and its charges. A recycled decision usually still contains the same claims from
+// an earlier request, and add then changes only their keys and costs.
 func (d *decision) add(c *claim) {
 	to := extend(&d.claims)
-	known := to.policy == c.policy && c.rule.Class == nil // and so are all claims before it
+	known := to.policy == c.policy && c.rule.Class == nil // all earlier claims are then known too
 	if !known {
 		clear(d.claims[len(d.claims):cap(d.claims)])
 		to.policy, to.first = c.policy, int32(len(d.tx.Charges))
@@ -240,8 +242,8 @@ func (d *decision) add(c *claim) {
 	}
 }
 
-// extend appends an element to a slice and returns it. The element may still have the field values
-// of an earlier use.
+// extend appends an element to a slice and returns a pointer to the element, whose fields may still
+// have values from an earlier use.
 func extend[T any](s *[]T) *T {
 	n := len(*s)
 	if n == cap(*s) {
@@ -252,10 +254,9 @@ func extend[T any](s *[]T) *T {
 	return &(*s)[n]
 }
 
-// take calls the store once, to evaluate all charges and look-ups. After that, it checks the
-// limits, the pauses and the bans, in this order. Each of them may refuse the request. If the
-// request's context ends while the request waits for units in flight to be released, the result
-// ended is the context's error.
+// take calls the store once, to evaluate all charges and look-ups. Then the limits, the pauses and
+// the bans, in this order, may refuse the request. If the request's context ends while the request
+// waits for units in flight to be released, take returns the context's error.
 func (l *Limiter) take(d *decision) (ended error) {
 	t, n := &d.tx, len(d.tx.Charges)
 	if n == 0 {
@@ -277,20 +278,20 @@ func (l *Limiter) take(d *decision) (ended error) {
 		}
 	}
 	if len(t.Charges) > n { // Observe does not see the look-ups in the transaction
-		clear(t.Charges[n:]) // so that add does not find them among the charges of earlier claims
+		clear(t.Charges[n:]) // otherwise add would take them for charges of earlier claims
 		t.Charges, t.Decisions, d.lookups = t.Charges[:n], t.Decisions[:min(n, len(t.Decisions))], d.lookups[:0]
 	}
-	if t.Wait > 0 && d.refused() { // by a ban or a pause, after the limits have reserved a slot
+	if t.Wait > 0 && d.refused() { // the limits reserved a slot, but a ban or a pause refuses the request
 		l.refund(d)
 	}
 	return ended
 }
 
-// applyLimits refuses the request if one of its limits does.
+// applyLimits refuses the request if a limit refuses it.
 func (d *decision) applyLimits() {
 	for i := range d.claims {
 		c := &d.claims[i]
-		decisions := c.of(d.decisions)
+		decisions := c.pick(d.decisions)
 		for j := range decisions {
 			wait := decisions[j].RetryAfter
 			if !decisions[j].Allowed && (d.why.Reason == 0 || wait > d.why.RetryAfter) {
@@ -301,10 +302,10 @@ func (d *decision) applyLimits() {
 	}
 }
 
-// call calls the store. If there is an observer, it measures how long the store takes, unless the
-// store is in memory, where reading the clock would take as long as the call. If the request's
-// context ends while the request waits until units in flight are released, ended is the context's
-// error.
+// call calls the store. If there is an observer, call measures how long the store takes. It does
+// not measure a store in memory, because reading the clock would take as long as that store. If the
+// request's context ends while the request waits for units in flight to be released, ended is the
+// context's error.
 func (l *Limiter) call(d *decision) (ended, err error) {
 	store := l.store
 	if d.inShadow {
@@ -325,7 +326,7 @@ func (l *Limiter) call(d *decision) (ended, err error) {
 }
 
 // callContext returns the context for a call to the store. All calls before the response share one
-// quota.Budget, so that together they take no longer than a single call may.
+// quota.Budget, so that together they take at most as long as a single call may take.
 func (l *Limiter) callContext(d *decision) context.Context {
 	switch {
 	case l.instant, d.calls == nil && !l.settles && !l.bans && d.shadow == nil:
@@ -344,16 +345,16 @@ func (l *Limiter) callInLine(d *decision) (ended, err error) {
 		d.took = time.Since(start) - d.slept
 	}
 	if err != nil && err == d.Err() && len(d.tx.Decisions) == len(d.tx.Charges) {
-		return err, nil // the store has refused the request, which has then waited in vain
+		return err, nil // the store has refused the request, and no units were released before the context ended
 	}
 	return nil, err
 }
 
-// takeAndWait is like take, but the request may get a slot up to maxWait later. takeAndWait then
-// waits for this slot.
+// takeAndWait is like take, but the request may get a slot that begins up to maxWait later, for
+// which takeAndWait waits.
 func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
 	d.tx.Within = l.startWaiting(d, maxWait)
-	defer l.stopWaiting(d) // even if the store panics. In decide it would cost each request 17 ns
+	defer l.stopWaiting(d) // even if the store panics; deferring it in decide would cost every request 17 ns
 	ended := l.take(d)
 	if d.err != nil {
 		return nil
@@ -372,7 +373,7 @@ func (l *Limiter) takeAndWait(d *decision, maxWait time.Duration) error {
 	return nil
 }
 
-// sleep returns nil after the duration, or the error of the context if the context ends first.
+// sleep returns nil after the duration d, or the context's error if the context ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -384,11 +385,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// startWaiting returns how long a request may wait: at most maxWait, and no longer than its context
-// lasts. It returns 0 if the request must leave headroom. It returns noWait if no time is left, or
-// if too many requests already wait (see mayWait). If the request may wait, it is counted until
-// stopWaiting is called. It is counted before the store is called, because otherwise more than
-// MaxWaiting requests could wait.
+// startWaiting returns how long a request may wait: at most maxWait, and at most until the deadline
+// of its context. It returns 0 if the request must leave headroom. It returns noWait if no time is
+// left, or if too many requests already wait (see mayWait). A request that may wait is counted
+// until stopWaiting is called. Counting begins before the call to the store, because otherwise more
+// than MaxWaiting requests could wait.
 func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration {
 	if d.leaves() {
 		return 0
@@ -403,9 +404,9 @@ func (l *Limiter) startWaiting(d *decision, maxWait time.Duration) time.Duration
 	return within
 }
 
-// mayWait counts a request as waiting and returns true. However, if more than MaxWaiting requests
-// would then wait, or more than maxOfKey requests with the same key under a concurrency limit, it
-// returns false.
+// mayWait counts a request as waiting and returns true. It returns false, and does not count the
+// request, if MaxWaiting requests already wait, or if maxOfKey requests already wait with the same
+// key under a concurrency limit.
 func (l *Limiter) mayWait(d *decision) bool {
 	if l.waiting.Add(1) > int64(l.o.MaxWaiting) {
 		l.waiting.Add(-1)
@@ -420,11 +421,12 @@ func (l *Limiter) mayWait(d *decision) bool {
 }
 
 // maxOfKey is the maximum number of the MaxWaiting requests that may have the same key under a
-// concurrency limit, so that one client cannot take all places.
+// concurrency limit, so that one client cannot fill the queue.
 func (o *Options) maxOfKey() int { return max(10, o.MaxWaiting/10) }
 
-// lineOf returns the count of the requests that wait with the key of the first concurrency limit, or
-// nil if there is no such limit or all clients share its key. A few keys share a count.
+// lineOf returns the count of the requests that wait with the key of the first concurrency limit,
+// or nil if there is no such limit or all clients share its key. Keys with the same hash share a
+// count.
 func (l *Limiter) lineOf(d *decision) *atomic.Int64 {
 	for i := range d.claims {
 		if c := &d.claims[i]; c.inFlight && !c.rule.global {
@@ -445,11 +447,11 @@ func (l *Limiter) stopWaiting(d *decision) {
 	}
 }
 
-// noWait is the Within of a request that must not wait. It is not 0, because with Within 0 a
-// LeakyBucket admits a burst at once instead of one request after the other.
+// noWait is the Within of a request that must not wait. It is not 0, because a LeakyBucket with
+// Within 0 admits a whole burst at once instead of spacing the requests.
 const noWait = time.Microsecond
 
-// refund refunds what the request has spent, because the request does not use its slot.
+// refund refunds the units of a request that does not use its slot.
 func (l *Limiter) refund(d *decision) {
 	if err := quota.Refund(context.WithoutCancel(d.Context), l.store, &d.tx); err != nil {
 		l.log.warn(d, "units not refunded", d.tx.Charges[0].Rule, err) // if it fails, the units stay spent
@@ -466,12 +468,12 @@ func (l *Limiter) fail(d *decision) {
 		return
 	}
 	if errors.Is(d.err, quota.ErrBusy) {
-		d.why.RetryAfter = time.Second // a store that gets too much now may have room a moment later
+		d.why.RetryAfter = time.Second // an overloaded store may soon have capacity again
 	}
 }
 
-// failOpen is the default of OnError. It allows requests in an outage, and only then, because an
-// outage goes away by itself and no client can cause it.
+// failOpen is the default of OnError. It allows requests during an outage, which ends by itself and
+// which no client can cause. It refuses them after any other error.
 func failOpen(_ *http.Request, err error) error {
 	if errors.Is(err, quota.ErrBusy) || errors.Is(err, quota.ErrUnusable) || errors.Is(err, quota.ErrLimit) {
 		return err
@@ -486,8 +488,8 @@ func (l *Limiter) observe(d *decision) {
 	}
 }
 
-// report logs the error of a decision, and calls Observe. If all rules of a request are in shadow,
-// only their decision is observed.
+// report logs the error of a decision, and calls Observe. If all of a request's rules are in
+// shadow, Observe receives only the decision under these rules.
 func (l *Limiter) report(d *decision) {
 	if d.err == nil && d.why.Reason == 0 && len(d.tx.Charges) == 0 && d.shadow != nil {
 		return
@@ -497,7 +499,7 @@ func (l *Limiter) report(d *decision) {
 		switch {
 		case d.passed:
 			log = &l.passed
-		case d.inShadow: // its rules refuse nothing
+		case d.inShadow: // rules in shadow refuse nothing
 			attrs = []any{"shadow", true}
 		}
 		log.warn(d, "request not decided", d.why.Rule, d.err, attrs...)
@@ -511,8 +513,8 @@ func (l *Limiter) report(d *decision) {
 }
 
 // begin charges the rules in shadow and holds the units in flight of an admitted request that is
-// about to be served or sent. If end is not nil, it is called once the request is over, even if a
-// handler has panicked.
+// about to be served or sent. The caller calls end, unless it is nil, when the request is over,
+// even if a handler has panicked.
 func (l *Limiter) begin(d *decision) (end func()) {
 	if !l.concurrent && d.shadow == nil { // this check is inlined, so most limiters cost no call
 		return nil
@@ -520,8 +522,8 @@ func (l *Limiter) begin(d *decision) (end func()) {
 	return l.beginHeld(d)
 }
 
-// beginHeld does the work of begin for requests that need it. It releases units in flight even if a
-// store panics.
+// beginHeld is the part of begin that is not inlined. If a store panics, beginHeld releases the
+// units in flight.
 func (l *Limiter) beginHeld(d *decision) (end func()) {
 	done := false
 	defer l.releaseUnless(&done, d)
@@ -544,8 +546,8 @@ func (l *Limiter) beginHeld(d *decision) (end func()) {
 	}
 }
 
-// takeShadow charges the rules in shadow. It is called when the request's slot begins, so that the
-// wait under these rules is measured from then.
+// takeShadow charges the rules in shadow. It is called at the beginning of the request's slot,
+// because the wait that these rules would cause is measured from there.
 func (l *Limiter) takeShadow(d *decision) {
 	s, done := d.shadow, false
 	s.request, s.calls = d.request, l.callContext(d)
@@ -563,8 +565,8 @@ func (l *Limiter) takeShadow(d *decision) {
 	done = true
 }
 
-// hold holds the units in flight that the request has spent, until the function that it returns is
-// called. It returns nil if there are no such units.
+// hold holds the request's units in flight until release is called. If the request has spent no
+// such units, hold returns nil.
 func (l *Limiter) hold(d *decision) (release func()) {
 	for i := range d.claims {
 		if d.claims[i].inFlight {
@@ -574,8 +576,8 @@ func (l *Limiter) hold(d *decision) (release func()) {
 	return nil
 }
 
-// lookUpPause adds a look-up of the key's pause. It refuses the request if the request costs more
-// than the units that the server has left for the key.
+// lookUpPause adds a look-up of the key's pause. It refuses the request if the server has reported
+// that fewer units are left for the key than the request costs.
 func (t *transport) lookUpPause(d *decision, c *claim) {
 	d.lookups = append(d.lookups, ban.LookupPause(c.rule.Name, c.key))
 	key := outbound.Key{Rule: c.rule.Name, Key: c.key}
@@ -596,7 +598,8 @@ func (d *decision) applyPauses() {
 }
 
 // lookUpBan refuses a request whose key this process knows to be banned. If several rules have
-// banned its keys, the longest ban applies. Otherwise it adds a look-up of the key's ban.
+// banned keys of the request, the longest ban applies. If no ban is known, lookUpBan adds a look-up
+// of the key's ban.
 func (d *decision) lookUpBan(c *claim) {
 	if rest := c.rule.penalty.Known(c.key); rest > d.why.RetryAfter {
 		d.refuse(ReasonBan, c.rule.Name, rest, c.rule, c.key)
@@ -608,8 +611,8 @@ func (d *decision) lookUpBan(c *claim) {
 }
 
 // applyBans refuses the request if one of its keys is banned. A key is banned if the store reports
-// a ban, or if a limit has just refused the request and this strike begins a ban. The store has
-// charged a request that only a ban refuses, so its units in flight are released.
+// a ban, or if a limit has just refused the request and this strike begins a ban. If only a ban
+// refuses the request, the store has charged it, so applyBans releases its units in flight.
 func (l *Limiter) applyBans(d *decision) {
 	wait, longest, charged := d.why.RetryAfter, time.Duration(0), !d.refused()
 	var by *claim
@@ -634,18 +637,18 @@ func (l *Limiter) applyBans(d *decision) {
 		return
 	}
 	d.refuse(ReasonBan, by.rule.Name, max(wait, longest), by.rule, by.key)
-	if charged && d.tx.Wait == 0 { // take refunds all units of a request that had to wait
+	if charged && d.tx.Wait == 0 { // if the request had to wait, take refunds all its units
 		if release := l.hold(d); release != nil {
 			release()
 		}
 	}
 }
 
-// refusedUnder reports whether a limit of a claim refuses the request. A limit that has room
-// within tx.Within only delays the request. A queue is an exception: if its decision is not
-// Allowed, it refuses the request, even if its RetryAfter is shorter than tx.Within.
+// refusedUnder reports whether a limit of a claim refuses the request. A limit that has room within
+// tx.Within only delays the request. A limit that is a queue is an exception: if its decision is
+// not Allowed, it refuses the request even if RetryAfter is shorter than tx.Within.
 func (d *decision) refusedUnder(c *claim) bool {
-	for i, on := range c.of(d.decisions) {
+	for i, on := range c.pick(d.decisions) {
 		_, queue := c.limits[i].Algorithm.(optional.Queuer)
 		if !on.Allowed && (queue || on.RetryAfter > d.tx.Within) {
 			return true
@@ -679,9 +682,9 @@ func (rule *rule) claim(d *decision, c *claim) {
 	}
 }
 
-// policyFor returns the policy of a request under a rule that has Policy or ForKey. ok is false if
-// the request has no key. In that case, the policy matters only if it allows or denies the
-// request.
+// policyFor returns the policy of a request under a rule that has a Policy or ForKey function. The
+// argument ok is false if the request has no key. The policy of such a request matters only if it
+// allows or denies the request.
 func (rule *rule) policyFor(d *decision, key string, ok bool) *policy {
 	var ofKey, ofRequest Policy
 	if rule.ForKey != nil && ok {
@@ -781,8 +784,7 @@ func isTried(r *http.Request) bool {
 	return local && r.Header["X-Forwarded-For"] == nil && r.Header["Forwarded"] == nil && r.Header["X-Real-Ip"] == nil
 }
 
-// statusOf returns the status of a refusal for a reason. Its argument r is the rule that refuses
-// the request, or nil.
+// statusOf returns the status of a refusal by the rule r, which may be nil, for the given reason.
 func (r *rule) statusOf(reason Reason) int {
 	switch {
 	case reason == ReasonNoKey:

@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// newWriter returns the writer of header fields in a dialect, for rules.
+// newWriter returns a Writer that writes the header fields of the given rules in a dialect.
 func newWriter(d headers.Dialect, rules []Rule) (*headers.Writer, error) {
 	units := make([]string, len(rules))
 	for i := range rules {
@@ -57,7 +57,7 @@ func (l *Limiter) writeHeaders(h http.Header, s *snapshot, lower bool) {
 	}
 	if s.outer == nil && len(s.decisions) == 1 {
 		if only := s.claims[0].rule; !only.Private && (only.PartitionKey == nil || dialect&headers.IETF == 0) {
-			// On the stack, where pointers cost the least.
+			// The array is on the stack, where writing a pointer costs the least.
 			items := [1]headers.Item{{Prepared: s.claims[0].limits[0].fields, Decision: &s.decisions[0], Replicas: int(s.replicas)}}
 			w.Write(&r, items[:])
 			return
@@ -78,17 +78,18 @@ func writeAll(w *headers.Writer, r *headers.Response, s *snapshot) {
 	w.Write(r, shown)
 }
 
-// show appends the limits of s that are not private to items, in the form of package headers.
+// show appends to items those limits of s that are not private, in the form that package headers
+// expects.
 func (s *snapshot) show(items []headers.Item) []headers.Item {
 	for i := range s.claims {
 		c := &s.claims[i]
 		if c.rule.Private {
 			continue
 		}
-		partition, decisions := c.partition(s.front.o.Headers), c.of(s.decisions)
+		partition, decisions := c.partition(s.front.o.Headers), c.pick(s.decisions)
 		for j := range decisions {
 			items = append(items, headers.Item{})
-			it := &items[len(items)-1] // field by field, because a copy of the whole takes 6 ns
+			it := &items[len(items)-1] // field by field, because copying the whole struct takes 6 ns
 			it.Prepared, it.Decision, it.Replicas, it.PartitionKey = c.limits[j].fields, &decisions[j], int(s.replicas), partition
 		}
 	}
@@ -105,8 +106,8 @@ func (s *snapshot) show(items []headers.Item) []headers.Item {
 // deletes all fields that were set earlier. KeepHeaders restores the deleted fields. The upstream's
 // Retry-After is not deleted. The ResponseWriter is wrapped as for a rule with Settle.
 //
-// Around a Limiter, KeepHeaders would delete the Limiter's own fields. A warning to [slog.Default] says
-// so once.
+// If KeepHeaders is placed around a Limiter, it deletes that Limiter's own fields, and a warning is
+// logged once to [slog.Default].
 func KeepHeaders(proxy http.Handler) http.Handler {
 	var around atomic.Bool
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,8 +132,8 @@ func KeepHeaders(proxy http.Handler) http.Handler {
 	})
 }
 
-// partition returns the PartitionKey of a claim. If the dialect has no field for it, partition
-// returns "".
+// partition returns the result of a rule's PartitionKey function for the claim's key, or "" if the
+// dialect has no field for partition keys.
 func (c *claim) partition(d headers.Dialect) string {
 	if d&headers.IETF == 0 || c.rule.PartitionKey == nil {
 		return ""
@@ -143,8 +144,8 @@ func (c *claim) partition(d headers.Dialect) string {
 	return ""
 }
 
-// retryAfter returns the wait of a refusal, plus the jitter of the rule that refused the
-// request. After an error, no rule has refused it.
+// retryAfter returns the wait of a refusal, plus the jitter of the rule that refused the request.
+// After an error there is no such rule, and no jitter is added.
 func (s *snapshot) retryAfter() time.Duration {
 	wait := s.why.RetryAfter
 	if wait == quota.Never || s.why.by == nil || s.why.by.RetryJitter == 0 {
@@ -153,9 +154,9 @@ func (s *snapshot) retryAfter() time.Duration {
 	return wait + rand.N(s.why.by.RetryJitter+1)
 }
 
-// problem returns the answer to a refused request. After a refusal by limits, the answer names
-// them. Usually one limit refuses, and p is its prepared answer. Otherwise, violated contains the
-// names of the limits that refused the request, in JSON.
+// problem returns the answer to a refused request. The answer names the limits that refused the
+// request. If there is only one, as usual, p is the prepared answer of that limit. If there are
+// several, violated contains their names in JSON.
 func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 	switch s.why.Reason {
 	case ReasonNoKey:
@@ -171,7 +172,7 @@ func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 	var one *limit // the last limit that is not private
 	for i := range s.claims {
 		c := &s.claims[i]
-		decisions := c.of(s.decisions)
+		decisions := c.pick(s.decisions)
 		for j := range decisions {
 			if decisions[j].Allowed || c.rule.Private {
 				continue
@@ -183,7 +184,7 @@ func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 		}
 	}
 	switch {
-	case one == nil: // only private limits refuse
+	case one == nil: // all limits that refuse the request are private
 		return &s.why.by.exceeded, nil
 	case violated == nil && !s.why.by.Private:
 		return &one.problem, nil
@@ -193,12 +194,12 @@ func (s *snapshot) problem() (p *answer.Problem, violated [][]byte) {
 
 // Refuse is the default OnLimited handler. It responds with the Status of the rule that refused the
 // request, which is 429 by default. The response body contains JSON problem details (RFC 9457), or
-// text or HTML if the client prefers it. If the key is banned or denied, the problem type is
-// abnormal-usage-detected. If a limit refused the request, the problem type is quota-exceeded, or
-// temporary-reduced-capacity if the Status is 503. If a rule with NoKeyRefuse refused the request,
-// the status is 400 and the problem type is about:blank, whatever the rule's Status. If no decision
-// was possible and Options.OnError refused the request, the status is 503 and the problem type is
-// temporary-reduced-capacity.
+// text or HTML if the client prefers one of these. If the key is banned or denied, the problem type
+// is abnormal-usage-detected. If a limit refused the request, the problem type is quota-exceeded,
+// or temporary-reduced-capacity if the Status is 503. If a rule with NoKeyRefuse refused the
+// request, the status is 400 and the problem type is about:blank, whatever the rule's Status. If no
+// decision was possible and Options.OnError refused the request, the status is 503 and the problem
+// type is temporary-reduced-capacity.
 //
 // Refuse recognizes gRPC, gRPC-Web and Connect clients by their Content-Type and sends them the
 // corresponding error code. Status 400 becomes invalid_argument, 401 unauthenticated, 404 not_found
@@ -214,14 +215,14 @@ func Refuse(w http.ResponseWriter, r *http.Request) {
 	answer.QuotaExceeded.Write(w, r, false)
 }
 
-// RefuseJSON answers a refused request with body as JSON, and sets everything else that a refusal
-// needs: the Refusal's Status, Cache-Control: no-store, Retry-After and the rate-limit fields. It
-// is for OnLimited and for a RefusedError:
+// RefuseJSON answers a refused request with a JSON encoding of body, and sets everything else that
+// a refusal needs: the Refusal's Status, Cache-Control: no-store, Retry-After and the rate-limit
+// fields. It is for OnLimited and for a RefusedError:
 //
 //	weir.FromContext(r.Context()).RefuseJSON(w, r, map[string]string{"error": "rate_limited"})
 //
-// Clients of gRPC, gRPC-Web and Connect do not read such a body, so RefuseJSON calls Refuse for them.
-// It also calls Refuse if body cannot be marshaled.
+// For clients of gRPC, gRPC-Web and Connect, which do not read such a body, RefuseJSON calls
+// Refuse. It also calls Refuse if the argument body cannot be marshaled.
 func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any) {
 	if ctx := a.Context(); ctx != nil {
 		a.WriteHeaders(w.Header())
@@ -249,23 +250,23 @@ type Refusal struct {
 	Reason Reason
 
 	// Rule is the name of the rule that refused the request for that Reason. If several rules
-	// refused it, Rule is the one with the longest wait.
+	// refused the request, it is the name of the rule with the longest wait.
 	Rule string
 
 	// RetryAfter is the time to wait until the request would be admitted, assuming that no other
 	// request spends units in the meantime. It is the longest wait imposed by any limit or ban that
 	// refuses the request. The Retry-After field also includes the rule's jitter. If the process
-	// already knows of a ban, it does not call the store, and RetryAfter is the remaining time of
-	// the ban. RetryAfter is quota.Never for ReasonDeny and ReasonNoKey. For ReasonError it is one
-	// second if the store is busy, and otherwise 0, which means that the wait is unknown.
+	// already knows of a ban, the store is not called, and RetryAfter is the remaining time of the
+	// ban. RetryAfter is quota.Never for ReasonDeny and ReasonNoKey. For ReasonError, RetryAfter is
+	// one second if the store is busy, and otherwise 0, because the wait is unknown.
 	RetryAfter time.Duration
 
-	// Limit is the Name of the limit with the longest wait, as in its Charge, if the Reason is
-	// ReasonLimit. It is "" for other reasons.
+	// If the Reason is ReasonLimit, Limit is the Name of the limit with the longest wait, as in the
+	// Charge under that limit. For other reasons, Limit is "".
 	Limit string
 
-	// Status is the status code with which Refuse answers over HTTP: the Status of the rule or 429,
-	// 400 for ReasonNoKey, and 503 for ReasonError.
+	// Status is the status code with which Refuse answers over HTTP. It is 400 for ReasonNoKey, 503
+	// for ReasonError, and otherwise the Status of the rule, or 429 if the rule has none.
 	Status int
 }
 

@@ -32,10 +32,10 @@ import (
 //
 // Use [ByContext] for accounts that middleware has authenticated. [ByJSON], [ByCookie] and
 // [ByBasicAuthUser] read values that clients can forge, so limit each client address as well.
-// [Folded] ignores letter case, and [Hashed] keeps secrets and names out of the store. [ByRoute] and [ByMethod] use a request's route
-// or method as its key. To give each client a separate quota per route or method, combine the route
-// or method with the client's key: see [Join]. [ByPathValue] uses part of the path as the key, such
-// as a tenant name.
+// [Folded] ignores letter case, and [Hashed] keeps secrets and names out of the store. [ByRoute]
+// and [ByMethod] use the request's route or method as the key. To give each client a separate quota
+// for each route or method, combine one of them with the client's key: see [Join]. [ByPathValue]
+// uses part of the path as the key, such as a tenant name.
 //
 // The key may share memory with the request, so clone it if you keep it. It may be as long as
 // net/http allows, but a Limiter replaces long keys with a digest: see [quota.Charge.StoredKey].
@@ -44,14 +44,14 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 
 // ByIP uses the client's IP address as the key. Each IPv4 address has its own quota. All IPv6
 // addresses in a /64 share a quota, because they usually belong to the same client. Keys look like
-// "192.0.2.1" and "2001:db8:1:2::/64". IPv4-mapped IPv6 addresses count as IPv4 addresses. So do
-// NAT64 addresses (RFC 6052) in 64:ff9b::/96 that contain a public IPv4 address. Zones are ignored.
-// Every request has a key.
+// "192.0.2.1" and "2001:db8:1:2::/64". An IPv4-mapped IPv6 address counts as the IPv4 address that
+// it contains, and so does a NAT64 address (RFC 6052) in 64:ff9b::/96 that contains a public IPv4
+// address. Zones are ignored. Every request has a key.
 //
 // The client's address is:
 //
-//   - the peer address in r.RemoteAddr, if it is not in a trusted prefix. The headers that the peer
-//     sends are ignored, so it cannot choose its key;
+//   - the peer address in r.RemoteAddr, if it is not in a trusted prefix. The header fields that
+//     such a peer sends are ignored, so the peer cannot choose its key;
 //   - otherwise the rightmost address in X-Forwarded-For that is not in a trusted prefix. Each
 //     proxy appends its caller's address, so the client may have forged the entries to the left.
 //
@@ -60,18 +60,18 @@ type KeyFunc func(r *http.Request) (key string, ok bool)
 // proxy all share the proxy's key. To detect such a proxy, ByIP examines the first 1,024 requests
 // from untrusted peers. A warning is logged to [slog.Default] if a peer with a private address
 // sends X-Forwarded-For or Forwarded, or if more than half of these requests contain at least one
-// of the two fields. It is logged once per process and contains no addresses.
+// of the two fields. The warning is logged once per process and contains no addresses.
 //
-// If the first 200 requests through trusted proxies all have the same address, a proxy probably does
-// not forward its clients' addresses. A warning, also once per process, then names the fields in which
-// the last of these requests has an address.
+// If the first 200 requests through trusted proxies all have the same address, a proxy probably
+// does not forward its clients' addresses. A warning is then logged, also once per process, that
+// names the fields in which the last of these requests contains an address.
 //
 // Requests whose client address cannot be determined are still limited. If an entry is not an IP
 // address, the key is the address of the trusted proxy that sent the entry. If all addresses are
 // trusted, the key is the leftmost address. Peers without an IP address, such as those on a Unix
 // socket, share the key "unknown". To trust such peers, pass the zero [netip.Prefix] as one of the
-// trusted prefixes. The first request on a Unix socket that is not trusted causes a warning, once per
-// process.
+// trusted prefixes. If such peers are not trusted, the first request on a Unix socket causes a
+// warning, once per process.
 //
 // ByIP panics if a prefix other than the zero prefix is invalid, or if a prefix contains all
 // addresses. Use [ByIPPrefix] for other network sizes, [ByForwarded] for the Forwarded field,
@@ -82,10 +82,9 @@ func ByIP(trusted ...netip.Prefix) KeyFunc {
 	return func(r *http.Request) (string, bool) { return proxies.Key(r, addr.Usual), true }
 }
 
-// ByIPPrefix is like [ByIP], but groups addresses into networks of the given sizes. The
-// arguments ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A
-// client that owns a larger network gets a separate quota for each network of this size within its
-// own.
+// ByIPPrefix is like [ByIP], but groups addresses into networks of the given sizes. The arguments
+// ipv4 and ipv6 are prefix lengths in bits: 1 to 32 for ipv4, and 1 to 128 for ipv6. A client that
+// owns a larger network gets a separate quota for each network of the given size that it contains.
 func ByIPPrefix(ipv4, ipv6 int, trusted ...netip.Prefix) KeyFunc {
 	size := addr.CheckedSizes("weir: ByIPPrefix", ipv4, ipv6)
 	proxies := addr.NewProxies("weir: ByIPPrefix", addr.ForwardedFor, trusted)
@@ -133,9 +132,9 @@ func ByAddr(find func(r *http.Request) (client netip.Addr, ok bool), ipv4, ipv6 
 	}
 }
 
-// ByHeader uses the value of a header field as the key. If the field has several values, the first
-// one is used. For "Host", the key is the request's host name in lower case, without port or
-// trailing dots. IPv6 addresses keep their brackets.
+// ByHeader uses the value of a header field as the key. If the field occurs several times, the
+// first value is used. For "Host", the key is the request's host name in lower case, without port
+// or trailing dots. IPv6 addresses keep their brackets.
 //
 // A request has no key if the field is missing or empty, so by default clients can evade the rule
 // by omitting the field. To limit such requests too, give them another key with [FirstOf].
@@ -150,7 +149,7 @@ func ByHeader(name string) KeyFunc {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
 		if name == "Host" {
-			// net/http moves the host to r.Host. Outgoing requests may have it only in the
+			// net/http moves the host to r.Host. An outgoing request may have the host only in its
 			// URL.
 			return nonempty(addr.Hostname(cmp.Or(r.Host, r.URL.Host)))
 		}
@@ -175,9 +174,10 @@ func ByCookie(name string) KeyFunc {
 
 // ByBasicAuthUser uses the HTTP Basic authentication user name as the key, in lower case without
 // surrounding spaces: see [Folded]. A request without a user name has no key. ByBasicAuthUser does
-// not check the password. Unless an earlier handler checks it, any client can spend a user's quota
-// by sending the user's name. The quota limits password guessing, but strangers can lock the user
-// out by exhausting the quota. To prevent this, combine this function with [ByIP]: see [Join].
+// not check the password. Unless an earlier handler checks the password, any client can spend a
+// user's quota by sending the user's name. The quota limits password guessing, but a stranger can
+// lock the user out by exhausting the quota. To prevent such lockouts, combine ByBasicAuthUser with
+// [ByIP]: see [Join].
 func ByBasicAuthUser() KeyFunc {
 	return func(r *http.Request) (string, bool) {
 		user, _, _ := r.BasicAuth()
@@ -185,7 +185,7 @@ func ByBasicAuthUser() KeyFunc {
 	}
 }
 
-// unreadable is the key of requests for which ByJSON cannot read the value.
+// The constant unreadable is the key of a request in which ByJSON cannot read the value.
 const unreadable = "unreadable"
 
 // ByJSON uses a field of the JSON request body as the key, such as the user name in a login
@@ -197,17 +197,16 @@ const unreadable = "unreadable"
 // spaces, so a client gets no fresh quota by sending "Ann@Example.com ": see [Folded].
 //
 // ByJSON reads at most the first max bytes of the body. The handler can still read the whole body,
-// and receives any read error that ByJSON encountered. The rule is charged before the rest of the
-// body arrives. A slow client can delay its own request for as long as the server's ReadTimeout
-// allows.
+// and also gets any read error that ByJSON got. The rule is charged before the rest of the body
+// arrives. A slow client can delay its own request for as long as the server's ReadTimeout allows.
 //
 // If ByJSON cannot read the value, the key is "unreadable", so all such requests share one quota.
-// This happens if the body is longer than max bytes, is truncated, is nested more deeply than
-// encoding/json allows, is not UTF-8, or is not a JSON object (a JSON-RPC batch, for example, is an
-// array). It also happens if the body contains the field twice, if the field's value has another
-// type, or if the request declares a body but does not send it, as in forward auth. A body of unknown
-// length (chunked) must be shorter than max bytes. ByJSON ignores the Content-Type, because many
-// handlers do.
+// ByJSON cannot read the value if the body is longer than max bytes, is truncated, is nested more
+// deeply than encoding/json allows, is not UTF-8, or is not a JSON object (a JSON-RPC batch, for
+// example, is an array). The same applies if the body contains the field twice, if the field's
+// value has another type, or if the request declares a body but does not send one, as in forward
+// auth. A body of unknown length (chunked) must be shorter than max bytes. ByJSON ignores the
+// Content-Type, because many handlers ignore it.
 //
 // A request has no key if the body is empty, if the field or an object on its path is missing or
 // null, or if the field is an empty string. Use [FirstOf] to give such requests another key.
@@ -267,15 +266,15 @@ func urgency(r *http.Request) (string, bool) { return strconv.Itoa(headers.Urgen
 // count methods such as GET and POST separately, combine ByRoute and [ByMethod]: see [Join].
 //
 // Routers set r.Pattern when they find the route. With net/http, middleware that uses ByRoute must
-// therefore wrap a route's handler, not the mux. With chi, it works in r.With. In r.Use, put
-// weirchi.FindRoute in front of it; otherwise the key of a request in a subrouter is the pattern of
-// the mount.
+// therefore wrap a route's handler, not the mux. With chi, pass such middleware to r.With. If you
+// pass it to r.Use, put weirchi.FindRoute in front of it; otherwise the key of a request in a
+// subrouter is the pattern under which the subrouter is mounted.
 //
 // Requests that match no route share the key "unmatched". If the middleware wraps a net/http mux,
 // all requests have this key. If none of the first 200 requests has a route, a warning is logged to
 // [slog.Default].
 func ByRoute() KeyFunc {
-	var unmatched atomic.Int32 // number of requests, until one has a route; then firstRequests or a little more
+	var unmatched atomic.Int32 // requests until the first one with a route; then firstRequests or a little more
 	return func(r *http.Request) (string, bool) {
 		found := route(r.Pattern)
 		switch {
@@ -290,7 +289,7 @@ func ByRoute() KeyFunc {
 	}
 }
 
-// After firstRequests requests without a route, ByRoute logs a warning.
+// ByRoute logs a warning if the first firstRequests requests all have no route.
 const firstRequests = 200
 
 // route returns a pattern without its method.
@@ -303,8 +302,8 @@ func route(pattern string) string {
 
 // ByPathValue uses the value of a wildcard in the route as the key. It calls
 // [http.Request.PathValue], which works with net/http and with chi. The value exists only after the
-// router has run, so with chi, use r.With, not r.Use, on the router that matches the route. If the
-// value is missing or empty, the request has no key.
+// router has run, so with chi, pass the middleware to r.With, not to r.Use, of the router that
+// matches the route. If the value is missing or empty, the request has no key.
 //
 // The key is the value without percent-encoding, so /users/alice and /users/alic%65 have the same
 // key. Some routers decode the value, and others do not. ByPathValue therefore decodes a value
@@ -323,7 +322,7 @@ func unescape(s string) string {
 		return s
 	}
 	b, start := make([]byte, len(s)), len(s) // b[start:] is decoded
-	for i := len(s) - 1; i >= 0; i-- {       // a decoded % may begin another escape, with what follows it
+	for i := len(s) - 1; i >= 0; i-- {       // a decoded % may form another escape with the bytes after it
 		c := [1]byte{s[i]}
 		for c[0] == '%' && start+2 <= len(b) {
 			if _, err := hex.Decode(c[:], b[start:start+2]); err != nil {
@@ -337,8 +336,8 @@ func unescape(s string) string {
 	return string(b[start:])
 }
 
-// ByContext uses the value that the request's context holds for the given context key: for example,
-// the user that authentication middleware stored there. The value must be a [fmt.Stringer], or have
+// ByContext uses the value that the request's context holds for the given context key, such as the
+// user whom authentication middleware has stored there. The value must be a [fmt.Stringer], or have
 // a string or integer type. If it is missing, empty or of another type, the request has no key.
 func ByContext(key any) KeyFunc {
 	if key == nil {
@@ -370,8 +369,8 @@ func Global() KeyFunc { return global }
 
 func global(*http.Request) (string, bool) { return "", true }
 
-// is reports whether two functions, which close over nothing, are the same.
-func (key KeyFunc) is(other KeyFunc) bool {
+// same reports whether key and other are the same function. Neither of them may be a closure.
+func (key KeyFunc) same(other KeyFunc) bool {
 	return reflect.ValueOf(key).Pointer() == reflect.ValueOf(other).Pointer()
 }
 
@@ -382,7 +381,7 @@ func (key KeyFunc) is(other KeyFunc) bool {
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checked("Join", keys)
 	return func(r *http.Request) (string, bool) {
-		var few [8]string // on the stack; more than eight cost a second allocation
+		var few [8]string // on the stack; more than eight keys cost a second allocation
 		parts, size := few[:0], 0
 		for _, key := range keys {
 			part, ok := key(r)
@@ -407,7 +406,8 @@ func Join(keys ...KeyFunc) KeyFunc {
 
 // FirstOf uses the key from the first function that returns one. If no function returns a key, the
 // request has no key. Each key is prefixed with the position of the function that returned it, such
-// as "0:". An API key that looks like an IP address therefore does not spend that address's quota.
+// as "0:". Therefore an API key that looks like an IP address does not spend the quota of that
+// address.
 //
 // If clients can omit or forge the earlier keys, the last key should be one that they can neither
 // omit nor forge:
@@ -450,14 +450,14 @@ func Folded(key KeyFunc) KeyFunc {
 	}
 }
 
-// fold allocates nothing if it changes nothing.
+// fold returns the folded form of a key. It allocates only if this form differs from the key.
 func fold(key string) string { return strings.Map(foldRune, strings.TrimSpace(key)) }
 
 func foldRune(r rune) rune {
 	if r < utf8.RuneSelf {
 		return unicode.ToLower(r)
 	}
-	first := r // of the letters that are the same
+	first := r // the first of the letters that are equal under case folding
 	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
 		first = min(first, other)
 	}
@@ -468,8 +468,8 @@ func foldRune(r rune) rune {
 // encoded in 22 characters of URL-safe base64. Someone who can read the store therefore learns no
 // API keys, and cannot test guesses without the secret. The secret must have at least 16 bytes,
 // chosen at random. Processes that share a store need the same secret. If the secret changes, every
-// key's count starts again at 0. If the argument key finds no key in a request, neither does the
-// returned function. If your server ignores the case of user names, pass a [Folded] key.
+// key's count starts again at 0. A request has no key if the function key returns none for it. If
+// your server ignores the case of user names, pass a [Folded] key.
 func Hashed(secret []byte, key KeyFunc) KeyFunc {
 	if key == nil {
 		panic("weir: Hashed: key is nil")
@@ -490,8 +490,8 @@ func Hashed(secret []byte, key KeyFunc) KeyFunc {
 //	found, err := limiter.Unban(ctx, "user", weir.HashedKey(secret, "alice"))
 func HashedKey(secret []byte, key string) string { return hasher("HashedKey", secret)(key) }
 
-// hasher returns the function that hashes keys, which is safe for concurrent use. name is the name
-// of the calling function.
+// hasher returns a function that hashes keys and is safe for concurrent use. The text of a panic
+// contains name, the name of the caller.
 func hasher(name string, secret []byte) func(key string) string {
 	if len(secret) < 16 {
 		panic(fmt.Sprintf("weir: %s: secret has %d bytes; want at least 16, chosen at random", name, len(secret)))
@@ -499,7 +499,7 @@ func hasher(name string, secret []byte) func(key string) string {
 	secret = slices.Clone(secret)
 	type state struct {
 		mac hash.Hash
-		buf []byte // reused, because the argument of an interface method is allocated each time otherwise
+		buf []byte // reused, because a slice passed to an interface method is otherwise allocated in each call
 	}
 	pool := sync.Pool{New: func() any { return &state{mac: hmac.New(sha256.New, secret)} }}
 	return func(key string) string {
@@ -513,8 +513,7 @@ func hasher(name string, secret []byte) func(key string) string {
 	}
 }
 
-// nonempty returns its argument. ok is false if the key is empty, because the empty key is
-// the key of Global.
+// nonempty returns its argument, and whether it is not empty. The empty key is reserved for Global.
 func nonempty(key string) (_ string, ok bool) { return key, key != "" }
 
 func checked(name string, keys []KeyFunc) []KeyFunc {

@@ -30,9 +30,9 @@
 //
 // [Middleware] applies one rule. [New] accepts several rules and other [Options], and returns an
 // error instead of panicking. All rules are charged together, so a request refused by one rule
-// spends nothing under the others. [Limiter.Handler] is the middleware. Handlers can call
-// [FromContext] to find out how many requests are left. Servers that do not use http.Handler can
-// call [Limiter.Admit].
+// spends nothing under the others. [Limiter.Handler] applies the rules as middleware. Handlers can
+// call [FromContext] to find out how many requests are left. Servers that do not use http.Handler
+// can call [Limiter.Admit].
 //
 // The [KeyFunc] of a [Rule] determines which requests share a quota. [ByIP], [ByHeader], [Global],
 // [Join], [FirstOf] and others return a KeyFunc. A Rule's Policy and ForKey functions set different
@@ -92,65 +92,67 @@ type Options struct {
 	Rules []Rule
 
 	// Headers selects the rate-limit fields that responses contain; zero means headers.XRateLimit.
-	// With headers.Exposed, scripts from other origins can read the fields.
+	// If the dialect includes headers.Exposed, scripts from other origins can read the fields.
 	Headers headers.Dialect
 
 	// OnLimited answers refused requests; nil means Refuse. The header fields are set before
 	// OnLimited is called. FromContext returns the decision, whose Refusal contains the reason, the
 	// limit that refused the request, and the status. If OnError returned an error, the Reason is
-	// ReasonError. Admission.RefuseJSON sends another body. If OnLimited sets no status, the
-	// response has the Refusal's Status. The first response with a status from 200 to 299 is
-	// logged, because clients cannot distinguish it from the response to a served request.
+	// ReasonError. Admission.RefuseJSON sends a custom JSON body. If OnLimited sets no status, the
+	// response has the Refusal's Status. If OnLimited sends a status from 200 to 299, clients
+	// cannot tell that the request was refused, so the first such response is logged.
 	OnLimited http.Handler
 
 	// OnError decides what happens to a request whose limits could not be checked because the store
 	// failed or a Policy returned an invalid limit. If OnError returns nil, the request is allowed
 	// without a limit. If it returns an error, the request is refused; the text of the error is
-	// never sent to clients. A nil OnError allows requests while the store is down (it fails open).
-	// It refuses requests if err is ErrBusy, because clients could otherwise remove their limits by
-	// flooding the store. It also refuses them if err is ErrUnusable or concerns an invalid limit,
-	// because such errors do not go away on their own. FailClosed refuses all of these requests.
+	// never sent to clients. With a nil OnError, requests are allowed while the store is down (the
+	// limits fail open). They are refused if err is ErrBusy, because clients could otherwise remove
+	// their limits by flooding the store. They are also refused if err is ErrUnusable or concerns
+	// an invalid limit, because such errors do not go away on their own. The OnError function
+	// FailClosed refuses all requests.
 	OnError func(r *http.Request, err error) error
 
 	// MaxWait is the longest time that a request may wait for the limits to admit it; 0 means that
-	// no request waits. A request that would have to wait longer is refused immediately. If the
-	// context of a waiting request ends, its units are refunded. The status is then 503 if the
-	// context's deadline has passed, and otherwise 499, which appears only in logs because the
-	// client has hung up. All processes that share the store share each key's queue. If there are
-	// several rules, a request that waits under one of them also takes a place in the queues of
-	// its keys under the other rules, and delays the requests behind it in those queues. Put
-	// limits that many clients share in a separate Limiter.
+	// no request waits. A request that would have to wait longer is refused immediately. If a
+	// waiting request's context ends, the units of the request are refunded. The status is then 503
+	// if the context's deadline has passed, and otherwise 499, which appears only in logs because
+	// the client has hung up. The processes that share a store also share the queue of each key. If
+	// there are several rules, a request that waits under one of them also takes a place in the
+	// queues of its keys under the other rules, and delays the requests behind it in those queues.
+	// Put limits that many clients share in a separate Limiter.
 	//
-	// A request under a concurrency limit (algorithms.InFlight) waits in its own process, in a
-	// queue for the limit and key that refuse it, and takes no place in other queues: see
-	// quota.TakeInLine. It spends and holds nothing until all limits admit it at the same time,
-	// and is refused if they do not within MaxWait.
+	// A request under a concurrency limit (algorithms.InFlight) waits in the queue of the limit and
+	// key that refuse it. This queue belongs to the process. The request takes no place in other
+	// queues: see quota.TakeInLine. The request spends and holds nothing until all limits admit it
+	// at the same time. If this does not happen within MaxWait, the request is refused.
 	MaxWait time.Duration
 
-	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. Requests
-	// whose call to the store is in progress count too. When this number is reached, a request that
-	// exceeds a limit is refused without waiting. Under a concurrency limit whose key is not
-	// Global, at most a tenth of this number (but at least 10) may wait with the same key.
+	// MaxWaiting is the maximum number of requests that wait at a time; 0 means 10,000. While a
+	// request's call to the store is in progress, the request counts as waiting. When this number
+	// is reached, a request that exceeds a limit is refused without waiting. Under a concurrency
+	// limit whose key is not Global, at most a tenth of this number (but at least 10) may wait with
+	// the same key.
 	MaxWaiting int
 
 	// Logger receives a warning with the rule's name and the Cause when the store fails or a limit
 	// is invalid; nil means slog.Default(). At most one line a second is logged. ErrUnusable is
-	// logged as an error. The message names what failed, for example "weir: units not refunded".
-	// If OnError allowed the request, the message is "weir: request not decided" with passed=true.
-	// These lines have their own rate limit, so that other errors do not hide them. No line
+	// logged as an error. The message says what failed, for example "weir: units not refunded". If
+	// OnError allowed the request, the message is "weir: request not decided" with passed=true.
+	// These lines have a separate rate limit, so that other errors do not hide them. No line
 	// contains a key; watch.Log can log keys. A client that hangs up is not an error.
 	Logger *slog.Logger
 
 	// Observe, if not nil, is called with each decision and each error, before the request is
-	// served or answered. If no rule charges or refuses the request, its Transaction has no
+	// served or answered. If no rule charges or refuses a request, the Event's Transaction has no
 	// Charges. Observe must be safe for concurrent use.
 	Observe func(Event)
 
-	// NoFromContext passes the original request to the handler, instead of a copy whose context
-	// holds the decision. The Limiter then takes only two thirds of the time and usually allocates
-	// nothing, but FromContext returns nil in handlers. The header fields of an inner Limiter then
-	// replace this Limiter's fields instead of adding to them. NoFromContext is ignored inside
-	// another Limiter, and if a rule has Settle.
+	// If NoFromContext is true, the handler receives the original request, instead of a copy whose
+	// context holds the decision. The Limiter then takes only two thirds of the time and usually
+	// allocates nothing. However, FromContext returns nil in handlers, and the header fields of an
+	// inner Limiter replace this Limiter's fields instead of adding to them. NoFromContext is
+	// ignored inside another Limiter, and if a rule has a Settle function.
 	NoFromContext bool
 }
 
@@ -207,7 +209,7 @@ func (l *Limiter) add(r *rule) {
 	l.concurrent = l.concurrent || r.Policy != nil || r.ForKey != nil || r.own.inFlight
 }
 
-// unpaid returns the store that makes decisions without spending granted units: see
+// unpaid returns a store with the same counts that does not spend granted units: see
 // optional.Payer.
 func unpaid(store Store) Store {
 	if s, ok := store.(optional.Payer); ok {
@@ -222,8 +224,8 @@ func isInstant(s Store) bool {
 	return ok && safe.Equal(i.Instant(), s)
 }
 
-// checkNames returns an error if names contains the name of the rule or of one of its limits. It
-// adds these names to the map.
+// checkNames adds the names of the rule and of its limits to the map names. It returns an error if
+// the map already contains one of them.
 func (r *rule) checkNames(names map[string]bool) error {
 	if names[r.Name] {
 		return fmt.Errorf("weir: two rules are named %q", r.Name)
@@ -321,19 +323,19 @@ type Limiter struct {
 
 	settles    bool // a rule has Settle
 	bans       bool // a rule has a Penalty
-	costs      bool // a rule has Cost
-	policies   bool // a rule has Policy
+	costs      bool // a rule has a Cost function
+	policies   bool // a rule has a Policy function
 	checks     bool // check has something to check in each decision
 	concurrent bool // a rule can have a concurrency limit
 	instant    bool // the store makes its decisions in memory: see isInstant
 
-	left    outbound.Remaining // the units, other than requests, that servers have reported as left for keys
+	left    outbound.Remaining // the remaining units, other than requests, that servers have reported for keys
 	waiting atomic.Int64       // how many requests count towards MaxWaiting
-	lines   [256]atomic.Int64  // how many of them have keys with the same hash: see lineOf
+	lines   [256]atomic.Int64  // how many of the waiting requests have keys with the same hash: see lineOf
 	pool    sync.Pool          // of *decision
 
 	log    errorLog
-	passed errorLog // of requests that OnError allows, which other errors must not silence
+	passed errorLog // logs requests that OnError allows; separate, so that other errors do not suppress these lines
 
 	// These record which warnings were logged by checkNesting, ReportUsage, checkWriteTimeout and
 	// answerRefusal.
@@ -364,9 +366,9 @@ func (l *Limiter) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	}
 }
 
-// admit obtains the decision on a request, waits for the request's slot, and begins it. end is
-// as in begin. If the request's context ends first, admit returns the context's error. If no
-// decision is possible, OnError allows or refuses the request.
+// admit obtains the decision on a request, waits for the request's slot, and calls begin, whose
+// result it returns as end. If the request's context ends first, admit returns the context's error.
+// If no decision is possible, OnError allows or refuses the request.
 func (l *Limiter) admit(r *http.Request) (d *decision, end func(), ended error) {
 	d = l.newDecision(r)
 	switch ended = l.decide(d, l.o.MaxWait); {
@@ -393,7 +395,7 @@ func (l *Limiter) serveAdmitted(w http.ResponseWriter, r *http.Request, next htt
 		l.passUncharged(w, r, next)
 	default:
 		t := &ticket{end: end}
-		t.of(l, d, l.o.OnError)
+		t.prepare(l, d, l.o.OnError)
 		l.recycle(d)
 		t.serve(w, r, next)
 	}
@@ -414,21 +416,22 @@ func (l *Limiter) pass(w http.ResponseWriter, r *http.Request, h http.Handler, d
 }
 
 // A snapshot is the part of a decision that code outside the Limiter may read and keep, because it
-// never changes. It is also the request context of the handler, in which FromContext finds it.
+// never changes. A snapshot is also a context: the handler's request has it, so that FromContext
+// finds it.
 type snapshot struct {
 	context.Context
 	claims    []claim
-	decisions []quota.Decision // on the limits of the claims
-	at        int64            // when they were made on the store's clock, in µs since 1970
+	decisions []quota.Decision // the decision under each limit of the claims
+	at        int64            // the time of the decisions by the store's clock, in µs since 1970
 	wait      time.Duration
-	replicas  int32     // among which the limits were divided: see quota.Result
+	replicas  int32     // how many processes divided the limits: see quota.Result
 	fellBack  bool      // as in quota.Result
 	why       *refusal  // &noRefusal if the request is admitted
-	ticket    *ticket   // if the request will be settled
-	front     *Limiter  // the outermost that has decided on the request: the response speaks its dialect
-	outer     *snapshot // of the Limiter around this one; nil if there is none
+	ticket    *ticket   // nil unless the request will be settled
+	front     *Limiter  // the outermost Limiter that has decided on the request; its dialect applies
+	outer     *snapshot // the snapshot of the Limiter around this one; nil if there is none
 
-	oneClaim    [1]claim // memory for most requests
+	oneClaim    [1]claim // memory for the claims of most requests
 	oneDecision [1]quota.Decision
 }
 
@@ -467,7 +470,7 @@ func (l *Limiter) recycle(d *decision) {
 		return
 	}
 	t := &d.tx
-	if !l.instant { // such a store may have changed the charges
+	if !l.instant { // a store that is not instant may have changed the charges
 		for i := range d.claims {
 			d.claims[i].policy = nil
 		}
@@ -478,16 +481,16 @@ func (l *Limiter) recycle(d *decision) {
 	}
 	d.took, d.banBegan, d.slept = 0, false, 0
 	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
-	t.Within, t.Wait, t.At, t.Replicas, t.FellBack = 0, 0, time.Time{}, 0, false // a store may not know the newer ones
+	t.Within, t.Wait, t.At, t.Replicas, t.FellBack = 0, 0, time.Time{}, 0, false // a store may not set fields added later
 	l.pool.Put(d)
 }
 
 // An Admission is a Limiter's decision on a request. Limiter.Admit and FromContext return it. Its
 // methods may be called on a nil Admission, which FromContext returns if nothing was decided.
 type Admission struct {
-	// Transaction holds the request's charges and the Decisions on them. It has no Charges if the
-	// request was denied or if this process knew that its key was banned. If Refusal.Reason is
-	// ReasonError, its Decisions are meaningless.
+	// Transaction holds the request's charges and the Decisions on them. If the request was denied,
+	// or if this process knew that the key was banned, Transaction has no Charges. If
+	// Refusal.Reason is ReasonError, the Decisions are meaningless.
 	quota.Transaction
 
 	// Refusal describes why the request was refused. It is zero if the request was
@@ -502,7 +505,7 @@ type Admission struct {
 // because the fields are already set.
 func (a *Admission) WriteHeaders(h http.Header) { a.write(h, false) }
 
-// WriteMetadata is WriteHeaders for the metadata of gRPC, whose names are in lower case.
+// WriteMetadata is like WriteHeaders, but for gRPC metadata, whose names are in lower case.
 func (a *Admission) WriteMetadata(md map[string][]string) { a.write(md, true) }
 
 func (a *Admission) write(h http.Header, lower bool) {
@@ -514,7 +517,8 @@ func (a *Admission) write(h http.Header, lower bool) {
 // Decision returns the decision under a rule; "" stands for all rules. If several limits apply, it
 // is the decision of the tightest one: the limit with the longest wait or, if no limit refuses, the
 // one with the fewest units left. If the request was not charged under the rule, or if the
-// Admission is nil, Allowed is true and Remaining is -1, so one line reads how many units are left:
+// Admission is nil, Allowed is true and Remaining is -1. One line therefore suffices to read how
+// many units are left:
 //
 //	left := weir.FromContext(r.Context()).Decision("account").Remaining
 func (a *Admission) Decision(rule string) (tightest quota.Decision) {
@@ -534,9 +538,9 @@ func (a *Admission) Decision(rule string) (tightest quota.Decision) {
 	return tightest
 }
 
-// Context returns the context of the request passed to Admit, extended with the decision.
-// FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this context. It
-// returns nil for an Admission returned by FromContext.
+// Context returns a context that holds the decision, derived from the context of the request passed
+// to Admit. FromContext, ReportUsage, Draw, Refuse and other Limiters find the decision in this
+// context. For an Admission returned by FromContext, Context returns nil.
 func (a *Admission) Context() context.Context {
 	if a == nil || a.ticket == nil {
 		return nil
@@ -559,8 +563,8 @@ func (a *Admission) RetryAfter() time.Duration {
 }
 
 // A RefusedError is the error for a refused request. Limiter.Admit and the RoundTripper returned by
-// Limiter.Transport return it. Use errors.As to find it in a chain of errors. errors.As also finds
-// a *quota.LimitedError with the same charges.
+// Limiter.Transport return it. Use errors.As to find it in a chain of errors. With errors.As, you
+// can also obtain a *quota.LimitedError with the same charges.
 type RefusedError struct {
 	Admission *Admission
 }
@@ -590,10 +594,10 @@ func (e *RefusedError) Unwrap() error {
 func (e *RefusedError) RetryAfter() time.Duration { return e.Admission.RetryAfter() }
 
 // FromContext returns the decision on the request whose context is ctx, or nil if no Limiter has
-// charged or refused the request. If several Limiters have done so, it returns the innermost
-// Limiter's decision. It returns nil if Options.NoFromContext is set. The Admission must not be
-// modified. A handler can use it to do less work when few units remain. OnLimited can read its
-// Refusal to find out why the request was refused.
+// charged or refused the request. If several Limiters have charged or refused it, FromContext
+// returns the innermost Limiter's decision. If Options.NoFromContext is set, FromContext returns
+// nil. The Admission must not be modified. A handler can use it to do less work when few units
+// remain. OnLimited can read its Refusal to find out why the request was refused.
 func FromContext(ctx context.Context) *Admission {
 	s := snapshotOf(ctx)
 	if s == nil {
@@ -604,7 +608,7 @@ func FromContext(ctx context.Context) *Admission {
 	return a
 }
 
-// describeIn fills in an Admission. It shares the decisions of s.
+// describeIn fills in an Admission, which then shares the decisions of s.
 func (s *snapshot) describeIn(a *Admission) {
 	a.Refusal, a.Wait, a.Replicas, a.Decisions = s.why.Refusal, s.wait, int(s.replicas), s.decisions
 	if s.at != 0 {
@@ -623,8 +627,8 @@ type Event struct {
 	Request *http.Request
 
 	// Transaction holds the charges and the decisions on them. It is never nil and must not be
-	// modified. It is reused after Observe returns, so copy what you keep. If Err is not nil, its
-	// Decisions are meaningless. If the request was denied, or if this process knew that its key
+	// modified. It is reused after Observe returns, so copy what you keep. If Err is not nil, the
+	// Decisions are meaningless. If the request was denied, or if this process knew that the key
 	// was banned, the store was not called and the Transaction has no Charges.
 	Transaction *quota.Transaction
 
@@ -636,8 +640,8 @@ type Event struct {
 	// Key is the key that was refused, or "" if no key was refused. It may contain personal data.
 	Key string
 
-	// Err is the store's error or the error in a Policy, or nil if there was none. Cause returns
-	// its class.
+	// Err is the store's error or the error in a Policy, or nil if there was none. The method Cause
+	// returns the class of the error.
 	Err error
 
 	// Passed reports whether the request was allowed, or sent by Transport, although no decision
@@ -658,13 +662,13 @@ type Event struct {
 // Admit applies the rules to a request exactly as Handler does, and waits for up to MaxWait. The
 // caller serves the request and then calls Done. Admit is for servers that do not use http.Handler,
 // such as gRPC servers and workers. It can also limit parts of a request. For example, a separate
-// Limiter can charge each WebSocket message to the keys of the request that opened the connection.
+// Limiter can limit WebSocket messages, by the keys of the request that opened the connection.
 //
-// If the error is nil, the request was admitted, either by the rules or, if no decision was
-// possible, by OnError. If the request was refused, the error is a *RefusedError, whose Admission
-// contains the Refusal. Call the Admission's WriteHeaders method to set the header fields. The
-// Refusal's Reason is ReasonError if no decision was possible. If r's context ends while the
-// request waits, Admit returns the context's error.
+// If the error is nil, the request was admitted by the rules, or no decision was possible and
+// OnError allowed it. If the request was refused, the error is a *RefusedError, whose Admission
+// contains the Refusal. Call the Admission's WriteHeaders method to set the header fields. If no
+// decision was possible, the Refusal's Reason is ReasonError. If r's context ends while the request
+// waits, Admit returns the context's error.
 func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	d, end, err := l.admit(r)
 	if err != nil {
@@ -682,8 +686,8 @@ func (l *Limiter) Admit(r *http.Request) (*Admission, error) {
 	return admitted, nil
 }
 
-// admission returns an Admission that describes the decision, with a ticket, and the error that
-// holds it, in one piece of memory.
+// admission returns an Admission that describes the decision and has a ticket, and a RefusedError
+// that holds the Admission. Both share one allocation.
 func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
 	m := new(struct {
 		ticket    ticket
@@ -691,7 +695,7 @@ func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
 		error     RefusedError
 		charge    [1]quota.Charge
 	})
-	m.ticket.of(l, d, l.o.OnError)
+	m.ticket.prepare(l, d, l.o.OnError)
 	a := &m.Admission
 	a.Charges = m.charge[:0]
 	m.ticket.describeIn(a)
@@ -700,8 +704,8 @@ func (l *Limiter) admission(d *decision) (*Admission, *RefusedError) {
 	return a, &m.error
 }
 
-// answerRefusal calls OnLimited for a refused request, or writes a problem. fresh reports
-// whether the response has no fields yet except those about limits.
+// answerRefusal calls OnLimited for a refused request, or writes a problem. The argument fresh is
+// true if the response has no header fields yet, except those about limits.
 func (l *Limiter) answerRefusal(w http.ResponseWriter, r *http.Request, d *decision, fresh bool) {
 	if l.o.OnLimited == nil {
 		problem, violated := d.problem()

@@ -13,19 +13,19 @@ import (
 
 // A Penalty bans keys that are refused repeatedly. Bans are kept in the store, so all processes
 // that share the store enforce them. Each process also remembers a ban for up to 10 s, so requests
-// with a banned key cause only about one store call every 10 s, or every 5 minutes if the store is an
-// optional.Watcher that reports when another process lifts the ban.
+// with a banned key cause only about one store call every 10 s. If the store is an optional.Watcher
+// that reports when another process lifts a ban, they cause only about one every 5 minutes.
 //
 // Each refusal by one of the rule's own limits is a strike, unless this process already knows that
 // the key is banned. A strike requires one additional store call, and the strike that begins a ban
 // may require two. A ban clears the key's strikes.
 //
 // Requests with a banned key are refused with the problem type abnormal-usage-detected. Retry-After
-// is the remaining time of the ban. If the store was called for the response, and a limit refuses
-// the request for longer, Retry-After is the wait of that limit. A process that does not yet know
-// of a ban learns of it from the decision on the next request with the banned key. That request is
-// always refused. It is also charged, except if it would have had to wait. Requests that are
-// already waiting when a ban begins keep their places in the queue.
+// is the remaining time of the ban. If the process had to call the store, and a limit refuses the
+// request for longer than the ban, Retry-After is the wait of that limit. A process that does not
+// yet know of a ban learns of it from the decision on the next request with the banned key. That
+// request is always refused. It is also charged, unless it would have had to wait. Requests that
+// are already waiting when a ban begins keep their places in the queue.
 type Penalty struct {
 	// Strikes is a limit on refusals, such as algorithms.AnchoredWindow(10, time.Minute). The
 	// refusal that exhausts the limit begins a ban. Strikes cannot be a LeakyBucket or a
@@ -36,15 +36,15 @@ type Penalty struct {
 	// twice as long as the one before, up to MaxDuration.
 	Duration time.Duration
 
-	// MaxDuration is the maximum length of a ban; 0 means 24 hours, or Duration if that is longer.
-	// A key's earlier bans are forgotten after 32 times MaxDuration without a ban.
+	// MaxDuration is the maximum length of a ban; 0 means 24 hours or Duration, whichever is
+	// longer. If a key is not banned for 32 times MaxDuration, its earlier bans are forgotten.
 	MaxDuration time.Duration
 }
 
-// Ban bans a key under a rule for the duration d, rounded down to whole microseconds. It is
+// Ban bans a key under a rule for the duration d, rounded down to whole microseconds. Ban is
 // intended for operators. The rule must have a Penalty. If the key is already banned until a later
-// time, Ban has no effect. If the second store of a quota.Fallback has decided, Ban returns
-// quota.ErrFellBack: the key is then banned in this process only.
+// time, Ban has no effect. If the store is a quota.Fallback whose second store handled the call,
+// Ban returns quota.ErrFellBack, and the key is banned in this process only.
 func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) error {
 	r, err := l.penalized(rule)
 	if err != nil {
@@ -58,9 +58,10 @@ func (l *Limiter) Ban(ctx context.Context, rule, key string, d time.Duration) er
 
 // Unban lifts a key's ban under a rule and clears the key's strikes and earlier bans. The rule must
 // have a Penalty. Other processes may continue to enforce the ban for up to 10 seconds, but usually
-// notice within milliseconds if their store is an optional.Watcher, as package stack's is. found is
-// false if the store had none of these, for example because the key is misspelled, or because it is
-// a name and the ban is under the name's HashedKey. Like Ban, Unban may return quota.ErrFellBack.
+// notice within milliseconds if their store is an optional.Watcher, such as the store of package
+// stack. The result found is false if the store had no ban, strikes or earlier bans of the key, for
+// example because the key is misspelled, or because the rule uses Hashed and the caller passed a
+// name instead of the name's HashedKey. Like Ban, Unban may return quota.ErrFellBack.
 func (l *Limiter) Unban(ctx context.Context, rule, key string) (found bool, err error) {
 	r, err := l.penalized(rule)
 	if err != nil {
@@ -77,9 +78,9 @@ func (l *Limiter) Banned(ctx context.Context, rule, key string) (time.Duration, 
 }
 
 // Offenses returns how much longer a key is banned under a rule, how long ago its last ban expired,
-// and how many of its refusals count towards the next ban. The second result is 0 if the key is
-// banned, or if the store remembers no ban. All are 0 if no rule with that name has a Penalty. It
-// returns the store's error.
+// and how many of its refusals count towards the next ban. The result since is 0 if the key is
+// banned, or if the store remembers no ban. All three results are 0 if no rule with that name has a
+// Penalty. The error is the store's.
 func (l *Limiter) Offenses(ctx context.Context, rule, key string) (banned, since time.Duration, strikes int64, err error) {
 	r, err := l.penalized(rule)
 	if err != nil {
@@ -121,7 +122,8 @@ func (p *Penalty) validate() error {
 		err = checkBurst(&strikes)
 	}
 	if _, queue := strikes.Algorithm.(optional.Queuer); err == nil && (queue || strikes.InFlight()) {
-		// Strikes neither wait nor end.
+		// A queue or a concurrency limit cannot count strikes, because strikes neither wait nor
+		// end.
 		err = fmt.Errorf("the algorithm is %s; want one that can count strikes", strikes.Algorithm.Name())
 	}
 	if err != nil {

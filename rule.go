@@ -28,7 +28,7 @@ import (
 // With these aliases, most programs do not have to import package quota.
 type (
 	Limit = quota.Limit // a number of units per period
-	Store = quota.Store // keeps the counts
+	Store = quota.Store // stores how many units each key has spent
 )
 
 // A Rule specifies which requests share a quota and how large that quota is.
@@ -38,43 +38,44 @@ type Rule struct {
 	Name string
 
 	// Key returns the key whose quota a request spends. If the request has no key, ok is false. If
-	// the client has hung up, the context of r may be done. Key must still return the key, because
-	// clients could otherwise evade the rule by hanging up.
+	// the client has hung up, the context of r may be done, and Key must still return the key.
+	// Otherwise clients could evade the rule by hanging up.
 	Key KeyFunc
 
 	// NoKey determines what happens to a request for which Key returns no key; the zero value is
 	// NoKeySkip. If none of the first 200 requests has a key, a warning with the likely reasons is
-	// logged, whatever NoKey is.
+	// logged, whatever the value of NoKey.
 	NoKey NoKey
 
-	// Limits are the limits of each key, all of which apply, such as 20 per minute and 5 per 3
-	// seconds. Policy or ForKey can return other limits. A limit without a name is named after its
+	// Limits are the limits of each key, such as 20 per minute and 5 per 3 seconds. All of them
+	// apply. Policy or ForKey can return other limits. A limit without a name is named after its
 	// period, such as "1m" or "3s". Counts are stored under the name and the period. If a rule has
-	// only one limit and that limit has no name, header fields show it under the rule's name. A rule
-	// without Policy needs Limits.
+	// only one limit and that limit has no name, header fields show it under the rule's name. A
+	// rule without Policy needs Limits.
 	Limits []Limit
 
-	// Buffer is added to the Period of every limit that is charged; 0 adds nothing. It is for rules
-	// of Limiter.Transport, because some requests take longer than others to reach the server. If
-	// these delays differ by at most Buffer, the server never receives more requests in a period
-	// than the limit allows. Buffer must be a whole number of microseconds. Counts are stored under
-	// the sum, so all processes must use the same Buffer, and counts start at 0 when Buffer
-	// changes. Header fields show the Period without Buffer.
+	// Buffer is added to the Period of every limit that is charged; 0 adds nothing. Buffer is for
+	// rules of Limiter.Transport, because some requests take longer than others to reach the
+	// server. If these delays differ by at most Buffer, the server never receives more requests in
+	// a period than the limit allows. Buffer must be a whole number of microseconds. The stored
+	// name of a count contains this sum, so all processes must use the same Buffer, and counts
+	// start at 0 when Buffer changes. Header fields show the Period without Buffer.
 	Buffer time.Duration
 
-	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits. It
-	// is also called for a request without a key, so that clients in a denied network cannot evade
-	// the denial by omitting their key. In that case only the results Allowed and Denied matter. It
-	// is also called for a banned key, which Allowed exempts from the ban. The zero Policy means
-	// Limits. If the rule has no Limits either, for example because a tier is misspelled, the
-	// request is handled as if a limit were invalid (see Options.OnError). A limit that cannot be
-	// counted exactly is replaced by a lower limit that can, and a warning is logged. The context
-	// of r is not canceled when the client hangs up, because a canceled lookup could change the
-	// limits. Policy must therefore set its own timeout for lookups.
+	// Policy returns the policy for a request, such as the limits of a tier; nil means Limits.
+	// Policy is also called for a request without a key, so that clients in a denied network cannot
+	// evade the denial by omitting their key. For such a request only the results Allowed and
+	// Denied matter. Policy is also called for a banned key, and Allowed exempts the request from
+	// the ban. The zero Policy means Limits. If the rule has no Limits either, for example because
+	// a tier is misspelled, the request is handled as if a limit were invalid (see
+	// Options.OnError). A limit that cannot be counted exactly is replaced by a lower limit that
+	// can, and a warning is logged. The context of r is not canceled when the client hangs up,
+	// because a canceled lookup could change the limits. Policy must therefore set its own timeout
+	// for lookups.
 	Policy func(r *http.Request) Policy
 
-	// ForKey returns the policy of a key that has its own, and the zero Policy for any other key;
-	// a nil ForKey means that no key has its own policy. ForKey is called with the key that Key
+	// ForKey returns the policy of a key that has its own policy, and the zero Policy for any other
+	// key; nil means that no key has its own policy. ForKey is called with the key that Key
 	// returned, for each request to which the rule applies, so it must be fast. The tables of
 	// package overrides have such a method, and When builds such a function from a KeyList.
 	//
@@ -83,33 +84,33 @@ type Rule struct {
 	// from Policy.
 	//
 	// The limits from ForKey replace those that the request would otherwise have from Policy or
-	// Limits. A limit with a name replaces the limit with the same name. A limit without a
-	// name replaces the limit with the same Period. If no limit has the same Period, but the
-	// request has only one limit and ForKey returns only one, ForKey's limit replaces the
-	// request's. The new limit takes over the name of the limit that it replaces. If its period is
-	// the same, units already spent still count. If its Period or Algorithm is zero, it takes over
-	// the value of the replaced limit. It also takes over the Burst if its own Burst is zero and
-	// both limits have the same Algorithm. If a limit is invalid, or is incomplete and replaces no
+	// Limits. A limit with a name replaces the limit with the same name. A limit without a name
+	// replaces the limit with the same Period. If no limit has the same Period, but the request has
+	// only one limit and ForKey returns only one, ForKey's limit replaces the request's. The new
+	// limit takes over the name of the limit that it replaces. If its period is the same, units
+	// already spent still count. If the new limit's Period or Algorithm is zero, it takes over the
+	// value of the replaced limit. It also takes over the Burst if its own Burst is zero and both
+	// limits have the same Algorithm. If a limit is invalid, or is incomplete and replaces no
 	// limit, the key's policy is ignored and a warning is logged.
 	ForKey func(key string) Policy
 
 	// Cost returns how many units a request costs; nil means 1. A request with cost 0 is admitted
 	// and spends nothing. A request with a negative cost is refused, so that a ContentLength of −1
 	// refunds no units. If the cost exceeds what a limit can ever admit, RetryAfter is quota.Never.
-	// If each of the first 200 requests costs that much, a warning is logged.
+	// If each of the first 200 requests exceeds a limit in this way, a warning is logged.
 	Cost func(r *http.Request) int64
 
-	// Class returns the class of a request, such as "batch": any KeyFunc will do, such as ByHeader,
-	// ByContext for a tier, or ByUrgency. Headroom maps a class to the percentage of each limit,
-	// from 1 to 99, that requests of this class must leave to others. If it is 30, a request is
-	// admitted only if it leaves 30 % of what the limit allows at once, rounded up to whole units.
-	// Requests without a class, and classes that Headroom does not list, leave nothing. All classes
-	// spend the same units. The decisions, header fields and Retry-After of a request are computed
-	// for its class: see Headroom in quota.Charge. A client that chooses its class can choose one
-	// that leaves nothing.
+	// Class returns the class of a request, such as "batch". It can be any KeyFunc, such as
+	// ByHeader, ByUrgency, or ByContext for a tier. Headroom maps a class to the percentage of each
+	// limit, from 1 to 99, that requests of this class must leave to others. If the percentage is
+	// 30, a request is admitted only if it leaves 30 % of what the limit allows at once, rounded up
+	// to whole units. Requests without a class, and requests whose class Headroom does not list,
+	// leave nothing to others. All classes spend the same units. The decisions, header fields and
+	// Retry-After of a request are computed for its class: see Headroom in quota.Charge. A client
+	// that can choose its class can choose one that need not leave anything.
 	//
-	// A request that must leave headroom does not wait, whatever Options.MaxWait is, and its
-	// refusal does not count as a strike. Class and Headroom are set together or not at all.
+	// A request that must leave headroom never waits, whatever Options.MaxWait is, and the refusal
+	// of such a request does not count as a strike. Set both Class and Headroom, or neither.
 	Class    KeyFunc
 	Headroom map[string]int
 
@@ -121,54 +122,54 @@ type Rule struct {
 	// them. CORS middleware in front of the Limiter answers preflights before they are charged.
 	FreePreflights bool
 
-	// Settle returns the final cost of a request, and is called after the handler has returned; nil
-	// means that the cost returned by Cost is final. Until Settle is called, the cost returned by
-	// Cost is reserved. See Outcome.
+	// Settle returns the final cost of a request; nil means that the cost returned by Cost is
+	// final. Settle is called after the handler has returned. Until then, the cost returned by Cost
+	// is reserved. See Outcome.
 	Settle func(o Outcome) int64
 
 	// Enforce is the percentage of keys for which the rule is enforced; zero means all keys. For
-	// the other keys the rule is in shadow mode: it is charged and observed, but refuses or delays
-	// no request and writes no header fields. Percent(10) enforces the rule for a tenth of the
-	// keys, and Percent(0) for none of them. Every process enforces the rule for the same keys, and
-	// continues to do so if you raise the percentage. Once the other rules have admitted the
-	// request and its wait, if any, is over, all rules in shadow mode are charged in a second call
-	// to the store. If fewer than MaxWaiting requests wait, Observe receives the additional Wait
-	// that these rules would cause, but the request does not wait for them.
+	// the other keys the rule is in shadow mode: the rule is charged and observed, but refuses or
+	// delays no request and writes no header fields. Percent(10) enforces the rule for a tenth of
+	// the keys, and Percent(0) for none of them. Every process enforces the rule for the same keys.
+	// If you raise the percentage, the rule is still enforced for these keys. All rules in shadow
+	// mode are charged in a second call to the store, after the other rules have admitted the
+	// request and any wait is over. If fewer than MaxWaiting requests wait, Observe receives the
+	// additional Wait that these rules would cause, but the request does not wait for them.
 	Enforce Enforcement
 
 	// Penalty bans keys that the limits of this rule refuse repeatedly; nil bans no key.
 	Penalty *Penalty
 
-	// Unit is what Cost counts, such as "tokens" or "content-bytes"; "" means "requests".
-	// Some dialects show it to clients.
+	// Unit is the unit that Cost counts, such as "tokens" or "content-bytes"; "" means "requests".
+	// Some dialects show the unit to clients.
 	Unit string
 
 	// PartitionKey returns the pk parameter of the IETF dialect, which tells the client which of
 	// several quotas with the same name a request spends. Its argument is the charge's StoredKey
 	// (see quota.Charge). The parameter is omitted if PartitionKey is nil, or returns "" or more
-	// than 128 bytes. Proxies and scripts in web pages can read the parameter, and it may appear in
-	// logs. Do not return a secret, or anything that the client does not know, such as its address
+	// than 128 bytes. Proxies and scripts in web pages can read the parameter, and logs may contain
+	// it. Do not return a secret, or anything that the client must not learn, such as its address
 	// behind a proxy or the name of a shared account. A keyed digest of the key or the name of a
 	// tier also distinguishes quotas.
 	PartitionKey func(key string) string
 
-	// Private hides the rule from clients: its limits appear neither in header fields nor in the
-	// body of a refusal. FromContext, Observe and logs still show them. Use Private for quotas that
-	// clients share, because their size and usage would show how busy the service is. If only
-	// private limits refuse a request, the response has Retry-After, and no field describes a
-	// limit.
+	// Private hides the rule from clients: the rule's limits appear neither in header fields nor in
+	// the body of a refusal. FromContext, Observe and logs still show these limits. Use Private for
+	// quotas that clients share, because the size and usage of a shared quota show how busy the
+	// service is. If only private limits refuse a request, the response has Retry-After, and no
+	// field describes a limit.
 	Private bool
 
-	// Status is the response status code, 400 to 599, if a limit, ban or deny of the rule refuses a
-	// request; 0 means 429. Use 503 if the limit protects an overloaded service and the client has
-	// not sent too many requests. If several rules refuse a request, the Status of the rule named
-	// in the Refusal applies.
+	// Status is the status code, 400 to 599, of the response to a request that a limit, ban or
+	// Denied policy of the rule refuses; 0 means 429. Use 503 if the limit protects an overloaded
+	// service and the client has not sent too many requests. If several rules refuse a request, the
+	// Status of the rule that the Refusal names applies.
 	Status int
 
 	// RetryJitter is the maximum random time that is added to Retry-After, so that clients that
 	// were refused at the same time do not all retry at the same time; 0 adds none. The other
 	// header fields, Decision and Refusal contain the exact wait. If several rules refuse a
-	// request, the RetryJitter of the rule named in the Refusal applies.
+	// request, the RetryJitter of the rule that the Refusal names applies.
 	RetryJitter time.Duration
 }
 
@@ -176,7 +177,8 @@ type Rule struct {
 type NoKey uint8
 
 const (
-	// NoKeySkip does not apply the rule, so clients that can omit their key can evade the rule.
+	// With NoKeySkip, the rule does not apply to such a request, so clients that can omit their key
+	// can evade the rule.
 	NoKeySkip NoKey = iota
 
 	// NoKeyShare limits all requests without a key together, under the key "\x00". No client can
@@ -260,47 +262,47 @@ func When[T string | *http.Request](is func(T) bool, p Policy, otherwise ...func
 	}
 }
 
-// A rule holds a Rule, together with everything that New prepares.
+// A rule holds a Rule and everything that New prepares for it.
 type rule struct {
 	Rule
-	own      *policy         // Limits
+	own      *policy         // the policy prepared from Limits
 	exceeded answer.Problem  // the body of a refusal by its limits
 	abnormal answer.Problem  // the body of a refusal by a ban or a deny
-	penalty  *ban.Penalty    // nil without a Penalty
-	writer   *headers.Writer // of the Limiter
-	log      *errorLog       // of the Limiter
-	global   bool            // Key is Global, whose key is empty on purpose
+	penalty  *ban.Penalty    // nil if Penalty is nil
+	writer   *headers.Writer // the Limiter's
+	log      *errorLog       // the Limiter's
+	global   bool            // Key is Global, so empty keys are intended
 
 	// For warnings: see warnings.go.
 	keyless, classless, costless, negative, unfit, unsettled streak
 
 	emptied atomic.Bool // a key was empty
-	unread  atomic.Bool // usage was reported, and the rule has no Settle
+	unread  atomic.Bool // usage was reported, but the rule has no Settle function
 
 	policies    sync.Map // hash → *policy
 	policyCount atomic.Int64
 }
 
-// A policy holds a Policy that is prepared for one rule, together with everything that does not
-// change from request to request.
+// A policy is a Policy prepared for one rule, with everything that stays the same from request to
+// request.
 type policy struct {
-	rule     *rule // nil unless it is of limitedKind
+	rule     *rule // nil unless kind is limitedKind
 	kind     kind
-	limits   []limit // of limitedKind
-	inFlight bool    // one of them is a concurrency limit
+	limits   []limit // nil unless kind is limitedKind
+	inFlight bool    // one of the limits is a concurrency limit
 	err      error   // not nil if a limit is invalid
 
-	of   []Limit // what was prepared
-	base *policy // what it replaces, or nil
-	kept bool    // in the rule's policies
+	of   []Limit // the limits from which the policy was prepared
+	base *policy // the policy whose limits this policy replaces, or nil
+	kept bool    // the rule's policies contains this policy
 }
 
 // A limit holds a Limit of a rule, together with the parts of responses that are the same for every
 // request and key.
 type limit struct {
 	Limit
-	name     string // the rule's, or rule/limit
-	inFlight bool   // it is a concurrency limit
+	name     string // in header fields: the rule's name, or rule/limit
+	inFlight bool   // this is a concurrency limit
 
 	fields  *headers.Prepared
 	json    []byte         // the name as JSON
@@ -315,7 +317,8 @@ func newRule(r Rule, w *headers.Writer) (*rule, error) {
 	return p, nil
 }
 
-// fault returns the error of New for the rule. Its Unwrap returns err, which does not name the rule.
+// fault returns the error that New returns for the rule. The error wraps err, which does not name
+// the rule.
 func (r *Rule) fault(err error) error { return fmt.Errorf("weir: rule %q: %w", r.Name, err) }
 
 // check returns an error if a field of the rule, other than its limits and its unit, is invalid.
@@ -347,7 +350,7 @@ func (r *Rule) checkHeadroom() error {
 		if percent < 1 || percent > 99 {
 			return fmt.Errorf("the Headroom of class %q is %d%%; want 1%% to 99%%", class, percent)
 		}
-		if r.Class.is(urgency) && (len(class) != 1 || class < "0" || class > "7") {
+		if r.Class.same(urgency) && (len(class) != 1 || class < "0" || class > "7") {
 			return fmt.Errorf("the Headroom has the class %q; want the classes of ByUrgency, \"0\" to \"7\"", class)
 		}
 	}
@@ -376,7 +379,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 		return nil, fmt.Errorf("the unit is %q; want lower-case letters, digits and hyphens", r.Unit)
 	}
 	p := &rule{
-		Rule: r, writer: w, global: r.Key.is(global),
+		Rule: r, writer: w, global: r.Key.same(global),
 		exceeded: answer.QuotaExceeded.WithStatus(r.Status), abnormal: answer.AbnormalUsage.WithStatus(r.Status),
 	}
 	if r.Status == answer.ReducedCapacity.Status {
@@ -388,7 +391,7 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	if err := p.checkLimits(); err != nil {
 		return nil, err
 	}
-	if r.Class.is(urgency) {
+	if r.Class.same(urgency) {
 		p.classless.end()
 	}
 	if r.Penalty != nil {
@@ -400,8 +403,9 @@ func (r Rule) prepare(w *headers.Writer) (*rule, error) {
 	return p, nil
 }
 
-// prepareLimits prepares the Limits of a rule as its own policy. If there are no Limits, the policy
-// has an error, which concerns only requests for which Policy and ForKey return no policy.
+// prepareLimits prepares the Limits of a rule as its own policy. If there are no Limits, the
+// prepared policy has an error. This error occurs only for requests for which Policy and ForKey
+// return no policy.
 func (r *rule) prepareLimits() (err error) {
 	r.own = &policy{rule: r, kind: limitedKind}
 	if r.own.limits, err = r.limitsOf(r.Limits, nil); err != nil {
@@ -420,7 +424,7 @@ func (r Rule) Validate() error {
 	return err
 }
 
-// checkLimits returns an error if a limit, or a Settle, does nothing.
+// checkLimits returns an error if a limit or the Settle function would have no effect.
 func (r *rule) checkLimits() error {
 	limits := r.own.limits
 	settles := r.Settle == nil || len(limits) == 0
@@ -437,7 +441,7 @@ func (r *rule) checkLimits() error {
 			}
 		}
 		for j := range limits {
-			// A Settle, or a policy of a key, may exceed one limit and not the other.
+			// With Settle or ForKey, a limit that looks redundant may still refuse requests.
 			b := &limits[j]
 			if i != j && r.Settle == nil && r.ForKey == nil && a.Redundant(&b.Limit) {
 				return fmt.Errorf("limit %q never refuses a request that limit %q admits: remove it or change its numbers",
@@ -471,12 +475,12 @@ func (r Rule) PolicyOf(key string) (Policy, error) {
 	return rule.policyOf(key)
 }
 
-// maxPolicies is the maximum number of prepared policies that a rule keeps. When a rule prepares
-// one more, it drops all others, and prepares each again when it is next used.
+// maxPolicies is the maximum number of prepared policies that a rule keeps. When one more is
+// prepared, the rule drops all others. Each of those is prepared again when it is next used.
 const maxPolicies = 1 << 14
 
-// countable prepares limits that Policy has returned. In place of a limit that cannot be counted
-// exactly, it prepares a lower limit that can be counted, and logs the error.
+// countable prepares limits that Policy has returned. If a limit cannot be counted exactly,
+// countable logs the error and prepares a lower limit that can be counted.
 func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	p := rule.limited(limits, nil)
 	if p.err == nil {
@@ -496,9 +500,9 @@ func (rule *rule) countable(ctx context.Context, limits []Limit) *policy {
 	return nearest
 }
 
-// limited returns limits in prepared form. They replace limits of base, which may be nil. It keeps
-// each policy, and finds it by the values of the limits, which the caller may change later. Limits
-// with an algorithm that cannot be compared are prepared for each request.
+// limited returns a policy prepared from limits, which replace the limits of base. The policy base
+// may be nil. The rule keeps the policy and returns it again for equal limits. The caller may
+// change the slice later. Limits whose algorithm is not comparable are prepared for each request.
 func (rule *rule) limited(limits []Limit, base *policy) *policy {
 	hash, comparable := hashOf(limits, base)
 	if comparable {
@@ -530,8 +534,8 @@ func (rule *rule) limited(limits []Limit, base *policy) *policy {
 
 var policySeed = maphash.MakeSeed()
 
-// hashOf hashes limits and the policy that they replace. comparable is false if prepared limits
-// cannot be found again by these values.
+// hashOf hashes limits and base, the policy that they replace. The result comparable is false if a
+// policy prepared from them cannot be found again by this hash.
 func hashOf(limits []Limit, base *policy) (hash uint64, comparable bool) {
 	if base != nil && base.of != nil && !base.kept {
 		return 0, false // base was prepared for this request
@@ -590,12 +594,12 @@ func (p *policy) storedLimits() []Limit {
 	return limits
 }
 
-// limitsOf prepares limits of a rule: it names them, validates them, and builds their fields. If
-// the limits are those of a single key, base contains the limits that they replace.
+// limitsOf prepares limits of a rule: it names and validates each limit, and builds its header
+// fields. If the limits are those of a single key, base contains the limits that they replace.
 func (r *rule) limitsOf(limits []Limit, base []limit) ([]limit, error) {
 	var prepared []limit
 	for _, l := range limits {
-		alone := l.Name == "" && len(limits) == 1 // fields show it under the rule's name
+		alone := l.Name == "" && len(limits) == 1 // header fields then show the limit under the rule's name
 		from := replaced(&l, base, len(limits))
 		if from != nil {
 			inherit(&l, &from.Limit)
@@ -632,12 +636,12 @@ func (r *rule) newLimit(l Limit, alone bool) limit {
 		p.name += "/" + l.Name
 	}
 	p.fields = r.writer.Prepare(headers.Policy{Name: p.name, Resource: r.Name, Unit: r.Unit, Limit: l})
-	p.json = strconv.AppendQuote(nil, p.name) // which is JSON, because names are printable ASCII
+	p.json = strconv.AppendQuote(nil, p.name) // valid JSON, because names are printable ASCII
 	p.problem = r.exceeded.Violating(p.json)
 	return p
 }
 
-// namesOf returns the names of limits, for an error.
+// namesOf returns the names of limits, for the text of an error.
 func namesOf(limits []limit) string {
 	var names []string
 	for i := range limits {
@@ -663,7 +667,8 @@ func replaced(l *Limit, limits []limit, n int) *limit {
 	return found
 }
 
-// inherit sets the Name and the zero fields of l to the values of the limit that l replaces.
+// inherit sets the Name of l, and the fields of l that are zero, to the values of from, the limit
+// that l replaces.
 func inherit(l, from *Limit) {
 	l.Name = from.Name
 	if l.Period == 0 {
@@ -682,12 +687,12 @@ func inherit(l, from *Limit) {
 
 // An Enforcement is the percentage of keys for which a rule is enforced. The zero Enforcement is
 // Percent(100). Enforcements are comparable.
-type Enforcement struct{ shadow float64 } // percent of the keys in shadow
+type Enforcement struct{ shadow float64 } // percentage of keys for which the rule is in shadow mode
 
 // Percent returns an Enforcement that enforces a rule for p percent of its keys. New returns an
-// error if p is not in the range from 0 to 100. Clients can find out whether a key is in shadow,
-// because responses to it lack the rule's header fields and refusals. A client that can get many
-// keys can therefore try them until it finds one in shadow.
+// error if p is not in the range from 0 to 100. A client can tell that the rule is in shadow mode
+// for its key, because the responses lack the rule's header fields. A client that can obtain many
+// keys can therefore try them until it finds such a key.
 func Percent(p float64) Enforcement { return Enforcement{100 - p} }
 
 // Percent returns the percentage of keys for which the rule is enforced, from 0 to 100.
@@ -696,15 +701,17 @@ func (e Enforcement) Percent() float64 { return 100 - e.shadow }
 // String returns the percentage with at most four significant digits, such as "10%".
 func (e Enforcement) String() string { return strconv.FormatFloat(e.Percent(), 'g', 4, 64) + "%" }
 
-// Enforces reports whether a rule with the given name and this Enforcement is enforced for a key. The
-// rule is in shadow mode for the other keys. Package quota's StoredKey of a key gives the same result.
+// Enforces reports whether a rule with the given name and this Enforcement is enforced for a key.
+// The rule is in shadow mode for the other keys. The StoredKey of a key (see quota.Charge) gives
+// the same result as the key.
 func (e Enforcement) Enforces(rule, key string) bool {
-	// A key is in shadow mode if a hash of both names, from 0 to 1, is below the share of keys in shadow mode.
+	// The rule is in shadow mode for a key if a hash of the rule's name and the key, in [0, 1), is
+	// below the share of such keys.
 	return e.shadow == 0 || fraction(rule, storedkey.Of(key)) >= e.shadow/100
 }
 
-// fraction hashes two strings to a number in [0, 1), the same in every process and release. The
-// upper bits of FNV-1a are uneven, so the hash is mixed afterwards.
+// fraction hashes two strings to a number in [0, 1), which is the same in every process and
+// release. The upper bits of FNV-1a are unevenly distributed, so a mixing step follows.
 func fraction(a, b string) float64 {
 	h := uint64(14695981039346656037)
 	for _, s := range [...]string{a, "\x00", b} {

@@ -25,12 +25,12 @@ import (
 // If the final cost is lower, the difference is refunded, except for units that have already
 // expired. If the final cost is higher, the difference is charged even if it exceeds the limit. The
 // key is then in debt, and requests are refused until the debt has drained or the window has ended
-// (see quota.ModeForce). To avoid debt, Settle must not return more than Cost. Settle is called
-// once for each request that reserved units under the rule, after the handler has returned or
-// panicked. If HungUp is true, Settle should return Cost or Used, so that clients cannot avoid
-// paying by hanging up. The response is complete only after the final cost has been charged, which
-// takes a round trip to the store, unless the request has used up the store's timeout (see
-// quota.Budget). If the store fails, the reserved units remain charged.
+// (see quota.ModeForce). If Settle never returns more than Outcome.Cost, no key gets into debt.
+// Settle is called once for each request that reserved units under the rule, after the handler has
+// returned or panicked. If HungUp is true, Settle should return Cost or Used, so that clients
+// cannot avoid paying by hanging up. The response is complete only after the final cost has been
+// charged, which takes a round trip to the store, unless the request has used up the store's
+// timeout (see quota.Budget). If the store fails, the reserved units remain charged.
 type Outcome struct {
 	// Request is the served request.
 	Request *http.Request
@@ -48,24 +48,24 @@ type Outcome struct {
 	// Header holds the response header.
 	Header http.Header
 
-	// Bytes is the number of body bytes written through the ResponseWriter. It is 0 for a request
-	// sent through Limiter.Transport. For Limiter.Admit, it is the value that the caller passed to
-	// Done.
+	// Bytes is the number of bytes of the response body that were written through the
+	// ResponseWriter. For a request sent through Limiter.Transport, Bytes is 0. For a request
+	// admitted by Limiter.Admit, Bytes is the value that the caller passed to Done.
 	Bytes int64
 
 	// Used is the number of units, in the rule's Unit, that the handler reported with ReportUsage
 	// or ReportAtLeast, or drew with Draw.
 	Used int64
 
-	// Reported reports whether Used is all that the request has used: ReportUsage or Draw was called
-	// with the rule's Unit, and ReportAtLeast was not. If Reported is false, the request may have
-	// used more.
+	// Reported is true if ReportUsage or Draw was called with the rule's Unit, and ReportAtLeast
+	// was not. Used is then all that the request has used. If Reported is false, the request may
+	// have used more.
 	Reported bool
 
 	// Panicked reports whether the handler panicked.
 	Panicked bool
 
-	// HungUp reports whether the client may have made the handler fail. It is true in each of
+	// HungUp reports whether the client may have caused the handler to fail. It is true in each of
 	// these cases:
 	//
 	//   - the context of the request ended before the handler returned
@@ -80,8 +80,8 @@ type Outcome struct {
 }
 
 // ChargeOnly returns a Settle function that charges only requests whose response has one of the
-// given status codes. ChargeOnly(401), for example, counts failed logins. A request is also charged
-// if its handler panics or its client hangs up. ChargeOnly panics if it is called without a status
+// given status codes. For example, ChargeOnly(401) counts failed logins. A request is also charged
+// if the handler panics or the client hangs up. ChargeOnly panics if it is called without a status
 // code.
 func ChargeOnly(statuses ...int) func(Outcome) int64 {
 	if len(statuses) == 0 {
@@ -101,8 +101,8 @@ func ChargeOnly(statuses ...int) func(Outcome) int64 {
 }
 
 // RefundErrors is a Settle function that refunds a request's cost if the handler responds with a
-// 5xx status or panics. If the client hangs up, the request is still charged. Otherwise clients
-// could avoid paying by hanging up, because most handlers then fail. Do not use RefundErrors if
+// 5xx status or panics. If the client hangs up, the request is still charged, because most handlers
+// then fail and clients could otherwise avoid paying by hanging up. Do not use RefundErrors if
 // clients can make the handler fail on purpose, because such requests would be free.
 func RefundErrors(o Outcome) int64 {
 	if !o.HungUp && (o.Panicked || o.Status >= 500) {
@@ -112,8 +112,8 @@ func RefundErrors(o Outcome) int64 {
 }
 
 // ChargeUsed is a Settle function that charges the units that the handler reported with ReportUsage
-// or drew with Draw. If the handler called neither function, or called ReportAtLeast, its usage is
-// unknown, and the request is charged its full Cost or the reported usage, whichever is more. A
+// or drew with Draw. If the handler called neither function, or called ReportAtLeast, the usage is
+// unknown. The request is then charged its full Cost or the reported usage, whichever is more. A
 // handler that used nothing should therefore report 0.
 //
 // If a client hangs up, only the usage reported so far is charged. Report usage as it occurs, or in
@@ -129,7 +129,8 @@ func isChargeUsed(settle func(Outcome) int64) bool {
 	return reflect.ValueOf(settle).Pointer() == reflect.ValueOf(ChargeUsed).Pointer()
 }
 
-// serve serves a copy of r whose context is the snapshot of t, and then charges its final cost.
+// serve calls the next handler with a copy of r whose context is the ticket's snapshot, and then
+// charges the request's final cost.
 func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	t.begun = time.Now()
 	inner := r.WithContext(&t.snapshot)
@@ -142,7 +143,7 @@ func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	defer func() {
 		recorder.CarryBack(r, inner, &t.snapshot, body)
 		o.Status, o.Bytes = rec.Status, rec.Bytes
-		if rec.Hijacked { // the end of a WebSocket does not count as hanging up, and net/http does not see it
+		if rec.Hijacked { // a client that closes a WebSocket does not hang up in this sense, and net/http does not notice
 			o.HungUp = o.Panicked
 		} else {
 			o.HungUp = t.Err() != nil || rec.HungUp()
@@ -154,7 +155,7 @@ func (t *ticket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	o.Panicked = false
 }
 
-// complete sets the Status that net/http sends if the handler has written none.
+// If the handler has written no status, complete sets Status to the one that net/http sends.
 func (o *Outcome) complete() {
 	switch {
 	case o.Status != 0:
@@ -179,10 +180,10 @@ func (t *ticket) finish(o Outcome) {
 	t.settle(o)
 }
 
-// settle replaces the reserved cost of a request under each rule with the final cost.
+// settle replaces the reserved cost of a request with the final cost, under each rule.
 func (t *ticket) settle(o Outcome) {
 	ctx := t.calls
-	if ctx == nil || time.Since(t.begun) > time.Second { // after such a handler, nobody notices one more call
+	if ctx == nil || time.Since(t.begun) > time.Second { // after a handler that slow, the time for one more call does not matter
 		ctx = quota.WithBudget(context.WithoutCancel(t.Context))
 	}
 	o.Request = t.request
@@ -205,7 +206,7 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inSha
 		u := t.used[c.rule.Unit]
 		if u != nil {
 			o.Used, o.Reported = u.used, (u.reported || o.Reported) && !u.partial
-			if !inShadow { // nothing is drawn in shadow
+			if !inShadow { // Draw ignores rules in shadow
 				drawn = u.drawn
 			}
 		}
@@ -215,10 +216,10 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inSha
 		}
 		cost := max(0, c.rule.Settle(o))
 		c.rule.checkSettled(cost, o.Reported)
-		for j, on := range c.of(s.decisions) {
+		for j, on := range c.pick(s.decisions) {
 			charge := c.charge(j)
 			charge.Cost = cost - o.Cost
-			if drawn > 0 && !c.limits[j].inFlight { // what was drawn was spent last
+			if drawn > 0 && !c.limits[j].inFlight { // drawn units were spent last, so they are refunded first
 				n := min(drawn, max(0, -charge.Cost))
 				u.refunds = append(u.refunds, n)
 				charge.Cost += n
@@ -256,8 +257,8 @@ const (
 	unreportedLikely = "the handler does not call ReportUsage or Draw, or calls it with another unit or context"
 )
 
-// checkSettled is called at the end of each request. Its arguments are the final cost, and whether
-// the usage was reported.
+// checkSettled is called at the end of each request, with the final cost. The argument reported
+// says whether the usage was reported.
 func (rule *rule) checkSettled(cost int64, reported bool) {
 	switch unused := !reported && isChargeUsed(rule.Settle); {
 	case cost > 0 && !unused:
@@ -271,7 +272,7 @@ func (rule *rule) checkSettled(cost int64, reported bool) {
 }
 
 // settleUp refunds units, or charges units by force, after the request was served. If the store
-// returns an error, settleUp logs it with the message failed.
+// returns an error, settleUp logs the error. The argument failed is the message of the log line.
 func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed string) {
 	if len(t.Charges) == 0 {
 		return
@@ -290,8 +291,8 @@ func (l *Limiter) settleUp(ctx context.Context, t *quota.Transaction, failed str
 func ReportUsage(ctx context.Context, unit string, used int64) { report(ctx, unit, used, false) }
 
 // ReportAtLeast is like ReportUsage for a request that may have used more, for example because an
-// LLM's response ended before it stated its usage. Outcome.Reported is then false, so ChargeUsed
-// does not refund what Cost has reserved.
+// LLM's response ended before stating the usage. Outcome.Reported is then false, so ChargeUsed does
+// not refund what Cost has reserved.
 func ReportAtLeast(ctx context.Context, unit string, used int64) { report(ctx, unit, used, true) }
 
 func report(ctx context.Context, unit string, used int64, partial bool) {
@@ -320,8 +321,8 @@ func report(ctx context.Context, unit string, used int64, partial bool) {
 	}
 }
 
-// nothingCharged describes the effect of a usage report in the log. Only the first report of each
-// kind is logged.
+// nothingCharged describes, in a log line, the effect of a usage report. Only the first report of
+// each kind is logged.
 const nothingCharged = "nothing is charged for it; later usage of this kind is not logged"
 
 // Draw takes up to n more units for a request that is being served, and returns how many of them
@@ -337,16 +338,16 @@ const nothingCharged = "nothing is charged for it; later usage of this kind is n
 // hand out are refunded when the handler returns or panics, or when Done is called.
 //
 // Draw returns 0 and an error if the context is done, if the request was already settled, or if n
-// is negative. Draw also returns an error if some rules have a Settle function but none of those
-// rules has the given unit, and if the request was charged under a rule with the given unit but no
-// rule has a Settle function. Otherwise, it returns n, because no rule limits the unit. If the
-// store fails, OnError decides whether the handler may use the n units; if it may, Settle charges
-// them.
+// is negative. Draw also returns an error if some rules have a Settle function but none of these
+// rules has the given unit, or if the request was charged under a rule with the given unit but no
+// rule has a Settle function. If no rule limits the unit, Draw otherwise returns n. If the store
+// fails, OnError decides whether the handler may use the n units. Those that it may use are charged
+// by Settle.
 func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 	if err := ctx.Err(); err != nil {
 		for s := snapshotOf(ctx); s != nil; s = s.outer {
 			if s.ticket != nil {
-				s.ticket.add(unit, 0, false) // what was drawn before is all that the request has used
+				s.ticket.add(unit, 0, false) // the request has used no more than it has drawn
 			}
 		}
 		return 0, err
@@ -365,7 +366,7 @@ func Draw(ctx context.Context, unit string, n int64) (drawn int64, err error) {
 		}
 		settles, known = true, known || t.l.settlesUnit(unit)
 		got, err := t.draw(ctx, unit, drawn)
-		for in := innermost; got < drawn && in != s; in = in.outer { // has drawn more than can be used
+		for in := innermost; got < drawn && in != s; in = in.outer { // in has drawn more units than the handler may use
 			in.ticket.undraw(ctx, unit, drawn-got)
 		}
 		if drawn = got; err != nil {
@@ -417,8 +418,9 @@ func (t *ticket) draw(ctx context.Context, unit string, n int64) (drawn int64, e
 	return drawn, err
 }
 
-// drawable returns charges with cost 1 under each limit that bounds how much of a unit is drawn,
-// and how many units Cost has reserved under all of these limits.
+// drawable returns a charge with cost 1 for each limit that bounds how many of the given units are
+// drawn. The result reserved is the number of units that Cost has reserved under all of these
+// limits.
 func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) {
 	reserved = math.MaxInt64
 	for i := range t.claims {
@@ -437,8 +439,8 @@ func (t *ticket) drawable(unit string) (charges []quota.Charge, reserved int64) 
 }
 
 // undraw subtracts n units from the used units, because an outer Limiter has drawn fewer units. If
-// the stream has drawn them, they are refunded at once, because they could expire before the next
-// Draw.
+// the stream has drawn the n units, undraw refunds them immediately, because they could expire
+// before the next call to Draw.
 func (t *ticket) undraw(ctx context.Context, unit string, n int64) {
 	if t == nil {
 		return
@@ -484,7 +486,7 @@ func (l *Limiter) settlesUnit(unit string) bool {
 
 // An uncharged value is the context of a request that a Limiter with Settle has allowed but not
 // charged, for example because the request's key is Unlimited. Such a Limiter has no ticket for the
-// request, but its units are known.
+// request, but the units of its rules are known.
 type uncharged struct {
 	context.Context
 	l *Limiter
@@ -545,8 +547,8 @@ func (t *ticket) add(unit string, n int64, partial bool) bool {
 	return true
 }
 
-// close refunds the units that were drawn in advance. The ticket's units do not change
-// afterwards.
+// close refunds the units that were drawn in advance. After close, the ticket's units no longer
+// change.
 func (t *ticket) close(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -569,8 +571,8 @@ type ticket struct {
 	snapshot
 	l       *Limiter
 	request *http.Request
-	onError func(r *http.Request, err error) error // if Draw cannot draw
-	shadow  *decision                              // is settled, too
+	onError func(r *http.Request, err error) error // called if the store fails in Draw
+	shadow  *decision                              // the decision under the rules in shadow, which is settled too
 	calls   context.Context                        // as in decision
 
 	end   func() // releases units in flight; nil if there are none
@@ -579,13 +581,13 @@ type ticket struct {
 	watch runtime.Cleanup
 
 	mu      sync.Mutex
-	used    map[string]*unitUse // by unit
-	settled bool                // from then on nothing is used
+	used    map[string]*unitUse // the key is the unit
+	settled bool                // the used units no longer change
 }
 
-// of makes t the ticket of a request that is about to be served or sent. If the request will be
-// settled, its snapshot points to the ticket, because ReportUsage and Draw need the ticket.
-func (t *ticket) of(l *Limiter, d *decision, onError func(*http.Request, error) error) {
+// prepare makes t the ticket of a request that is about to be served or sent. If the request will
+// be settled, its snapshot points to the ticket, because ReportUsage and Draw need the ticket.
+func (t *ticket) prepare(l *Limiter, d *decision, onError func(*http.Request, error) error) {
 	d.saveTo(&t.snapshot)
 	t.l, t.request, t.onError, t.shadow, t.calls = l, d.request, onError, d.shadow, d.calls
 	switch {
@@ -599,7 +601,7 @@ func (t *ticket) of(l *Limiter, d *decision, onError func(*http.Request, error) 
 // settles reports whether the request will be settled.
 func (t *ticket) settles() bool { return t.ticket != nil }
 
-// settlesAfter reports whether a request will be settled: whether it was admitted and a
+// settlesAfter reports whether a request will be settled, that is, whether it was admitted and a
 // rule has a Settle function.
 func (l *Limiter) settlesAfter(d *decision) bool {
 	return l.settles && d.why.Reason == 0 && (len(d.claims) > 0 || d.shadow != nil)
@@ -610,9 +612,9 @@ type unitUse struct {
 	used     int64 // reported or drawn
 	reported bool
 	partial  bool          // the request may have used more
-	drawn    int64         // beyond what Cost has reserved
-	stream   *quota.Stream // draws them
-	refunds  []int64       // of drawn units, for each charge of the stream
+	drawn    int64         // in addition to the units that Cost has reserved
+	stream   *quota.Stream // the source of the drawn units
+	refunds  []int64       // how many drawn units to refund, for each charge of the stream
 }
 
 // watchDone logs a warning if the ticket is garbage-collected before Done was called, unless Done
@@ -639,9 +641,9 @@ func (t *ticket) watchDone() {
 // and o.Cost, and also o.Used and o.Reported if ReportUsage or Draw was called. If o.Took is 0,
 // Done sets it to the time since the call to Admit. If o.Status is 0, Done sets it to 500 if
 // o.Panicked is true, and to 200 otherwise. If the request's context has ended, Done sets o.HungUp.
-// Only the first call to Done has an effect. It calls the store only if there are units to refund,
-// charge or release. If Done is never called, the reserved units remain charged, and a warning is
-// logged when the Admission is garbage-collected.
+// Only the first call to Done has an effect. Done calls the store only if there are units to
+// refund, charge or release. If Done is never called, the reserved units remain charged, and a
+// warning is logged when the Admission is garbage-collected.
 //
 // Done does nothing for an Admission that was returned by FromContext or is contained in a
 // RefusedError.

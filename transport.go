@@ -27,17 +27,17 @@ type TransportOptions struct {
 
 	// MaxPause is the maximum time for which a response may pause a key; 0 means one minute.
 	// Without this bound, one faulty response could stop all processes for a day. After MaxPause,
-	// requests are sent again, and their responses can begin another pause. If the server has a
-	// long window and punishes requests that come too early, as GitHub does, set MaxPause to the
+	// requests are sent again, and a response can begin another pause. If the server has a long
+	// window and punishes requests that it receives too early, as GitHub does, set MaxPause to the
 	// length of the window. A warning is logged when MaxPause first shortens a pause, and when it
 	// first shortens the time until remaining units are reset.
 	MaxPause time.Duration
 
 	// RetryBudget is the maximum number of retries after a 429, as a share of all requests sent,
 	// from 0 to 1. Ten more retries are allowed initially. When the budget is used up, RoundTrip
-	// returns the 429. 0 means no bound: retries are charged again, so the rules still bound the
-	// total number of requests, but retries can displace new requests. Each Transport has its own
-	// budget.
+	// returns the 429. 0 means no maximum. Each retry is charged again, so the rules still limit
+	// the total number of requests, but retries can displace new requests. Each Transport has its
+	// own budget.
 	RetryBudget float64
 }
 
@@ -72,15 +72,15 @@ func (o *TransportOptions) complete() error {
 //
 // The request's keys are paused if the response is a 429 or 503 with Retry-After, or if its header
 // fields, in any Dialect, report that no units remain. The pause lasts as long as the response
-// states, but at most MaxPause. It is kept in the store, so it applies to all processes that share
-// the store. New requests get slots after the end of the pause. A request that is already waiting
-// is checked again before it is sent, and gets a later slot if its key has been paused. Unpause
-// ends a pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
+// states, but at most MaxPause. The store keeps the pause, so it applies to all processes that
+// share the store. New requests get slots after the end of the pause. If a key is paused while a
+// request with that key is waiting, the request gets a later slot before it is sent. Unpause ends a
+// pause early. After a pause, a limit such as SlidingLog admits its whole quota at once.
 //
 // A rule with a Settle function charges a request's final cost when the response body is closed, or
 // when the request fails without a response. If the body is never closed, the reserved units remain
-// charged, and the units in flight are not released. A 429 counts as a reported usage of 0, so
-// ChargeUsed refunds the reserved units.
+// charged, and the units in flight are not released. A response with status 429 counts as a
+// reported usage of 0, so ChargeUsed refunds the reserved units.
 //
 // Response header fields may also report how many units of another kind, such as tokens, remain.
 // Until these units are reset (but for no longer than MaxPause), a request that costs more than the
@@ -90,9 +90,10 @@ func (o *TransportOptions) complete() error {
 // Use a key that distinguishes hosts, such as ByHeader("Host"). If several hosts share a key, as
 // with Global, a pause requested by one host stops the requests to all of them.
 //
-// After a 429, the request is sent and charged again when the pause is over. The pause must be no
-// longer than MaxPause and must end before MaxWait has elapsed. In addition, the request must
-// either have no body or have a GetBody function, and must not have to leave headroom (see Rule.Class).
+// After a 429, the request is sent and charged again when the pause is over. This happens only if
+// the pause is no longer than MaxPause and ends before MaxWait has elapsed, and if the request has
+// a GetBody function or no body. It does not happen to a request that must leave headroom (see
+// Rule.Class).
 //
 // If the server counts requests in windows, use SlidingLog, which stays within the limit wherever
 // the windows begin. Because some requests take longer than others to reach the server, also set
@@ -101,12 +102,12 @@ func (o *TransportOptions) complete() error {
 // For every request, Transport checks whether the keys are paused. A lease.Store cannot check this
 // in memory, so it calls the underlying store for every request.
 //
-// If MaxWait is set, a request also waits while the store is busy or down. RoundTrip retries the
-// call to the store, at first after 100 ms and later every 2 s, until MaxWait has elapsed. If the
-// store still fails, OnError decides what happens to the request. If the store's response is lost,
-// the request may be charged twice. Every store error is logged and passed to the Limiter's Observe
-// function. Transport ignores the Limiter's OnError and any of the Limiter's options that affect
-// responses, such as Headers.
+// If MaxWait is set, a request also waits while the store is busy or down. Until MaxWait has
+// elapsed, RoundTrip retries the call to the store, at first after 100 ms and later every 2 s. If
+// the store still fails, OnError decides what happens to the request. If the store's response is
+// lost, the request may be charged twice. Every store error is logged and passed to the Limiter's
+// Observe function. Transport ignores the Limiter's OnError and any of the Limiter's options that
+// affect responses, such as Headers.
 func (l *Limiter) Transport(o TransportOptions) (http.RoundTripper, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ type transport struct {
 	l *Limiter
 	o TransportOptions
 
-	cut, cutReset atomic.Bool // a pause, or the reset of units, was cut to MaxPause, which is logged once
+	cut, cutReset atomic.Bool // a warning was logged that MaxPause shortened a pause, or the time until units are reset
 	retries       *outbound.Budget
 }
 
@@ -139,7 +140,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			t.retries.Request()
 		}
 		k := new(ticket)
-		k.of(t.l, d, t.o.OnError)
+		k.prepare(t.l, d, t.o.OnError)
 		res, err := t.send(r, d, k)
 		if err != nil || res == nil || len(k.claims) == 0 {
 			return res, err
@@ -150,11 +151,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// again pauses the keys of s if the response asks for it. If the request is then to be sent again,
-// again closes the response and returns the request; otherwise it returns nil.
+// again pauses the keys of s if the response asks for a pause. If the request is to be sent a
+// second time, again closes the response and returns the next request. Otherwise, next is nil.
 func (t *transport) again(r *http.Request, res *http.Response, s *snapshot, giveUp time.Time) (next *http.Request) {
 	done := false
-	defer func() { // if GetBody or the Logger panics, nobody else closes the body
+	defer func() { // if GetBody or the Logger panics, the body must be closed here
 		if !done && res.Body != nil {
 			res.Body.Close()
 		}
@@ -177,8 +178,8 @@ func (t *transport) CloseIdleConnections() {
 	}
 }
 
-// retry closes a response with status 429, and returns the request to send next. It returns nil if
-// the request cannot be sent again, or if RetryBudget is used up.
+// retry closes a response with status 429, and returns the request to send next. If the request
+// cannot be sent again, or if RetryBudget is used up, retry returns nil.
 func (t *transport) retry(r *http.Request, res *http.Response, pause time.Duration) *http.Request {
 	next, ok := outbound.Rewound(r)
 	if !ok || t.o.RetryBudget > 0 && !t.retries.Retry() {
@@ -190,7 +191,7 @@ func (t *transport) retry(r *http.Request, res *http.Response, pause time.Durati
 	return next
 }
 
-// send sends the request. The request is over when the body of its response is closed.
+// send sends the request, which is over when the body of the response is closed.
 func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Response, err error) {
 	if d.err == nil {
 		k.end = t.l.begin(d)
@@ -217,18 +218,19 @@ func (t *transport) send(r *http.Request, d *decision, k *ticket) (res *http.Res
 	return res, err
 }
 
-// answered is called at the end of a request that was sent. Its argument res is nil if there was no
-// response.
+// answered is called at the end of a request that was sent. The response res is nil if there was
+// none.
 func (t *ticket) answered(res *http.Response) {
 	o := Outcome{HungUp: t.Err() != nil}
 	if res != nil {
 		o.Status, o.Header = res.StatusCode, res.Header
-		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused it, so it has used nothing
+		o.Reported = res.StatusCode == http.StatusTooManyRequests // the server has refused the request, which has therefore used nothing
 	}
 	t.finish(o)
 }
 
-// admit obtains the decision on a request and waits for its slot, but not after giveUp.
+// admit obtains the decision on a request and waits for the request's slot, but not beyond the time
+// giveUp.
 func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) {
 	l := t.l
 	for failures := 0; ; {
@@ -237,7 +239,7 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 		}
 		left := time.Until(giveUp)
 		if l.o.MaxWait > 0 {
-			left = max(left, noWait) // with 0 a queue would admit a burst
+			left = max(left, noWait) // with 0, a limit that is a queue would admit a burst
 		}
 		d := l.newDecision(r)
 		d.sender = t
@@ -253,7 +255,8 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 		case err != nil:
 			return nil, err
 		case d.refused():
-			// A queue counts a pause as if it were requests ahead, so the queue may have no room.
+			// A limit that is a queue counts a pause as if it were requests ahead, so the queue may
+			// be full.
 			if d.why.Reason != ReasonPause || d.why.RetryAfter > time.Until(giveUp) || !l.waitOut(d, d.why.RetryAfter) {
 				l.check(d, nil)
 				_, refused := l.admission(d)
@@ -261,15 +264,15 @@ func (t *transport) admit(r *http.Request, giveUp time.Time) (*decision, error) 
 				return nil, refused
 			}
 		case d.tx.Wait > d.slept && t.paused(d), !t.spend(d):
-			l.refund(d) // the next iteration takes a later slot, or is refused
+			l.refund(d) // in the next iteration, the request gets a later slot or is refused
 		default:
 			return d, nil
 		}
 	}
 }
 
-// waitToRetry waits before the next call to a store that has failed. It returns false if the store
-// cannot recover, or if the request must not wait.
+// waitToRetry waits before the next call to a store that has failed. It returns false if the error
+// will not go away by itself, or if the request must not wait.
 func (t *transport) waitToRetry(d *decision, wait time.Duration) bool {
 	if errors.Is(d.err, quota.ErrUnusable) || errors.Is(d.err, quota.ErrLimit) || !t.l.waitOut(d, wait) {
 		return false
@@ -282,7 +285,7 @@ func (t *transport) waitToRetry(d *decision, wait time.Duration) bool {
 func (t *transport) fail(d *decision) (*decision, error) {
 	err := d.Err()
 	if err == nil {
-		if err = t.o.OnError(d.request, d.err); err != nil { // http.Client adds the URL of the server, which did not cause the error
+		if err = t.o.OnError(d.request, d.err); err != nil { // http.Client adds the URL of the server, although the server did not cause the error
 			err = fmt.Errorf("weir: request not sent, because rule %q could not decide: %w", d.why.Rule, err)
 		}
 	}
@@ -291,8 +294,8 @@ func (t *transport) fail(d *decision) (*decision, error) {
 	return d, err
 }
 
-// waitOut waits for the duration, or until the context of the request ends. It returns false at once
-// if the duration is not above 0, or if as many requests wait as MaxWaiting allows.
+// waitOut waits for the duration wait, or until the request's context ends. It returns false
+// without waiting if wait is not positive, or if MaxWaiting requests already wait.
 func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 	defer l.stopWaiting(d)
 	if wait <= 0 || l.startWaiting(d, wait) < wait {
@@ -303,8 +306,9 @@ func (l *Limiter) waitOut(d *decision, wait time.Duration) bool {
 }
 
 // spend is called when a request's slot begins. It subtracts the request's cost from the units that
-// the server has left for its keys. It returns false if too few units are left, because another
-// request has spent them in the meantime, or because a response has reported fewer.
+// the server has reported as left for the request's keys. If too few units are left, because
+// another request has spent them in the meantime or a response has reported fewer, spend returns
+// false.
 func (t *transport) spend(d *decision) bool {
 	return t.l.left.Spend(func(yield func(outbound.Key, int64) bool) {
 		for i := range d.claims {
@@ -315,9 +319,9 @@ func (t *transport) spend(d *decision) bool {
 	})
 }
 
-// pauseOf returns the length of the pause for which the server asks, or 0. If the response reports
-// how many units other than requests are left for the keys of s, pauseOf remembers these numbers,
-// for at most MaxPause.
+// pauseOf returns the length of the pause for which the response asks, or 0. If the response
+// reports how many units other than requests are left for the keys of s, the transport remembers
+// these numbers for at most MaxPause.
 func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duration) {
 	limits, retryAfter := headers.Parse(res.Header, time.Now())
 	if res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusServiceUnavailable {
@@ -338,8 +342,8 @@ func (t *transport) pauseOf(s *snapshot, res *http.Response) (pause time.Duratio
 	return pause
 }
 
-// tightest returns the limit with the fewest units left among a server's limits on the given
-// unit. ok is false if there is no such limit.
+// Among a server's limits on the given unit, tightest returns the limit with the fewest units left.
+// The result ok is false if there is no such limit.
 func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok bool) {
 	for _, a := range limits {
 		if a.Unit == unit && a.Remaining >= 0 && a.ResetAfter > 0 && (!ok || a.Remaining < tightest.Remaining) {
@@ -350,8 +354,8 @@ func tightest(limits []headers.Limit, unit string) (tightest headers.Limit, ok b
 }
 
 // pause pauses the keys of s for as long as the server asks, but at most for MaxPause. New requests
-// get slots after the end of the pause. For requests that are already waiting, the method paused
-// checks for the pause. If a longer pause is in force, nothing changes.
+// get slots after the end of the pause. Requests that are already waiting call the method paused
+// before they are sent. If a longer pause is in force, nothing changes.
 func (t *transport) pause(s *snapshot, requested time.Duration) {
 	d := t.bounded(s, &t.cut, "pause", s.claims[0].rule.Name, requested)
 	ctx := context.WithoutCancel(s.Context)
@@ -364,8 +368,8 @@ func (t *transport) pause(s *snapshot, requested time.Duration) {
 	}
 }
 
-// bounded returns d, the duration for which the server asks, or MaxPause if that is shorter. It
-// logs the first duration that it shortens.
+// bounded returns d, the duration for which the server asks, or MaxPause if that is shorter. If
+// MaxPause is shorter for the first time, bounded logs a warning.
 func (t *transport) bounded(s *snapshot, logged *atomic.Bool, what, rule string, d time.Duration) time.Duration {
 	if d > t.o.MaxPause && logged.CompareAndSwap(false, true) {
 		loggerOr(t.l.o.Logger).WarnContext(s, "weir: answer of a server cut to MaxPause", "rule", rule, "part", what,
@@ -375,7 +379,7 @@ func (t *transport) bounded(s *snapshot, logged *atomic.Bool, what, rule string,
 	return min(d, t.o.MaxPause)
 }
 
-// paused reports whether one of the keys of a request is paused.
+// paused reports whether a key of the request is paused.
 func (t *transport) paused(d *decision) bool {
 	done := false
 	defer t.l.releaseUnless(&done, d)
@@ -388,14 +392,14 @@ func (t *transport) paused(d *decision) bool {
 		t.l.log.warn(d, "pause not read", d.claims[0].rule.Name, err)
 	}
 	done = true
-	return err == nil && !lookup.Allowed() // after an error the request is sent: it has its slot, so it exceeds no limit
+	return err == nil && !lookup.Allowed() // after an error the request is sent, because it has a slot and exceeds no limit
 }
 
 // Unpause ends a pause that Transport imposed on a key under a rule, in all processes that share
 // the store. In a process that uses a quota.HybridStore, the pause may last a few milliseconds
-// longer, or up to 10 seconds if the store does not report changes. This process also forgets the number of remaining units that the server last reported for
-// the key, but other processes do not. Requests that are already waiting keep their slots, and
-// later requests do not overtake them.
+// longer, or up to 10 seconds if the store does not report changes. This process also forgets how
+// many remaining units the server last reported for the key, but other processes do not. Requests
+// that are already waiting keep their slots, and later requests do not overtake them.
 func (l *Limiter) Unpause(ctx context.Context, rule, key string) error {
 	for i := range l.rules {
 		if l.rules[i].Name == rule {

@@ -18,7 +18,7 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-const noKey = "\x00" // the key of requests without a key
+const noKey = "\x00" // the key of requests without a key under NoKeyShare
 
 // The likely causes of the misconfigurations that are logged.
 const (
@@ -34,13 +34,13 @@ const (
 		"or the most that a request may cost is above the quota or the burst"
 )
 
-// The effect of a missing key, by NoKey.
+// The effect of a missing key. The index is the rule's NoKey.
 var keylessEffects = [...]string{
 	NoKeySkip: "none of them was limited", NoKeyShare: "they share one quota", NoKeyRefuse: "they were refused",
 }
 
-// check looks for signs of a misconfiguration in a complete decision. If the Logger panics and end is
-// not nil, check calls end.
+// check looks for signs of a misconfiguration in a complete decision. If the Logger panics, check
+// calls end unless it is nil.
 func (l *Limiter) check(d *decision, end func()) {
 	if d.err != nil {
 		return
@@ -67,9 +67,8 @@ func (l *Limiter) check(d *decision, end func()) {
 }
 
 // checkCosts logs a warning if each of a rule's first requests costs more than one of the rule's
-// limits can ever admit. For a concurrency limit, it compares the cost with the Quota, because
-// such a limit also returns quota.Never while it is full. A negative cost has a separate
-// warning.
+// limits can ever admit. For a concurrency limit, which also returns quota.Never while it is full,
+// checkCosts compares the cost with the Quota. For negative costs there is a separate warning.
 func checkCosts(d *decision) {
 	for i := range min(len(d.claims), len(d.decisions)) {
 		c := &d.claims[i]
@@ -77,7 +76,7 @@ func checkCosts(d *decision) {
 			continue
 		}
 		fits := true
-		for j, on := range c.of(d.decisions) {
+		for j, on := range c.pick(d.decisions) {
 			p := &c.limits[j]
 			fits = fits && (on.RetryAfter != quota.Never || p.inFlight && c.cost <= p.Quota)
 		}
@@ -90,8 +89,8 @@ func checkCosts(d *decision) {
 	}
 }
 
-// checkClass logs a warning if Headroom lists none of the classes of a rule's first requests, apart
-// from requests without a class. For ByUrgency, New makes this check.
+// checkClass logs a warning if Headroom lists none of the classes of a rule's first requests.
+// Requests without a class do not count. For ByUrgency, New has already checked the classes.
 func (rule *rule) checkClass(class string, listed bool) {
 	if listed {
 		rule.classless.end()
@@ -116,8 +115,8 @@ func (rule *rule) classLike(class string) string {
 	return ""
 }
 
-// checkWriteTimeout warns once if a request may wait for so long that the server's WriteTimeout
-// ends before the response. Only the first request of a server is checked.
+// checkWriteTimeout warns once if a request may wait so long that the server's WriteTimeout expires
+// before the response. It checks only the first request.
 func (l *Limiter) checkWriteTimeout(d *decision) {
 	s, ok := d.Value(http.ServerContextKey).(*http.Server)
 	if !ok || l.timed.Swap(true) || s.WriteTimeout <= 0 || d.tx.Within < s.WriteTimeout {
@@ -130,9 +129,9 @@ func (l *Limiter) checkWriteTimeout(d *decision) {
 }
 
 // checkNesting warns once if a request passes through l twice. It also warns once if l refuses a
-// request that an outer Limiter has already charged under a rule whose quota all clients share.
-// These units are not refunded, because the outer Limiter also bounds what runs between the two
-// Limiters, such as password checks.
+// request that an outer Limiter has already charged under a rule whose quota all clients share. The
+// units charged there are not refunded, because the outer Limiter also bounds what runs between the
+// two Limiters, such as password checks.
 func (l *Limiter) checkNesting(d *decision) {
 	for o := d.outer; o != nil; o = o.outer {
 		for i := range o.claims {
@@ -153,23 +152,24 @@ func (l *Limiter) checkNesting(d *decision) {
 
 // Two misconfigurations involve several Limiters of the process, so globals are needed to detect them.
 var (
-	limitersMade sparse.Count // by the name of their first rule
+	limitersMade sparse.Count // counts Limiters by the name of their first rule
 
 	// made holds weak pointers to the last Limiters that the process has made.
 	made struct {
 		mu       sync.Mutex
 		limiters [256]weak.Pointer[Limiter]
-		n        int             // how many were made
-		warned   map[string]bool // rules, at most as many as there are limiters
+		n        int             // how many Limiters were made
+		warned   map[string]bool // names of rules, at most as many as there are Limiters
 	}
 )
 
-// If a program makes mostMade Limiters for one rule within a minute, the Logger gets a warning.
+// A warning is logged if a program makes mostMade Limiters for one rule within a minute.
 const mostMade = 10
 
-// checkWiring warns about a period that is probably a number without a unit, about a queue in which
-// nobody waits, about a penalty that bans all clients, about Limiters that are created repeatedly for the same rule, and about another
-// Limiter that uses the same store and has a rule with the same name but different limits.
+// checkWiring logs a warning if a period is probably a number without a unit, if requests never
+// wait in a queue, if a penalty bans all clients, if Limiters are created repeatedly for the same
+// rule, or if another Limiter with the same store has a rule with the same name but different
+// limits.
 func (l *Limiter) checkWiring() {
 	log := loggerOr(l.o.Logger)
 	for _, r := range l.rules {
@@ -206,8 +206,8 @@ func (l *Limiter) checkWiring() {
 	made.n++
 }
 
-// compare warns once for each name under which both Limiters have a rule, but with different
-// limits: see conflict. The caller holds made.mu.
+// If both Limiters have a rule with the same name but different limits (see conflict), compare logs
+// a warning, once for each such name. The caller holds made.mu.
 func (l *Limiter) compare(other *Limiter) {
 	for _, a := range l.rules {
 		for _, b := range other.rules {
@@ -226,9 +226,10 @@ func (l *Limiter) compare(other *Limiter) {
 	}
 }
 
-// conflict compares two rules with the same name. It returns a limit of each, and the effect, if
-// the two limits share their counts although their Quota or Burst differ, or count separately
-// only because their algorithms differ.
+// conflict compares two rules with the same name. Two of their limits are in conflict if they share
+// counts although their Quota or Burst differ, or if they count separately only because their
+// algorithms differ. For such limits, conflict returns a limit of each rule, and the effect of the
+// conflict.
 func (r *rule) conflict(other *rule) (x, y *Limit, effect string) {
 	if r.Name != other.Name {
 		return nil, nil, ""
@@ -248,14 +249,15 @@ func (r *rule) conflict(other *rule) (x, y *Limit, effect string) {
 	return nil, nil, ""
 }
 
-// An errorLog logs errors, at most one line a second, because every request has an error
-// while a store is down. A line contains what failed and the name of the rule, but no key.
+// An errorLog logs errors, at most one line a second, because every request causes an error while a
+// store is down. A line contains what failed and the name of the rule, but no key.
 type errorLog struct {
 	logger *slog.Logger // nil means slog.Default()
 	gate   sparse.Gate
 }
 
-// warn logs what happened, such as "request not decided". An ErrUnusable is logged as an error.
+// warn logs what happened, such as "request not decided", as a warning. ErrUnusable is logged as an
+// error.
 func (l *errorLog) warn(ctx context.Context, what, rule string, err error, attrs ...any) {
 	unlogged, ok := l.gate.Pass()
 	if !ok {
@@ -272,7 +274,7 @@ func (l *errorLog) warn(ctx context.Context, what, rule string, err error, attrs
 	loggerOr(l.logger).Log(ctx, level, "weir: "+what, attrs...)
 }
 
-// held logs an error of quota.Keep.
+// held logs an error from quota.Keep.
 func (l *errorLog) held(ctx context.Context, what, rule string, err error) {
 	l.warn(ctx, what, rule, err)
 }
@@ -286,28 +288,31 @@ func loggerOr(l *slog.Logger) *slog.Logger {
 }
 
 // A streak counts the first requests of a rule while all of them have the same fault. After the
-// first request without the fault, n is streakLength and is only read.
+// first request without the fault, n is streakLength and no longer changes.
 type streak struct{ n atomic.Int32 }
 
-// triedLength is the number of requests after which a warning is logged if they seem to come from a
-// developer. A developer does not send 200 requests to try a limit.
+// triedLength replaces streakLength if the requests seem to come from a developer, who does not
+// send 200 requests to try a limit.
 const triedLength = 5
 
-// streakLength is the number of first requests of a rule that must all have a fault before a
-// warning is logged. After a single request without the fault, the rule is taken to be correct.
+// streakLength is the number of requests after which a warning is logged if all of a rule's
+// requests so far had a fault. After a single request without the fault, the rule is considered
+// correct.
 const streakLength = 200
 
-// open reports whether all requests so far had the fault, and were fewer than streakLength.
+// open reports whether the streak goes on: fewer than streakLength requests so far, all of them
+// with the fault.
 func (s *streak) open() bool { return s.n.Load() < streakLength }
 
-// end is called when a request does not have the fault.
+// end ends the streak, because a request does not have the fault.
 func (s *streak) end() {
 	if s.open() {
 		s.n.Store(streakLength)
 	}
 }
 
-// next counts a request with the fault. It returns the length of the streak, or 0 if it has ended.
+// next counts a request with the fault. It returns the length of the streak, or 0 if the streak has
+// ended.
 func (s *streak) next() int32 {
 	if !s.open() {
 		return 0
@@ -318,8 +323,8 @@ func (s *streak) next() int32 {
 // add is like next, but only reports whether the streak has just reached streakLength.
 func (s *streak) add() bool { return s.next() == streakLength }
 
-// warnOnce logs that a rule is probably misconfigured. Callers log each such line once for each
-// rule of a Limiter.
+// warnOnce logs that a rule is probably misconfigured. The caller ensures that each such line is
+// logged only once for each rule of a Limiter.
 func (rule *rule) warnOnce(what, effect, likely string) {
 	loggerOr(rule.log.logger).Warn("weir: "+what, "rule", rule.Name, "effect", effect, "likely", likely)
 }
