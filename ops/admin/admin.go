@@ -91,8 +91,8 @@ type Handler struct {
 
 	hasTop, hasTraffic, hasOverrides bool // they are in the options; otherwise, those in o are empty
 
-	mu      sync.Mutex
-	longest quota.FallbackStats // of the outages that the page reports
+	mu            sync.Mutex
+	longestOutage quota.FallbackStats // of the outages that the page reports
 }
 
 // New returns a Handler for limiters that all use the given store. Pass the Store value that the

@@ -25,7 +25,7 @@ type statusBar struct {
 	Fallback          string              // when a fallback last used its second store, such as "14 s ago", if this was in the last minute
 	Decided           int64               // by the second stores of fallbacks, since the start
 	latest            time.Time           // when a fallback last used its second store
-	longest           quota.FallbackStats // of the fallback that now uses its second store or, if none does, of the longest recent outage
+	longestOutage     quota.FallbackStats // of the fallback that now uses its second store or, if none does, of the longest recent outage
 
 	InMemory      bool   // the store is the memory of this process
 	Redis         string // the addresses of Redis, if they are known
@@ -112,7 +112,7 @@ func (h *Handler) statusBar() *statusBar {
 func (s *statusBar) addStores(h *Handler) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s.longest = h.longest
+	s.longestOutage = h.longestOutage
 	active := false
 	for _, store := range tally.StoresOf(append(h.o.Stores, h.store)) {
 		switch store := store.(type) {
@@ -129,11 +129,11 @@ func (s *statusBar) addStores(h *Handler) {
 			active = active || st.Active
 		}
 	}
-	s.longest.Active = false
-	if lasted(s.longest) >= lasted(h.longest) {
-		h.longest = s.longest
+	s.longestOutage.Active = false
+	if lasted(s.longestOutage) >= lasted(h.longestOutage) {
+		h.longestOutage = s.longestOutage
 	}
-	s.longest.Active = active
+	s.longestOutage.Active = active
 }
 
 // addFallback adds the numbers of a fallback.
@@ -145,12 +145,12 @@ func (s *statusBar) addFallback(st *quota.FallbackStats) {
 	if st.Last.After(s.latest) {
 		s.latest = st.Last
 	}
-	now, before := decides(*st), decides(s.longest)
+	now, before := decides(*st), decides(s.longestOutage)
 	if now {
 		s.Active++
 	}
-	if now && !before || now == before && lasted(*st) >= lasted(s.longest) {
-		s.longest = *st
+	if now && !before || now == before && lasted(*st) >= lasted(s.longestOutage) {
+		s.longestOutage = *st
 	}
 }
 
@@ -194,7 +194,7 @@ func lasted(s quota.FallbackStats) time.Duration {
 // outageText describes when it last failed. It returns "" if there was no recent outage, or only a
 // short one.
 func (s *statusBar) outageText() string {
-	o, why := s.longest, ""
+	o, why := s.longestOutage, ""
 	if o.Cause != "" {
 		why = ", because " + causeText(o.Cause)
 	}

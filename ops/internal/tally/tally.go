@@ -40,9 +40,9 @@ type Tally struct {
 
 	undecided [len(causes)][len(outcomes)]atomic.Int64 // requests
 
-	limits  table[counts]
-	refused table[atomic.Int64] // requests by rule and reason
-	bans    table[atomic.Int64] // by rule
+	limits  family[counts]
+	refused family[atomic.Int64] // requests by rule and reason
+	bans    family[atomic.Int64] // by rule
 }
 
 // New returns a Tally that also provides the metrics of stores. If a store is a stack, with a
@@ -216,7 +216,7 @@ func (t *Tally) readErrors(emit Emit) {
 	}
 }
 
-// A key identifies an element of a table. It names a limit of a rule by its name and period, or a
+// A key identifies a series of a family. It names a limit of a rule by its name and period, or a
 // rule and a reason, or only a rule.
 type key struct {
 	rule, name string
@@ -224,54 +224,54 @@ type key struct {
 	shadow     bool
 }
 
-// A table maps keys to elements, which are never removed. An element that was used
+// A family of metrics maps keys to series, which are never removed. A series that was used
 // recently is usually found without a lock.
-type table[V any] struct {
-	slots [64]atomic.Pointer[element[V]]
+type family[V any] struct {
+	slots [64]atomic.Pointer[series[V]]
 
 	mu  sync.Mutex
-	all map[key]*element[V]
+	all map[key]*series[V]
 }
 
-type element[V any] struct {
+type series[V any] struct {
 	key
 	value V
 }
 
 var seed = maphash.MakeSeed()
 
-// of returns the element for a key. If there is none, of adds it. Once the table has Most elements,
-// new keys share the element named Other.
-func (t *table[V]) of(k key) *V {
-	slot := &t.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(t.slots))]
+// of returns the series for a key. If there is none, of adds it. Once the family has Most series,
+// new keys share the series named Other.
+func (f *family[V]) of(k key) *V {
+	slot := &f.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(f.slots))]
 	if e := slot.Load(); e != nil && e.key == k {
 		return &e.value
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	e := t.all[k]
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.all[k]
 	if e == nil {
-		if len(t.all) >= Most {
+		if len(f.all) >= Most {
 			k = key{name: Other, shadow: k.shadow}
 		}
-		if e = t.all[k]; e == nil {
+		if e = f.all[k]; e == nil {
 			k.rule, k.name = strings.Clone(k.rule), strings.Clone(k.name)
-			e = &element[V]{key: k}
-			if t.all == nil {
-				t.all = map[key]*element[V]{}
+			e = &series[V]{key: k}
+			if f.all == nil {
+				f.all = map[key]*series[V]{}
 			}
-			t.all[k] = e
+			f.all[k] = e
 		}
 	}
 	slot.Store(e)
 	return &e.value
 }
 
-// each calls f for each element.
-func (t *table[V]) each(f func(key, *V)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for k, e := range t.all {
-		f(k, &e.value)
+// each calls do for each series.
+func (f *family[V]) each(do func(key, *V)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k, e := range f.all {
+		do(k, &e.value)
 	}
 }
