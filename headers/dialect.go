@@ -9,8 +9,8 @@ import (
 )
 
 // A Dialect is a format for describing limits in response header fields. Dialects are bit flags:
-// IETF | GitHub sends both. In every dialect, the response to a refused request has a Retry-After
-// field if waiting helps.
+// IETF | GitHub sends the fields of both. In every dialect, the response to a refused request has a
+// Retry-After field if waiting helps.
 //
 // If a response concerns several limits, a dialect that can describe only one limit shows the
 // tightest one: after a refusal, the limit with the longest wait; otherwise, the limit with the
@@ -19,8 +19,8 @@ type Dialect uint16
 
 const (
 	// XRateLimit sends X-RateLimit-Limit (the maximum that can be spent at once),
-	// X-RateLimit-Remaining, and X-RateLimit-Reset, which is the time at which the full quota is
-	// available, in Unix seconds on the store's clock. Most clients read these fields. The zero
+	// X-RateLimit-Remaining, and X-RateLimit-Reset, the time at which the full quota will be
+	// available, in Unix seconds by the store's clock. Most clients read these fields. The zero
 	// Dialect means XRateLimit.
 	XRateLimit Dialect = 1 << iota
 
@@ -41,12 +41,12 @@ const (
 	// X-RateLimit-Resource, which is the name of the rule.
 	GitHub
 
-	// OpenAI sends x-ratelimit-limit-requests and so on, with the rule's Unit in the names, and
-	// with durations such as 6m0s. A refusal also has a retry-after-ms field.
+	// OpenAI sends fields such as x-ratelimit-limit-requests, with the rule's Unit in the names,
+	// and durations such as 6m0s. A refusal also has a retry-after-ms field.
 	OpenAI
 
-	// Anthropic sends anthropic-ratelimit-requests-limit and so on, with the rule's Unit in the
-	// names, and with times in RFC 3339 format.
+	// Anthropic sends fields such as anthropic-ratelimit-requests-limit, with the rule's Unit in
+	// the names, and times in RFC 3339 format.
 	Anthropic
 
 	// Twitter sends x-rate-limit-limit, x-rate-limit-remaining and x-rate-limit-reset,
@@ -56,8 +56,8 @@ const (
 	// None sends nothing but Retry-After.
 	None
 
-	// Exposed adds Access-Control-Expose-Headers, which lists the fields of the other dialects, so
-	// that scripts from other origins can read them. Exposed alone means XRateLimit | Exposed.
+	// Exposed adds Access-Control-Expose-Headers, which allows scripts from other origins to read
+	// the fields of the other dialects. Exposed alone means XRateLimit | Exposed.
 	Exposed
 )
 
@@ -104,11 +104,10 @@ func (d Dialect) fields(units []string) []string {
 // Requests is the default value of a limit's Unit.
 const (
 	Requests           = "requests"
-	concurrentRequests = "concurrent-requests" // of a concurrency limit, in the IETF fields
+	concurrentRequests = "concurrent-requests" // the unit of a concurrency limit in the IETF fields
 )
 
-// RetryAfter is the name of the header field that tells clients how long to wait. All dialects use
-// it.
+// RetryAfter is the name of the header field that tells clients how long to wait, in all dialects.
 const RetryAfter = "Retry-After"
 
 // These fields are not part of a triple.
@@ -141,13 +140,13 @@ const (
 // A triple contains the names of three fields that show one limit, in canonical form. A %s
 // in a name represents the unit that the limit counts.
 type triple struct {
-	dialect                 Dialect // the dialects that write it
+	dialect                 Dialect // the dialects that write the triple
 	limit, remaining, reset string
 	format                  format
 }
 
-// A format is the format of the reset time. Parse recognizes it by the value, because some servers
-// do not use the format of their dialect.
+// A format is a format in which a field can show the reset time. Parse ignores it and derives the
+// format from the value, because some servers do not use the format of their dialect.
 type format int
 
 const (
@@ -157,7 +156,7 @@ const (
 	rfc3339
 )
 
-// triples are in the order in which they are written and read.
+// The triples are written and read in this order.
 var triples = [...]triple{
 	{XRateLimit | GitHub, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset", unixSeconds},
 	{Draft06, "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", deltaSeconds},
@@ -169,7 +168,7 @@ var triples = [...]triple{
 // perUnit reports whether each unit has separate fields.
 func (t *triple) perUnit() bool { return strings.Contains(t.limit, "%s") }
 
-// named returns the triple for a unit, with the unit in place of %s in the names.
+// named returns a copy of the triple in whose names the unit replaces %s.
 func (t triple) named(unit string) triple {
 	if t.perUnit() {
 		name := func(s string) string { return http.CanonicalHeaderKey(strings.Replace(s, "%s", unit, 1)) }
@@ -182,9 +181,10 @@ func (t triple) named(unit string) triple {
 // and retry-after-ms.
 var prefixes = [...]string{"Ratelimit", "X-Ratelimit-", "X-Rate-Limit-", "Anthropic-Ratelimit-"}
 
-// Delete deletes the rate-limit fields of every Dialect from h, including trailers with the
-// http.TrailerPrefix, whatever the units in their names, and returns them. Retry-After and
-// retry-after-ms are not deleted, because they tell the client when to try again.
+// Delete deletes the rate-limit fields of every Dialect from h, whatever the units in their names,
+// and returns the deleted fields. It also deletes trailers whose names begin with
+// http.TrailerPrefix. It keeps Retry-After and retry-after-ms, because these fields tell the client
+// when to try again.
 func Delete(h http.Header) (deleted http.Header) {
 	deleted = http.Header{}
 	for name, values := range h {

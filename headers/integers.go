@@ -6,29 +6,29 @@ import (
 	"sync/atomic"
 )
 
-// integers remembers integers that responses have recently shown. Most responses show integers that
-// earlier responses have shown, or their neighbors: how much of a quota is left, and the Unix second
-// of a reset.
+// An integers value caches the text of integers in recent responses. How much of a quota is left
+// and the Unix second of a reset are usually the same as in an earlier response, or differ by one.
 type integers [1 << 7]struct {
 	known  atomic.Pointer[decade]
-	missed atomic.Int64 // the last integer that was not in known
+	missed atomic.Int64 // the last integer that known did not contain
 }
 
-// A decade holds ten integers that differ only in their last digit, as values of header fields. The
-// values are shared and must not be changed.
+// A decade holds the field values for ten integers that differ only in their last digit. Responses
+// share these values, so they must not be changed.
 type decade struct {
 	tens   uint64
 	values [10][1]string
 }
 
-// value returns n, which is at least 0, as the value of a field.
+// value returns the field value for n, which must be at least 0.
 func (s *integers) value(n int64) []string {
 	tens := uint64(n) / 10
-	place := &s[tens*0x9e3779b97f4a7c15>>57] // round numbers are frequent, and would share a remainder
+	place := &s[tens*0x9e3779b97f4a7c15>>57] // a hash, because many numbers are round and would have the same remainder
 	if d := place.known.Load(); d != nil && d.tens == tens {
 		return d.values[uint64(n)%10][:]
 	}
-	// A decade takes as long as four integers, so it is made only if the numbers rise or fall by one.
+	// Making a decade takes as long as formatting four integers, so a decade is made only if the
+	// numbers rise or fall by one.
 	if last := place.missed.Swap(n); n-last > 1 || last-n > 1 {
 		return []string{strconv.FormatInt(n, 10)}
 	}

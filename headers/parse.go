@@ -52,10 +52,10 @@ import (
 
 // A Limit describes one of a server's limits, as parsed from a response.
 type Limit struct {
-	// Name is the name of the policy, or "" if the dialect has no names.
+	// Name is the name of the policy, or "" if the dialect does not send names.
 	Name string
 
-	// Unit is what the limit counts. It is "requests" unless the server names another unit.
+	// Unit is the unit that the limit counts: "requests" unless the server names another one.
 	Unit string
 
 	// Limit and Remaining count units; -1 means unknown.
@@ -64,14 +64,14 @@ type Limit struct {
 	// Window is the period of the limit; 0 means unknown.
 	Window time.Duration
 
-	// ResetAfter is the wait until more units (IETF) or all units (other dialects) are available,
-	// at most 24 hours. 0 means that the time is unknown or has passed.
+	// ResetAfter is the wait until more units (IETF) or all units (other dialects) are available.
+	// It is at most 24 hours; 0 means that the time is unknown or has passed.
 	ResetAfter time.Duration
 }
 
-// These are bounds for reading a response, which may be hostile.
+// These bounds apply because a response may be hostile.
 const (
-	maxWait   = 24 * time.Hour // longer waits are cut to this
+	maxWait   = 24 * time.Hour // longer waits are reduced to this
 	maxLimits = 64             // limits of one response
 	maxField  = 16 << 10       // bytes of a structured field; a longer field is ignored
 	maxLines  = 16             // lines of Retry-After
@@ -89,15 +89,16 @@ const (
 //
 // Because some servers use the wrong time format for a field, Parse accepts any format in any
 // field. Numbers below 10^8 are seconds from now, larger numbers below 10^11 are Unix seconds, and
-// even larger numbers are Unix milliseconds. A number may have decimals. A retry-after-ms field,
-// however, is always the number of milliseconds to wait. A Unix time more than a year in the past
-// means "never", so the wait is 24 hours. Other formats are durations ("6m0s"), RFC 3339 and the
-// three HTTP date formats. Waits are capped at 24 hours. Negative and malformed values are ignored.
+// even larger numbers are Unix milliseconds. A number may have decimals. The retry-after-ms field,
+// however, always contains the number of milliseconds to wait. A Unix time more than a year in the
+// past means "never", so the wait is 24 hours. Other formats are durations ("6m0s"), RFC 3339 and
+// the three HTTP date formats. Waits are capped at 24 hours. Negative and malformed values are
+// ignored.
 //
 // The server's clock may differ from the local one, so Parse interprets absolute times relative to
 // the response's Date field. Because Date is in whole seconds, a wait may be up to a second too
 // long, but never too short. If the Date field is missing or invalid, or if it differs from the
-// argument now by more than a day, Parse uses now instead.
+// argument now by more than a day, Parse uses the argument instead.
 //
 // If a response comes from a cache (Age > 0), Parse reads only Retry-After, because the limits may
 // have changed since the response was stored.
@@ -131,12 +132,12 @@ func Parse(h http.Header, now time.Time) (limits []Limit, retryAfter time.Durati
 // A reader collects the limits that the fields of a response describe.
 type reader struct {
 	h        http.Header
-	base     time.Time // times are measured from it
-	known    []known   // the limits that were found so far; policies come first
+	base     time.Time // waits are counted from this time
+	known    []known   // the limits found so far, policies first
 	policies int
 }
 
-// known holds a Limit together with the values by which its policy is found.
+// A known value holds a Limit and the values by which its policy is found.
 type known struct {
 	limit        Limit
 	ietf         bool // the limit comes from the IETF fields, not from those of drafts 06 and 07
@@ -144,8 +145,8 @@ type known struct {
 	hasRemaining bool // the limit is a policy whose Remaining is known
 }
 
-// readPolicies reads RateLimit-Policy. An item that is a String belongs to the IETF field,
-// and an item that is an Integer to drafts 06 and 07. Other items are skipped.
+// readPolicies reads RateLimit-Policy. A String item is a policy as in the IETF dialect, and an
+// Integer item is a policy as in drafts 06 and 07. Other items are skipped.
 func (r *reader) readPolicies() {
 	policies, _ := r.members(policyField, false)
 	for _, m := range policies {
@@ -172,8 +173,8 @@ func (r *reader) readPolicies() {
 	r.policies = len(r.known)
 }
 
-// readRateLimit reads RateLimit: a List in the IETF field, a Dictionary in draft 07. No
-// field with a value parses as both.
+// readRateLimit reads RateLimit, which is a List in the IETF dialect and a Dictionary in draft 07.
+// No field that contains a value parses as both.
 func (r *reader) readRateLimit() {
 	items, list := r.members(rateLimitField, false)
 	for _, m := range items {
@@ -229,7 +230,7 @@ func Urgency(h http.Header) int {
 	}
 	members, _ := (&reader{h: h}).members("Priority", true)
 	for _, m := range members {
-		if m.key == "u" { // the last of several counts
+		if m.key == "u" { // if there are several, the last one applies
 			urgency = 3
 			if n, ok := m.value.(int64); ok && 0 <= n && n <= 7 {
 				urgency = int(n)
@@ -239,7 +240,7 @@ func Urgency(h http.Header) int {
 	return urgency
 }
 
-// count returns v if it is a number of units, and otherwise -1.
+// If v is a number of units, count returns it. Otherwise, count returns -1.
 func count(v any) int64 {
 	if n, ok := v.(int64); ok && n >= 0 {
 		return n
@@ -247,8 +248,8 @@ func count(v any) int64 {
 	return -1
 }
 
-// join adds the Remaining of a limit to its policy. If the limit has no policy, or its
-// policy already has a Remaining, join adds the limit. A limit or a policy without a
+// join adds the Remaining of a limit to the limit's policy. If there is no such policy, or if it
+// already has a Remaining, join adds the limit as a separate one. A limit or a policy without a
 // partition key matches any partition key.
 func (r *reader) join(k known) {
 	l := &k.limit
@@ -275,8 +276,8 @@ func (r *reader) add(k known) {
 	}
 }
 
-// readTriple reads the limit of a unit from the three fields of t. A reset field alone is
-// not a limit.
+// readTriple reads the limit on a unit from the three fields of t. A response that has only the
+// reset field describes no limit.
 func (r *reader) readTriple(t *triple, unit string) {
 	named := t.named(unit)
 	l := Limit{Unit: strings.ToLower(unit), Limit: r.count(named.limit), Remaining: r.count(named.remaining)}
@@ -299,8 +300,7 @@ func (r *reader) readTriple(t *triple, unit string) {
 	r.add(known{limit: l})
 }
 
-// units returns the units that the fields of t name, in alphabetical order, at most
-// maxLimits of them.
+// units returns at most maxLimits of the units that the fields of t name, in alphabetical order.
 func (r *reader) units(t *triple) (units []string) {
 	if !t.perUnit() {
 		return []string{Requests}

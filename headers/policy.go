@@ -17,15 +17,15 @@ import (
 type Writer struct {
 	dialect Dialect
 	triples []triple            // the triples that show the tightest limit of all
-	named   map[string][]triple // the triples of every dialect that show the tightest limit of a unit, by unit
+	named   map[string][]triple // for each unit, the triples of every dialect that show the tightest limit on the unit
 	fields  []string            // the names of all fields
-	expose  []string            // the names of all fields in one line, with Exposed
-	lower   map[string]string   // the names in lower case
+	expose  []string            // the names of all fields in one line; nil without Exposed
+	lower   map[string]string   // maps each name to lower case
 	recent  integers
 }
 
-// NewWriter returns a Writer for limits with the given units; no unit means Requests. It returns an
-// error if d is invalid: see Dialect.Validate.
+// NewWriter returns a Writer for limits with the given units. Without units, the Writer is for
+// limits on Requests. NewWriter returns an error if d is invalid: see Dialect.Validate.
 func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	if d&^Exposed == 0 {
 		d |= XRateLimit
@@ -57,7 +57,7 @@ func NewWriter(d Dialect, units ...string) (*Writer, error) {
 	return w, nil
 }
 
-// namedTriples returns the triples in which each unit has separate fields.
+// namedTriples returns, for the given unit, those triples in which each unit has separate fields.
 func namedTriples(unit string) (named []triple) {
 	for _, t := range triples {
 		if t.perUnit() {
@@ -67,27 +67,27 @@ func namedTriples(unit string) (named []triple) {
 	return named
 }
 
-// A Policy describes a limit for header fields.
+// A Policy describes a limit as header fields show it.
 type Policy struct {
 	// Name is printable ASCII. It distinguishes the limits of a response in the IETF fields.
 	Name string
 
-	// Resource is the limit's name in GitHub's fields. Several limits may share a name.
+	// Resource is the limit's name in GitHub's fields. Several limits may have the same Resource.
 	Resource string
 
-	// Unit is what the limit counts, in lower-case letters, digits and hyphens; "" means
+	// Unit is the unit that the limit counts, in lower-case letters, digits and hyphens; "" means
 	// Requests.
 	Unit string
 
 	Limit quota.Limit
 }
 
-// A Prepared is a Policy in the form that Writer.Write needs. It holds those parts of the header
-// fields that do not change from one response to the next, in every Dialect.
+// A Prepared is a Policy in the form that Writer.Write needs. For every Dialect, it holds the parts
+// of the header fields that are the same in each response.
 type Prepared struct {
 	unit      string
 	of        Policy
-	full      time.Duration // the longest time in which the limit itself refills, if its algorithm is a meter
+	full      time.Duration // if the algorithm is a meter, the longest time in which the limit refills
 	capacity  int64
 	limit     []string // the capacity
 	resource  []string
@@ -98,17 +98,17 @@ type Prepared struct {
 	together  atomic.Pointer[together]
 
 	replicas int                      // the number of replicas among which the limit is divided, or 0
-	share    atomic.Pointer[Prepared] // the share of one replica, as in the last response with replicas
+	share    atomic.Pointer[Prepared] // the share of one replica in the last response with Replicas > 1
 }
 
-// together is the value of RateLimit-Policy for several policies.
+// A together value holds the value of RateLimit-Policy for several policies.
 type together struct {
 	policies []*Prepared
 	value    []string
 }
 
-// Prepare converts a Policy to the form that Write needs. Other Writers can use the result too. Call
-// Prepare once for each policy, not for each response.
+// Prepare converts a Policy to the form that Write needs. Other Writers may use the result too.
+// Call Prepare once for each policy, rather than for each response.
 func (w *Writer) Prepare(p Policy) *Prepared {
 	if p.Unit == "" {
 		p.Unit = Requests
@@ -130,7 +130,7 @@ func prepare(p Policy, named []triple) *Prepared {
 	}
 }
 
-// policy returns the item of a policy in RateLimit-Policy.
+// policy returns the item that describes p in RateLimit-Policy.
 func (d Dialect) policy(p *Policy) string {
 	window, unit, inFlight := "", "", p.Limit.InFlight()
 	if p.Limit.Period%time.Second == 0 && !inFlight {
@@ -151,7 +151,7 @@ func (d Dialect) policy(p *Policy) string {
 // maxInteger is the largest Integer of a structured field (RFC 9651, 3.3.1).
 const maxInteger = 999_999_999_999_999
 
-// quoted returns printable ASCII as a String of a structured field.
+// quoted returns printable ASCII text as a String for a structured field.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

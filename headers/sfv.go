@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// A member is an Item of a structured field (RFC 9651): of a List, or of a Dictionary.
+// A member is an Item in the List or Dictionary of a structured field (RFC 9651).
 type member struct {
 	key    string  // in a Dictionary; "" in a List
 	value  any     // a string, an int64, a byteSequence or other
@@ -19,7 +19,7 @@ type param struct {
 	value any
 }
 
-// param returns the value of a parameter, or nil if the member lacks it.
+// param returns the value of a parameter, or nil if the member has no such parameter.
 func (m *member) param(key string) any {
 	for i := range m.params {
 		if m.params[i].key == key {
@@ -29,8 +29,8 @@ func (m *member) param(key string) any {
 	return nil
 }
 
-// setParam sets a parameter, if a field about limits uses it. The last value of a parameter
-// counts.
+// setParam sets a parameter if a field about limits uses it. If a parameter occurs twice, the last
+// value applies.
 func (m *member) setParam(key string, value any) {
 	for i := range m.params {
 		if m.params[i].key == key {
@@ -47,8 +47,8 @@ func (m *member) setParam(key string, value any) {
 // A byteSequence is the decoded value of a Byte Sequence.
 type byteSequence string
 
-// other represents a value that no field about limits uses: a Decimal, Token, Boolean, Date or
-// Display String. Such a value must be well-formed, but is otherwise ignored.
+// An other value represents a value that no field about limits uses: a Decimal, Token, Boolean,
+// Date or Display String. Such a value must be well-formed, but is otherwise ignored.
 type other struct{}
 
 // parseMembers parses a Dictionary or a List of Items without Inner Lists, according to RFC 9651,
@@ -90,7 +90,7 @@ func parseMembers(field string, dictionary bool) (members []member, ok bool) {
 
 type parser struct{ rest string }
 
-// take skips c if it comes next, and reports whether it did.
+// If c is the next character, take skips it and returns true.
 func (p *parser) take(c byte) bool {
 	if p.rest == "" || p.rest[0] != c {
 		return false
@@ -99,7 +99,7 @@ func (p *parser) take(c byte) bool {
 	return true
 }
 
-// span skips the characters of a set that come next, and returns them.
+// span skips the next characters that satisfy in, and returns them.
 func (p *parser) span(in func(c byte) bool) string {
 	i := 0
 	for i < len(p.rest) && in(p.rest[i]) {
@@ -141,8 +141,8 @@ func (p *parser) value() (any, bool) {
 	case p.take(':'):
 		s, rest, ok := strings.Cut(p.rest, ":")
 		p.rest = rest
-		// Padding may be missing (RFC 9651, 4.2.7). Line ends, which encoding/base64
-		// ignores, are refused.
+		// Padding may be missing (RFC 9651, 4.2.7). Line ends, which encoding/base64 would ignore,
+		// are errors.
 		raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(s, "="))
 		return byteSequence(raw), ok && err == nil && !strings.ContainsAny(s, "\r\n")
 	case p.take('?'):
@@ -179,7 +179,7 @@ func (p *parser) number() (any, bool) {
 func (p *parser) text() (any, bool) {
 	s := p.span(isText)
 	if p.take('"') {
-		return s, true // nothing in it is escaped
+		return s, true // no character of the String is escaped
 	}
 	b := []byte(s)
 	for {

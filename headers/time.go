@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// retryAfter reads how long the response asks to wait.
+// retryAfter returns how long the response asks the client to wait.
 func (r *reader) retryAfter() (longest time.Duration) {
 	lines := r.h[RetryAfter]
 	for _, s := range lines[:min(len(lines), maxLines)] {
@@ -49,7 +49,7 @@ func (r *reader) after(n int64, fraction time.Duration) time.Duration {
 	switch {
 	case n < 1e8: // three years
 		return delta(n, fraction, time.Second)
-	case n < 1e11: // from 1973 to 5138
+	case n < 1e11: // the years 1973 to 5138
 		t = time.Unix(n, int64(fraction))
 	default:
 		t = time.UnixMilli(n)
@@ -63,8 +63,7 @@ func (r *reader) after(n int64, fraction time.Duration) time.Duration {
 
 func bounded(d time.Duration) time.Duration { return min(max(0, d), maxWait) }
 
-// delta returns the duration of n units and a fraction of a unit. The fraction is in
-// billionths.
+// delta returns the duration of n units plus a fraction of a unit, which is in billionths.
 func delta(n int64, fraction, unit time.Duration) time.Duration {
 	if n >= int64(maxWait/unit) {
 		return maxWait
@@ -74,8 +73,8 @@ func delta(n int64, fraction, unit time.Duration) time.Duration {
 
 const digits = "0123456789"
 
-// number reads digits with or without decimals. The fraction is in billionths, rounded up. A number
-// too large for an int64 is read as the largest int64.
+// number parses digits with or without decimals. The fraction is in billionths, rounded up. If the
+// number is too large for an int64, n is the largest int64.
 func number(s string) (n int64, fraction time.Duration, ok bool) {
 	whole, decimals, point := strings.Cut(strings.TrimSpace(s), ".")
 	if whole == "" || strings.Trim(whole, digits) != "" || point && (decimals == "" || strings.Trim(decimals, digits) != "") {

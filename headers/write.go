@@ -12,18 +12,18 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// An Item describes the decision of one limit on a request. If Remaining is unknown (-1), the
+// An Item describes the decision under one limit on a request. If Remaining is unknown (-1), the
 // header fields omit the limit.
 type Item struct {
 	*Prepared
 	*quota.Decision
 
-	// Replicas is the field Replicas of the quota.Result that contains the Decision. If the
-	// limit was divided among several replicas, the header fields, like the Decision, show the
-	// share of one replica.
+	// Replicas is the Replicas field of the quota.Result that contains the Decision. If the limit
+	// was divided among several replicas, the header fields show the share of one replica, as the
+	// Decision does.
 	Replicas int
 
-	// PartitionKey is the pk parameter of the IETF fields; "" omits it.
+	// PartitionKey is the pk parameter of the IETF fields; "" means no parameter.
 	PartitionKey string
 }
 
@@ -52,9 +52,9 @@ func (a *Item) tighter(b *Item) bool {
 	return ah < bh || ah == bh && al < bl
 }
 
-// tightest returns the tightest item of a unit ("" means any unit), for dialects that have
-// room for one limit. It ignores items whose Remaining is unknown, and returns nil if no
-// item is left.
+// tightest returns the tightest item with the given unit ("" means any unit), for dialects that can
+// show only one limit. It ignores items whose Remaining is unknown. If no item is left, it returns
+// nil.
 func tightest(items []Item, unit string) (tight *Item) {
 	if len(items) == 1 && items[0].Remaining >= 0 && unit == "" { // the usual case
 		return &items[0]
@@ -77,28 +77,28 @@ func firstOfUnit(items []Item, i int) bool {
 	return true
 }
 
-// A Response is an HTTP response; Write sets its rate-limit header fields.
+// A Response describes an HTTP response whose rate-limit header fields Write sets.
 type Response struct {
 	Header http.Header
 
-	// At is the time of the decisions on the store's clock.
+	// At is the time of the decisions by the store's clock.
 	At time.Time
 
-	// Refused reports whether the request was refused by one of the limits or for another reason.
+	// Refused reports whether the request was refused, by one of the limits or for another reason.
 	Refused bool
 
 	// RetryAfter is the wait until the request should be sent again. Write rounds it up to whole
 	// seconds. If it is 0 or quota.Never, a refusal has no Retry-After field.
 	RetryAfter time.Duration
 
-	// Lower sets the names of the fields in lower case, as in the metadata of gRPC.
+	// If Lower is true, the names of the fields are in lower case, as in gRPC metadata.
 	Lower bool
 }
 
 // Write sets the rate-limit fields of r.Header. If a field contains several limits, they appear in
 // the same order as in the argument items. This order should be the same for every response. If the
 // request was refused, but not by any of the items, Write removes the dialect's fields instead,
-// because clients would conclude from them that units are left.
+// because clients would conclude that units are left.
 func (w *Writer) Write(r *Response, items []Item) {
 	x := writing{header: r.Header, recent: &w.recent}
 	if r.Lower {
@@ -107,7 +107,7 @@ func (w *Writer) Write(r *Response, items []Item) {
 	if w.expose != nil {
 		name := x.name(exposeField)
 		if exposed := r.Header[name]; exposed == nil {
-			r.Header[name] = w.expose // its capacity is its length, so an append copies it
+			r.Header[name] = w.expose // an append copies the slice, because its capacity is its length
 		} else {
 			r.Header[name] = append(exposed, w.expose...)
 		}
@@ -133,7 +133,7 @@ func (w *Writer) Write(r *Response, items []Item) {
 	}
 }
 
-// refuses reports whether one of the items refuses the request.
+// refuses reports whether a limit of items refuses the request.
 func refuses(items []Item) bool {
 	for i := range items {
 		if !items[i].Allowed {
@@ -143,15 +143,16 @@ func refuses(items []Item) bool {
 	return false
 }
 
-// writing is a header whose fields are being set. Whatever it referred to would escape to the heap,
-// so it refers neither to the Response nor to its items.
+// A writing value sets the fields of a header. It does not point to the Response or its items,
+// because these would then escape to the heap.
 type writing struct {
 	header http.Header
 	recent *integers
-	lower  map[string]string // the names in lower case; nil if they are written unchanged
+	lower  map[string]string // maps names to lower case; nil means that names are written unchanged
 }
 
-// name returns the name under which a field is written. It is inlined, so only lower case costs a call.
+// name returns the name under which a field is written. Because it is inlined, only lower case
+// costs a call.
 func (x *writing) name(field string) string {
 	if x.lower == nil {
 		return field
@@ -164,10 +165,10 @@ func (x *writing) lowered(field string) string {
 	if lower, ok := x.lower[field]; ok {
 		return lower
 	}
-	return strings.ToLower(field) // the name contains a unit for which the Writer was not created
+	return strings.ToLower(field) // the field's name contains a unit that was not passed to NewWriter
 }
 
-// set sets a field to a text.
+// set sets a field to the given text.
 func (x *writing) set(field, text string) { x.header[x.name(field)] = []string{text} }
 
 func (x *writing) setInt(field string, n int64) { x.header[x.name(field)] = x.recent.value(n) }
@@ -191,7 +192,7 @@ func (x *writing) write(w *Writer, r *Response, items []Item) {
 	}
 }
 
-// writeUnits writes the tightest limit of each unit.
+// writeUnits writes the tightest limit on each unit.
 func (x *writing) writeUnits(d Dialect, items []Item, at time.Time) {
 	for i := range items {
 		if !firstOfUnit(items, i) {
@@ -230,8 +231,7 @@ func (x *writing) writeTriple(t *triple, it *Item, at time.Time) {
 	}
 }
 
-// writeRest writes the fields that dialects have in addition to a triple, or instead of a
-// triple.
+// writeRest writes those fields of the dialects that do not belong to a triple.
 func (x *writing) writeRest(d Dialect, it *Item) {
 	if d&GitHub != 0 {
 		x.setInt(usedField, max(0, it.capacity-it.Remaining))
@@ -249,8 +249,8 @@ func (x *writing) writeRest(d Dialect, it *Item) {
 	}
 }
 
-// writePolicies writes every policy to the field RateLimit-Policy of the dialect IETF. An earlier
-// response usually had the same value, which is then shared.
+// writePolicies writes every policy to the field RateLimit-Policy of the dialect IETF. Responses
+// with the same policies share the value.
 func (x *writing) writePolicies(items []Item) {
 	first, partitions := items[0].Prepared, false
 	for i := range items {
@@ -261,7 +261,7 @@ func (x *writing) writePolicies(items []Item) {
 		x.set(policyField, string(appendPolicies(nil, items)))
 	case len(items) == 1:
 		x.header[x.name(policyField)] = first.policy
-	case known != nil && known.are(items):
+	case known != nil && known.madeFor(items):
 		x.header[x.name(policyField)] = known.value
 	default:
 		known = &together{value: []string{string(appendPolicies(nil, items))}}
@@ -273,8 +273,8 @@ func (x *writing) writePolicies(items []Item) {
 	}
 }
 
-// are reports whether t was made for the policies of items.
-func (t *together) are(items []Item) bool {
+// madeFor reports whether t was made for the policies of items.
+func (t *together) madeFor(items []Item) bool {
 	if len(t.policies) != len(items) {
 		return false
 	}
@@ -318,7 +318,7 @@ func (x *writing) writeLimits(items []Item, refused bool) {
 	if len(buf) > 0 {
 		x.set(rateLimitField, string(buf))
 	} else {
-		delete(x.header, x.name(rateLimitField)) // an outer Limiter set it, and the items include its limits
+		delete(x.header, x.name(rateLimitField)) // set by an outer Limiter, whose limits are among the items
 	}
 }
 

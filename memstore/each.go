@@ -6,8 +6,8 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// TakeEach implements optional.Batcher by calling Take for one transaction after another. This
-// saves no time, but lets tests use quota.Coalesce without Redis.
+// TakeEach implements optional.Batcher by calling Take for one transaction after another. TakeEach
+// saves no time, but allows tests to use quota.Coalesce without Redis.
 func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	var errs []error
 	for i, t := range ts {

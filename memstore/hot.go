@@ -8,22 +8,23 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// When many processors charge one key, they wait for the lock of its shard most of the time. A
-// shard therefore promotes the state of such a key to a hot state: a single word, which is charged
-// by one compare-and-swap without the lock. Whoever holds the lock and needs the slot of that state
-// first recalls the hot state, which writes it back to the slot. A hot state makes the same
-// decisions as takeMeter, for transactions with one charge of a meter and without a wait.
+// When many processors charge the same key, they spend most of the time waiting for the lock of the
+// key's shard. The shard therefore promotes the state of such a key to a hot state, a single word
+// that is charged by a compare-and-swap without the lock. A caller that holds the lock and needs
+// the state's slot first recalls the hot state, that is, writes the state back to the slot. For
+// transactions that have one charge of a meter and do not wait, a hot state makes the same
+// decisions as takeMeter.
 //
-// A refused client often tries again at once. Its state is promoted even if nobody waits for the
-// lock, because a hot state writes nothing when it refuses.
+// The state of a key that is refused repeatedly is promoted even if no caller waits for the lock,
+// because a hot state is usually not written when it refuses a charge.
 
-// A state of a shard is promoted after promoteAfter consecutive decisions about it. Only refusals,
-// and charges that had to wait for the lock, count. A promotion costs an allocation and the
-// computation of a greatest common divisor, at most once in eight decisions even if the state is
-// recalled after each promotion.
+// A shard promotes a state after promoteAfter consecutive decisions about that state. Only refusals
+// and charges that had to wait for the lock count. A promotion allocates memory and computes a
+// greatest common divisor. Even if each promotion is followed by a recall, this happens at most
+// once in eight decisions.
 const promoteAfter = 8
 
-// The word of a hot state contains the instant of its last charge, its rank, and its debt at that
+// The word of a hot state contains the instant of the last charge, the rank, and the debt at that
 // instant.
 const (
 	debtBits   = 42
@@ -35,24 +36,23 @@ const (
 	recalled  = math.MaxUint64         // no state has this rank
 )
 
-// A hot value holds a hot state. Its debt is counted in steps. A step is the greatest common
-// divisor of the period and the quota of the meter, in parts of a unit. A debt that is a multiple
-// of a step remains one, so a word can hold the debt exactly. The fields that do not change fill a
-// cache line, so a charge invalidates only the line of the word.
+// A hot value holds a hot state. The debt is counted in steps: a step is the greatest common
+// divisor of the meter's period and quota, in parts of a unit. Charges and draining change the debt
+// by whole steps, so a word can hold it exactly. The constant fields fill a cache line, so a charge
+// invalidates only the line that contains the word.
 type hot struct {
 	id uint64 // the fingerprint
 	meter
 	step             int64 // in parts of a unit
 	unitSteps, drain int64 // number of steps in a unit, and number of steps that drain in a µs
-	base             int64 // the instants in the word are µs after base
+	base             int64 // the instant in the word is in µs after base
 
 	word atomic.Uint64
 	_    [56]byte
 }
 
-// promote counts a decision about the state in the slot sl, which was made under the meter at the
-// current time. After enough such decisions, promote makes the state a hot state, provided that a
-// word can hold the whole state.
+// promote counts a decision, made with the meter m at the time now, about the state in the slot sl.
+// After promoteAfter such decisions, the state becomes a hot state if it fits into a word.
 func (sh *shard) promote(m *meter, sl *slot, now int64) {
 	if sh.repeated != sl.id {
 		sh.repeated, sh.times = sl.id, 0
@@ -75,8 +75,9 @@ func (sh *shard) promote(m *meter, sl *slot, now int64) {
 	sh.hot.Store(h)
 }
 
-// recall writes the hot state back to its slot, if there is one. The caller holds the lock. If the
-// time since the base no longer fits into the word, the state is soon promoted again.
+// If the shard has a hot state, recall writes it back to its slot. The caller holds the lock. If
+// the time since the base no longer fits into the word, the state is promoted again at the next
+// decision that counts.
 func (sh *shard) recall(now int64) {
 	h := sh.hot.Load()
 	if h == nil {
@@ -136,13 +137,13 @@ func (h *hot) take(t *quota.Transaction, m *meter, clock int64) bool {
 	}
 }
 
-// isFor reports whether the hot state can evaluate t. It can if t has a charge of the same meter
-// and does not wait.
+// isFor reports whether the hot state can evaluate t, that is, whether t has a charge of the same
+// meter and does not wait.
 func (h *hot) isFor(t *quota.Transaction, m *meter, cost int64) bool {
 	return *m == h.meter && atOnce(t) && m.decides(cost)
 }
 
-// left returns how many steps of a debt are left after the given number of µs.
+// left returns how many of the given steps of debt remain after the given number of µs.
 func (h *hot) left(steps uint64, micros int64) int64 {
 	hi, gone := bits.Mul64(uint64(micros), uint64(h.drain))
 	if hi > 0 || gone >= steps {

@@ -2,16 +2,16 @@ package memstore
 
 import "github.com/seed83679106/weir/quota"
 
-// logs contains the logs of a shard. A slot holds the index of its log.
+// A logs value contains the logs of a shard. A slot holds the index of its log.
 type logs struct {
 	all  []log
 	free []int64 // the indices of the logs that no slot uses
 }
 
-// A log contains the entries of one state, if it has any, and the numbers for which the slot has
-// no room.
+// A log contains the log entries of one state, if there are any, and the numbers for which the slot
+// has no room.
 type log struct {
-	memory []quota.LogEntry // the entries, preceded by older entries that have left the log
+	memory []quota.LogEntry // the entries, after older ones that have left the log
 	left   int              // how many entries of memory have left the log
 	b, c   int64            // the B and C of the state
 }
@@ -37,11 +37,12 @@ func (l *log) load(s *quota.State) {
 	s.Log, s.B, s.C = l.memory[l.left:], l.b, l.c
 }
 
-// save writes the log and the numbers of s. An algorithm appends entries at the end of the memory,
-// and removes the oldest entries from the beginning of the log. When the memory is full and some of
-// it is no longer used, save moves the log to the start of the memory. A log that keeps its length
-// therefore needs no new memory. If the log fills less than half or more than two thirds of the
-// memory, save moves it to a new allocation instead, half as large again as the log.
+// save stores the log and the numbers of s. An algorithm appends entries at the end of the memory,
+// and removes the oldest entries from the beginning of the log. When the end of the memory is
+// reached and its beginning is unused, save moves the log to the start of the memory. A log whose
+// length stays about the same therefore needs no new memory. If the log fills less than half or
+// more than two thirds of the memory, save instead moves it to a new allocation that is one and a
+// half times as long as the log.
 func (l *log) save(s *quota.State) {
 	n, left := len(s.Log), cap(l.memory)-cap(s.Log)
 	l.b, l.c = s.B, s.C

@@ -30,10 +30,10 @@ import (
 
 // Options are the options for New. The zero value is ready to use.
 type Options struct {
-	// MaxKeys is the number of states that the store keeps, one for each limit of each key. 0
-	// means 1,048,576. No state is lost while the store holds at most MaxKeys states, or at most
-	// nine tenths of MaxKeys if keys have several limits. The store has room for at least 8
-	// states, and for an eighth more than MaxKeys: if MaxKeys is 1,000, it holds 1,136 states.
+	// MaxKeys is the number of states that the store keeps, one for each limit of each key. 0 means
+	// 1,048,576. No state is lost while the store holds at most MaxKeys states, or at most nine
+	// tenths of MaxKeys if keys have several limits. The store has room for about an eighth more
+	// states than MaxKeys, and for at least 8: if MaxKeys is 1,000, it has room for 1,136 states.
 	//
 	// Each state takes about 48 bytes, so a million states take 48 MB. The store starts small and
 	// grows as states are added. A state with a log takes about 60 more bytes, plus 16 to 32
@@ -45,9 +45,9 @@ type Options struct {
 // use. Inside a testing/synctest bubble, it uses the bubble's fake clock. Create a separate Store
 // for each bubble, because a Store that is used both inside and outside a bubble panics.
 //
-// A Store identifies each key by a 64-bit hash and does not keep the key itself. The hash has a
-// secret seed, so clients cannot choose keys that collide. Among a million states, the probability
-// that any two collide by chance is one in 37 million.
+// A Store identifies each key by a 64-bit hash and does not keep the key itself. The hash function
+// has a secret seed, so clients cannot choose keys that collide. The probability that any two of a
+// million states collide by chance is one in 37 million.
 //
 // When the store is full, a new state replaces one of a few candidates. The store prefers to
 // replace a state whose whole quota is available, then a state that has always had units left, then
@@ -66,10 +66,10 @@ type Store struct {
 const (
 	maxShards = 256
 
-	// If there are several shards, each gets at least minShardKeys of MaxKeys. All limits of a key
-	// are in one shard, so shards with few keys differ more in size. If each key has 24 limits,
-	// minShardKeys states belong to 680 keys. Even then, the probability that a given shard gets a
-	// quarter more states than the average shard is below 10^-9.
+	// If there are several shards, each is for at least minShardKeys states. All states of a key
+	// are in one shard, so the fewer keys a shard has, the more the shards differ in size. With 24
+	// limits per key, minShardKeys states belong to only 680 keys. Even then, the probability that
+	// a given shard gets a quarter more states than the average shard is below 10^-9.
 	minShardKeys = 16_384
 )
 
@@ -105,7 +105,7 @@ func (s *Store) Stats() (stats quota.MemoryStats) {
 	return stats
 }
 
-// full limits how often warnFull runs.
+// The gate full limits how often warnFull runs.
 var full = sparse.Gate{Every: time.Minute}
 
 // warnFull runs in a goroutine, because the caller holds the lock of a shard.
@@ -114,7 +114,7 @@ func warnFull() {
 		"likely", "an attack from many addresses, or MaxKeys is too small", "fix", "raise MaxKeys, or limit larger networks")
 }
 
-// made belongs to the process, not to a store, because it counts new stores.
+// The variable made counts new stores, so it belongs to the process.
 var made sparse.Count
 
 // Take implements quota.Store. If it returns an error, it has spent nothing. The error is
@@ -132,10 +132,10 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 	if len(t.Charges) != 1 {
 		return s.takeSeveral(t)
 	}
-	// Before it reads the clock or takes the lock, the processor completes all earlier
-	// instructions. Take therefore computes the hash before both, and takeMeter fills in the
-	// decision after it has released the lock. Take reads the clock before it takes the lock,
-	// because other calls would otherwise wait for the clock too.
+	// Reading the clock and taking the lock both make the processor complete all earlier
+	// instructions. Take therefore computes the hash before it does either, and takeMeter fills in
+	// the decision after releasing the lock. Take reads the clock before it takes the lock, so that
+	// other calls do not wait for the clock too.
 	c := &t.Charges[0]
 	names, period, size := t.Plan(0)
 	m, h := meter{period, c.Limit.Quota, size}, s.hash(c.Key)
@@ -180,7 +180,7 @@ func (s *Store) takeSeveral(t *quota.Transaction) error {
 	}
 }
 
-// takeState evaluates one charge of any algorithm, and unlocks the shard.
+// takeState evaluates one charge under any algorithm, and unlocks the shard.
 func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64) error {
 	defer sh.mu.Unlock() // even if the algorithm panics
 	states := sh.room(1)
@@ -206,7 +206,7 @@ func (sh *shard) takeState(t *quota.Transaction, sl *slot, id uint64, now int64)
 }
 
 // If a transaction has at most 24 charges (inline), its lanes are on the stack. For at most 6
-// charges (few), the array of lanes is smaller, because clearing lanes takes time.
+// charges (few), the array is smaller, because clearing lanes takes time.
 const (
 	few    = 6
 	inline = 24
@@ -294,9 +294,9 @@ func (s *Store) decide(t *quota.Transaction, lanes []lane, now int64) error {
 	return nil
 }
 
-// addAll gives a slot to each state that must be kept and has no slot. It returns false if
-// there is no room for one of these states. The slots that addAll has already added are
-// then free, because their states expire now.
+// addAll gives a slot to each state that must be kept and has no slot. If there is no room for one
+// of these states, addAll returns false. The slots that it has already added are then free, because
+// their states expire immediately.
 func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	lacks := func(i int) bool {
 		return lanes[i].slot == nil && t.Charges[i].Cost != 0 && t.Decisions[i].ResetAfter > 0
@@ -323,14 +323,14 @@ func (s *Store) addAll(t *quota.Transaction, lanes []lane, now int64) bool {
 	return true
 }
 
-// hash returns the hash of a key. The hash alone chooses the shard, so all limits of a key
-// are in one shard.
+// hash returns the hash of a key. The shard depends only on this hash, so all states of a key are
+// in one shard.
 func (s *Store) hash(key string) uint64 { return maphash.String(s.seed, storedkey.Of(key)) }
 
-// fingerprint returns the fingerprint of a state. It combines the hash of the state's key with the
-// hash of its names. Under the same names, keys with different hashes have different fingerprints,
-// because multiplying by an odd number modulo 2^64 can be undone. A fingerprint of 0 becomes 1,
-// because 0 marks an empty slot.
+// fingerprint returns the fingerprint of a state. The fingerprint combines h, the hash of the
+// state's key, with the hash of the state's names. States with the same names and different h have
+// different fingerprints, because multiplication by an odd number modulo 2^64 is reversible. A
+// fingerprint of 0 becomes 1, because 0 marks an empty slot.
 func fingerprint(h, names uint64) uint64 { return max((h^names)*0x9e3779b97f4a7c15, 1) }
 
 // index maps a hash to a number from 0 to n-1.

@@ -13,20 +13,20 @@ import (
 // no quota.State. It relies on the meaning of A and B in the states of an optional.Metered.
 // TestMetersAlike compares both implementations.
 
-// A meter holds the numbers of a limit: a unit has as many parts as the period has µs, and as many
-// parts drain in a µs as the quota has units. The size is the maximum number of units that can be
-// spent at once, or 0 for limits that this file does not handle. A debt may exceed the size by a
-// fraction of a unit, with fewer parts than the quota: see package algorithms.
+// A meter holds the numbers of a limit. A unit consists of period parts, where the period is in µs,
+// and quota parts drain in each µs. The size is the maximum number of units that can be spent at
+// once, or 0 for limits that this file does not handle. A debt may exceed the size by less than a
+// unit, and by fewer than quota parts: see package algorithms.
 type meter struct{ period, quota, size int64 }
 
-// atOnce reports whether t spends its charges now or not at all.
+// atOnce reports whether t spends all its charges now or none of them.
 func atOnce(t *quota.Transaction) bool { return t.Mode == quota.ModeSpend && t.Within <= 0 }
 
 // decides reports whether m is a meter and the cost is between 0 and its capacity.
 func (m *meter) decides(cost int64) bool { return 0 <= cost && cost <= m.size && m.size > 0 }
 
-// readable reports whether the meter can use the state in a slot unchanged. It can if the slot is
-// nil, or contains the whole state and a debt that the meter can hold.
+// readable reports whether the meter can use the state in a slot without conversion. It can if the
+// slot is nil, or if the slot holds the whole state, with a debt that the meter can hold.
 func (m *meter) readable(s *slot) bool {
 	return s == nil || s.fate&hasLog == 0 && (s.a < m.size || s.a == m.size && s.b < m.quota)
 }
@@ -35,13 +35,13 @@ func (m *meter) readable(s *slot) bool {
 // one instant.
 type debt struct {
 	units int64
-	parts int64 // of another unit
-	ahead int64 // µs until the debt begins to drain; no unit fits before that
+	parts int64 // parts of one more unit
+	ahead int64 // µs until the debt begins to drain; before that, no unit fits
 	reset int64 // µs from the end of ahead until the debt has drained; 0 until it is computed, or if there is no debt
 }
 
-// debtOf returns the debt in a slot, as seen from the current time, but does not compute its reset.
-// The slot must be readable.
+// debtOf returns the debt in a slot, as seen at the time now, without its reset. The slot must be
+// readable.
 func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	if s == nil || s.reset() <= now {
 		return d
@@ -51,7 +51,7 @@ func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	switch {
 	case hi > 0:
 		return debt{ahead: d.ahead}
-	case gone < uint64(m.period): // most keys with many charges return here, without a division
+	case gone < uint64(m.period): // this case, which needs no division, is the usual one for busy keys
 		d.parts -= int64(gone)
 	default:
 		units := gone / uint64(m.period)
@@ -66,18 +66,18 @@ func (m *meter) debtOf(s *slot, now int64) (d debt) {
 	return d
 }
 
-// lacks reports whether a charge adds more than the meter holds.
+// lacks reports whether the meter has too few units left for a charge of the given cost.
 func (m *meter) lacks(d *debt, cost int64) bool {
 	return d.units+cost > m.size || d.units+cost == m.size && d.parts >= m.quota
 }
 
-// fits reports whether a charge is allowed.
+// fits reports whether a charge of the given cost is allowed.
 func (m *meter) fits(d *debt, cost int64) bool {
 	return cost == 0 || d.ahead == 0 && !m.lacks(d, cost)
 }
 
-// wait returns the time that a debt takes to drain, in µs and rounded up. The parts may be
-// negative.
+// wait returns the time in which a debt of the given units and parts drains, in µs, rounded up. The
+// argument parts may be negative.
 func (m *meter) wait(units, parts int64) int64 { return ceil(units*m.period+parts, m.quota) }
 
 // spend adds a charge to the debt.
@@ -86,7 +86,7 @@ func (m *meter) spend(d *debt, cost int64) {
 	d.reset = m.wait(d.units, d.parts)
 }
 
-// save writes a debt to the slot. The debt includes the charge that was made at the instant now.
+// save writes a debt to the slot. The debt already includes the charge made at the instant now.
 func (m *meter) save(s *slot, d *debt, id uint64, now int64) {
 	rank := int64(someLeft)
 	if m.lacks(d, 1) {
@@ -99,13 +99,14 @@ func (m *meter) save(s *slot, d *debt, id uint64, now int64) {
 	s.fate = (now+d.reset)<<fateBits | rank
 }
 
-// explain fills in the decision on a charge. If the charge was spent, d includes its units.
+// explain fills in the decision on a charge. If the charge was spent, the debt d includes the
+// charge's units.
 func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bool) {
 	remaining, next := m.size-d.units, int64(0)
 	if d.parts >= m.quota {
 		remaining = max(0, remaining-1)
 	}
-	if remaining < m.size { // otherwise less than what drains in a µs is missing
+	if remaining < m.size { // otherwise the debt drains within a µs
 		next = m.wait(d.units+remaining+1-m.size, d.parts-min(m.period, m.quota)+1)
 	}
 	to.Allowed, to.RetryAfter = allowed, 0
@@ -122,7 +123,7 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 	}
 	if d.ahead > 0 {
 		if remaining > 0 {
-			next = 0 // a unit is free at once when the debt begins to drain
+			next = 0 // a unit becomes free as soon as the debt begins to drain
 		}
 		remaining = 0
 	}
@@ -169,8 +170,8 @@ func (sh *shard) takeMeter(t *quota.Transaction, m *meter, sl *slot, id uint64, 
 	return nil
 }
 
-// takeMeters evaluates several charges of meters whose debts are in lanes. allowed
-// reports whether all charges fit. The caller holds the locks of the shards of all lanes.
+// takeMeters evaluates several charges of meters whose debts are in lanes. The argument allowed is
+// true if all charges fit. The caller holds the locks of the shards of all lanes.
 func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowed bool) error {
 	prepare(t, now)
 	for i := range lanes {
@@ -198,7 +199,7 @@ func (s *Store) takeMeters(t *quota.Transaction, lanes []lane, now int64, allowe
 	return nil
 }
 
-// prepare fills in the Result of t, and makes room for the decisions.
+// prepare fills in the Result of t, and allocates the decisions if necessary.
 func prepare(t *quota.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]

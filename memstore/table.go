@@ -9,30 +9,30 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// ways is the number of slots in a bucket. A state is in one of two buckets, its homes, and can be
-// moved from one home to the other. A new state therefore always finds room until the table is more
-// than nine tenths full.
+// The constant ways is the number of slots in a bucket. Each state has two possible buckets, its
+// homes, and can be moved from one home to the other. Until the table is more than nine tenths
+// full, there is therefore room for every new state.
 const ways = 8
 
-// A table is a hash table without pointers. The garbage collector has nothing to follow in
-// it, however many states the table holds.
+// A table is a hash table without pointers, so the garbage collector does not scan it, however many
+// states the table holds.
 type table []bucket
 
 // A bucket is five adjacent cache lines. Reading all of them takes little longer than
 // reading the first.
 type bucket [ways]slot
 
-// A slot holds the fingerprint of a state, the state, and its reset: the instant from which the
-// state leads to the same decisions as the zero State. From then on, the state has expired and the
-// slot is free, so no sweep is needed.
+// A slot holds the fingerprint of a state, the state, and the reset, which is the instant from
+// which the state leads to the same decisions as the zero State. At the reset, the state expires
+// and the slot becomes free, so no sweep is needed.
 type slot struct {
 	id       uint64 // 0 if the slot is empty
-	at, a, b int64  // of the state; if the state has a log or a C, b is the index of its log in shard.logs
+	at, a, b int64  // At, A and B of the state; if the state has a log or a C, b is the index of its log in shard.logs
 	fate     int64  // reset in µs since 1970 << 3 | hasLog | rank
 }
 
-// The more would be lost with the state in a slot, the higher is the rank of the slot. The rank of
-// a state never falls before the state expires.
+// The rank of a slot says how much would be lost with the slot's state: the higher, the more. The
+// rank never falls before the state expires.
 const (
 	someLeft = iota // the state has units left
 	noneLeft        // the state has no units left
@@ -52,20 +52,21 @@ func (s *slot) raise(rank int64) {
 	}
 }
 
-// rankRefusal gives the slot the rank refusing if d is a refusal. s may be nil: a key without a
-// state refuses only costs above the capacity, and needs no state to refuse them again.
+// rankRefusal gives the slot the rank refusing if d is a refusal. The slot s may be nil, because a
+// key without a state is refused only if the cost exceeds the capacity, and needs no state to be
+// refused again.
 func (s *slot) rankRefusal(d *quota.Decision, now int64) {
 	if s != nil && !d.Allowed && s.reset() > now {
 		s.raise(refusing)
 	}
 }
 
-// bucketsFor returns the number of buckets of a shard for n states. They have room for 2/15 more
+// bucketsFor returns the number of buckets of a shard for n states. These have room for 2/15 more
 // states, because a shard may by chance get more states than the average shard.
 func bucketsFor(n int) int { return max(1, (n*17/15+ways-1)/ways) }
 
-// The two homes of a fingerprint are the buckets that may hold its state. first returns one of
-// them. The homes are the same bucket only if the table has just one bucket.
+// The two homes of a fingerprint are the buckets that may hold the fingerprint's state. The method
+// first returns one of them. The homes are the same bucket only if the table has just one bucket.
 func (t table) first(id uint64) *bucket { return &t[index(id, len(t))] }
 
 func (t table) second(id uint64) *bucket {
@@ -106,8 +107,8 @@ func (b *bucket) find(id uint64) *slot {
 	return nil
 }
 
-// free reports whether a new state may use the slot. It may if the slot is empty, or if the slot's
-// state has expired and its fingerprint is not in the list keep.
+// free reports whether a new state may use the slot, that is, whether the slot is empty, or the
+// slot's state has expired and its fingerprint is not in the list keep.
 func (s *slot) free(now int64, keep []uint64) bool {
 	return s.id == 0 || s.reset() <= now && !slices.Contains(keep, s.id)
 }
@@ -125,9 +126,9 @@ func (b *bucket) room(now int64, keep []uint64) (free *slot, taken int) {
 	return free, taken
 }
 
-// room returns a free slot in the homes of id, or nil. It prefers the first home, where
-// find looks first. If the first home has at most two free slots, room prefers the emptier
-// home, so that few states find both homes full.
+// room returns a free slot in the homes of id, or nil. It prefers the first home, where find looks
+// first. If the first home has at most two free slots, room prefers the emptier home, so that both
+// homes of a new state are rarely full.
 func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	one, taken := t.first(id).room(now, keep)
 	if taken < ways-2 {
@@ -139,8 +140,8 @@ func (t table) room(id uint64, now int64, keep []uint64) *slot {
 	return one
 }
 
-// worth orders slots by how much would be lost with their states: by rank, and among slots of
-// one rank by reset.
+// worth orders slots by how much would be lost with their states: by rank, and by reset among slots
+// of the same rank.
 func (s *slot) worth() int64 { return s.reset() | s.rank()<<60 }
 
 // weaker compares the slot s, which may be nil, with those slots of b whose fingerprints are not in
@@ -154,21 +155,21 @@ func (b *bucket) weaker(s *slot, keep []uint64) *slot {
 	return s
 }
 
-// A shard is a table under a lock. All limits of a key are in the same shard. A shard has the
-// size of three cache lines. Under the lock, an allowed charge of a meter needs only its first
-// 56 bytes, and a slot.
+// A shard is a table under a lock. All limits of a key are in the same shard. A shard has the size
+// of three cache lines. Under the lock, an allowed charge of a meter accesses only the first 56
+// bytes of the shard, and a slot.
 type shard struct {
 	mu       sync.Mutex
 	last     int64 // the instant of the last decision under the lock, in µs since 1970
 	table    table
 	most     int32 // the maximum number of buckets of the table
-	rest     int16 // see rests
+	rest     int16 // for how many more calls move skips moveTwo
 	times    int16 // how many decisions of repeated count for its promotion
 	hot      atomic.Pointer[hot]
 	repeated uint64 // the fingerprint of the state that promote counts
 
 	logs   logs
-	states []quota.State // memory for the decision that is being made
+	states []quota.State // memory for the decision in progress
 
 	evicted atomic.Int64 // how many states the shard has replaced: see Stats
 
@@ -182,11 +183,11 @@ func (sh *shard) lock(now int64) int64 {
 	return sh.instant(now)
 }
 
-// instant returns the instant of a decision. The caller must have read the argument now from the
-// clock before it took the lock. Another caller may have read a later time and taken the lock
-// first. The result is therefore never earlier than the instant of the last decision under the
-// lock, with one exception: if that decision is a second or more ahead of now, the clock has been
-// set back, and instant returns now.
+// instant returns the instant of a decision. The caller has read the time now from the clock before
+// taking the lock, and another caller may have read a later time and taken the lock first. The
+// result is therefore never earlier than the instant of the last decision under the lock. There is
+// one exception: if that instant is a second or more ahead of now, the clock has been set back, and
+// instant returns now.
 func (sh *shard) instant(now int64) int64 {
 	if ahead := sh.last - now; uint64(ahead) < 1e6 {
 		return sh.last
@@ -223,14 +224,14 @@ func (sh *shard) add(id uint64, now int64, keep []uint64) *slot {
 	return sl
 }
 
-// One eviction in mostUnlogged checks whether it may be logged, because the check takes as long as
-// the eviction.
+// Only one eviction in mostUnlogged checks whether it may be logged, because the check takes as
+// long as the eviction itself.
 const mostUnlogged = 1024
 
 // replace returns the slot with the lowest worth in the homes of id. If all states there have the
 // rank refusing, replace moves one of these states to its other home, where it takes the place of a
-// state of lower rank, and returns the slot that this frees. If the other homes have no state of
-// lower rank, replace returns nil.
+// state of lower rank, and returns the slot that the moved state has left. If the other homes have
+// no state of lower rank, replace returns nil.
 func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	homes := sh.table.homes(id)
 	for _, b := range homes {
@@ -255,7 +256,7 @@ func (sh *shard) replace(id uint64, keep []uint64) (weakest *slot) {
 	return moves
 }
 
-// put replaces the content of a slot, and forgets the log of its old state.
+// put replaces the content of a slot, and frees the log of the old state.
 func (sh *shard) put(sl *slot, s slot) {
 	if sl.fate&hasLog != 0 {
 		sh.logs.drop(sl.b)
@@ -275,8 +276,8 @@ const (
 	// 95 of 100 slots are taken, at least one in mostSteps buckets has a free slot on average.
 	mostSteps = 64
 
-	// After moveTwo has searched in vain, move skips it for the next rests calls. In a full table,
-	// most new states of a flood therefore cost no such search.
+	// After a search by moveTwo finds nothing, move skips moveTwo in the next rests calls. If
+	// clients flood a full table with new keys, most new states therefore cost no such search.
 	rests = 64
 )
 
@@ -300,8 +301,8 @@ func (sh *shard) move(t table, id uint64, now int64, keep []uint64) *slot {
 	return sh.moveTwo(t, homes, now, keep)
 }
 
-// moveTwo frees a slot in homes by two moves: it searches for a state whose other home has
-// a state that can move on.
+// moveTwo frees a slot in homes by two moves. It searches for a state whose other home contains a
+// state that can move to its own other home.
 func (sh *shard) moveTwo(t table, homes [2]*bucket, now int64, keep []uint64) *slot {
 	steps := 0
 	for _, b := range homes {
@@ -333,9 +334,9 @@ func (sh *shard) moveOn(t table, b *bucket, i int, now int64, keep []uint64) boo
 	return true
 }
 
-// grow makes the table about twice as large, but no larger than its bound, and reports whether
-// it has grown. The sizes of a table are the bound, half of the bound, a quarter of it and so
-// on, so that the last step, too, doubles the table.
+// grow makes the table about twice as large, but no larger than its bound, and reports whether it
+// has grown. The possible sizes are the bound, half of the bound, a quarter of it and so on, so
+// that the last step also doubles the table.
 func (sh *shard) grow(now int64, keep []uint64) bool {
 	n := int(sh.most)
 	for n > 1 && (n+1)/2 > len(sh.table) {
@@ -358,7 +359,7 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 			sl := next.room(s.id, now, keep)
 			if sl == nil {
 				if sl = sh.move(next, s.id, now, keep); sl == nil {
-					return false // the larger table has no room for this state, which hardly ever happens
+					return false // very rarely, the larger table has no room for this state
 				}
 			}
 			*sl = *s
@@ -368,8 +369,8 @@ func (sh *shard) grow(now int64, keep []uint64) bool {
 	return true
 }
 
-// room returns n zero states for the decision under this lock. Logs in these states stay in
-// memory until the next decision.
+// room returns n zero states for the decision under this lock. Logs in these states stay allocated
+// until the next decision.
 func (sh *shard) room(n int) []quota.State {
 	if cap(sh.states) < n {
 		sh.states = make([]quota.State, n)
@@ -377,7 +378,7 @@ func (sh *shard) room(n int) []quota.State {
 	sh.states = sh.states[:n]
 	for i := range sh.states {
 		s := &sh.states[i]
-		s.At, s.A, s.B, s.C, s.Log = 0, 0, 0, 0, nil // faster than clear for one
+		s.At, s.A, s.B, s.C, s.Log = 0, 0, 0, 0, nil // for a single state, this is faster than clear
 	}
 	return sh.states
 }
@@ -394,9 +395,9 @@ func (sh *shard) load(s *quota.State, sl *slot, now int64) {
 }
 
 // unchanged reports whether a charge of the given cost has left the state in the slot unchanged.
-// The argument s is the state after the charge. A charge with a negative cost changes nothing if
-// there are no units to refund. The state then keeps its expiry time, although the limit of the
-// charge may have a longer period, and thus a later ResetAfter.
+// The argument s is the state after the charge. If there are no units to refund, a charge with a
+// negative cost changes nothing. The state then keeps its expiry time, even if the limit of the
+// charge has a longer period and thus a longer ResetAfter.
 func (sl *slot) unchanged(cost int64, s *quota.State) bool {
 	return cost == 0 || cost < 0 && sl != nil && sl.at == s.At && sl.a == s.A && sl.b == s.B && sl.fate&hasLog == 0
 }
