@@ -9,7 +9,7 @@
 // [GCRA], [TokenBucket] and [LeakyBucket] are meters: each unit spent raises a level, which drains
 // at a constant rate. They suit most limits.
 //
-// [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in the current window, and
+// [FixedWindow], [AnchoredWindow] and [Calendar] count the units spent in the current window. They
 // differ in when a window begins. They suit quotas that customers pay for, such as a number of
 // requests per month.
 //
@@ -21,7 +21,7 @@
 //
 // # Rounding
 //
-// The arithmetic uses integers only. Results are rounded so that a limit never admits more units
+// The arithmetic uses only integers. Results are rounded so that a limit never admits more units
 // than it should.
 package algorithms
 
@@ -34,22 +34,22 @@ import (
 
 const microsecond = int64(time.Microsecond)
 
-// A view holds three numbers of a quota.Decision about a state at one instant: Remaining,
-// NextAfter and ResetAfter. The times are in µs and count from that instant.
+// A view holds what a quota.Decision reports about a state at one instant: Remaining, NextAfter and
+// ResetAfter. The two times are in µs from that instant.
 type view struct {
 	remaining int64
 	next      int64
 	reset     int64
 }
 
-// decide fills in d, the decision about a charge. The argument now is the time of the charge. The
-// argument at is the same time or a later time: no charge fits before it, and v is the view at that
-// time. The argument retry is the number of µs after that time until the charge fits, or never.
+// decide fills in d, the decision about a charge. The charge is made at the time now. No charge
+// fits before the time at, which is now or later, and v is the view at that time. The charge fits
+// retry µs after the time at, unless retry is never.
 func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	ahead := at - now
 	if ahead > 0 {
 		if v.remaining > 0 {
-			v.next = 0 // a unit is free as soon as charges can fit
+			v.next = 0 // a unit is free as soon as a charge can fit
 		}
 		v.remaining = 0
 	}
@@ -67,7 +67,7 @@ func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 	}
 }
 
-// never replaces a number of µs if a charge can never fit.
+// The constant never is used instead of a number of µs if a charge can never fit.
 const never = -1
 
 // ceilDiv returns ⌈a/b⌉ for b > 0, and 0 if a is negative.
@@ -86,6 +86,6 @@ func mulDiv(a, b, c int64) (quo, rem int64) {
 	return int64(q), int64(r)
 }
 
-// refundOf returns how many units a negative cost refunds: −cost, but at most
-// 4·MaxTicks. No state holds more units than that.
+// refundOf returns how many units a negative cost refunds: −cost, but at most 4·MaxTicks. No state
+// holds more than 4·MaxTicks units.
 func refundOf(cost int64) int64 { return -max(cost, -4*quota.MaxTicks) }

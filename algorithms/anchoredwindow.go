@@ -6,11 +6,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// AnchoredWindow allows n units in each window of one period. The first unit that a key spends
-// starts its window. After the window has ended, the next unit that the key spends starts a new
-// window. In any interval (t − period, t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if
-// the first unit of a window is refunded. FixedWindow has almost the same bound, but its windows
-// end at the same time for all keys.
+// AnchoredWindow allows n units in each window of one period. A key's first unit starts a window.
+// After that window has ended, the key's next unit starts a new one. In any interval (t − period,
+// t], AnchoredWindow admits at most 2·n − 1 units, or 2·n if the first unit of a window is
+// refunded. The bound of FixedWindow is almost the same, but its windows end at the same time for
+// all keys.
 func AnchoredWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: anchoredWindow{}, Quota: n, Period: period}
 }

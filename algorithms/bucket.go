@@ -2,9 +2,9 @@ package algorithms
 
 import "github.com/seed83679106/weir/quota"
 
-// A bucket is the algorithm behind GCRA, TokenBucket and LeakyBucket. These differ only in the name
-// under which stores keep their states, which is the value of the bucket. Its arithmetic is that of
-// a meter.
+// A bucket is the algorithm behind GCRA, TokenBucket and LeakyBucket. These three use the
+// arithmetic of a meter and differ only in the name under which stores keep their states. The value
+// of a bucket is this name.
 type bucket string
 
 const (

@@ -31,7 +31,8 @@ func (u Unit) String() string {
 
 // Calendar allows n units in each calendar day, week or month in a time zone. A nil location means
 // UTC. A day begins when clocks in the zone first show its date, and may last 23 or 25 hours. The
-// limit is named after the unit. Its Period of 24 hours, 7 days or 30 days is only for display.
+// limit is named after the unit. The limit's Period of 24 hours, 7 days or 30 days is only for
+// display.
 //
 // Like FixedWindow, Calendar admits at most 2·n units in an interval that is no longer than the
 // shortest window that the interval overlaps. In a longer interval it may admit 3·n units: for
@@ -39,11 +40,11 @@ func (u Unit) String() string {
 //
 // Different users may have different time zones (see Policy in weir.Rule), but users must not be
 // able to change their time zone at will. A user who switches to another time zone gets a full
-// quota at the next midnight there. A user who switches only once gains at most one day's quota.
-// However, a user who alternates between two time zones gets two quotas a day, and a user who
-// always switches to the zone where midnight comes next gets a new quota every hour. If users can
-// choose their time zone, restrict how often a change takes effect, or add a second limit that does
-// not depend on the time zone.
+// quota at the next midnight in that zone. A single switch gains at most one day's quota. However,
+// a user who alternates between two time zones gets two quotas a day, and a user who always
+// switches to the zone where midnight comes next gets a new quota every hour. If users can choose
+// their time zone, restrict how often a change takes effect, or add a second limit that does not
+// depend on the time zone.
 func Calendar(n int64, unit Unit, location *time.Location) quota.Limit {
 	l := quota.Limit{Name: unit.String(), Algorithm: calendar{unit: unit, location: location}, Quota: n, Period: 24 * time.Hour}
 	switch unit {
@@ -79,7 +80,7 @@ func (c calendar) Take(s quota.State, l *quota.Limit, now, cost int64) (_ quota.
 // Step implements optional.Stepper.
 func (c calendar) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, cost int64) {
 	at := max(now, s.At)
-	start, end := c.Window(min(at, 1<<53)) // the year 2255: a later At is broken
+	start, end := c.Window(min(at, 1<<53)) // 1<<53 is in the year 2255; only an invalid state has a later At
 	windowOf(s, start, end).step(s, d, l.Quota, 0, now, at, cost)
 }
 
@@ -89,15 +90,15 @@ func (c calendar) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 	return cancelInWindow(s, l.Quota, start, 0, now, at, n)
 }
 
-// Window returns the beginning and the end of the window that contains the instant in its argument.
-// All three times are in µs since 1970.
+// Window returns the start and the end of the window that contains the instant at. All three times
+// are in µs since 1970.
 func (c calendar) Window(at int64) (start, end int64) {
 	at = min(max(at, -lastInstant), lastInstant)
 	loc := c.location
 	if loc == nil {
 		loc = time.UTC
 	}
-	if loc == time.UTC && c.unit != Month { // all days last 24 hours, and 5 January 1970 was a Monday
+	if loc == time.UTC && c.unit != Month { // in UTC, all days last 24 hours; 5 January 1970 was a Monday
 		const day = int64(24 * time.Hour / time.Microsecond)
 		length, since := day, at
 		if c.unit == Week {
@@ -107,25 +108,24 @@ func (c calendar) Window(at int64) (start, end int64) {
 		return start, start + length
 	}
 	y, m, d := time.UnixMicro(at).In(loc).Date()
-	// If clocks go back over midnight, they show the old date again. The next day has begun
-	// nevertheless, so an instant may lie in a later window than its date suggests.
+	// If clocks are set back past midnight, they show the old date again, although the next day has
+	// begun. An instant may therefore lie in a later window than its date suggests.
 	for i := range 3 {
 		start, end = c.bounds(y, m, d, i, loc)
 		if start <= at && at < end {
 			return start, end
 		}
 	}
-	// No real time zone gets here, because none differs from UTC by more than 36 hours.
+	// This line is not reached for real time zones, which differ from UTC by less than 36 hours.
 	return calendar{unit: c.unit, location: time.UTC}.Window(at)
 }
 
-// lastInstant is far later than the latest instant of a store, 2^53 µs. Beyond it the arithmetic of
-// package time overflows, and no window would contain its instant.
+// lastInstant is far later than 2^53 µs, the latest instant of a store. For instants beyond
+// lastInstant, the arithmetic of package time overflows and finds no window.
 const lastInstant = 1 << 60
 
-// Edges returns the beginnings of six successive windows, in µs since 1970. The second of these
-// windows contains the instant in the argument. Scripts need these instants, because the Lua of
-// Redis has no time zones.
+// Edges returns the starts of six successive windows, in µs since 1970. The second of these windows
+// contains the instant at. Scripts need the starts, because Lua in Redis has no time zones.
 func (c calendar) Edges(at int64) []int64 {
 	start, end := c.Window(at)
 	before, _ := c.Window(start - 1)
@@ -137,8 +137,8 @@ func (c calendar) Edges(at int64) []int64 {
 	return edges
 }
 
-// bounds returns the i-th window after the window that has the date y-m-d. With i = 0 it
-// returns the window of that date.
+// bounds returns the i-th window after the one that contains the date y-m-d. If i is 0, it returns
+// the window that contains the date.
 func (c calendar) bounds(y int, m time.Month, d, i int, loc *time.Location) (start, end int64) {
 	switch c.unit {
 	case Month:
@@ -164,10 +164,10 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 		_, offset := t.Zone()
 		first := midnight.Add(-time.Duration(offset) * time.Second)
 		if first.Before(t) {
-			first = t // the date had already begun when this offset came into force
+			first = t // the date had already begun when this offset took effect
 		}
-		// On the last days of a leap year, ZoneBounds returns an end that is not after t if it computes
-		// the end from the rules of a zone, because it assumes that every year has 365 days. No zone's
+		// ZoneBounds assumes that every year has 365 days if it computes the end from the rules of
+		// a zone. On the last days of a leap year, that end is therefore not after t. No zone's
 		// rules change the offset on these days.
 		_, until := t.ZoneBounds()
 		if first.Before(until) || !until.After(t) {
@@ -178,5 +178,5 @@ func begin(y int, m time.Month, d int, loc *time.Location) int64 {
 	return t.UnixMicro()
 }
 
-// dateline is longer than the difference between UTC and the local time of any place.
+// The constant dateline is greater than the difference between UTC and any local time.
 const dateline = 36 * time.Hour

@@ -1,7 +1,7 @@
--- window_of returns when the window that contains the instant `at` begins and ends.
--- `edges` has lists of successive instants at which windows begin, with a 0 between two
--- lists. If none of these windows contains `at`, the error makes the store run the script
--- again with more edges.
+-- window_of returns when the window that contains the instant `at` begins and ends. `edges`
+-- contains lists of successive instants at which windows begin, with a 0 between lists. If none of
+-- these windows contains `at`, window_of raises an error, and the store runs the script again with
+-- more edges.
 local function window_of(at, edges)
   for i = 1, #edges - 8, 8 do
     local start, finish = struct.unpack('<dd', edges, i)

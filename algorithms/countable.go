@@ -8,8 +8,7 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// An uncountable is the error about a limit whose quota or burst is too large to be counted
-// exactly.
+// An uncountable is the error for a limit whose quota or burst is too large to be counted exactly.
 type uncountable struct{ limit quota.Limit }
 
 func (e *uncountable) Error() string {
@@ -28,9 +27,8 @@ func isMeter(l *quota.Limit) bool {
 	return ok
 }
 
-// Nearest implements optional.Uncountable. It returns the limit that a Limiter enforces in place of
-// an uncountable limit of a Policy: the same limit, with its quota and burst lowered as little as
-// possible.
+// Nearest implements optional.Uncountable. A Limiter enforces the result in place of an uncountable
+// limit of a Policy. It is the same limit, with quota and burst lowered as little as possible.
 func (e *uncountable) Nearest() quota.Limit {
 	l := e.limit
 	l.Quota = min(l.Quota, quota.MaxTicks)

@@ -8,15 +8,15 @@ import (
 
 // InFlight allows n concurrent requests for each key. A weir.Limiter releases a request's units
 // when the request's handler returns. If the process dies, the units are released when their lease
-// expires. The Limiter renews the lease when half of it has elapsed, so a request may run longer
-// than its lease. A lease of one minute suits most services: it outlasts a short store outage, but
-// frees a killed process's units after a minute.
+// expires. A request may run longer than the lease, because the Limiter renews the lease when half
+// of it has elapsed. A lease of one minute suits most services: it outlasts a short store outage,
+// but frees the units of a killed process after a minute.
 //
-// InFlight counts units like a SlidingLog whose period is the lease. Nobody knows when a request
+// InFlight counts units like a SlidingLog whose period is the lease. It is not known when a request
 // will end, so a refused charge has a RetryAfter of quota.Never and a NextAfter of 0, and clients
-// receive no Retry-After field. A request can nevertheless wait until other requests in its own
-// process release units: see MaxWait in weir.Options. If the store's clock has stepped back,
-// RetryAfter and NextAfter may instead be the time until the clock catches up. ResetAfter is the
+// receive no Retry-After field. A request can nevertheless wait until other requests in the same
+// process release units: see MaxWait in weir.Options. After the store's clock is set back,
+// RetryAfter and NextAfter may instead be the time until the clock has caught up. ResetAfter is the
 // time until the newest lease expires. Without a Limiter, use quota.Hold to renew and release the
 // units.
 func InFlight(n int64, lease time.Duration) quota.Limit {
@@ -42,5 +42,5 @@ func (g inFlight) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	}
 }
 
-// InFlight makes a weir.Limiter release the units when the request has ended.
+// InFlight causes a weir.Limiter to release the units when the request has ended.
 func (inFlight) InFlight() {}

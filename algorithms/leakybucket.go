@@ -11,9 +11,9 @@ import (
 // Quota is the argument leak, and Burst is the argument capacity.
 //
 // For callers that do not wait, the bucket is a meter that admits the same charges as TokenBucket.
-// For callers that wait (Within > 0), it acts as a queue: if the bucket holds v units and has room
-// for a charge, the charge proceeds after v·every/leak. Charges of one unit then proceed at
-// intervals of every/leak. A charge that does not wait never overtakes a waiting charge.
+// For callers that wait (Within > 0), the bucket is a queue: if it holds v units and has room for a
+// charge, the caller proceeds after v·every/leak. If each charge costs one unit, callers therefore
+// proceed at intervals of every/leak. A charge that does not wait never overtakes a waiting charge.
 //
 // In any interval (t − every, t], LeakyBucket admits at most capacity + leak − 1 units. If every
 // caller waits and charges a single unit, the bound is the value of leak, whatever the capacity.

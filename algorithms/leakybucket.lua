@@ -1,5 +1,5 @@
--- queue is meter.queue of meter.go. This text follows meter.lua, because queue calls
--- functions of that file.
+-- queue is meter.queue of meter.go. In a script, meter.lua precedes this text, because queue calls
+-- its functions.
 local function queue(at, a, b, till, now, slot, cost, quota, period, burst, edges, c)
   local size, slack = burst > 0 and burst or quota, math.min(quota, period) - 1
   if cost > size then return -1, false end

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// These Lua scripts do the same arithmetic, for stores that make decisions in Redis: see
+// Stores that make decisions in Redis do the same arithmetic with these Lua scripts: see
 // redisstore.Scripted.
 var (
 	//go:embed muldiv.lua
@@ -39,7 +39,7 @@ func (slidingWindow) Lua() string  { return mulDivLua + slidingLua }
 func (slidingLog) Lua() string     { return logLua }
 func (inFlight) Lua() string       { return logLua + inFlightLua }
 
-// Inline returns the part of take that package redisstore inserts in place of a call: see
+// Inline returns the lines of take that package redisstore inserts instead of calling take: see
 // meter.lua.
 func (bucket) Inline() string {
 	_, lua, _ := strings.Cut(meterLua, "-- inline\n")

@@ -8,15 +8,15 @@ import (
 )
 
 // A meter implements the arithmetic that GCRA, token bucket and leaky bucket share: a debt grows
-// with each charge and drains at a constant rate. A debt is a number of whole units and a
-// remainder, the rest, which is counted in parts of a unit: a unit has as many parts as the period
-// has µs. In each µs, as many parts drain as the quota has units. A debt is therefore exact, and
-// means the same under every limit with the same period, whatever the limit's quota and burst.
+// with each charge and drains at a constant rate. A debt consists of whole units and a remainder,
+// the rest, which is counted in parts of a unit. If the period is p µs and the quota is q units, a
+// unit has p parts, and q parts drain in each µs. A debt is therefore exact, and means the same
+// under every limit with the same period, whatever the limit's quota and burst.
 //
 // In a state, A and B are the units and the rest of the debt at the instant At. C is above 0 if
 // units were forced: see counted.
 type meter struct {
-	period int64 // in µs; also the number of parts of a unit
+	period int64 // in µs; also the number of parts in a unit
 	quota  int64 // parts that drain in a µs
 	size   int64 // maximum number of units that may be spent at once
 }
@@ -33,18 +33,18 @@ func (d debt) above(other debt) bool {
 }
 
 // maxReset is the longest time, in µs, for which a state is kept, however slowly its debt drains.
-// The size of a valid limit drains within MaxTicks µs, and what a debt may have in addition to the
-// size drains within one more µs: see full.
+// If a limit is valid, size units drain within MaxTicks µs. A debt may exceed the size only by what
+// drains within one more µs: see full.
 const maxReset = quota.MaxTicks + 1
 
-// full returns the largest debt that a charge may leave. A unit that becomes free within a µs
-// counts as free during the whole µs. The debt may therefore exceed size units, but by less than
-// what drains in a µs, and by less than a unit. The excess stays in the state and delays the units
-// that follow. A meter with room for a single unit therefore keeps its rate exactly.
+// full returns the maximum debt after a charge. A unit that becomes free within a µs counts as free
+// during the whole µs. The debt may therefore exceed size units, but by less than what drains in a
+// µs, and by less than a unit. The excess stays in the state and delays later units. Even a meter
+// with room for a single unit therefore keeps its exact rate.
 func (m meter) full() debt { return debt{m.size, min(m.period, m.quota) - 1} }
 
-// drained returns the debt that drains in the given number of µs. Its units are at most 2^53, which
-// is more than any debt has.
+// drained returns how much debt drains in the given number of µs: at most 2^53 units, which is more
+// than any debt has.
 func (m meter) drained(micros int64) debt {
 	hi, lo := bits.Mul64(uint64(micros), uint64(m.quota))
 	if hi >= uint64(m.period) {
@@ -54,7 +54,7 @@ func (m meter) drained(micros int64) debt {
 	return debt{int64(min(units, 1<<53)), int64(rest)}
 }
 
-// minus returns d minus another debt. If the result is negative, its units are negative, but its
+// minus returns d minus the debt other. If the result is negative, its units are negative, but its
 // rest is not.
 func (m meter) minus(d, other debt) debt {
 	d.units, d.rest = d.units-other.units, d.rest-other.rest
@@ -72,8 +72,8 @@ func (m meter) left(d debt, micros int64) debt {
 	return d
 }
 
-// wait returns how many µs a debt takes to drain, rounded up, and at most maxReset. The argument
-// rest may be negative.
+// wait returns how many µs a debt of the given units and rest takes to drain, rounded up, but at
+// most maxReset. The argument rest may be negative.
 func (m meter) wait(units, rest int64) int64 {
 	hi, lo := bits.Mul64(uint64(units), uint64(m.period))
 	if hi == 0 && lo < 1<<62 {
@@ -96,7 +96,7 @@ func (m meter) wait(units, rest int64) int64 {
 // debtAt returns the debt of a state at the instant At.
 func (m meter) debtAt(s *quota.State) debt {
 	switch {
-	case s.A < 0: // only a broken store returns this state, or the next one
+	case s.A < 0: // only a broken store returns such a state, or one as in the next case
 		return debt{}
 	case s.B < 0 || s.B >= m.period:
 		return debt{m.size, 0}
@@ -104,37 +104,38 @@ func (m meter) debtAt(s *quota.State) debt {
 	return debt{s.A, s.B}
 }
 
-// counted returns the part of the debt that the limit counts at a given time, and the whole debt.
-// That time, the at argument, is never earlier than s.At. A debt is overdue if it is more than the
-// limit can hold. Such a debt was stored by a larger limit of the same name: the limit of another
-// tier, or the same limit before a change.
+// At the time at, which is never earlier than s.At, counted returns the part of the debt that the
+// limit counts, and the whole debt. A debt is overdue if it exceeds what the limit can hold. A
+// larger limit with the same name has then stored it: the limit of another tier, or the same limit
+// before a change.
 //
 // The limit counts only as much of the debt as it can hold. This part drains as if the limit had
-// just become full at the instant At. A charge stores the whole debt, minus what has drained, plus
-// the cost of the charge. While a debt is overdue, the limit therefore has no room right after a
-// charge. It admits units at its own rate, and what has drained since the last charge may be spent
+// just become full at the instant At. A charge adds its cost to what is left of the whole debt, and
+// stores the sum. While a debt is overdue, the limit therefore has no room right after a charge.
+// The limit admits units at its own rate, and what has drained since the last charge may be spent
 // at once.
 //
-// No unit is forgotten in this way, and the bound of the larger limit holds. For the proof, let a
+// Therefore no unit is forgotten, and the bound of the larger limit holds. For the proof, let a
 // meter M have the largest burst and the largest rate of all limits that charge a key, and let M
 // count every charge that these limits admit.
 //
 // First, the debt of M never exceeds the stored debt. Each charge adds its cost to the stored debt
 // and to the debt of M, and no limit drains the stored debt faster than M drains its own.
 //
-// Second, the stored debt never exceeds the burst of M. A charge on top of an overdue debt costs no
-// more than what has drained since At, rounded up to a whole µs. The debt therefore does not grow
-// by a whole unit. Any other charge fits into the burst of its own limit, which is at most the
-// burst of M. Only forced units can raise the debt further.
+// Second, the stored debt never exceeds the burst of M. A charge that adds to an overdue debt costs
+// no more than what has drained since At, rounded up to a whole µs. Such a charge therefore makes
+// the debt grow by less than a unit. Any other charge fits into the burst of its own limit, which
+// is at most the burst of M. Only forced units can raise the debt further.
 //
 // The debt of M therefore never exceeds the burst of M, and M would admit each of these charges.
 // All limits together therefore admit at most Burst + Quota − 1 units of M in any window of M's
 // period.
 //
-// Forced units must count under a smaller limit too. A state therefore records how much of the debt
-// exceeded the size when units were forced: C − 1 units and the rest B, or nothing if C is
-// 0. This part drains first, and refunds reduce it first, so its rest is always equal to the rest
-// of the debt. A limit counts at most its size plus this part.
+// Forced units must count under a smaller limit too. A state therefore records the forced part: how
+// much of the debt exceeded the size when units were forced. If C is zero, there is no forced part;
+// otherwise it consists of C − 1 units and the rest B. The forced part drains first, and refunds
+// reduce it first, so its rest is always equal to the rest of the debt. A limit counts at most its
+// size plus the forced part.
 func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 	whole = m.debtAt(s)
 	counts = whole
@@ -154,7 +155,7 @@ func (m meter) counted(s *quota.State, at int64) (counts, whole debt) {
 	return m.left(counts, at-s.At), m.left(whole, at-s.At)
 }
 
-// Once the debt of s has fallen by the given amount, its C equals what forced returns.
+// forced returns the C of the state s after the debt has fallen by the given amount.
 func (m meter) forced(s *quota.State, by debt) int64 {
 	if s.C <= 0 {
 		return 0
@@ -162,8 +163,8 @@ func (m meter) forced(s *quota.State, by debt) int64 {
 	return max(0, m.minus(debt{s.C - 1, m.debtAt(s).rest}, by).units+1)
 }
 
-// view returns the view of a debt. remaining and next are computed from the part that the
-// limit counts, and reset from the whole debt.
+// view returns the view of a debt. Its remaining and next depend on the part that the limit counts,
+// and its reset on the whole debt.
 func (m meter) view(counts, whole debt) (v view) {
 	if whole == (debt{}) {
 		return view{remaining: m.size}
@@ -223,9 +224,10 @@ func (m meter) refunded(s quota.State, now, n int64) quota.State {
 	return quota.State{At: s.At}
 }
 
-// queue lets a charge of cost > 0 join a queue at the instant now. The charge leaves the queue at
-// its slot, but not before the instant at. queue returns the next state and the µs until the slot.
-// If there is no room, ok is false, next is s, and wait is the µs until there is room, or never.
+// A charge with cost > 0 joins the queue at the instant now. It leaves the queue at its slot, but
+// not before the instant at. The method queue returns the next state, and in wait the µs until the
+// slot. If there is no room, ok is false, next is s, and wait is the µs until there is room, or
+// never.
 func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait int64, ok bool) {
 	if cost > m.size {
 		return s, never, false
@@ -233,7 +235,8 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 	last := max(now, s.At)
 	counts, _ := m.counted(&s, last)
 	ahead, full := last-now, m.full()
-	// The debt also drains between now and last: each charge that leaves makes room.
+	// The debt also drains between now and last, because each charge that leaves the queue makes
+	// room.
 	room := m.minus(full, debt{counts.units + cost, counts.rest})
 	if room.units < 0 {
 		return s, ahead + m.wait(counts.units+cost-full.units, counts.rest-full.rest), false
@@ -242,7 +245,7 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 		return s, ahead - m.floor(room), false
 	}
 	// The exact slot may lie between two microseconds. The charge leaves at the earlier one, and
-	// the rest of the debt delays the charges behind it.
+	// the rest of the debt delays later charges.
 	wait = ahead + m.floor(counts)
 	slot := max(now+wait, at)
 	_, whole := m.counted(&s, slot)
@@ -250,14 +253,13 @@ func (m meter) queue(s quota.State, now, at, cost int64) (next quota.State, wait
 	return quota.State{At: slot, A: whole.units, B: whole.rest, C: m.forced(&s, m.drained(slot-s.At))}, wait, true
 }
 
-// floor returns how many µs a debt takes to drain, rounded down, and at most maxReset.
+// floor is like wait, but rounds down.
 func (m meter) floor(d debt) int64 { return m.wait(d.units, d.rest-m.quota+1) }
 
-// cancel refunds n units that were to be spent at the time in the at argument. If no charge came
-// after them, the debt falls by all n units. Otherwise some of these units may have drained before
-// the last charge, and the debt falls only by the others. If the debt is also overdue, other limits
-// may have drained the units faster than this limit would. The debt then falls at most by the
-// forced part.
+// cancel refunds n units that were reserved for the time at. If no charge came after them, the debt
+// falls by n units. If a charge came later, some of the n units may have drained before it, and the
+// debt falls only by the others. If the debt is also overdue, other limits may have drained the
+// units faster than this limit does, and the debt falls at most by the forced part.
 func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	if at > s.At || s.A <= 0 && s.B <= 0 && at < now {
 		return s
@@ -268,8 +270,8 @@ func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 		return m.cancelOverdue(s, now, at, n, drained)
 	}
 	back := debt{n, 0}
-	// alone is true if no charge came later: a later charge would have added at least a unit to
-	// the debt.
+	// The variable alone is true if no charge came later, because a later charge would have added
+	// at least a unit to the debt.
 	alone := at == s.At && at >= now || m.minus(whole, m.minus(debt{n + 1, 0}, drained)).units < 0
 	if !alone {
 		if back = m.minus(back, drained); back.units < 0 || back == (debt{}) {
@@ -286,7 +288,8 @@ func (m meter) cancel(s quota.State, now, at, n int64) quota.State {
 	return quota.State{At: last}
 }
 
-// cancelOverdue is cancel for an overdue debt. drained is what drains between at and s.At.
+// cancelOverdue is like cancel, but for an overdue debt. The argument drained is what drains
+// between at and s.At.
 func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quota.State {
 	if at < s.At {
 		if drained.rest > 0 {
@@ -300,10 +303,9 @@ func (m meter) cancelOverdue(s quota.State, now, at, n int64, drained debt) quot
 	return m.refunded(s, now, n)
 }
 
-// force spends units even if they do not fit. It spends them at the time in the at argument, which
-// is never earlier than s.At. The debt then exceeds the size. It drains at the rate of the limit,
-// and nothing fits until there is room again. Units that would raise the debt above most are not
-// spent.
+// force spends units at the time at, which is never earlier than s.At, even if they do not fit. The
+// debt may then exceed the size. It drains at the rate of the limit, and until there is room again,
+// nothing fits. Units that would raise the debt above the result of most are not spent.
 func (m meter) force(s quota.State, at, cost int64) quota.State {
 	counts, whole := m.counted(&s, at)
 	n := min(cost, m.most()-whole.units)
@@ -316,7 +318,7 @@ func (m meter) force(s quota.State, at, cost int64) quota.State {
 	next := quota.State{At: at, A: whole.units + n, B: whole.rest, C: m.forced(&s, m.drained(at-s.At))}
 	over := debt{counts.units + n - m.size, counts.rest}
 	if over.above(debt{0, m.full().rest}) {
-		if over.rest > whole.rest { // the part that was forced has the rest of the debt: round up
+		if over.rest > whole.rest { // round up, because the forced part has the same rest as the debt
 			over.units++
 		}
 		next.C = max(next.C, over.units+1)
@@ -325,8 +327,8 @@ func (m meter) force(s quota.State, at, cost int64) quota.State {
 }
 
 // validate returns an error if a number of the limit exceeds 2^50, if its size would take longer
-// than MaxTicks to drain, or if more units drain in a µs than the limit has room for, because
-// the limit could not sustain such a rate.
+// than MaxTicks to drain, or if more than size units drain in a µs, because the limit could not
+// sustain such a rate.
 func (m meter) validate(l *quota.Limit) error {
 	if err := validatePeriod(l); err != nil {
 		return err
@@ -342,5 +344,6 @@ func (m meter) counts() bool {
 	return m.quota <= quota.MaxTicks && m.size <= m.most() && (hi > 0 || uint64(m.quota) <= parts)
 }
 
-// most returns the largest debt, in units: what drains in MaxTicks µs, but at most 2^50.
+// most returns the largest debt, in units, that a state may hold: what drains in MaxTicks µs, but
+// at most 2^50.
 func (m meter) most() int64 { return min(m.drained(quota.MaxTicks).units, quota.MaxTicks) }

@@ -1,8 +1,8 @@
--- The arithmetic of meter.go. This text follows muldiv.lua. A unit has `period` parts, and in each µs
--- `quota` parts drain. A debt is `a` units and `b` parts. Every number is an integer below 2^53, except
--- products that are only compared with a smaller number. (x + -x % y) / y is ⌈x/y⌉. 4503599627370496
--- is 2^52, and 1125899906842624 is 2^50 (MaxTicks). A rest is below the period, so it is above the
--- slack, min(quota, period) - 1, if it is at least the quota.
+-- The arithmetic of meter.go. In a script, muldiv.lua precedes this text. A unit has `period`
+-- parts, and `quota` parts drain in each µs. A debt is `a` units and `b` parts. Every number is an
+-- integer below 2^53, except products that are only compared with a smaller number. (x + -x % y) /
+-- y is ⌈x/y⌉. 4503599627370496 is 2^52, and 1125899906842624 is 2^50 (MaxTicks). A rest is below
+-- the period. If it is at least the quota, it therefore exceeds the slack, min(quota, period) - 1.
 
 -- drained is meter.drained of meter.go.
 local function drained(micros, quota, period)
@@ -20,7 +20,8 @@ local function drain_time(units, rest, quota, period)
   return math.min(micros + (left + -left % quota) / quota, 1125899906842625)
 end
 
--- ends returns when the debt that was a and b at the instant `at` has drained, as seen from now.
+-- ends returns when a debt of `a` units and `b` parts at the instant `at` has drained, as computed
+-- at `now`.
 local function ends(at, a, b, now, quota, period)
   local gone, back = drained(now - at, quota, period)
   a, b = a - gone, b - back
@@ -28,8 +29,8 @@ local function ends(at, a, b, now, quota, period)
   return a < 0 and now or now + drain_time(a, b, quota, period)
 end
 
--- debtAt returns the debt at the instant `now`, the part of it that counts for the limit, how much of
--- it was forced, and whether the limit counts less than all.
+-- debtAt returns the debt at the instant `now`, the part of the debt that the limit counts, how
+-- much of the debt was forced, and whether the limit counts less than the whole debt.
 local function debtAt(at, a, b, now, quota, period, burst, c)
   local size = burst > 0 and burst or quota
   if b >= period then a, b = size, 0 end
@@ -49,9 +50,9 @@ local function debtAt(at, a, b, now, quota, period, burst, c)
   return units, rest, most, part, c, over
 end
 
--- Between the lines "inline" and "end" is what decides a charge in nearly all cases: it sets wait, and
--- at, a, b and till if the charge fits. If a number is too large for it, wait stays nil. The method
--- Inline returns these lines.
+-- The lines between "inline" and "end" decide almost all charges. They set `wait`, and also `at`,
+-- `a`, `b` and `till` if the charge fits. If a number is too large for these lines, `wait` stays
+-- nil. The method Inline returns the lines.
 local function take(at, a, b, till, now, cost, quota, period, burst, edges, c)
   local wait, need = nil, cost
   if c == 0 then
@@ -73,7 +74,7 @@ local function take(at, a, b, till, now, cost, quota, period, burst, edges, c)
           gone = (gone - back) / period
         else
           if back < (a + 2) * period then break end
-          gone, back = a + 1, 0 -- more than the debt, also if the product is rounded
+          gone, back = a + 1, 0 -- more than the debt, even if the product is rounded
         end
       end
       units, rest = units - gone, rest - back

@@ -3,8 +3,9 @@
 local function mul_div(a, b, c)
   if a * b < 9007199254740992 then return math.floor(a * b / c), a * b % c end
   local most = math.max(a, b)
-  a, b = math.min(a, b), most -- the Lua of miniredis cannot swap them by a, b = b, a
-  -- Long division: a step takes many binary digits of a, but its products stay below 2^53.
+  a, b = math.min(a, b), most -- in the Lua of miniredis, a, b = b, a does not swap them
+  -- Long division: each step handles as many binary digits of a as possible while its products stay
+  -- below 2^53.
   local digit = 2
   while digit * 2 * c < 4503599627370496 and digit * 2 * b < 4503599627370496 do digit = digit * 2 end
   local digits, n = {}, 0

@@ -2,12 +2,13 @@ package algorithms
 
 import "github.com/seed83679106/weir/quota"
 
-// all contains every algorithm that needs no parameters besides those of a quota.Limit.
+// The variable all contains every algorithm that needs no parameters other than those of a
+// quota.Limit.
 var all = [...]quota.Algorithm{
 	gcra, tokenBucket, leakyBucket{"leaky-bucket"}, fixedWindow{}, anchoredWindow{}, slidingWindow{}, slidingLog{}, inFlight{},
 }
 
-// Names returns the names for which ByName returns an algorithm.
+// Names returns the names that ByName accepts.
 func Names() []string {
 	names := make([]string, len(all))
 	for i, a := range all {

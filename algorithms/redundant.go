@@ -8,14 +8,13 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// These methods implement optional.Comparer. They detect only simple cases. A leaky bucket is
-// never redundant, because it spaces out requests that wait. A concurrency limit is never
-// redundant either.
+// These methods implement optional.Comparer. They detect only simple cases. A leaky bucket is never
+// redundant, because it spaces waiting requests. A concurrency limit is never redundant either.
 
 func (leakyBucket) Redundant(_, _ *quota.Limit) bool { return false }
 func (inFlight) Redundant(_, _ *quota.Limit) bool    { return false }
 
-// Redundant reports whether other is a meter with at most the capacity and the rate of l.
+// Redundant reports whether other is a meter whose capacity and rate are at most those of l.
 func (bucket) Redundant(l, other *quota.Limit) bool {
 	return isMeter(other) && other.Capacity() <= l.Capacity() && rate(other).Cmp(rate(l)) <= 0
 }
@@ -31,7 +30,7 @@ func (slidingLog) Redundant(l, other *quota.Limit) bool {
 }
 
 func (anchoredWindow) Redundant(l, other *quota.Limit) bool {
-	return smaller(l, other) || most(other, l.Period, false) <= l.Quota // windows of the same period begin together
+	return smaller(l, other) || most(other, l.Period, false) <= l.Quota // windows of the same period begin at the same time
 }
 
 func (slidingWindow) Redundant(l, other *quota.Limit) bool { return smaller(l, other) }
@@ -43,7 +42,7 @@ func (c calendar) Redundant(l, other *quota.Limit) bool {
 	return most(other, c.longest(l), false) <= l.Quota
 }
 
-// smaller reports whether other is l with the same or a smaller quota.
+// smaller reports whether other is the same as l, except that its quota may be smaller.
 func smaller(l, other *quota.Limit) bool {
 	return l.Algorithm == other.Algorithm && l.Period == other.Period && other.Quota <= l.Quota
 }
@@ -52,8 +51,8 @@ func smaller(l, other *quota.Limit) bool {
 func rate(l *quota.Limit) *big.Rat { return big.NewRat(l.Quota, int64(l.Period)) }
 
 // most returns an upper bound on the units that the limit admits in any interval of length w: the
-// worst case in docs/guide.md, for w rounded up to whole periods. If aligned is true, the
-// interval consists of whole windows of the limit, or lies within one window.
+// worst case in docs/guide.md, with w rounded up to whole periods. If aligned is true, the interval
+// must consist of whole windows of the limit or lie within one window.
 func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 	periods := int64((w-1)/l.Period) + 1
 	if periods > math.MaxInt64/4/l.Quota {
@@ -70,11 +69,11 @@ func most(l *quota.Limit, w time.Duration, aligned bool) int64 {
 		}
 		return (periods + 1) * l.Quota // the interval may begin and end within a window
 	}
-	return math.MaxInt64 // calendar windows differ in length, and a request in flight may last any time
+	return math.MaxInt64 // calendar windows differ in length, and requests in flight may last any time
 }
 
-// longest returns the length of the longest window of a calendar. A zone's clock may be set back by
-// up to 26 hours, because local times range from 12 hours behind UTC to 14 hours ahead of it.
+// longest returns the length of the longest calendar window. The clock of a zone may be set back by
+// up to 26 hours, because local times range from 12 hours behind UTC to 14 hours ahead of UTC.
 func (c calendar) longest(l *quota.Limit) time.Duration {
 	w := l.Period
 	if c.unit == Month {

@@ -14,7 +14,7 @@ func SlidingLog(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingLog{}, Quota: n, Period: period}
 }
 
-// In the State of a slidingLog, Log is the log, and A is the number of units spent before its first
+// In the State of a slidingLog, Log is the log, and A is the number of units spent before the first
 // entry.
 type slidingLog struct{}
 
@@ -46,20 +46,20 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 			g.rebase()
 			sum = g.sum() + cost
 		}
-		// Append an entry even if the last entry has the same instant. Entries are never
-		// changed, because an earlier state that shares their memory may still be in use.
+		// Append an entry even if the last entry has the same instant. An entry is never changed,
+		// because an earlier state that shares the entry's memory may still be in use.
 		s.Log = append(g.marks, quota.LogEntry{At: at, Sum: sum})
 		s.At, s.A, s.B = at, g.base, 0 // faster than copying a State
-		// g.view would return the same. The next unit is free when the oldest entry leaves
-		// the window.
+		// The result of g.view would be the same. The next unit is free when the oldest entry
+		// leaves the window.
 		v := view{remaining: g.quota - (sum - g.base), next: s.Log[0].At + g.period - at, reset: g.period}
 		v.decide(d, now, at, 0, true)
 		return
 	case cost < 0:
 		n := min(refundOf(cost), g.spent())
 		g.refund(n)
-		// Keep the units in the window of now: they count again if a reservation is
-		// cancelled.
+		// Keep the units that are in the window at the time now, because they count again if a
+		// reservation is cancelled.
 		var all spentLog
 		all.read(s, l, now)
 		all.refund(n)
@@ -71,9 +71,9 @@ func (slidingLog) Step(s *quota.State, d *quota.Decision, l *quota.Limit, now, c
 	g.view().decide(d, now, at, 0, true)
 }
 
-// Reserve is like Take, but for units that will be spent at the later instant at. For a charge that
-// waits, package quota calls Reserve instead of Take. Reserve does not drop units that leave the
-// window before the time at, because they still count if the reservation is cancelled.
+// Reserve is like Take, but for units that will be spent at the later instant at. Package quota
+// calls Reserve instead of Take for a charge that waits. Reserve keeps units that will have left
+// the window at that instant, because they still count if the reservation is cancelled.
 func (g slidingLog) Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, d quota.Decision) {
 	next, d = g.Take(s, l, at, cost)
 	var old spentLog
@@ -102,7 +102,7 @@ func (slidingLog) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 		}
 	}
 	if gone == 0 {
-		s.Log = slices.Clone(s.Log) // an earlier state may share the memory
+		s.Log = slices.Clone(s.Log) // an earlier state may share the log's memory
 		return s
 	}
 	if len(kept) == 0 {
@@ -111,8 +111,8 @@ func (slidingLog) Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.
 	return quota.State{At: s.At, A: g.base, Log: kept}
 }
 
-// A spentLog represents a log as of one instant. It lacks the units that have left the window by
-// then.
+// A spentLog represents a log at one instant. It does not contain the units that have left the
+// window by that instant.
 type spentLog struct {
 	quota, period int64
 	at            int64
@@ -120,14 +120,14 @@ type spentLog struct {
 	base          int64 // units before the first mark
 }
 
-// read fills g with the log of s under the limit l, as of the instant at.
+// read fills g with the log of s under the limit l at the instant at.
 func (g *spentLog) read(s *quota.State, l *quota.Limit, at int64) {
 	g.quota, g.period, g.at = l.Quota, int64(l.Period)/microsecond, at
 	g.marks, g.base = s.Log, s.A
 	g.drop(at - g.period)
 }
 
-// drop removes the entries up to and including a given instant.
+// drop removes the entries that are not newer than the instant old.
 func (g *spentLog) drop(old int64) {
 	if len(g.marks) == 0 || g.marks[0].At > old {
 		return
@@ -146,8 +146,8 @@ func (g *spentLog) sum() int64 {
 
 func (g *spentLog) spent() int64 { return g.sum() - g.base }
 
-// wait returns the number of µs until n more units fit, for n ≤ quota. They fit when enough of the
-// oldest units have left the window.
+// wait returns the number of µs until n more units fit, for n ≤ quota. The units fit when enough of
+// the oldest units have left the window.
 func (g *spentLog) wait(n int64) int64 {
 	over := g.spent() + n - g.quota
 	if over <= 0 {
@@ -172,7 +172,7 @@ func (g *spentLog) view() view {
 	}
 }
 
-// rebase counts from the first mark again, so that sums stay below 2^53 in a log that is
+// rebase makes the sums count from the first mark, so that they stay below 2^53 in a log that is
 // never empty. It copies the log, but only once in 2^50 units.
 func (g *spentLog) rebase() {
 	marks := make([]quota.LogEntry, len(g.marks), len(g.marks)+1)
@@ -196,8 +196,8 @@ func (g *spentLog) refund(n int64) {
 			continue
 		}
 		if g.marks[last].Sum > sum {
-			// Some units of the entry stay. Append a new entry, because entries are never
-			// changed.
+			// Some units of the entry remain. Append a new entry for them, because entries are
+			// never changed.
 			g.marks = append(g.marks[:last:last], quota.LogEntry{At: g.marks[last].At, Sum: sum})
 		}
 		return

@@ -1,9 +1,9 @@
--- The logs of a key, in a hash. An entry of a log is an instant and the units that were
--- spent then. Limits of one rule and key that are charged alike share a log, which knows
--- where the window of each limit began when the log was last written. Limits that are
--- charged differently have separate logs.
+-- This file stores the logs of a key in a hash. An entry of a log is an instant and the units
+-- that were spent then. Limits of the same rule and key share a log if they are charged alike,
+-- and have separate logs otherwise. A log records where the window of each limit began when
+-- the log was last written.
 --
--- Field "h" holds, for each log:
+-- The field "h" holds, for each log:
 --   the ids of its limits, its number, the newest instant, when the value expires, the numbers
 --   of its first and last closed block, and the length of the open block;
 --   for each limit, how many µs the limit keeps its units, how many units it has, when the first
@@ -11,20 +11,20 @@
 --   number of that block;
 --   the open block, which has the newest entries.
 -- If a log has entries in the future, the time of the write follows, for SendTime.
--- Each closed block is a separate field, named by two numbers: "log:block".
+-- Each closed block is a separate field, whose name consists of two numbers: "log:block".
 --
--- A block has the instant of its first entry, its range, and its entries. An entry has
--- the µs since that instant, and the units of the block up to this entry. The range of a
--- closed block is how many units p blocks have, of which this block is the first; p is
--- the largest power of 2 that divides the number of the block. A search therefore takes
--- few steps, however long the log is, and the change of a block changes the ranges of few
--- others.
+-- A block consists of the instant of its first entry, its range, and its entries. An entry
+-- consists of the µs since that instant, and the units of the block up to and including the
+-- entry. Let p be the largest power of 2 that divides the number of a closed block. The block's
+-- range is the number of units in p blocks, of which this one is the first. A search therefore
+-- takes few steps, however long the log is, and a change of a block changes few other ranges.
 --
--- What this buys: in one run, on a machine with other load, a check of a log of 1,000 and of
--- 100,000 entries took 15 µs, and to refund its oldest units 120 µs. A string of all entries took
--- 13 µs with 20 entries, but 79 and 25,000 with so many. A list took 20 and 10 µs for one limit,
--- with 18 bytes an entry instead of 11, but it would have to search the window of each limit by a
--- call for each step, and to change every later sum when units are refunded.
+-- Measured in one run, on a machine with other load: a check took 15 µs, both with 1,000 and with
+-- 100,000 entries, and a refund of the oldest units took 120 µs. With a string of all entries, a
+-- check took 13 µs with 20 entries, but 79 and 25,000 µs with so many. With a list, the two took
+-- 20 and 10 µs under one limit, and an entry took 18 bytes instead of 11. However, a list would
+-- need a call for each step of the search for the window of each limit, and a refund would have
+-- to change every later sum.
 local log_form, limit_form, head_form = '<I4ddI4I4I4', '<ddddI4', '<dd'
 local log_size, limit_size, entries_from = 32, 36, 18
 local entry_forms, entry_sizes = {n = '<I5I4', w = '<dd'}, {n = 9, w = 16}
@@ -44,8 +44,8 @@ local function block_text(o)
   return o.kind .. pack(head_form, o.base, o.range) .. o.text
 end
 
--- entry returns two numbers of the i-th entry: the µs since the block began, and the units of
--- the block up to that entry.
+-- entry returns two numbers of entry i: the µs since the block began, and the units of the block up
+-- to and including that entry.
 local function entry(o, i)
   return fields(entry_forms[o.kind], o.text, (i - 1) * entry_sizes[o.kind] + 1)
 end
@@ -56,7 +56,7 @@ local function total(o)
   return sum
 end
 
--- cut drops all but the first n entries of a block. put appends an entry.
+-- cut keeps only the first n entries of a block. put appends an entry.
 local function cut(o, n)
   o.n, o.text = n, string.sub(o.text, 1, n * entry_sizes[o.kind])
 end
@@ -108,10 +108,9 @@ local function spread(log, b, n)
   end
 end
 
--- skip goes from block b to later blocks while pass(block, units) returns true. These
--- arguments are the number of a later block, and how many units lie between the
--- beginnings of b and of that block. skip returns the arguments of the last call of pass
--- that returned true, or b and 0.
+-- skip goes from block b to later blocks while pass(block, units) returns true. It passes the
+-- number of a later block, and how many units there are between the beginnings of block b and of
+-- that block. skip returns the arguments of the last call that returned true, or b and 0.
 local function skip(log, b, pass)
   local left, step, high = 0, 1, log.high
   while b <= high do
@@ -138,9 +137,9 @@ local function skip(log, b, pass)
   return b, left
 end
 
--- since finds the first unit that is newer than the instant `old`. The search begins
--- after the first u units of block b. since returns the block of the unit, how many units
--- of that block precede the unit, and how many units the search has passed.
+-- since finds the first unit that is newer than the instant `old`. The search begins after the
+-- first u units of block b. since returns the block of the unit, how many units of that block
+-- precede the unit, and how many units the search has skipped.
 local function since(log, b, u, old)
   local passed = 0
   if b <= log.high and block(log, b + 1).base <= old then
@@ -160,8 +159,8 @@ local function since(log, b, u, old)
   return b, u, passed
 end
 
--- unit finds the k-th unit after the first u units of block b. It returns when that unit was
--- spent, its block, and the number of its entry.
+-- unit finds the k-th unit after the first u units of block b. It returns when that unit was spent,
+-- and the numbers of the unit's block and entry.
 local function unit(log, b, u, k)
   local o = block(log, b)
   local here = total(o) - u
@@ -187,9 +186,9 @@ end
 -- natural reports whether x is an integer from 0 to 2^53 − 1.
 local function natural(x) return x >= 0 and x < 9007199254740992 and x % 1 == 0 end
 
--- parse_logs parses the field "h" into group, and reports whether the field is well
--- formed. The first and last closed block of each log must exist, and no time may be
--- longer than limits and waits can be.
+-- parse_logs parses the field "h" into group, and reports whether the field is well formed. The
+-- first and last closed block of each log must exist, and no time may exceed what limits and waits
+-- allow.
 local function parse_logs(group, text, now)
   local from = 1
   while from + 8 <= #text do
@@ -260,18 +259,18 @@ local function take(c, at, cost, quota, period)
   return (over == 1 and c.first or unit(c.log, c.b, c.u, over)) + period - at
 end
 
--- recent returns the results of window for the units that the limit keeps now. A
--- reservation is decided in a later window, which may lack some of these units. They
--- count again if the reservation is cancelled.
+-- recent returns the results of window for the units that the limit keeps now. A reservation is
+-- decided in a later window, from which some of these units may be missing. Those count again if
+-- the reservation is cancelled.
 local function recent(c)
   if c.at <= c.now then return c.b, c.u, c.spent, c.first end
   return window(c, c.now - c.period)
 end
 
--- cancel finds the units that were spent at the instant `of`. c.same is how many there
--- are, c.left is how many older units the window has, and c.gone is how many units are
--- refunded: c.same, but at most n. If the units found are the newest, and floor is not
--- nil, c.frontier goes back to the newest instant that is left, but not below floor.
+-- cancel finds the units that were spent at the instant `of`. c.same is how many there are, c.left
+-- is how many older units the window has, and c.gone is how many units are refunded: c.same, but at
+-- most n. If the units found are the newest, and floor is not nil, c.frontier becomes the newest
+-- instant that is left, but not less than floor.
 local function cancel(c, now, of, n, floor)
   local log = c.log
   local b, u, all = recent(c)
@@ -290,10 +289,10 @@ local function cancel(c, now, of, n, floor)
   end
 end
 
--- describe_log returns the numbers of a log that Go needs to decide the charge. The first
--- is the newest instant. The second is 0. Pairs of numbers follow. A pair k, t says
--- that the k-th oldest unit of the window was spent at t. If some charges of a batch do
--- not fit, `more` is how many units the other charges spend together.
+-- describe_log returns the numbers of a log that Go needs to decide the charge. The first number is
+-- the newest instant, and the second is 0. Pairs of numbers follow. A pair k, t says that the k-th
+-- oldest unit of the window was spent at the time t. If some charges of a batch do not fit, `more`
+-- is how many units the other charges spend together.
 local function describe_log(c, target, more)
   local log = c.log
   local b, u, n, first = c.b, c.u, c.spent, c.first
@@ -302,7 +301,7 @@ local function describe_log(c, target, more)
   if n == 0 then return reply end
   local last = newest(log)
   reply[3], reply[4], reply[5], reply[6] = 1, first, n, last
-  local function mark(k) -- adds the pair of the k-th oldest of n units
+  local function mark(k) -- adds the pair for the k-th oldest of n units
     if k > 1 and k < n then
       reply[#reply + 1] = k
       reply[#reply + 1] = unit(log, b, u, k)
@@ -318,7 +317,7 @@ local function describe_log(c, target, more)
     local old = math.max(c.now, c.frontier) - c.period
     local _, _, out = since(log, b, u, old)
     if c.of <= old then out = out - c.gone end
-    local function left(k) -- marks the k-th oldest of the units that stay
+    local function left(k) -- marks the k-th oldest of the units that are left
       if k > c.left then k = k + c.gone end
       mark(k)
     end
@@ -344,7 +343,7 @@ local function describe_log(c, target, more)
   return reply
 end
 
--- append adds units that are spent at the instant `at`, which is not before the newest
+-- append adds units that are spent at the instant `at`, which is never earlier than the newest
 -- entry.
 local function append(log, at, units)
   local b = log.high + 1
@@ -367,8 +366,8 @@ local function append(log, at, units)
   put(o, at - o.base, sum + units)
 end
 
--- reopen turns the last closed block into the open block, for as long as the open block
--- is empty and a closed block is left.
+-- While the open block is empty and a closed block is left, reopen turns the last closed block into
+-- the open block.
 local function reopen(log)
   while block(log, log.high + 1).n == 0 and log.high >= log.low do
     local b = log.high
@@ -384,8 +383,7 @@ local function reopen(log)
   end
 end
 
--- delete deletes the blocks `from` to `to` of a log, up to 1,000 blocks with one call of
--- Redis.
+-- delete deletes the blocks `from` to `to` of a log, up to 1,000 blocks with each call to Redis.
 local function delete(log, from, to)
   for b = from, to, 1000 do
     local list = {}
@@ -394,8 +392,8 @@ local function delete(log, from, to)
   end
 end
 
--- drop removes the newest units from a log. The argument units is how many. The block of the
--- newest unit that stays becomes the open block.
+-- drop removes the given number of units from the end of a log. The block of the newest unit that
+-- is left becomes the open block.
 local function drop(log, units)
   local function upto(from, b) -- returns how many units the blocks `from` to b have
     local _, n = skip(log, from, function(after) return after <= b end)
@@ -428,7 +426,8 @@ local function drop(log, units)
   reopen(log)
 end
 
--- remove removes units from the entry that follows the first u units of block b.
+-- remove removes the given number of units from the entry that follows the first u units of block
+-- b.
 local function remove(log, b, u, units)
   local _, found, i = unit(log, b, u, 1)
   local o = block(log, found)
@@ -441,7 +440,7 @@ local function remove(log, b, u, units)
   end
   cut(o, i - 1)
   for _, e in ipairs(list) do put(o, e[1], e[2]) end
-  for _, m in ipairs(log.limits) do -- the units removed may have preceded the window of the limit
+  for _, m in ipairs(log.limits) do -- the removed units may have preceded the limit's window
     if m.b == found then m.u = m.u - math.max(0, units - math.max(0, upto - m.u)) end
   end
   if found <= log.high then
@@ -452,14 +451,13 @@ local function remove(log, b, u, units)
   reopen(log)
 end
 
--- fate returns a text that says how a charge changes its log. If limits share a log and their
--- charges have the same fate, they share the log afterwards too.
+-- fate returns a text that describes how a charge changes the log. Limits that share a log continue
+-- to share it if their charges have the same fate.
 local function fate(c)
   if not c or c.cost == 0 then return '' end
   if c.cost > 0 then return string.format('+%.0f', c.cost) .. (c.forced or '') end
   if c.of then return string.format('%.0f %.0f %.0f', c.cost, c.of, c.frontier) end
-  -- The charge refunds the newest units of its window, but no units from before the
-  -- window.
+  -- The charge refunds only units in its window, and the newest of these first.
   local units = math.min(-c.cost, c.spent)
   local _, _, all = recent(c)
   return string.format('-%.0f', units == all and -c.cost or units)
@@ -509,7 +507,7 @@ local function part(group)
   end
 end
 
--- last_of returns the instant after which a log has no unit that counts.
+-- last_of returns the instant after which no unit of a log counts.
 local function last_of(log)
   local till, last = log.at, newest(log)
   for _, m in ipairs(log.limits) do
@@ -518,8 +516,8 @@ local function last_of(log)
   return till
 end
 
--- join finds a log for a charge whose limit has none: the log of limits that are charged alike,
--- or a new one. The window of the limit begins with the next unit.
+-- join finds a log for a charge whose limit has none: the log of limits that are charged alike, or
+-- a new log. The limit's window begins with the next unit.
 local function join(group, c)
   local log
   for _, l in ipairs(group.logs) do
@@ -537,7 +535,7 @@ local function join(group, c)
   c.limit, c.log, c.fresh = m, log, true
 end
 
--- leave takes a limit out of its log.
+-- leave removes a limit from its log.
 local function leave(m)
   local left = {}
   for _, other in ipairs(m.log.limits) do
@@ -546,7 +544,7 @@ local function leave(m)
   m.log.limits, m.log.ids = left, nil
 end
 
--- spend carries out the charges of a log. All of them have the fate of the charge c.
+-- spend applies the charges of a log, all of which have the same fate as the charge c.
 local function spend(log, c, now)
   local most = 0
   for _, m in ipairs(log.limits) do
@@ -595,7 +593,7 @@ local function spend(log, c, now)
     if m.charge.gone == most then longest = m.charge end
   end
   if most > 0 then remove(log, longest.from, longest.after, most) end
-  if newest(log) > log.at then -- no limit of the log counts any of its units
+  if newest(log) > log.at then -- none of the log's units counts under any of its limits
     delete(log, log.low, log.high)
     cut(block(log, log.high + 1), 0)
     log.low = log.high + 1
@@ -603,9 +601,8 @@ local function spend(log, c, now)
   end
 end
 
--- write stores the logs. If a log is not charged now, and none of its units count, it is
--- still kept for the longest period of the charges after its units stopped counting,
--- because the clock may step back.
+-- write stores the logs. A log that is not charged now is kept for the longest period of the
+-- charges after its last unit has stopped counting, because the clock may be set back.
 local function write(group, now, longest)
   local texts, till, lasts = {}, now, {}
   for i, log in ipairs(group.logs) do
@@ -613,7 +610,7 @@ local function write(group, now, longest)
     till = math.max(till, lasts[i])
   end
   local ahead
-  local expires = till + longest / 8 -- later than needed, so that few charges must extend it
+  local expires = till + longest / 8 -- later than necessary, so that few charges must extend it
   for i, log in ipairs(group.logs) do
     local l = lasts[i]
     if l > now or not log.spent and l > 0 and l + longest > now then
@@ -660,7 +657,7 @@ local function spend_logs(group, now, forget)
   if not changed then return end
   if not forget then
     for _, log in ipairs(group.logs) do
-      if last_of(log) <= now then -- its limits may share a log again
+      if last_of(log) <= now then -- the limits of this log may share a log with others again
         for _, m in ipairs(log.limits) do
           if m.charge and m.charge.cost > 0 then
             m.charge.limit = nil
@@ -678,7 +675,7 @@ local function spend_logs(group, now, forget)
       log.spent = m and m.charge and m.charge.cost ~= 0
       if log.spent then spend(log, m.charge, now) end
     end
-    table.sort(group.logs, function(a, b) return a.spent and not b.spent end) -- as logs.lua wants them
+    table.sort(group.logs, function(a, b) return a.spent and not b.spent end) -- logs.lua expects this order
   end
   write(group, now, longest)
 end

@@ -8,23 +8,24 @@ import (
 
 // SlidingWindow estimates how many units were spent in the last period, and allows a charge if the
 // estimate plus the charge is at most n. The estimate is the number of units spent in the current
-// window plus a share of those spent in the previous one. For example, if a quarter of the previous
-// window lies within the last period, a quarter of the previous window's units are counted. The
-// estimate is exact if the previous window's units were spent evenly. Otherwise, SlidingWindow may
-// admit up to 2·n − 1 units in an interval (t − period, t]. It admits at most 1.5·n units in half a
-// period, and at most 1.1·n units in a tenth of a period.
+// window, plus a share of the number spent in the previous window. For example, if a quarter of the
+// previous window lies within the last period, a quarter of the previous window's units are
+// counted. The estimate is exact if the previous window's units were spent evenly. If they were
+// not, SlidingWindow may admit up to 2·n − 1 units in an interval (t − period, t]. It admits at
+// most 1.5·n units in half a period, and at most 1.1·n units in a tenth of a period.
 //
-// A client that sends as fast as it can gets about n − 1 units a period, or half a unit if n is
-// 1, because a fraction of a unit counts as a whole unit. For a small n, SlidingLog is better.
+// A client that sends as fast as it can gets about n − 1 units in each period, because a fraction
+// of a unit counts as a whole unit. If n is 1, it gets half a unit. For a small n, SlidingLog is
+// therefore better.
 //
-// Cloudflare described the method in "How we built rate limiting capable of scaling to millions of
-// domains" (2017).
+// Cloudflare described this algorithm in "How we built rate limiting capable of scaling to millions
+// of domains" (2017).
 func SlidingWindow(n int64, period time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: slidingWindow{}, Quota: n, Period: period}
 }
 
 // In the State of a slidingWindow, A is the number of units spent in the window that contains At,
-// and B is the number spent in the previous window.
+// and B is the number of units spent in the previous window.
 type slidingWindow struct{ windowed }
 
 func (slidingWindow) Name() string   { return "sliding-window" }
@@ -111,7 +112,7 @@ func (w *twoWindows) load(s *quota.State, at int64) {
 // wait returns the µs until n more units fit, for n ≤ quota.
 func (w *twoWindows) wait(n int64) int64 {
 	free := w.quota - w.cur - n
-	if free < 0 { // part of the current window must become older than a period first
+	if free < 0 { // part of the current window must first become older than a period
 		quo, _ := mulDiv(w.quota-n, w.period, w.cur)
 		return w.period - w.gone + w.period - quo
 	}

@@ -1,4 +1,4 @@
--- The arithmetic of slidingwindow.go. mul_div is in muldiv.lua.
+-- The arithmetic of slidingwindow.go. The function mul_div is in muldiv.lua.
 
 local function take(at, a, b, till, now, cost, quota, period)
   if cost > quota then return -1 end

@@ -12,7 +12,7 @@ import (
 // at most capacity + refill − 1 units. In the returned limit, Quota is the argument refill, and
 // Burst is the argument capacity.
 //
-// TokenBucket uses the same arithmetic as GCRA and admits the same charges. See Jonathan Turner,
+// TokenBucket has the same arithmetic as GCRA and admits the same charges. See Jonathan Turner,
 // "New Directions in Communications" (1986).
 func TokenBucket(capacity, refill int64, every time.Duration) quota.Limit {
 	return quota.Limit{Algorithm: tokenBucket, Quota: refill, Period: every, Burst: capacity}

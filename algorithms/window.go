@@ -7,14 +7,14 @@ import (
 )
 
 // A window implements the arithmetic that fixed, anchored and calendar windows share: up to quota
-// units may be spent in each window. They differ in when the window that contains an instant begins
-// and ends. In a state, A is the number of units spent in its window.
+// units may be spent in each window. These algorithms differ in when the window that contains an
+// instant begins and ends. In a state, A is the number of units spent in the state's window.
 type window struct {
 	spent int64 // units spent in the window
 	end   int64 // when the window ends
 }
 
-// windowOf returns the window from start to end, for start ≤ at < end.
+// windowOf returns the window from start to end, for a state s that does not belong to a later one.
 func windowOf(s *quota.State, start, end int64) window {
 	w := window{end: end}
 	if s.At >= start {
@@ -23,8 +23,8 @@ func windowOf(s *quota.State, start, end int64) window {
 	return w
 }
 
-// step evaluates a charge in the window w, which contains the instant max(now, s.At). The argument
-// b becomes the B of the next state.
+// step evaluates a charge in the window w, which contains the instant max(now, s.At). The next
+// state has b as its B.
 func (w window) step(s *quota.State, d *quota.Decision, most, b, now, at, cost int64) {
 	switch {
 	case cost > most:
@@ -39,7 +39,7 @@ func (w window) step(s *quota.State, d *quota.Decision, most, b, now, at, cost i
 			w.view(most, at).decide(d, now, at, retry, false)
 			return
 		}
-		w.spent = min(w.spent+cost, 2*quota.MaxTicks) // the cap is more than any quota
+		w.spent = min(w.spent+cost, 2*quota.MaxTicks) // the maximum exceeds any quota
 		*s = quota.State{At: at, A: w.spent, B: b}
 	case cost < 0:
 		w.spent = max(0, w.spent-refundOf(cost))
@@ -60,7 +60,7 @@ func (w window) view(most, at int64) view {
 	return v
 }
 
-// unspent returns a state in which no unit is spent. If at > now, no charge fits before at.
+// unspent returns a state without spent units. If at > now, no charge fits before the time at.
 func unspent(now, at int64) quota.State {
 	if at == now {
 		return quota.State{}
@@ -68,10 +68,10 @@ func unspent(now, at int64) quota.State {
 	return quota.State{At: at}
 }
 
-// cancelInWindow refunds n units that were to be spent at the time in the at argument, if that time
-// lies in the window of s, which begins at start. If this leaves no unit in a window that has not
-// begun yet, cancelInWindow returns a state of the previous window, and assumes that the previous
-// window is full. The parameter before is the B of that state.
+// cancelInWindow refunds n units that were reserved for the time at, if that time lies in the
+// window of s, which begins at start. If no units are left and the window has not begun yet,
+// cancelInWindow returns a state in the previous window, which it assumes to be full. The parameter
+// before is the B of that state.
 func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.State {
 	if at < start || at > s.At {
 		return s
@@ -86,7 +86,7 @@ func cancelInWindow(s quota.State, most, start, before, now, at, n int64) quota.
 	return quota.State{}
 }
 
-// windowed has the methods that fixed, anchored, sliding and calendar windows share.
+// A windowed value provides the methods that fixed, anchored, sliding and calendar windows share.
 type windowed struct{}
 
 func (windowed) Validate(l *quota.Limit) error { return validateWindow(l) }
@@ -95,8 +95,8 @@ func (windowed) Validate(l *quota.Limit) error { return validateWindow(l) }
 func (windowed) Additive() {}
 
 // Usable and Drains implement lease.Leaser: see lease.go. All n units are usable until the window
-// ends, and then none. d.NextAfter is the time until the window ends. ResetAfter may be longer,
-// because the state is also kept for the longer windows of other limits.
+// ends. The time until then is d.NextAfter, not d.ResetAfter, which may be longer because the state
+// is also kept for longer windows of other limits.
 func (windowed) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64 {
 	if now >= at+int64(d.NextAfter)/microsecond {
 		return 0
@@ -105,9 +105,8 @@ func (windowed) Usable(_ *quota.Limit, d quota.Decision, at, now, n int64) int64
 }
 func (windowed) Drains() bool { return false }
 
-// validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. The
-// numbers of a script are float64, which could not hold the sums of larger numbers
-// exactly.
+// validateWindow returns an error if the quota, or the period in µs, exceeds 2^50. Numbers in
+// scripts are float64, which could not represent the sums of larger numbers exactly.
 func validateWindow(l *quota.Limit) error {
 	if l.Quota > quota.MaxTicks {
 		return &uncountable{*l}

@@ -1,5 +1,5 @@
--- The arithmetic of window.go. spend decides a charge in a window that has `spent` units
--- and ends at `finish`.
+-- The arithmetic of window.go. The function spend decides a charge in a window in which `spent`
+-- units are spent and which ends at `finish`.
 local function spend(spent, b, finish, now, cost, quota)
   if cost > 0 and spent > quota - cost then
     if cost > quota then return -1 end
