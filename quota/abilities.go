@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// These are copies of the interfaces in package optional that this package uses; package
-// optional documents them. TestOptional compares the copies with the originals.
+// These interfaces are copies of those interfaces in package optional that this package uses.
+// Package optional documents them, and TestOptional compares the copies with the originals.
 type (
 	validator interface{ Validate(l *Limit) error }
 	stepper   interface {

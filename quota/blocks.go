@@ -10,37 +10,36 @@ import (
 const (
 	blockWays = 8 // slots of a bucket
 
-	// spareBlocks is the number of blocks for which a table has one extra slot.
+	// A table has one extra slot for every spareBlocks blocks.
 	spareBlocks = 12
 
-	// If there are several shards, each has at least blockPart blocks. Smaller shards would fill
-	// unevenly.
+	// If there are several shards, each has at least blockPart blocks. Otherwise the shards would
+	// fill unevenly.
 	blockPart = 1024
 
-	// firstBuckets is the number of buckets of a new table, unless the table's bound is lower. It
-	// suffices for two million keys in 64 shards. While a table grows, it takes one and a half
-	// times the memory. The operating system provides no memory for the parts of a table that no
-	// block has used yet.
+	// firstBuckets is the number of buckets of a new table, unless the table's bound is lower. With
+	// 64 shards, it suffices for two million keys. While a table grows, it takes one and a half
+	// times as much memory. Parts of a table that no block has used yet take no physical memory.
 	firstBuckets = 4096
 )
 
-// blocks is a shard of the blocks of a HybridStore: a hash table in which each block has a slot
-// in one of two buckets. It has a few more slots than its share of MaxKeys (see spareBlocks),
-// because some buckets fill up earlier than others.
+// A blocks value is one of the shards in which a HybridStore keeps its blocks: a hash table in
+// which each block has a slot in one of two buckets. The table has a few more slots than its share
+// of MaxKeys (see spareBlocks), because some buckets fill up earlier than others.
 type blocks struct {
 	mu    sync.Mutex
-	most  int // how many buckets the table may have
+	most  int // the maximum number of buckets of the table
 	table []blockBucket
 
-	// drops counts the calls of drop. keep ignores a refusal if drop was called after the store was
-	// called.
+	// The field drops counts the calls to drop. A refusal is not kept if drop was called after the
+	// call to the store.
 	drops uint64
 
-	repeated uint64 // the state whose block get found last
-	times    int    // how many consecutive calls of get have found this block
+	repeated uint64 // the state whose block was found by the last successful call to get
+	times    int    // how many consecutive calls to get have found that block
 
 	published atomic.Pointer[block] // a copy of a block of the table
-	served    atomic.Int64          // how many transactions this shard has refused
+	served    atomic.Int64          // how many transactions were refused by blocks of this shard
 
 	_ [48]byte
 }
@@ -68,13 +67,13 @@ func (s *blocks) find(id uint64) *block {
 	return nil
 }
 
-// A block is published once publishAfter consecutive calls of get in the shard have found it. A
-// published block refuses charges without the lock, so many processors can refuse one client at the
-// same time. Publishing a block costs an allocation.
+// After publishAfter consecutive calls to get in a shard have found the same block, the block is
+// published. A published block refuses charges without the lock, so many processors can refuse the
+// same client at the same time. Publishing a block costs an allocation.
 const publishAfter = 8
 
-// get returns a copy of the block of a state, if there is one, and publishes a block that it has
-// found often enough. The block may have expired.
+// get returns a copy of the block of a state, if there is one, and publishes the block if it was
+// found often enough (see publishAfter). The block may have expired.
 func (s *blocks) get(id uint64) (b block, found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +115,8 @@ func (s *blocks) drop(id uint64) {
 	s.drops++
 }
 
-// try marks a block before the store is called to watch its state. Only the first caller gets true.
+// try marks the block of a state before the store is called to watch the state. Only the first call
+// returns true.
 func (s *blocks) try(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *blocks) try(id uint64) bool {
 	return true
 }
 
-// retry undoes try.
+// retry undoes a call to try.
 func (s *blocks) retry(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +139,9 @@ func (s *blocks) retry(id uint64) {
 	}
 }
 
-// keep remembers a block. The argument drops was read before the call to the store: if drop has
-// been called since, keep does nothing.
+// keep stores a block in the table. The caller has read the argument drops from s.drops before
+// calling the store. If the two values differ, a block was dropped in the meantime, and keep does
+// nothing.
 func (s *blocks) keep(b block, drops uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +157,8 @@ func (s *blocks) keep(b block, drops uint64) {
 }
 
 // room returns a slot for a block: a free slot of the emptier bucket. If there is none and the
-// table cannot grow, room returns the slot of the block that expires soonest. That block is
-// forgotten, so the charges of its key go to the wrapped store.
+// table cannot grow, room returns the slot of the block that expires soonest. That block is lost,
+// so the wrapped store is called for its key again.
 func (s *blocks) room(id uint64, now int64) *block {
 	if s.table == nil {
 		s.table = make([]blockBucket, min(s.most, firstBuckets))
@@ -199,7 +200,7 @@ func (s *blocks) grow(now int64) {
 	}
 	s.table = make([]blockBucket, n)
 	full := s.most
-	s.most = n // room must not grow it again
+	s.most = n // so that room does not call grow
 	for i := range old {
 		for j := range old[i] {
 			if b := &old[i][j]; b.id != 0 && b.until() > now {
@@ -210,16 +211,16 @@ func (s *blocks) grow(now int64) {
 	s.most = full
 }
 
-// A block represents a refusal that a HybridStore remembers, in 48 bytes without a pointer. Each
-// field except id holds a number of 48 bits above another of 16 bits. Instants are in µs since
+// A block is a cached refusal, in 48 bytes without a pointer. Each field except id holds a 48-bit
+// number in its high bits and a 16-bit number in its low bits. Instants are in µs since
 // HybridStore.start.
 type block struct {
-	id       uint64 // of the state of the charge; 0 if the slot is empty
-	charge   uint64 // a hash of the refused charge (see hashOf), above the lag in units of lagUnit, above the flags
-	answered uint64 // when the store had answered, above the version of the key before the call: see watch
-	fits     uint64 // when RetryAfter is over, above the low bits of ahead
-	next     uint64 // when NextAfter is over, above the next bits
-	reset    uint64 // when ResetAfter is over, above the high bits
+	id       uint64 // the fingerprint of the charge's state; 0 if the slot is empty
+	charge   uint64 // high: a hash of the refused charge (see hashOf); low: the lag in units of lagUnit, and the flags
+	answered uint64 // high: when the store had answered; low: the version of the key before the call (see watch)
+	fits     uint64 // high: when RetryAfter is over; low: the low bits of ahead
+	next     uint64 // high: when NextAfter is over; low: the middle bits of ahead
+	reset    uint64 // high: when ResetAfter is over; low: the high bits of ahead
 }
 
 // The flags of a block.
@@ -237,12 +238,12 @@ const (
 	maxInstant = 1<<48 - 1 // 8.9 years
 	longAgo    = -1 << 47
 
-	// recheck is the maximum time for which a refusal is served from memory before the store is
-	// called again, if the store does not report changes.
+	// If the store does not report changes, recheck is the maximum time for which a refusal is
+	// served from memory before the store is called again.
 	recheck = 10 * time.Second
 
-	// watchedFor is the same maximum for a store that reports changes. Even then it is needed,
-	// because Redis does not report SWAPDB.
+	// watchedFor is this maximum for a store that reports changes. It is needed because Redis does
+	// not report SWAPDB.
 	watchedFor = 5 * time.Minute
 )
 
@@ -250,7 +251,7 @@ func (b *block) is(flag uint64) bool { return b.charge&flag != 0 }
 
 func (b *block) isFor(charge uint64) bool { return (b.charge^charge)>>others == 0 }
 
-// lag returns the time from the call of the wrapped store to its answer, in µs.
+// lag returns the time between the call to the wrapped store and the answer, in µs.
 func (b *block) lag() int64 { return int64(b.charge&(1<<others-1)>>flagBits) * lagUnit }
 
 // sent returns the instant at which the wrapped store was called, or an instant up to a lagUnit
@@ -259,16 +260,16 @@ func (b *block) sent() int64 { return int64(b.answered>>others) - b.lag() }
 
 func (b *block) version() uint16 { return uint16(b.answered) }
 
-// ahead returns the time, in µs, that the store's clock shows when the process's clock shows
-// HybridStore.wall.
+// ahead returns the difference between the two clocks: the time of the store's clock, in µs since
+// 1970, at the instant 0 of the process's clock.
 func (b *block) ahead() int64 {
 	return int64(b.fits&0xffff|b.next&0xffff<<16|b.reset&0xffff<<32) + longAgo
 }
 
 // newBlock returns a block for the decision d, which refused a charge with the given hash. The
-// wrapped store was called at the instant sent, and had answered by the instant done. Its clock is
-// ahead of the process's clock by the given number of µs. ok is false if the answer took too long,
-// or if a number of the refusal is too large for a block.
+// wrapped store was called at the instant sent, and had answered by the instant done. The store's
+// clock is ahead of the process's clock by the given number of µs. The result ok is false if the
+// answer took too long, or if a number of the refusal is too large for a block.
 func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint16, flags uint64) (b block, ok bool) {
 	lag := (done - sent + lagUnit - 1) / lagUnit
 	longest := max(d.RetryAfter, d.NextAfter, d.ResetAfter).Microseconds()
@@ -290,16 +291,16 @@ func newBlock(d *Decision, charge uint64, ahead, sent, done int64, version uint1
 	return b, true
 }
 
-// spread returns a part of d that depends on the id, so that blocks that are created together do
-// not all expire together.
+// spread returns a fraction of d, in µs, that depends on the id. Blocks that are created together
+// therefore do not all expire together.
 func (b *block) spread(d time.Duration) int64 {
 	return int64(b.id>>32) * (d.Microseconds() >> 8) >> 24
 }
 
-// until returns the instant at which the block expires. If RetryAfter is at most recheck, this is
-// the end of RetryAfter. A longer RetryAfter is reduced: to watchedFor if the block is watched, and
-// otherwise to recheck, less up to a quarter of it. All times are measured from the call to the
-// wrapped store.
+// until returns the instant at which the block expires. If RetryAfter is at most recheck, the block
+// expires at the end of RetryAfter. A longer RetryAfter is reduced: to watchedFor if the block is
+// watched, and otherwise to recheck, minus up to a quarter of it. All these times are measured from
+// the call to the wrapped store.
 func (b *block) until() int64 {
 	fits, longest := int64(b.fits>>others), int64(b.answered>>others)+recheck.Microseconds()
 	switch {
@@ -311,9 +312,8 @@ func (b *block) until() int64 {
 	return longest - b.spread(recheck/4) - b.lag()
 }
 
-// decide fills in the decision on the refused charge. It gets the current time twice: its now
-// argument is the time on the process's clock, and its at argument is the time on the store's
-// clock.
+// decide fills in the decision on the refused charge. Both arguments are the current time: now by
+// the process's clock, and at by the store's clock.
 func (b *block) decide(d *Decision, now, at int64) {
 	after := func(instant uint64) time.Duration {
 		return time.Duration(int64(instant>>others)-now) * time.Microsecond

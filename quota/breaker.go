@@ -16,54 +16,56 @@ import (
 
 // BreakerOptions are the options for Breaker. The zero value is ready to use.
 type BreakerOptions struct {
-	// Failures is how many consecutive failures open the breaker; 0 means 5. Failures that happen
-	// together count as one: after a failure, another failure counts only if it occurs at least 25
-	// ms later and its request began after the earlier failure was known. Five failures therefore
-	// take at least 100 ms, however many requests fail, so a shorter disruption does not open the
-	// breaker.
+	// Failures is the number of consecutive failures after which the breaker opens; 0 means 5.
+	// Failures that happen together count as one: after a failure, another one counts only if it
+	// occurs at least 25 ms later and its request began after the earlier failure was known. Five
+	// failures therefore take at least 100 ms, however many requests fail, so a shorter disruption
+	// does not open the breaker.
 	Failures int
 
-	// Cooldown is how long an open breaker waits before it calls the store again, at least 1 ms; 0
-	// means one second. After each cooldown, one request is the probe, which has to wait for the
-	// store even if the store is still down.
+	// Cooldown is how long an open breaker waits before it calls the store again. It must be at
+	// least 1 ms; 0 means one second. After each cooldown, one request becomes the probe, which has
+	// to wait for the store even if the store is still down.
 	Cooldown time.Duration
 
-	// OnChange is called after the breaker has opened, with the error that opened it, and after it
-	// has closed, with a nil error. If the store has several servers, OnChange is called after the
-	// first of their breakers has opened and after the last has closed. OnChange may be nil, and
-	// is not called after a failed probe. It runs without a lock in the goroutine of the request
-	// that caused the change. Calls that take longer than Cooldown may overlap.
+	// OnChange, if not nil, is called after the breaker has opened, with the error that caused it,
+	// and after the breaker has closed, with a nil error. It is not called after a failed probe. If
+	// the store has several servers, OnChange is called after the first of their breakers has
+	// opened and after the last one has closed. OnChange runs without a lock in the goroutine of
+	// the request that caused the change. If calls to OnChange take longer than Cooldown, they may
+	// overlap.
 	OnChange func(open bool, err error)
 
-	// Logger gets a line when the breaker opens, with the error that opened it, and another when
-	// it closes; nil means slog.Default().
+	// Logger receives a line with the error when the breaker opens, and another line when the
+	// breaker closes; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-const moment = 25 * time.Millisecond // failures within a moment count once
+const moment = 25 * time.Millisecond // failures within this time count as one
 
 // Breaker wraps a store in a circuit breaker. While the wrapped store is down, calls fail
-// immediately instead of waiting for it. After o.Failures consecutive failures the breaker opens,
-// and Take returns ErrOpen without calling the wrapped store. After o.Cooldown the breaker lets a
-// single transaction through as a probe. If the probe succeeds, the breaker closes; if the probe
-// fails, another cooldown begins. If the breaker opens or closes while a call is in progress, the
-// result of that call is ignored.
+// immediately instead of waiting for the store. After o.Failures consecutive failures the breaker
+// opens, and Take returns ErrOpen without calling the wrapped store. After o.Cooldown the breaker
+// lets a single transaction through as a probe. If the probe succeeds, the breaker closes; if the
+// probe fails, another cooldown begins. If the breaker opens or closes while a call is in progress,
+// the result of that call is ignored.
 //
 // Some errors do not show that the wrapped store is unhealthy, so the breaker ignores them:
 // ErrBusy, errors.ErrUnsupported, and any error for a transaction that is invalid or whose context
 // is done. If a probe returns such an error, the next call is used as another probe. The breaker
-// sets no deadline, so it stays open if a probe never gets an answer.
+// sets no deadline, so it stays open if a probe never receives an answer.
 //
 // If the wrapped store has several servers (see optional.Server), such as the masters of a Redis
-// Cluster, each has its own breaker, so keys on healthy servers are not affected. An open
-// breaker that has had no call for a minute closes when another server next answers a call.
+// Cluster, each has its own breaker, so keys on healthy servers are not affected. If an open
+// breaker receives no calls for a minute, it closes the next time that another server answers a
+// call.
 //
 // An open breaker makes no decisions, so a Limiter allows all requests by default (see
 // weir.Options.OnError). To have a second store make the decisions instead, use Fallback.
 //
 // Breaker panics if next is nil, an option is negative, or Cooldown is below 1 ms but not 0. It
-// logs a warning if next is a FallbackStore or a HybridStore, which belong around the Breaker, or
-// contains one, as a store of package stack does.
+// logs a warning if next is or contains a FallbackStore or a HybridStore, because these belong
+// around the Breaker. A store of package stack, for example, contains both.
 func Breaker(next Store, o BreakerOptions) *BreakerStore {
 	switch {
 	case safe.Nil(next):
@@ -98,15 +100,15 @@ func Breaker(next Store, o BreakerOptions) *BreakerStore {
 // A BreakerStore is a Store with a circuit breaker: see Breaker.
 type BreakerStore struct {
 	next    Store
-	servers server // next, or nil
+	servers server // next as an optional.Server, or nil
 	o       BreakerOptions
-	whole   circuit  // of transactions whose server is not known
+	whole   circuit  // for transactions whose server is not known
 	parts   sync.Map // server → *circuit
 	open    atomic.Int64
 	refused atomic.Int64
-	looked  atomic.Int64 // when closeUnused last looked, in ns since 1970
+	looked  atomic.Int64 // when closeUnused last checked the circuits, in ns since 1970
 
-	circuits atomic.Int64 // in parts
+	circuits atomic.Int64 // the number of circuits in parts
 }
 
 // A circuit is the circuit breaker for one server.
@@ -115,7 +117,7 @@ type circuit struct {
 	phase  atomic.Pointer[phase]
 }
 
-// circuit returns the circuit of t.
+// circuit returns the circuit for the server that evaluates t.
 func (b *BreakerStore) circuit(t *Transaction) *circuit {
 	if b.servers == nil {
 		return &b.whole
@@ -130,7 +132,7 @@ func (b *BreakerStore) circuit(t *Transaction) *circuit {
 	return b.add(name)
 }
 
-const mostCircuits = 1000 // of servers; addresses come and go
+const mostCircuits = 1000 // bounds memory, because servers may get new addresses again and again
 
 // add adds a circuit for a server. If there are too many circuits, it first removes the closed
 // ones. If all are open, a server without a circuit shares the circuit for unknown servers.
@@ -157,19 +159,19 @@ func (b *BreakerStore) add(name string) *circuit {
 	return c.(*circuit)
 }
 
-// A phase is the time from one change of the breaker to the next. The result of a request counts
-// for the phase in which the request began.
+// A phase is the time from one change of the breaker to the next. A request's result counts for the
+// phase in which the request began.
 type phase struct {
-	failures atomic.Int64 // consecutive failures that count, while the breaker is closed
+	failures atomic.Int64 // consecutive failures that count; used while the breaker is closed
 	last     atomic.Int64 // when the last of these failures was known, in ns since 1970
 
-	forgotten bool // nobody looks at the circuit any more, so it must not open
+	forgotten bool // the circuit was removed, so it must not open
 
 	err     error       // what an open breaker returns; nil if the breaker is closed
 	began   time.Time   // when the outage began
 	refused int64       // BreakerStore.refused at that time
 	until   time.Time   // when the first probe may be sent
-	probing atomic.Bool // stays true once the probe has ended the phase
+	probing atomic.Bool // a probe is in progress, or has ended the phase
 }
 
 // BreakerStats contains the statistics of a BreakerStore.
@@ -194,7 +196,7 @@ func (b *BreakerStore) Take(ctx context.Context, t *Transaction) error {
 	err := b.next.Take(ctx, t)
 	switch {
 	case err == nil:
-		if p.failures.Load() != 0 { // storing every time would bounce the cache line between cores
+		if p.failures.Load() != 0 { // an unconditional store would move the cache line between cores
 			p.failures.Store(0)
 		}
 		if b.servers != nil && b.open.Load() > 0 {
@@ -223,7 +225,7 @@ func (b *BreakerStore) logger(c *circuit) *slog.Logger {
 }
 
 // failed counts a failure and returns the number of consecutive failures, or 0 if this failure does
-// not count. Its known argument is the number of consecutive failures when the request began.
+// not count. The argument known is the number of consecutive failures when the request began.
 func (p *phase) failed(known int64) int64 {
 	now := time.Now().UnixNano()
 	if known > 0 && now-p.last.Load() < int64(moment) || !p.failures.CompareAndSwap(known, known+1) {
@@ -233,8 +235,8 @@ func (p *phase) failed(known int64) int64 {
 	return known + 1
 }
 
-// If Cooldown is over and no other request is the probe, this request becomes the probe and calls
-// the store.
+// probe calls the store if Cooldown is over and no other request is the probe. Otherwise, it
+// returns the error of the open breaker.
 func (b *BreakerStore) probe(ctx context.Context, t *Transaction, c *circuit, p *phase) error {
 	if time.Now().Before(p.until) || !p.probing.CompareAndSwap(false, true) {
 		b.refused.Add(1)
@@ -269,13 +271,13 @@ func (b *BreakerStore) closes(ctx context.Context, c *circuit, p, next *phase) {
 	}
 }
 
-// If the server of an open circuit gets no calls, the circuit closes this long after the end of its
-// Cooldown.
+// An open circuit whose server receives no calls closes after its Cooldown and this additional
+// time.
 const unused = time.Minute
 
-// closeUnused closes the open circuits that no call has used for a while. Their keys may have moved
-// to another server, or the server of a call may have been unknown when they opened. No probe would
-// ever close such a circuit.
+// closeUnused closes open circuits that no call has used for a while. The keys may have moved to
+// another server, or the circuit for unknown servers may have opened although the servers are known
+// by now. No probe would ever close such a circuit.
 func (b *BreakerStore) closeUnused(ctx context.Context) {
 	now := time.Now()
 	if last := b.looked.Load(); now.UnixNano()-last < int64(b.o.Cooldown) || !b.looked.CompareAndSwap(last, now.UnixNano()) {
@@ -290,7 +292,7 @@ func (b *BreakerStore) closeUnused(ctx context.Context) {
 	b.parts.Range(func(_, c any) bool { look(c.(*circuit)); return true })
 }
 
-// newOpenPhase builds the error once, so that rejected calls do not allocate.
+// newOpenPhase creates the error that rejected calls return, so that these do not allocate.
 func (b *BreakerStore) newOpenPhase(cause error) *phase {
 	return &phase{err: fmt.Errorf("%w: %w", ErrOpen, cause), until: time.Now().Add(b.o.Cooldown)}
 }
@@ -305,8 +307,8 @@ func isFailure(ctx context.Context, t *Transaction, err error) bool {
 	return callerError(ctx, t) == nil
 }
 
-// If no store could have evaluated t, callerError returns the reason, and otherwise nil. Network
-// code may report that a deadline has passed even before ctx is done.
+// callerError returns the reason why no store could have evaluated t, or nil if there is none.
+// Network code may report that a deadline has passed even before ctx is done.
 func callerError(ctx context.Context, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 )
 
 // A Budget is the time that all store calls of one request may take together. A store that makes
-// network calls subtracts the time that earlier calls took from the timeout of a call. Without a
-// Budget in its context, each call gets the whole timeout.
+// network calls subtracts the time of the request's earlier calls from the timeout of a call. If
+// the context has no Budget, each call gets the whole timeout.
 type Budget struct{ used atomic.Int64 } // ns
 
 type budgetKey struct{}
@@ -19,14 +19,14 @@ func WithBudget(ctx context.Context) context.Context {
 	return context.WithValue(ctx, budgetKey{}, new(Budget))
 }
 
-// BudgetOf returns the Budget of ctx, or nil.
+// BudgetOf returns the Budget in ctx, or nil if there is none.
 func BudgetOf(ctx context.Context) *Budget {
 	b, _ := ctx.Value(budgetKey{}).(*Budget)
 	return b
 }
 
-// Left returns what is left of a store's timeout: 0 or less if the time is used up. It returns the
-// timeout if b is nil.
+// Left returns how much of a store's timeout is left. The result is 0 or less if the time is used
+// up. If b is nil, Left returns the timeout.
 func (b *Budget) Left(timeout time.Duration) time.Duration {
 	if b == nil {
 		return timeout
@@ -34,7 +34,7 @@ func (b *Budget) Left(timeout time.Duration) time.Duration {
 	return timeout - time.Duration(b.used.Load())
 }
 
-// Spend records that a call has taken the time d. It does nothing if b is nil.
+// Spend records that a call has taken the time d. If b is nil, it does nothing.
 func (b *Budget) Spend(d time.Duration) {
 	if b != nil {
 		b.used.Add(int64(d))

@@ -2,7 +2,8 @@ package quota
 
 import "errors"
 
-// These are the indices of causes. The first seven are the causes of errors that stores return.
+// These constants are indices of the array causes. The first seven are the causes of errors that
+// stores return.
 const (
 	causeUnusable = iota
 	causeFull
@@ -39,7 +40,7 @@ func Cause(err error) string {
 	return causes[causeOf(err)]
 }
 
-// causeOf returns the index of the class of err in causes.
+// causeOf returns the index in causes of the class of err.
 func causeOf(err error) int {
 	switch {
 	case errors.Is(err, ErrUnusable):
@@ -60,8 +61,8 @@ func causeOf(err error) int {
 	return causeError
 }
 
-// isTimeout allocates memory, so it comes last. The checks before it do not, and they find the
-// errors that are frequent in a flood.
+// isTimeout allocates memory, so it is called last. The earlier checks do not allocate, and they
+// recognize the errors that are frequent in a flood.
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.As(err, &t) && t.Timeout()

@@ -20,21 +20,20 @@ import (
 // Coalesce wraps a store, and combines concurrent calls for the same key into shared calls to the
 // wrapped store. While fewer than four calls for the key are in progress, Coalesce forwards a call
 // immediately, because a store answers so few calls sooner if they are not combined. Further calls
-// wait until one of the four returns, and are then sent together immediately. Coalesce never
-// delays a call just to collect more of them. Each caller gets the same decision as if the calls
-// had been made one by one. A caller gets an error only if its own transaction fails, or if the
-// shared call fails as a whole.
+// wait until one of the four returns, and are then sent together. Coalesce never delays a call just
+// to collect more calls. Each caller gets the same decision as if the calls had been made one by
+// one. A caller gets an error only if its own transaction fails, or if the shared call fails as a
+// whole.
 //
 // Coalesce therefore at most doubles the time that a call takes, unless more than 1,024 calls are
 // waiting ahead of it. If the wrapped store has a single server, and a call to it times out, the
 // calls that wait for this call fail with the same error. If a caller's context is done while the
-// caller waits, Take returns immediately. A transaction that has not been sent yet is then dropped;
+// caller waits, Take returns immediately. If the transaction has not been sent yet, it is dropped;
 // otherwise, its units may be spent. A shared call runs with a background context. If
-// weirotel.Trace is tracing any of the callers, the background context carries the context values
-// of the first such caller. If the wrapped store panics in a shared call, every caller of that call
-// gets an error.
+// weirotel.Trace is tracing some of the callers, that context has the context values of the first
+// of them. If the wrapped store panics in a shared call, every caller of that call gets an error.
 //
-// Keys are distributed over 16 shards by hash. Within a shard, calls for different keys also wait
+// A hash assigns each key to one of 16 shards. Within a shard, calls for different keys also wait
 // for each other and are combined. A transaction with several keys belongs to the shard of its
 // first key.
 //
@@ -54,9 +53,9 @@ func Coalesce(next Store) *CoalescedStore {
 }
 
 const (
-	callShards = 16 // maximum number of shared calls at a time
+	callShards = 16 // the number of shards, and thus the maximum number of shared calls in progress
 
-	mostAlone = 4 // maximum number of calls of a shard in progress that are not shared
+	mostAlone = 4 // maximum number of calls in progress in a shard that are not shared
 
 	// mostAtOnce is the maximum number of transactions in a shared call. A longer script
 	// would delay the other clients of Redis.
@@ -66,8 +65,8 @@ const (
 // A CoalescedStore is a Store that combines concurrent calls: see Coalesce.
 type CoalescedStore struct {
 	next    Store
-	batcher batcher // nil if next is none
-	most    int     // mostAlone
+	batcher batcher // next as an optional.Batcher, or nil
+	most    int     // maximum of alone: mostAlone
 	seed    maphash.Seed
 	pool    sync.Pool // of *call
 	shards  [callShards]callShard
@@ -75,12 +74,12 @@ type CoalescedStore struct {
 	transactions, calls atomic.Int64 // see CoalesceStats
 }
 
-// A callShard holds the calls for the keys whose hashes select it. At most one shared call of a
-// shard is in progress at a time.
+// A callShard holds the calls for the keys that a hash assigns to the shard. At most one shared
+// call of a shard is in progress at a time.
 type callShard struct {
 	mu      sync.Mutex
-	alone   int  // calls in progress that are not shared
-	running bool // run is sending the waiting calls
+	alone   int  // how many calls in progress are not shared
+	running bool // the method run is sending the waiting calls
 	waiting []*call
 	_       [64]byte
 }
@@ -99,11 +98,11 @@ func (c *CoalescedStore) Stats() CoalesceStats {
 
 // A call is a copy of a transaction that is evaluated together with other transactions.
 type call struct {
-	ctx  context.Context // of the caller
+	ctx  context.Context // the caller's context
 	t    Transaction
 	err  error
-	done chan struct{} // gets a value when t or err is the result
-	gone atomic.Bool   // the caller no longer waits; the call is then not used again
+	done chan struct{} // receives a value when t or err contains the result
+	gone atomic.Bool   // the caller no longer waits, so the call must not be recycled
 }
 
 // Take implements Store.
@@ -125,7 +124,7 @@ func (c *CoalescedStore) Take(ctx context.Context, t *Transaction) (err error) {
 	return c.next.Take(ctx, t)
 }
 
-// Server implements optional.Server, for the wrapped store.
+// Server implements optional.Server if the wrapped store does.
 func (c *CoalescedStore) Server(t *Transaction) string {
 	if next, ok := c.next.(server); ok {
 		return next.Server(t)
@@ -154,12 +153,12 @@ func (c *CoalescedStore) leave(ctx context.Context, sh *callShard, t *Transactio
 func (c *CoalescedStore) start(sh *callShard) {
 	if len(sh.waiting) > 0 && !sh.running && sh.alone < c.most {
 		sh.running = true
-		go c.run(sh) // it ends when no call waits
+		go c.run(sh) // ends when no call waits
 	}
 }
 
-// If the call of t has timed out, failWaiting fails the calls that have waited for it. Another
-// attempt would double the time that these calls take.
+// If the call for t has timed out, failWaiting fails the calls that have waited for it, because
+// another attempt would double the time that these calls take.
 func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	if !isTimeout(err) || errors.Is(err, ErrBusy) || c.Server(t) != "" { // another server may answer
 		return
@@ -174,7 +173,7 @@ func (c *CoalescedStore) failWaiting(sh *callShard, t *Transaction, err error) {
 	}
 }
 
-// join evaluates t together with other transactions.
+// join waits until t is evaluated together with other transactions.
 func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -198,7 +197,7 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	case <-k.done:
 	case <-ctx.Done():
 		select {
-		case <-k.done: // the decision has come at the same time
+		case <-k.done: // the decision has arrived at the same time
 		default:
 			k.gone.Store(true)
 			return ctx.Err()
@@ -208,7 +207,7 @@ func (c *CoalescedStore) join(ctx context.Context, sh *callShard, t *Transaction
 	if err == nil {
 		t.SetResult(&k.t.Result)
 	}
-	clear(k.t.Charges) // they hold keys
+	clear(k.t.Charges) // releases the memory of keys
 	k.ctx, k.err = nil, nil
 	c.pool.Put(k)
 	return err
@@ -242,7 +241,7 @@ func (c *CoalescedStore) run(sh *callShard) {
 }
 
 // decide sends a batch to the wrapped store, and wakes the callers. If a caller has given up,
-// decide drops its call.
+// decide drops that caller's call.
 func (c *CoalescedStore) decide(sh *callShard, batch []*call) {
 	batch = slices.DeleteFunc(batch, func(k *call) bool { return k.gone.Load() })
 	if len(batch) == 0 {

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// prepare fills in the Result of t for the instant at, and makes room for the decisions.
+// prepare fills in the Result of t for the instant at, and allocates the decisions if necessary.
 func (t *Transaction) prepare(at int64) {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(at), 0, 0, t.Undo[:0], 0, false
 }
 
-// Decide evaluates t and fills in its Result. It is for implementations of Store. The states
-// argument holds the current states, one for each charge. If all charges fit, Decide replaces the
-// elements of states with the new states, which the store must keep, and returns true. Otherwise,
-// and in ModePeek, Decide leaves the elements unchanged and returns false. The now argument is the
-// time on the store's clock, in microseconds since 1970. The transaction must be valid.
+// Decide evaluates t and fills in its Result. It is for implementations of Store. The slice states
+// holds the current state of each charge. If all charges fit, Decide replaces these with the new
+// states, which the store must keep, and returns true. Otherwise, and in ModePeek, it leaves them
+// unchanged and returns false. The argument now is the time by the store's clock, in microseconds
+// since 1970. The transaction must be valid.
 func (t *Transaction) Decide(now int64, states []State) bool {
 	n := len(t.Charges)
 	t.prepare(now)
@@ -52,8 +52,8 @@ func (t *Transaction) Decide(now int64, states []State) bool {
 	return true
 }
 
-// takeEach evaluates each charge with Take. Its first result is false if a queue has no room, and
-// its second result is the longest RetryAfter.
+// takeEach evaluates each charge separately. The result fits is false if a queue has no room, and
+// wait is the longest RetryAfter.
 func (t *Transaction) takeEach(now int64, within time.Duration, states []State) (fits bool, wait time.Duration) {
 	fits = true
 	for i := range t.Charges {
@@ -72,8 +72,8 @@ func (t *Transaction) takeEach(now int64, within time.Duration, states []State) 
 }
 
 // decideAtMost finds, by binary search, how many times all charges fit (at most Most times), and
-// spends them that many times. If they do not fit even once, it refuses them. In package
-// redisstore, general.lua performs the same search.
+// spends them that many times. If the charges do not fit even once, decideAtMost refuses them. In
+// package redisstore, general.lua performs the same search.
 func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	whole := t.Charges
 	t.next = slices.Grow(t.next[:0], len(whole))[:len(whole)]
@@ -101,8 +101,8 @@ func (t *Transaction) decideAtMost(now int64, states []State) bool {
 	return fits
 }
 
-// costTimes sets the cost of every charge to n times the cost of the same charge in the
-// slice whole, or to math.MaxInt64 if the product overflows.
+// costTimes sets the cost of every charge to n times the cost of the same charge in whole, or to
+// math.MaxInt64 if the product overflows.
 func (t *Transaction) costTimes(whole []Charge, n int64) {
 	for i := range whole {
 		t.Charges[i].Cost = whole[i].Cost * n
@@ -112,12 +112,12 @@ func (t *Transaction) costTimes(whole []Charge, n int64) {
 	}
 }
 
-// mostForced is the maximum number of units that one charge forces if its algorithm is not a
-// Forcer, so that sums stay exact.
+// mostForced is the maximum number of units that a charge spends in ModeForce if its algorithm is
+// not a Forcer. Sums then stay exact.
 const mostForced = MaxTicks / 2
 
-// force spends all charges, even if they do not fit. Its decisions describe the new states.
-// In package redisstore, general.lua has the same arithmetic.
+// force spends all charges, even if they do not fit. Its decisions describe the new states. In
+// package redisstore, general.lua does the same.
 func (t *Transaction) force(now int64, states []State) {
 	for i := range t.Charges {
 		c, s := &t.Charges[i], &states[i]
@@ -149,8 +149,8 @@ func (t *Transaction) forget(now int64, states []State) {
 	}
 }
 
-// take evaluates only the i-th charge, from the state s and with the given cost instead
-// of the charge's own. It stores the new state in t.next.
+// take evaluates charge i alone, from the state s, with the given cost instead of the charge's own
+// cost. It stores the new state in t.next.
 func (t *Transaction) take(i int, now, cost int64, s *State) {
 	if t.Charges[i].Headroom > 0 {
 		t.takeLeaving(i, now, cost, s)
@@ -159,9 +159,9 @@ func (t *Transaction) take(i int, now, cost int64, s *State) {
 	t.step(i, now, cost, s)
 }
 
-// takeLeaving is like take, for a charge with headroom: the cost and the headroom must fit
-// together, but only the cost is spent. The decision describes what is left for the class of the
-// charge.
+// takeLeaving is like take, but for a charge with headroom. The cost and the headroom must fit
+// together, but only the cost is spent. The decision describes what is left for charges with this
+// headroom.
 func (t *Transaction) takeLeaving(i int, now, cost int64, s *State) {
 	c, d := &t.Charges[i], &t.Decisions[i]
 	allowed, retry := true, time.Duration(0)
@@ -199,8 +199,8 @@ func (t *Transaction) step(i int, now, cost int64, s *State) {
 	t.Decisions[i].At = now
 }
 
-// If the algorithm of the i-th charge is a Queuer, joins determines when the slot of the charge
-// would begin. It returns false if the queue has no room.
+// If the algorithm of charge i is a Queuer, joins determines when the charge's slot would begin. If
+// the queue has no room, joins returns false.
 func (t *Transaction) joins(i int, now int64, s *State) bool {
 	c, d := &t.Charges[i], &t.Decisions[i]
 	q, ok := c.Limit.Algorithm.(queuer)
@@ -212,13 +212,13 @@ func (t *Transaction) joins(i int, now int64, s *State) bool {
 	return ok
 }
 
-// set copies s field by field. A copy of the whole struct would use wider loads, which must
-// wait for the narrower stores before them, about 10 ns for each copy.
+// set copies s field by field. Copying the whole struct would take about 10 ns longer, because it
+// uses wide loads, which must wait for the narrower stores before them.
 func (to *State) set(s *State) {
 	to.At, to.A, to.B, to.C, to.Log = s.At, s.A, s.B, s.C, s.Log
 }
 
-// cancel refunds a reservation, or the newest units if the algorithm is no Canceler.
+// cancel refunds a reservation, or the newest units if the algorithm is not a Canceler.
 func (t *Transaction) cancel(i int, now int64, s State) {
 	c, cost := &t.Charges[i], t.Charges[i].Cost
 	var u Undo
@@ -258,7 +258,7 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 		}
 		var d Decision
 		if t.next[i], d = takeAt(states[i], &c.Limit, now, at, c.Cost); !d.Allowed {
-			return false // it fits sooner but not later; no algorithm of package algorithms does that
+			return false // fits sooner but not later, which package algorithms excludes
 		}
 	}
 	n := len(t.Charges)
@@ -275,8 +275,8 @@ func (t *Transaction) reserve(now int64, wait time.Duration, states []State) boo
 	return true
 }
 
-// takeAt evaluates a charge that is made at one instant (the now argument) and spends its units at
-// the same or a later instant (the at argument).
+// takeAt evaluates a charge that is made at the instant now and spends its units at the instant at,
+// which is the same or later.
 func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	if r, ok := l.Algorithm.(reserver); ok {
 		return r.Reserve(s, l, now, at, cost)
@@ -284,9 +284,8 @@ func takeAt(s State, l *Limit, now, at, cost int64) (State, Decision) {
 	return l.Algorithm.Take(s, l, at, cost)
 }
 
-// If a transaction spends nothing, its decisions must describe the current states. explainRefusal
-// ensures this. Otherwise the decision on a charge that fits would describe the state as if the
-// charge had been spent.
+// explainRefusal makes the decisions of a transaction that spends nothing describe the current
+// states. Without it, the decision on a charge that fits would describe the state after the charge.
 func (t *Transaction) explainRefusal(now int64, within time.Duration, states []State) {
 	for i := range t.Charges {
 		c, d := &t.Charges[i], &t.Decisions[i]
@@ -303,8 +302,8 @@ func (t *Transaction) explainRefusal(now int64, within time.Duration, states []S
 }
 
 // queueRetry returns the wait until a charge can join the queue. The caller is willing to wait in
-// the queue for up to the duration within. The charge can join if there is room and its wait for
-// its slot is at most within.
+// the queue for up to the duration within. The charge can join if there is room and the wait for
+// the slot is at most within.
 func queueRetry(q queuer, s *State, l *Limit, now, cost int64, within time.Duration) (retry time.Duration) {
 	_, slot, ok := q.Queue(*s, l, now, now, cost)
 	if !ok && slot != Never {
@@ -318,20 +317,20 @@ func queueRetry(q queuer, s *State, l *Limit, now, cost int64, within time.Durat
 	return retry + max(0, slot-within)
 }
 
-// An Undo holds the state of a key before and after a reservation. Only stores use its fields. If
+// An Undo holds the state of a key before and after a reservation. Only stores use the fields. If
 // no other charge has changed the state in the meantime, cancelling the reservation restores the
-// state in the Before field.
+// state Before.
 type Undo struct {
 	Before, After State // without logs
 	Until         int64 // when Before becomes equivalent to the zero State, in µs since 1970
 
-	// Log reports whether the algorithm keeps a log in its State. Because other charges may change
-	// the log in the meantime, a cancellation restores only At. It sets At to Before.At or to the
-	// instant of the newest unit in the log, whichever is later.
+	// Log reports whether the algorithm keeps a log in its State. Because other charges may have
+	// changed the log in the meantime, a cancellation restores only the field At. It sets this
+	// field to Before.At or to the instant of the newest unit in the log, whichever is later.
 	Log bool
 }
 
-// undoOf returns the Undo of a reservation made at now.
+// undoOf returns the Undo of a reservation made at the time now.
 func undoOf(c *Charge, now int64, before, after State) Undo {
 	_, d := c.Limit.Algorithm.Take(before, &c.Limit, now, 0)
 	u := Undo{Before: before, After: after, Until: now + int64(d.ResetAfter/time.Microsecond), Log: len(after.Log) > 0}
@@ -339,8 +338,8 @@ func undoOf(c *Charge, now int64, before, after State) Undo {
 	return u
 }
 
-// undoes reports whether Before may replace s. It may if no other charge has changed s in the
-// meantime.
+// undoes reports whether Before may replace s, that is, whether no other charge has changed s in
+// the meantime.
 func (u *Undo) undoes(s *State) bool {
 	a := &u.After
 	return !u.Log && a.At != 0 && s.At == a.At && s.A == a.A && s.B == a.B

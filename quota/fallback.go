@@ -16,39 +16,39 @@ import (
 
 // FallbackOptions are the options for Fallback. The zero value is ready to use.
 type FallbackOptions struct {
-	// OnChange is called with primary's error after secondary has taken over, and with a nil error
-	// after primary has worked for a second without an error. It may be nil. OnChange runs without
-	// a lock in the goroutine of the request that caused the change.
+	// OnChange, if not nil, is called with primary's error after secondary has taken over, and with
+	// a nil error after primary has worked for a second without an error. It runs without a lock in
+	// the goroutine of the request that caused the change.
 	OnChange func(active bool, err error)
 
-	// Logger gets a warning with primary's error when secondary takes over, and a line when primary
-	// has worked for a second without an error; nil means slog.Default(). If only one call to
-	// primary has failed, no second line is logged. An ErrUnusable does not go away by itself, so
-	// it is logged as an error, and again every minute.
+	// Logger receives a warning with primary's error when secondary takes over; nil means
+	// slog.Default(). After primary has worked for a second without an error, another line is
+	// logged, unless only one call has failed. ErrUnusable does not go away by itself, so it is
+	// logged as an error, and again every minute.
 	Logger *slog.Logger
 }
 
 // Fallback returns a store that calls the primary store first, and calls the secondary store if the
 // primary fails. If both stores fail, Take returns both errors. The secondary store is not called
 // if the context is done, if the transaction is invalid, or if primary returns ErrUsedUp while it
-// is not known to be down. Put a Breaker around the primary store, so that requests do not wait for
-// it while it is down:
+// is not known to be down. Wrap the primary store in a Breaker, so that requests do not wait for a
+// store that is down:
 //
 //	quota.Fallback(quota.Breaker(redis, quota.BreakerOptions{}), quota.Share(memory, replicas), quota.FallbackOptions{})
 //
-// Each store enforces the limits separately, and counts are never copied between the stores. In a
-// period during which an outage begins or ends, the two stores together may therefore admit more
-// than the limit. If the secondary store keeps its counts in memory, wrap it in Share, so that no
-// more than twice the limit is admitted.
+// Each store enforces the limits separately, and counts are never copied between the stores. When
+// an outage begins or ends, the two stores together may therefore admit more than the limit in one
+// period. If the secondary store keeps its counts in memory, wrap it in Share, so that all replicas
+// together admit at most twice the limit.
 //
 // A failed call to the primary store may still have spent the units, for example if only the answer
-// was lost. The charge may then count in both stores, which can reduce the number of units that are
-// admitted later, but not increase it. Units are refunded only in the store that has spent them.
-// Charge.FellBack identifies this store, and must be the same for all charges of a transaction. If
-// the primary fails to refund its units, Take returns its error, so that Hold and weir.Limiter
-// release units of concurrency limits later. A refund without Spent, or a call with ModeForget,
-// takes effect in the store that answers, or in both stores if only the primary store's answer was
-// lost. The secondary store keeps its counts between outages.
+// was lost. The charge may then count in both stores, so later fewer units may be admitted, but
+// never more. Units are refunded only in the store that has spent them. Charge.FellBack identifies
+// this store, and must be the same for all charges of a transaction. If the primary store fails to
+// refund units, Take returns the error, so that Hold and weir.Limiter can release units of
+// concurrency limits later. A refund without Spent, or a call with ModeForget, takes effect in the
+// store that answers. If only the primary store's answer was lost, it takes effect in both stores.
+// The secondary store keeps its counts between outages.
 //
 // Fallback panics if a store is nil, or if both are the same store. It logs a warning if primary is
 // a store in memory, such as a memstore.Store. Such a store does not fail, so the two stores are
@@ -84,9 +84,9 @@ type FallbackStore struct {
 	primary, secondary Store
 	o                  FallbackOptions
 
-	began   atomic.Int64 // when the last outage began, in ns since 1970; negated when it is over; 0 before the first outage
+	began   atomic.Int64 // when the last outage began, in ns since 1970; negative after the outage; 0 before the first one
 	last    atomic.Int64 // when secondary was last called; stored after began
-	cause   atomic.Int64 // 1 + the cause of primary's last error other than that of an open breaker, or 0
+	cause   atomic.Int64 // 1 + the cause of primary's last error, except errors of an open breaker; 0 if there was none
 	loud    sparse.Gate  // limits how often an ErrUnusable is logged
 	decided [storeCauses]atomic.Int64
 	before  atomic.Int64 // how many transactions secondary had evaluated when the last outage was over
@@ -95,29 +95,29 @@ type FallbackStore struct {
 
 // FallbackStats contains the statistics of a FallbackStore.
 type FallbackStats struct {
-	// Active reports whether secondary is in use. It is if primary has failed, and since then has
-	// not worked for a second without an error.
+	// Active reports whether secondary is in use, that is, whether primary has failed and has not
+	// yet worked for a second without an error.
 	Active bool
 
-	// If Active is true, Since is the time at which the current outage began; otherwise, it is the
-	// time at which the latest outage began. Last is the time at which primary last failed. Both
-	// are zero if primary has never failed. After a single failure, Last equals Since.
+	// Since is the time at which the current outage began or, if Active is false, the last one.
+	// Last is the time at which primary last failed. Both are zero if primary has never failed.
+	// After a single failure, Last equals Since.
 	Since, Last time.Time
 
 	// Cause is the Cause of primary's last error, or "" if primary has never failed. It is never
-	// "open": while a breaker around primary is open, Cause remains that of the breaker's last
-	// call.
+	// "open": while a breaker around primary is open, Cause does not change.
 	Cause string
 
 	// Decided counts the transactions that secondary has evaluated, by the Cause of primary's
-	// error. It has an entry for every Cause that a store can return, even if the count is 0.
+	// error. The map has an entry for every Cause that a store's error can have, even if the count
+	// is 0.
 	Decided map[string]int64
 }
 
 // Stats returns the statistics since f was created.
 func (f *FallbackStore) Stats() FallbackStats {
 	last, cause := f.last.Load(), f.cause.Load()
-	began := f.began.Load() // read after last, so that last does not belong to a later outage
+	began := f.began.Load() // loaded after last, so that last is not from a later outage
 	s := FallbackStats{Active: began > 0, Decided: make(map[string]int64, storeCauses)}
 	if since := max(began, -began); since != 0 {
 		s.Since, s.Last = time.Unix(0, since), time.Unix(0, max(since, last))
@@ -142,7 +142,7 @@ func (f *FallbackStore) total() (n int64) {
 // An outage is over once primary has worked for this time without an error.
 const settled = time.Second
 
-// degraded records that secondary is called because of err.
+// degraded records that secondary is called because primary has returned err.
 func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	now := time.Now().UnixNano()
 	if cause != causeOpen {
@@ -165,14 +165,14 @@ func (f *FallbackStore) degraded(ctx context.Context, cause int, err error) {
 	}
 }
 
-// recovered records that primary has made a decision. If the outage is over, recovered logs a line.
-// If only one call failed, the line about the failure is enough, and recovered logs none.
+// recovered is called when primary has made a decision, and determines whether the outage is over.
+// If so, it logs a line, unless only one call has failed.
 func (f *FallbackStore) recovered(ctx context.Context, began int64) {
 	now, last := time.Now().UnixNano(), max(began, f.last.Load())
 	if now-last < int64(settled) || !f.began.CompareAndSwap(began, -began) {
 		return
 	}
-	f.loud.Reset() // a new outage is logged at once
+	f.loud.Reset() // so that the next outage is logged immediately
 	n := f.total()
 	n -= f.before.Swap(n)
 	if last != began {
@@ -213,9 +213,9 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 		return fault
 	}
 	switch {
-	case refunds && f.worked.Load(): // secondary does not have the units
+	case refunds && f.worked.Load(): // secondary has not spent the units
 		return err
-	case f.began.Load() <= 0 && errors.Is(err, ErrUsedUp): // primary works, and has answered earlier calls of the request
+	case f.began.Load() <= 0 && errors.Is(err, ErrUsedUp): // primary works, but earlier calls of the request have used up the time
 		return err
 	}
 	cause := causeOf(err)
@@ -223,7 +223,7 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	if call := traced.Of(ctx); call != nil {
 		call.FellBack(causes[cause])
 	}
-	t.SetResult(&Result{}) // primary may have filled in some of it
+	t.SetResult(&Result{}) // primary may have set some of the fields
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)
 	}

@@ -15,10 +15,10 @@ import (
 
 // Hold spends charges, and holds their units under concurrency limits (see algorithms.InFlight)
 // until release is called. At least one of the charges must have a concurrency limit. Use Hold for
-// jobs, connections, and exclusive access across all processes that share the store. Hold keeps
-// renewing the units, so the work may take longer than the lease duration, which is the Period of
-// the limit. If the process dies, the units are released when their lease expires. Units that were
-// spent under other limits are not refunded.
+// jobs, connections, and exclusive access across all processes that share the store. The units have
+// a lease, whose duration is the Period of the limit. Hold keeps renewing the lease, so the work
+// may take longer. If the process dies, the units are released when the lease expires. Units that
+// were spent under other limits are not refunded.
 //
 // If the charges do not fit, Hold waits until ctx's deadline (see TakeInLine), and then returns a
 // *LimitedError. If ctx has no deadline, Hold returns the *LimitedError immediately. If ctx is
@@ -26,12 +26,12 @@ import (
 // has returned does not release the units.
 //
 // The first call to release returns the units to the store, and later calls do nothing. If the
-// store fails, the release is retried until the store answers or the lease of the units expires. If
-// units cannot be renewed or released, Hold logs a warning to slog.Default(), at most once a
-// second. If the store is down for longer than half the lease duration, the units may expire while
-// they are still in use. It is an error if a charge has a Cost of 0 or less. Errors from the store
-// are returned unchanged. After such an error, units may have been spent, and units of a
-// concurrency limit count until their lease expires.
+// store fails, the release is retried until the store answers or the lease expires. If units cannot
+// be renewed or released, Hold logs a warning to slog.Default(), at most once a second. If the
+// store is down for longer than half the lease duration, the units may expire while they are still
+// in use. It is an error if a charge has a Cost of 0 or less. Errors from the store are returned
+// unchanged. After such an error, units may have been spent; those of a concurrency limit count
+// until their lease expires.
 func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 	if !slices.ContainsFunc(charges, func(c Charge) bool { return c.Limit.InFlight() }) {
 		return nil, errors.New("quota: Hold: no charge is of a concurrency limit; want one, or Hold would hold nothing")
 	}
-	t := &Transaction{Charges: slices.Clone(charges)} // a LimitedError keeps them
+	t := &Transaction{Charges: slices.Clone(charges)} // a LimitedError keeps the charges
 	if deadline, ok := ctx.Deadline(); ok {
 		t.Within = max(0, time.Until(deadline))
 	}
@@ -52,19 +52,19 @@ func Hold(ctx context.Context, store Store, charges ...Charge) (release func(), 
 	if !t.Allowed() {
 		return nil, &LimitedError{Transaction: t}
 	}
-	time.Sleep(t.Wait) // a microsecond, if a limit is a queue
+	time.Sleep(t.Wait) // if a limit is a queue, a microsecond; otherwise 0
 	return Keep(context.WithoutCancel(ctx), store, t, nil), nil
 }
 
 // Keep holds the units that an allowed transaction has spent under concurrency limits, until
 // release is called. Keep renews the units as Hold does, and is for code that calls Store.Take
 // itself. If t has spent no units under concurrency limits, Keep returns nil. The caller may modify
-// t after Keep has returned. Keep passes ctx to the store, so ctx must never be cancelled or
-// expire.
+// t after Keep has returned. The context ctx is passed to the store, so it must never be cancelled
+// or expire.
 //
-// If units cannot be renewed or released, Keep calls the given function with a description of the
-// problem, such as "units not refunded", and with the rule's name. If the function is nil, Keep
-// logs a warning to slog.Default() instead.
+// If units cannot be renewed or released, the given function is called with a description of the
+// problem, such as "units not refunded", and with the rule's name. If the function is nil, a
+// warning is logged to slog.Default() instead.
 func Keep(ctx context.Context, store Store, t *Transaction,
 	failed func(ctx context.Context, what, rule string, err error)) (release func()) {
 	var charges []Charge
@@ -83,14 +83,14 @@ func Keep(ctx context.Context, store Store, t *Transaction,
 	now := time.Now()
 	h := &held{ctx: ctx, store: store, failed: failed, began: now, ends: now.Add(lease), charges: charges, lease: lease}
 	live.add(store, charges)
-	h.mu.Lock() // renew may begin before AfterFunc returns
+	h.mu.Lock() // the timer may call renew before AfterFunc returns
 	defer h.mu.Unlock()
 	h.timer = time.AfterFunc(lease/2, h.renew)
 	return h.release
 }
 
-// held contains the units in flight that Keep holds for one transaction, and the data needed to
-// renew and release them.
+// A held value contains the units in flight that Keep holds for one transaction, and the data
+// needed to renew and release these units.
 type held struct {
 	ctx    context.Context
 	store  Store
@@ -99,7 +99,7 @@ type held struct {
 
 	mu      sync.Mutex
 	charges []Charge  // the charges that release the units, with negative costs
-	ends    time.Time // of the lease of the units
+	ends    time.Time // when the lease of the units expires
 	lease   time.Duration
 	timer   *time.Timer
 }
@@ -123,7 +123,7 @@ func (h *held) release() {
 	h.wake(charges)
 }
 
-// wake makes callers that wait for the released units call the store.
+// wake causes the callers that wait for the released units to call the store.
 func (h *held) wake(charges []Charge) {
 	if anyoneWaits() && !h.silently() {
 		for i := range charges {
@@ -133,17 +133,17 @@ func (h *held) wake(charges []Charge) {
 }
 
 // The delays between attempts to release units while the store fails: 100 ms, 200 ms, and so on,
-// doubled up to 5 s. A quarter of each delay is random, so that the units of many requests are not
-// released at once.
+// doubled up to 5 s. A quarter of each delay is random, so that units of many requests are not
+// released at the same time.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
 
 // retry releases units whose release has failed, unless their lease expires first. The store may
-// have released them despite the error. If another request of this process has spent units in the
-// same µs, retry waits until that request has ended, because it could otherwise release the units
-// of that request.
+// have released the units despite the error. A second release would then release the units of
+// another request that this process has spent in the same µs. If there is such a request, retry
+// waits until it has ended.
 func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	if time.Until(ends) <= wait {
 		return
@@ -160,14 +160,14 @@ func (h *held) retry(charges []Charge, ends time.Time, wait time.Duration) {
 	})
 }
 
-// Released units are passed on to waiting callers of the same process for an average time of
-// keepsFor. After that, the process that calls the store first gets them. It is 25 times the
-// interval at which processes call the store, so a unit is unused for at most 4 % of the time.
+// A process passes a released unit on to its own waiting callers for keepsFor on average. Then the
+// process that calls the store first gets the unit. Because keepsFor is 25 times the interval at
+// which processes call the store, a unit is unused for at most 4 % of the time.
 const keepsFor = 250 * time.Millisecond
 
-// silently decides, at random, whether the release wakes no caller of this process, so that any
-// process may get the units. The longer the process has held the units, the more likely this is, so
-// a process with more units leaves more of them to others.
+// silently reports whether the release should wake no caller of this process, so that any process
+// may get the units. The result is random, and more likely to be true the longer the process has
+// held the units. A process with more units therefore leaves more units to other processes.
 func (h *held) silently() bool {
 	if isInstant(h.store) {
 		return false
@@ -176,8 +176,8 @@ func (h *held) silently() bool {
 }
 
 // renew spends the units again, even if they do not fit, and then releases the old units. In
-// between, the units count twice, so a request that fits may be refused, but no request that
-// does not fit is admitted.
+// between, the units count twice. A request that fits may then be refused, but no request is
+// admitted that does not fit.
 func (h *held) renew() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,16 +208,16 @@ func (h *held) renew() {
 	h.timer.Reset(h.lease / 2)
 }
 
-// takeSafely calls the store and returns a panic as an error, because on the goroutine of a
-// timer a panic would end the process.
+// takeSafely calls the store and converts a panic to an error, because a panic in the goroutine of
+// a timer would end the process.
 func (h *held) takeSafely(t *Transaction) error {
 	_, err := safe.Call("weir: the store panicked", func() error { return h.store.Take(h.ctx, t) })
 	return err
 }
 
-// live counts the units that this process holds, by the instant at which they were spent. It is a
-// global variable for the same reason as waiting is. It omits units of stores in memory, because
-// such stores do not fail.
+// The variable live counts the units that this process holds, by the instant at which they were
+// spent. It is global for the same reason as the variable waiting. It does not count units of
+// stores in memory, because such stores do not fail.
 var live liveUnits
 
 type liveUnits struct {
@@ -256,7 +256,8 @@ func (l *liveUnits) change(store Store, charges []Charge, sign int64) {
 	}
 }
 
-// has reports whether the process holds units that were spent together with those of a charge.
+// has reports whether the process holds units that were spent at the same instant, under the same
+// limit and for the same key, as those of a charge.
 func (l *liveUnits) has(store Store, charges []Charge) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,7 +272,7 @@ func isInstant(store Store) bool {
 	return ok && safe.Equal(i.Instant(), store)
 }
 
-// heldLog limits how often warnHeld logs. It is a global variable because Hold has no options.
+// The gate heldLog limits how often warnHeld logs. It is global because Hold has no options.
 var heldLog sparse.Gate
 
 func warnHeld(ctx context.Context, what, rule string, err error) {

@@ -16,25 +16,25 @@ import (
 
 // HybridOptions are the options for Hybrid. The zero value is ready to use.
 type HybridOptions struct {
-	// MaxKeys is the maximum number of refusals in the cache; 0 means 65,536, which use 4 MB.
+	// MaxKeys is the maximum number of cached refusals; 0 means 65,536, which take 4 MB.
 	MaxKeys int
 
-	// Logger gets a line if the wrapped store can report changes but its server cannot, and
-	// if the decorators are in the wrong order; nil means slog.Default().
+	// Logger receives a line if the decorators are in the wrong order, and if the wrapped store
+	// could report changes but its server cannot; nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Hybrid wraps a store and caches its refusals. If the wrapped store has refused a charge and would
-// still refuse it, the HybridStore refuses it without calling the wrapped store. Hybrid panics if
-// next is nil or MaxKeys is negative.
+// Hybrid wraps a store and caches its refusals. As long as the wrapped store would still refuse a
+// charge that it has refused before, the HybridStore refuses the charge without calling the wrapped
+// store. Hybrid panics if next is nil or MaxKeys is negative.
 //
 // A charge is refused from the cache only if the wrapped store has refused the same cost, with the
 // same headroom, for the same key and limit. A cached refusal expires when its RetryAfter has
 // passed, counted from the start of the call to the wrapped store. A HybridStore therefore never
 // refuses a charge for longer than the wrapped store would. The durations in a Decision from the
-// cache may be too long by up to one round trip. The Decision's Remaining is 0 while no unit is
-// available. Otherwise, it is −1, because another process may have spent what was left. For the
-// other limits of the transaction, Remaining is also −1.
+// cache may be too long by up to one round trip. Its Remaining is 0 while no unit is available, and
+// otherwise −1 (unknown), because another process may have spent the remaining units. For the other
+// limits of the transaction, Remaining is also −1.
 //
 // A refund that is made through this store takes effect immediately. A refund by another process
 // usually takes effect within a few milliseconds, if the wrapped store is a redisstore.Store or
@@ -71,7 +71,7 @@ func Hybrid(next Store, o HybridOptions) *HybridStore {
 type HybridStore struct {
 	next   Store
 	seed   maphash.Seed
-	start  time.Time // instants of blocks are µs since start, on the monotonic clock
+	start  time.Time // instants in blocks are in µs since start, by the monotonic clock
 	wall   int64     // start, in µs since 1970
 	watch  *watch    // nil if next does not report changes
 	shards []blocks
@@ -87,8 +87,8 @@ type CacheStats struct {
 	Hits   int64  // transactions served from memory
 	Misses int64  // transactions sent to the next store
 
-	Watched int64 // additional calls, each to make the store report changes of one key; only for a HybridStore
-	Changes int64 // changes that were reported
+	Watched int64 // additional calls by a HybridStore, each to make the store report changes of a key
+	Changes int64 // changes that the store has reported
 }
 
 // Stats returns the statistics since h was created.
@@ -126,13 +126,13 @@ func (h *HybridStore) Take(ctx context.Context, t *Transaction) error {
 	return nil
 }
 
-// A blockPlace identifies the place of a charge's block in the cache.
+// A blockPlace identifies the place of a charge's block in the cache, if there is a block.
 type blockPlace struct {
 	shard *blocks
 	id    uint64
-	drops uint64 // of the shard, before next was called
+	drops uint64 // the shard's drops before the call to next
 
-	version uint16 // of the key, before next was called: see watch
+	version uint16 // the key's version before the call to next: see watch
 }
 
 // remember adds the refusals of t to the cache, and removes the blocks whose states t has changed.
@@ -158,7 +158,7 @@ func (h *HybridStore) remember(t *Transaction, places []blockPlace, sent, done i
 	}
 }
 
-// If the cache has a refusal of one of t's charges, serve refuses t.
+// serve refuses t, and returns true, if the cache has a refusal of one of its charges.
 func (h *HybridStore) serve(t *Transaction) bool {
 	now := h.now()
 	served := false
@@ -193,8 +193,8 @@ func (h *HybridStore) serve(t *Transaction) bool {
 	return served
 }
 
-// unknown fills Decisions with placeholders for one instant, its argument. Each placeholder is
-// Allowed, and its Remaining is unknown (-1).
+// unknown fills Decisions with placeholders for the instant at. In each of them, Allowed is true
+// and Remaining is unknown (-1).
 func (t *Transaction) unknown(at int64) {
 	t.prepare(at)
 	for i := range t.Decisions {
@@ -212,18 +212,18 @@ func refuses(b *block, c *Charge, limit uint64, within time.Duration, now int64)
 	if !b.isFor(charge) {
 		return false
 	}
-	// The RetryAfter of a queue depends on the value of within, so it holds only for the same
-	// value, which the hash includes. For other algorithms, RetryAfter is the wait until the charge
-	// fits. If the caller is willing to wait until then, the wrapped store must make the decision.
+	// The RetryAfter of a queue depends on within. It is valid only for the same value of within,
+	// which the hash includes. For other algorithms, RetryAfter is the wait until the charge fits.
+	// If the caller is willing to wait until then, the wrapped store must make the decision.
 	waits := b.is(waited)
 	return (within > 0 || !waits) && (within <= 0 || queue || time.Duration(b.until()-now)*time.Microsecond > within)
 }
 
 // hashOf returns a hash of the limit, the cost, the headroom and the wait of a charge. A block
-// refuses only charges that agree in all four. The hash is computed from a secret hash of the
-// limit, so nobody can choose a cost that leads to the hash of another charge. Different costs
-// under the same limit have different hashes. The result queue is true if the algorithm is a Queuer
-// and the caller is willing to wait.
+// refuses only charges for which all four are equal. The hash depends on a secret hash of the
+// limit, so clients cannot choose a cost that results in the hash of another charge. Different
+// costs under the same limit have different hashes. The result queue is true if the algorithm is a
+// Queuer and the caller is willing to wait.
 func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue bool) {
 	hash = (limit ^ uint64(c.Cost)) * 0x9e3779b97f4a7c15
 	if c.Headroom > 0 {
@@ -237,7 +237,8 @@ func hashOf(limit uint64, c *Charge, within time.Duration) (hash uint64, queue b
 	return hash, queue
 }
 
-// place returns the shard and the fingerprint of the state of a key, and the hash of the key.
+// place returns the shard and the fingerprint of a state, and the hash of the key. The argument
+// names is the hash of the state's names (see Transaction.Plan).
 func (h *HybridStore) place(names uint64, key string) (s *blocks, id, hash uint64) {
 	hash = h.hashKey(key)
 	hi, _ := bits.Mul64(hash, uint64(len(h.shards)))

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// Never is the RetryAfter of a charge for which waiting is not known to help: its cost exceeds
-	// the limit's capacity, or the limit is a concurrency limit. It is also the RetryAfter of a
+	// Never is the RetryAfter of a charge if waiting is not known to help, because the cost exceeds
+	// the limit's capacity or the limit is a concurrency limit. It is also the RetryAfter of a
 	// request that a rule denies.
 	Never time.Duration = math.MaxInt64
 
 	// MaxTicks is the largest value that the arithmetic of a limit may reach. The sum of a few such
-	// values is below 2^53, so it is exact even in float64, which the scripts of package redisstore
-	// use.
+	// values is below 2^53 and therefore exact even as a float64, as in the scripts of package
+	// redisstore.
 	MaxTicks = 1 << 50
 )
 
-// A Limit allows Quota units per Period. It is plain data and keeps no count, so many keys and
-// stores may use the same Limit. The functions of package algorithms return limits that are ready
-// to use.
+// A Limit allows Quota units per Period. It is plain data and counts nothing itself, so many keys
+// and stores may use the same Limit. The functions of package algorithms return limits that are
+// ready to use.
 type Limit struct {
 	// Name distinguishes the limits of a rule in stored keys and in header fields. It must be
 	// printable ASCII. A limit without a name is named after its period: see Label.
@@ -58,8 +58,8 @@ func (l Limit) WithBurst(n int64) Limit {
 }
 
 // Divide divides the Quota and Burst of the limit by n, which must be at least 1. The results are
-// rounded down, but are never below 1. They are lowered further if the limit could not be counted
-// exactly otherwise. Divide does nothing if the Algorithm is an optional.Indivisible.
+// rounded down, but are never below 1. If the limit could not be counted exactly, they are lowered
+// further. Divide does nothing if the Algorithm is an optional.Indivisible.
 func (l *Limit) Divide(n int) {
 	if _, ok := l.Algorithm.(indivisible); ok {
 		return
@@ -79,8 +79,8 @@ func (l *Limit) Capacity() int64 {
 	return full.Remaining
 }
 
-// Headroom returns a percentage of the Capacity, rounded up to whole units, for the Headroom of a
-// Charge that must leave that many units to other charges. The limit must be valid.
+// Headroom returns a percentage of the Capacity, rounded up to whole units, for use as the Headroom
+// of a Charge. The limit must be valid.
 func (l *Limit) Headroom(percent int) int64 {
 	if percent == 0 {
 		return 0
@@ -89,9 +89,9 @@ func (l *Limit) Headroom(percent int) int64 {
 }
 
 // FullAfter returns the wait after the decision d until the whole quota is available, if nothing
-// else is spent. The wait is at most d.ResetAfter. It is shorter if the limit is a GCRA or a bucket
-// and the key was charged under a larger limit of the same name, because the store then keeps the
-// key's debt for longer than this limit counts it. The limit must be valid.
+// else is spent. The wait is usually d.ResetAfter. It is shorter if the limit is a GCRA or a bucket
+// and the key was charged under a larger limit with the same name, because the store then keeps the
+// key's debt for longer than this limit counts the debt. The limit must be valid.
 func (l *Limit) FullAfter(d *Decision) time.Duration {
 	size := cmp.Or(l.Burst, l.Quota)
 	if _, ok := l.Algorithm.(metered); !ok || d.Remaining < 0 || d.Remaining >= size {
@@ -129,8 +129,8 @@ func (l Limit) String() string {
 	return s
 }
 
-// Validate returns an error if the limit is invalid: if it has no Algorithm, if its name is not
-// printable ASCII, or if one of its numbers is out of range or cannot be counted exactly.
+// Validate returns an error if the limit has no Algorithm, if its name is not printable ASCII, or
+// if one of its numbers is out of range or cannot be counted exactly.
 func (l Limit) Validate() error {
 	if err := l.Fault(); err != nil {
 		return fmt.Errorf("quota: limit %q: %w", l.Name, err)
@@ -138,7 +138,7 @@ func (l Limit) Validate() error {
 	return nil
 }
 
-// Fault is like Validate, but its error does not name the limit. It is for callers that add the
+// Fault is like Validate, but its error does not name the limit. Fault is for callers that add the
 // name themselves.
 func (l *Limit) Fault() error {
 	switch {
@@ -165,8 +165,8 @@ func (l *Limit) Fault() error {
 	return nil
 }
 
-// Label returns the Name of the limit or, if it has none, a short form of its Period (such as "1m"
-// or "1500ms").
+// Label returns the limit's Name or, if it has none, a short form of the Period, such as "1m" or
+// "1500ms".
 func (l *Limit) Label() string {
 	if l.Name != "" {
 		return l.Name
@@ -175,9 +175,9 @@ func (l *Limit) Label() string {
 }
 
 // StoredName returns the name under which stores keep the limit's counts: the Label and the Period,
-// such as "burst/1s", or only the Period if they are the same. A limit therefore keeps its counts
-// when its Quota or Burst changes, and when other limits are added to its rule or removed from it.
-// If its Period changes, its counts start at 0.
+// such as "burst/1s", or only the Period if the Label is the same. A limit therefore keeps its
+// counts when its Quota or Burst changes, and when other limits are added to its rule or removed
+// from it. If its Period changes, its counts start at 0.
 func (l *Limit) StoredName() string { return string(l.appendStoredName(make([]byte, 0, 64))) }
 
 // appendStoredName appends the StoredName of the limit to b.

@@ -9,22 +9,22 @@ import (
 )
 
 // TakeInLine is like store.Take, but if a concurrency limit refuses t, TakeInLine waits up to
-// t.Within for units to be released. It returns how long it waited, not counting its calls to the
-// store. TakeInLine is for code that creates transactions itself; other code uses Hold. The Mode of
-// t must be ModeSpend.
+// t.Within for units to be released. The result waited is how long TakeInLine has waited, without
+// its calls to the store. TakeInLine is for code that creates transactions itself; other code uses
+// Hold. The Mode of t must be ModeSpend.
 //
-// In each process, the callers that wait for the same limit and key form a line, in order of
-// arrival. Only the first caller in a line calls the store. It calls the store when Keep releases
-// units in the same process, and when a rate limit has enough units; otherwise, it calls the store
-// every 5 to 15 ms. All lines in a process together make at most 1,000 calls per second. A waiting
-// caller spends nothing until all of its charges fit at the same time. The page docs/inflight.md in
-// the repository explains how processes share the units.
+// In each process, callers that wait for the same limit and key form a line, in order of arrival.
+// Only the first caller in a line calls the store. It does so when Keep releases units in the same
+// process, when a rate limit has enough units, and otherwise every 5 to 15 ms. All lines in a
+// process together make at most 1,000 calls per second. A waiting caller spends nothing until all
+// of its charges fit at the same time. The page docs/inflight.md explains how processes share the
+// units.
 //
 // The transaction t is refused if waiting cannot help, or if t still does not fit when t.Within or
 // ctx's deadline has passed. If ctx is cancelled first, TakeInLine spends nothing and returns
 // ctx.Err(). Errors from the store are returned immediately. TakeInLine does not interrupt its
 // calls to the store, so it may return some time after ctx is done. A transaction without a
-// concurrency limit waits only for callers ahead of it in the line. It then reserves a slot. The
+// concurrency limit waits only for callers ahead of it in the line, and then reserves a slot. The
 // slot begins t.Wait after TakeInLine returns.
 func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.Duration, err error) {
 	if err := t.Validate(); err != nil {
@@ -60,16 +60,16 @@ func TakeInLine(ctx context.Context, store Store, t *Transaction) (waited time.D
 
 // A waiter represents a caller of TakeInLine.
 type waiter struct {
-	ctx      context.Context // of the store
+	ctx      context.Context // the context for the store
 	store    Store
 	t        *Transaction
 	giveUp   time.Time
 	arrival  uint64
 	inFlight bool // t has a charge of a concurrency limit
 	queues   bool // t has a charge of a Queuer
-	at       int  // the charge in whose line the caller waits
+	at       int  // the index of the charge in whose line the caller waits
 
-	waited time.Duration // without the calls to the store
+	waited time.Duration // how long the caller has waited, without the calls to the store
 }
 
 func (w *waiter) prepare() {
@@ -87,7 +87,7 @@ func (w *waiter) take() error {
 	case !w.inFlight:
 		t.Within = max(time.Until(w.giveUp), time.Microsecond)
 	case w.queues:
-		t.Within = time.Microsecond // with 0 a queue would allow a burst
+		t.Within = time.Microsecond // with 0, a limit that is a queue would allow a burst
 	default:
 		t.Within = 0
 	}
@@ -133,11 +133,11 @@ func (w *waiter) behind() bool {
 	return false
 }
 
-// key returns what the caller waits for.
+// key identifies what the caller waits for.
 func (w *waiter) key() waitKey { return waitKeyOf(w.store, &w.t.Charges[w.at]) }
 
-// wait waits in line until a decision on the transaction is made or its time is over, and
-// reports whether the store was called.
+// wait waits in line until a decision on the transaction is made or the time is over. It reports
+// whether the store was called.
 func (w *waiter) wait(ctx context.Context, called bool, after time.Duration) (bool, error) {
 	place := joinLine(w.key(), w.arrival, after)
 	defer place.leave()
@@ -173,14 +173,14 @@ func (w *waiter) wait(ctx context.Context, called bool, after time.Duration) (bo
 		case <-timer.C:
 		case <-ctx.Done():
 			if announced && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return called, nil // its deadline was the end of Within
+				return called, nil // the deadline of ctx is where Within ends
 			}
 			return called, ctx.Err()
 		}
 	}
 }
 
-// refuse refuses a transaction that has not called the store, because other callers are ahead of it
+// refuse refuses a transaction for which the store was not called, because other callers are ahead
 // in the line. The decisions describe the current states of the keys.
 func (w *waiter) refuse() error {
 	w.t.Mode, w.t.Within = ModePeek, 0

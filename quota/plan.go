@@ -12,10 +12,10 @@ import (
 	"github.com/seed83679106/weir/internal/storedkey"
 )
 
-// Plan returns precomputed numbers for the i-th charge. Its first result is a hash of the names
-// that distinguish the states of a key: the Rule, the StoredName and the name of the algorithm.
-// This hash depends on no secret, so combine it with a secret hash of the key. The other two
-// results are the Period in µs and the Capacity. They are 0 unless the algorithm is a Metered (see
+// Plan returns precomputed numbers for charge i. The result names is a hash of the names that
+// distinguish the states of a key: the Rule, the StoredName and the name of the algorithm. This
+// hash depends on no secret, so combine it with a secret hash of the key. The results period and
+// capacity are the Period in µs and the Capacity. Both are 0 unless the algorithm is a Metered (see
 // package optional), the Capacity is below 2^62 parts, and the charge has no Headroom. Call Plan
 // only if Validate has returned nil and the rules, limits and headrooms of the charges have not
 // changed since.
@@ -31,16 +31,16 @@ func (t *Transaction) plan(i int) *plan {
 	return &t.others[i-1]
 }
 
-// makePlans makes a plan for each charge, unless t already has a plan for that rule and
-// limit at the same index. It fails if a charge is invalid.
+// makePlans makes a plan for each charge, unless t already has a plan for that rule and limit at
+// the same index. It returns an error if a charge is invalid.
 func (t *Transaction) makePlans() error {
 	if n := len(t.Charges) - 1; n > len(t.others) {
 		t.others = slices.Grow(t.others, n-len(t.others))[:n]
 	}
 	for i := range t.Charges {
 		c, p := &t.Charges[i], t.plan(i)
-		if !p.of(c) {
-			t.distinct = min(t.distinct, i) // the plan gets another hash
+		if !p.matches(c) {
+			t.distinct = min(t.distinct, i) // the plan's names will change
 			if err := cmp.Or(t.checkHeadroom(c), p.make(c)); err != nil {
 				return err
 			}
@@ -59,13 +59,13 @@ type plan struct {
 	rule  string
 	limit Limit
 
-	headroom int64 // of the charge; if it is not 0, capacity is 0 and the plan is made anew each time
+	headroom int64 // the charge's Headroom; if it is not 0, capacity is 0 and the plan is not reused
 
 	hashed uint64 // see hash
 	seed   maphash.Seed
 }
 
-// hash returns the hash of the limit with a seed. The plan must be known.
+// hash returns the hash of the plan's limit with the given seed. The plan must be known.
 func (p *plan) hash(seed maphash.Seed) uint64 {
 	if p.seed != seed {
 		p.hashed, p.seed = hashLimit(seed, p.limit), seed
@@ -79,8 +79,8 @@ func hashLimit(seed maphash.Seed, l Limit) uint64 {
 	return maphash.Comparable(seed, l)
 }
 
-// of reports whether p is the plan of c.
-func (p *plan) of(c *Charge) bool {
+// matches reports whether p is a plan for c.
+func (p *plan) matches(c *Charge) bool {
 	l, m := &c.Limit, &p.limit
 	return p.known && c.Headroom|p.headroom == 0 && l.Quota == m.Quota && l.Period == m.Period && l.Burst == m.Burst &&
 		c.Rule == p.rule && l.Name == m.Name && l.Algorithm == m.Algorithm
@@ -104,7 +104,7 @@ func (p *plan) make(c *Charge) error {
 			p.period, p.capacity = int64(period), capacity
 		}
 	}
-	// Algorithms need not be comparable, but a plan keeps only comparable ones.
+	// An Algorithm need not be comparable, but only a plan with a comparable one can be reused.
 	p.known = was && l.Algorithm == p.limit.Algorithm || safe.Comparable(l.Algorithm)
 	if p.known {
 		p.rule, p.limit = c.Rule, *l

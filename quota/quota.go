@@ -27,9 +27,10 @@
 // # Functions for callers
 //
 // [Allow] spends the units of a charge if they are available now, and [AllowAtMost] spends as many
-// as are available. [Wait] waits until the units are available, and [Reserve] reserves them without
-// waiting. Use [Hold] for concurrency limits, and [NewStream] for work whose cost is not known in
-// advance. [Peek] checks charges without spending anything. [Refund] and [Reset] refund units.
+// units as are available. [Wait] waits until the units are available, and [Reserve] reserves units
+// without waiting. Use [Hold] for concurrency limits, and [NewStream] for work whose cost is not
+// known in advance. [Peek] checks charges without spending anything. [Refund] and [Reset] refund
+// units.
 //
 // # Decisions
 //
@@ -72,20 +73,21 @@ import (
 // An Algorithm decides whether units may be spent. It is pure arithmetic: it reads no clock, keeps
 // no state and does no I/O.
 type Algorithm interface {
-	// Name returns the name of the algorithm, in printable ASCII. It is part of stored keys
+	// Name returns the name of the algorithm, in printable ASCII. The name is part of stored keys
 	// and must never change.
 	Name() string
 
 	// Take decides whether cost units may be spent at the instant now, in microseconds since 1970.
-	// It returns the new state, or s unchanged if it refuses. A cost of 0 is always allowed and
-	// spends nothing; its Decision describes s. If a cost is allowed, every smaller cost is
-	// allowed too. A negative cost refunds the newest units, but never more than were spent.
+	// It returns the new state, or s unchanged if the units may not be spent. A cost of 0 is always
+	// allowed and spends nothing; its Decision describes s. If a cost is allowed, every smaller
+	// cost is allowed too. A negative cost refunds the newest units, but never more than were
+	// spent.
 	//
 	// If s.At is later than now, either units are reserved or the clock has stepped back. No charge
 	// fits before s.At. A charge therefore cannot overtake a reservation, and a clock that steps
 	// back does not make spent units available.
 	//
-	// The limit l is valid. Its Quota and Burst may differ from when s was written. The caller
+	// The limit l is valid. Since s was written, its Quota and Burst may have changed. The caller
 	// replaces s with the returned State. The Logs of these two States may share memory with each
 	// other but not with other Logs, because the caller may move the entries of a Log within its
 	// memory.
@@ -93,11 +95,11 @@ type Algorithm interface {
 }
 
 // A State is what an Algorithm remembers about a key. A new key has the zero State. Once the
-// ResetAfter of its last Decision has passed, a State leads to the same decisions as the zero
-// State.
+// ResetAfter of the last Decision on a key has passed, the key's State leads to the same decisions
+// as the zero State.
 type State struct {
-	At   int64      // when the newest unit is spent, in µs since 1970
-	A, B int64      // the algorithm's own numbers
+	At   int64      // the instant of the newest unit, in µs since 1970
+	A, B int64      // numbers whose meaning depends on the algorithm
 	C    int64      // a further number, which only a Forcer sets
 	Log  []LogEntry // only for algorithms that remember each unit; oldest first
 }
@@ -112,42 +114,42 @@ type LogEntry struct {
 // A Charge is a request to spend Cost units for a key under one limit.
 type Charge struct {
 	Rule  string // different rules count separately; printable ASCII
-	Key   string // stores keep its StoredKey
+	Key   string // the key; stores use its StoredKey
 	Limit Limit
 	Cost  int64 // 0 spends nothing and reads the state; a negative cost refunds units
 
-	// Spent identifies the units that a negative Cost refunds: those of an earlier charge whose
-	// Decision.At was this value. If Spent is 0, or the Algorithm is not an optional.Canceler, the
-	// newest units are refunded.
+	// Spent identifies the units that a negative Cost refunds: they belong to an earlier charge
+	// whose Decision.At was this value. If Spent is 0, or the Algorithm is not an
+	// optional.Canceler, the newest units are refunded.
 	Spent int64
 
-	// FellBack reports whether the units to refund were spent in the second store of a Fallback: it
-	// is the Result.FellBack of the earlier transaction. Stores other than a FallbackStore ignore
-	// it.
+	// FellBack reports whether the units to refund were spent in the second store of a Fallback.
+	// Set it to the Result.FellBack of the earlier transaction. Stores other than a FallbackStore
+	// ignore it.
 	FellBack bool
 
 	// Headroom is the number of units that the charge must leave to other charges of the key. The
 	// charge is spent only if Cost + Headroom units fit, and then spends only Cost units. Charges
-	// of a key thus have classes. Charges with a headroom of h are refused while at most h units
-	// are left. Whatever they spend, charges without headroom therefore get at least what a
-	// separate limit would allow them: a window or log of h units, or a meter with a burst of h and
-	// the whole rate. Remaining, RetryAfter and NextAfter are computed for the class. Headroom is
-	// from 0 to MaxTicks; if it is the capacity of the limit or more, the charge is never allowed.
-	// A charge with headroom cannot wait, because a reservation would let it overtake other
-	// charges, so Transaction.Within must be 0. A charge with a Cost of 0 or less is allowed
-	// whatever its Headroom, and ModeForce and ModeForget ignore it.
+	// with different headrooms form classes. Charges with a headroom of h are refused while at most
+	// h units are left. However much they spend, charges without headroom therefore get at least
+	// what a separate limit would allow: a window or log of h units, or a meter with a burst of h
+	// and the whole rate. Remaining, RetryAfter and NextAfter are computed for the class. Headroom
+	// must be from 0 to MaxTicks. If it is at least the capacity of the limit, the charge is never
+	// allowed. A charge with headroom cannot wait, because it would overtake other charges by a
+	// reservation. Transaction.Within must therefore be 0. A charge with a Cost of 0 or less is
+	// allowed whatever its Headroom, and ModeForce and ModeForget ignore Headroom.
 	Headroom int64
 }
 
 // StoredKey returns the form of Key that stores, caches and logs use. If Key has at most 128 bytes,
 // StoredKey returns Key itself. Otherwise, it returns "sha256:" followed by the SHA-256 hash of Key
 // in URL-safe base64, 50 characters in all. Clients therefore cannot use up memory by sending very
-// long keys. Of the functions of a weir.Rule, PartitionKey gets the StoredKey, and all others get
-// the whole key.
+// long keys. Among the functions of a weir.Rule, PartitionKey receives the StoredKey, and all
+// others receive the whole key.
 func (c *Charge) StoredKey() string { return storedkey.Of(c.Key) }
 
-// A Decision is a store's answer to one Charge. Its durations are whole microseconds, counted from
-// Result.At.
+// A Decision is a store's answer to one Charge. Its durations are in whole microseconds and count
+// from Result.At.
 type Decision struct {
 	// Allowed reports whether the charge fits. If the transaction was refused, Allowed may be true
 	// for some charges, although none was spent.
@@ -163,17 +165,17 @@ type Decision struct {
 	// with the same Transaction.Within.
 	RetryAfter time.Duration
 
-	// NextAfter is the wait until at least one more unit is available. It is 0 if no unit is
-	// spent. It is also 0 for a concurrency limit, because nobody knows when a request will end.
+	// NextAfter is the wait until at least one more unit is available. It is 0 if no unit is spent.
+	// It is also 0 for a concurrency limit, because it is not known when a request will end.
 	NextAfter time.Duration
 
 	// ResetAfter is the wait until the state of the key is equivalent to the zero State. A store
 	// must keep the state until then.
 	ResetAfter time.Duration
 
-	// At is the time at which the units of the charge are spent, in µs since 1970, on the clock of
-	// the server that keeps the key's state. If the charge waits, At is the end of the wait. In a
-	// lease.Store, At is when the lease took the units.
+	// At is the time at which the units of the charge are spent, in µs since 1970, by the clock of
+	// the server that keeps the key's state. If the charge waits, At is the end of the wait. For a
+	// lease.Store, At is the time at which the lease took the units.
 	At int64
 }
 
@@ -191,17 +193,17 @@ const (
 	ModePeek
 
 	// ModeAtMost spends the charges repeatedly, as often as all of them fit now, up to
-	// Transaction.Most times. A charge with Cost 1 thus spends up to Most units. Granted is how
-	// many times it spent the charges. If they do not fit even once, they are refused as in
-	// ModeSpend. No Cost may be negative, and at least one Cost must be above 0.
+	// Transaction.Most times. A charge with Cost 1 thus spends up to Most units. The Result's
+	// Granted is how many times the charges were spent. If they do not fit even once, they are
+	// refused as in ModeSpend. No Cost may be negative, and at least one Cost must be above 0.
 	ModeAtMost
 
 	// ModeForce spends the charges even if they do not fit, and is always allowed. A key that has
-	// spent more than its limits allow is then refused until enough of the units have drained, or
-	// until their windows are over. If the limit changes, the debt drains at the rate of the new
-	// limit. Refunded units reduce the debt. No Cost may be negative. ModeForce does not spend
-	// units beyond these bounds: a window or a log holds at most 2^50 units, and one charge spends
-	// at most 2^49 of them. The debt of a GCRA or a bucket is at most 2^50 units, and at most what
+	// spent more than a limit allows is then refused until enough of the units have drained, or
+	// until the window is over. If the limit changes, the debt drains at the rate of the new limit.
+	// Refunded units reduce the debt. No Cost may be negative. ModeForce does not spend units
+	// beyond these bounds: a window or a log holds at most 2^50 units, and one charge spends at
+	// most 2^49 of them. The debt of a GCRA or a bucket is at most 2^50 units, and at most what
 	// drains in 2^50 µs (35 years).
 	ModeForce
 
@@ -222,8 +224,8 @@ type Transaction struct {
 	// Mode determines what to do with the charges; the zero Mode is ModeSpend.
 	Mode Mode
 
-	// Within is the longest wait that the caller accepts; 0 means that the charges must fit
-	// now. It is capped at 2^50 µs, 35 years. In modes other than ModeSpend it must be 0.
+	// Within is the longest wait that the caller accepts; 0 means that the charges must fit now. It
+	// is capped at 2^50 µs (35 years). In modes other than ModeSpend it must be 0.
 	Within time.Duration
 
 	// Most is the maximum number of times that ModeAtMost spends the charges, at least 1. In other
@@ -231,17 +233,17 @@ type Transaction struct {
 	Most int64
 
 	// Cancels is nil, or a copy of the Undo of an earlier transaction whose units the Charges
-	// refund. The Charges must then have a negative Cost and have Spent set, and Cancels[i]
-	// belongs to Charges[i]. If no other charge has changed a key since the earlier transaction,
-	// the key's state becomes what it was before that transaction. See Refund.
+	// refund. The Charges must then have a negative Cost and have Spent set, and Cancels[i] belongs
+	// to Charges[i]. If no other charge has changed a key since the earlier transaction, the key
+	// gets back its state from before that transaction. See Refund.
 	Cancels []Undo
 
 	// Result is the answer, which Take fills in.
 	Result
 
 	next     []State
-	first    plan   // of the first charge
-	others   []plan // of the later charges
+	first    plan   // the plan of the first charge
+	others   []plan // the plans of the later charges
 	distinct int    // number of plans, counted from the first, that are known to have different names
 }
 
@@ -250,7 +252,7 @@ type Result struct {
 	// Decisions has one Decision for each charge. Take reuses its memory if it is large enough.
 	Decisions []Decision
 
-	// At is the time of the decision on the store's clock.
+	// At is the time of the decision by the store's clock.
 	At time.Time
 
 	// Wait is the time for which the caller must wait before it proceeds.
@@ -263,8 +265,8 @@ type Result struct {
 	// Transaction.Cancels.
 	Undo []Undo
 
-	// Replicas is the number of replicas among which the limits were divided for this decision (see
-	// Share), or 0 if they were not divided.
+	// Replicas is the number of replicas among which Share has divided the limits, or 0 if the
+	// limits were not divided.
 	Replicas int
 
 	// FellBack reports whether the second store of a Fallback has made the decision. Charges that
@@ -279,7 +281,7 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 	t.Mode, t.Within, t.Most = from.Mode, from.Within, from.Most
 }
 
-// The i-th charge was allowed. refunds returns the charge that refunds its units.
+// refunds returns the charge that refunds the units of charge i, which was allowed.
 func (t *Transaction) refunds(i int) Charge {
 	c := t.Charges[i]
 	c.Cost, c.Spent, c.FellBack = -c.Cost, t.Decisions[i].At, t.FellBack
@@ -319,24 +321,24 @@ func (r *Result) RetryAfter() time.Duration {
 	return longest
 }
 
-// A Store keeps the state of each key and evaluates transactions. It has its own clock. A Store
-// must be safe for concurrent use, and must pass the tests of package storetest.
+// A Store keeps the state of each key, evaluates transactions, and supplies the time. A Store must
+// be safe for concurrent use, and must pass the tests of package storetest.
 type Store interface {
 	// Take evaluates t and fills in its Result. A refusal is not an error and changes nothing.
 	// After an error, units may have been spent. If t is invalid, or if ctx is done before Take
 	// begins, Take spends nothing and returns the error from t.Validate or ctx.Err().
 	//
-	// The ctx that a Limiter passes never ends, because a Limiter also charges requests whose
-	// clients have hung up. A store that may block, for example on a network, must limit how long
-	// Take runs.
+	// The ctx from a Limiter is never done, because a Limiter also charges requests whose clients
+	// have hung up. A store that may block, for example on a network, must limit how long Take
+	// runs.
 	Take(ctx context.Context, t *Transaction) error
 }
 
-// Validate returns an error if the transaction is invalid: if it has an invalid limit, a name that
-// is not printable, two charges for the same limit and key, an unknown Mode, or a Mode that
-// conflicts with the other fields. Stores call Validate before they evaluate a transaction.
+// Validate returns an error if the transaction has an invalid limit, a name that is not printable,
+// two charges for the same limit and key, an unknown Mode, or a Mode that conflicts with the other
+// fields. Stores call Validate before they evaluate a transaction.
 func (t *Transaction) Validate() error {
-	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.of(&t.Charges[0]) {
+	if len(t.Charges) == 1 && t.Mode == ModeSpend && t.Most <= 0 && t.first.matches(&t.Charges[0]) {
 		return nil // most transactions return here, without a call to validate
 	}
 	return t.validate()
@@ -393,9 +395,9 @@ func (t *Transaction) checkHeadroom(c *Charge) error {
 	return nil
 }
 
-// checkNames returns an error if two charges are for the same limit of the same key. If no two
-// charges are for the same limit, it sets distinct to the number of charges, so that the next
-// transaction with the same rules and limits need not be checked.
+// checkNames returns an error if two charges are for the same limit of the same key. If all charges
+// are for different limits, whatever their keys, checkNames sets distinct to the number of charges.
+// The next transaction with the same rules and limits need not be checked then.
 func (t *Transaction) checkNames() error {
 	distinct := len(t.Charges)
 	for i := range t.Charges {
@@ -421,7 +423,8 @@ type MemoryStats struct {
 	Evicted int64
 }
 
-// LossStats contains the statistics of a store that notices what its server loses, such as a stack.Store.
+// LossStats contains the statistics of a store that notices when its server loses counts, such as a
+// stack.Store.
 type LossStats struct {
 	// Lost counts how often the server has lost counts. It may have lost all counts, for example
 	// after FLUSHALL or a restart without persistence, or only the newest counts, for example after
@@ -445,23 +448,23 @@ var (
 	// weir.Options.OnError).
 	ErrBusy = errors.New("quota: the store is busy")
 
-	// ErrFull is an ErrBusy. A store that keeps its states in process memory returns it when it
-	// has no room for another state. Unlike other kinds of ErrBusy, ErrFull means that the store
-	// should be given more room: see MaxKeys in memstore.Options.
+	// ErrFull is an ErrBusy. It is returned by a store that keeps its states in process memory and
+	// has no room for another state. Unlike other kinds of ErrBusy, it means that the store should
+	// be given more memory: see MaxKeys in memstore.Options.
 	ErrFull = fmt.Errorf("%w: full of keys that are being limited", ErrBusy)
 
 	// ErrUsedUp is an ErrBusy that a store returns if earlier calls of the same request have
 	// used up the request's Budget. It does not mean that the store is busy.
 	ErrUsedUp = fmt.Errorf("%w: earlier calls of the request have used the time up", ErrBusy)
 
-	// ErrSlow is returned by a store that works, but whose answers take so long that many calls
-	// time out. It counts as a timeout. Setting a longer timeout would help.
+	// ErrSlow is returned by a store that works, but answers so slowly that many calls time out. It
+	// counts as a timeout. A longer timeout would help.
 	ErrSlow = errors.New("quota: the store is too slow for its timeout")
 
 	// ErrFellBack is returned by functions that change the counts of a key for an operator, such as
 	// Reset, if the change was made in the second store of a Fallback. The change is then in force
-	// at most in this process, and only until the first store works again. Repeat the change when
-	// it does.
+	// at most in this process, and only until the first store works again. Repeat the change after
+	// that.
 	ErrFellBack = errors.New("quota: the first store failed, so the change is in force only in this process, and only until that store works again")
 
 	// ErrUnusable is returned by a store that cannot work until somebody fixes its setup, for
@@ -470,8 +473,8 @@ var (
 	// refuses the request (see weir.Options.OnError).
 	ErrUnusable = errors.New("quota: the store cannot work as it is set up")
 
-	// ErrLimit is wrapped by the error about an invalid limit that a function returned for a
-	// request, so that no constructor could detect it. The store has not failed.
+	// ErrLimit is wrapped by the error for a limit that a function returned for a request and that
+	// is invalid. No constructor could detect such a limit. The store has not failed.
 	ErrLimit = errors.New("a Policy or ForKey returned an invalid limit")
 
 	// ErrOpen is returned by a Breaker while it is open, joined with the last failure of the

@@ -12,7 +12,7 @@ import (
 
 // A Stream spends units for work whose cost is not known in advance, such as a language model's
 // answer. Call Draw whenever the work needs more units, and stop the work when Draw returns fewer
-// units than it needs. Close refunds the units that were taken but not drawn:
+// units than needed. Close refunds the units that were taken but not drawn:
 //
 //	stream := quota.NewStream(store, charge)
 //	defer stream.Close(ctx)
@@ -37,27 +37,27 @@ type Stream struct {
 
 	mu     sync.Mutex
 	err    error       // returned by every Draw: a charge is invalid, or the Stream is closed
-	lease  Transaction // the newest one
+	lease  Transaction // the newest lease, that is, the last transaction that took units
 	sent   time.Time   // when the store was called for the lease
-	unused int64       // how many of its units can still be drawn
-	taken  int64       // how many of its units were drawn
-	back   int64       // how many units were refunded since it was taken
-	drawn  int64       // in all
-	spent  [][]spent   // of each lease, oldest first, one element for each charge
+	unused int64       // how many units of the lease can still be drawn
+	taken  int64       // how many units of the lease were drawn
+	back   int64       // how many units were refunded since the lease was taken
+	drawn  int64       // how many units were drawn in all
+	spent  [][]spent   // for each lease, oldest first, one element for each charge
 }
 
-// spent records how many units of one lease were drawn under a charge and not refunded, and
-// identifies these units: see Charge.Spent and Charge.FellBack.
+// A spent value records how many units of one lease were drawn under a charge and not refunded. It
+// also identifies these units: see Charge.Spent and Charge.FellBack.
 type spent struct {
 	at       int64
 	fellBack bool
 	units    int64
 }
 
-// NewStream returns a Stream. Drawing one unit from it spends the Cost of every charge. For
-// example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and use the price of a
-// token as the Cost for a limit on money. If a charge has a Cost of 0 or less, every call to Draw
-// returns an error.
+// NewStream returns a Stream. Each unit that is drawn from the Stream spends the Cost of every
+// charge. For example, if Draw counts tokens, use a Cost of 1 for a limit on tokens, and use the
+// price of a token as the Cost for a limit on money. If a charge has a Cost of 0 or less, every
+// call to Draw returns an error.
 func NewStream(store Store, charges ...Charge) *Stream {
 	lease := Transaction{Charges: slices.Clone(charges), Mode: ModeAtMost}
 	return &Stream{store: store, err: spends(charges...), lease: lease}
@@ -67,7 +67,7 @@ func NewStream(store Store, charges ...Charge) *Stream {
 // more units are available now. If no unit is available, drawn is 0 and err is a *LimitedError,
 // whose RetryAfter is the time to wait before calling Draw again.
 //
-// If ctx is done, Draw draws nothing and returns ctx.Err(). It does not interrupt its call to the
+// If ctx is done, Draw draws nothing and returns ctx.Err(). Draw does not interrupt its call to the
 // store, because only the store's answer shows how many units the Stream has obtained. Errors from
 // the store are returned unchanged. After such an error, units may have been spent. The error is
 // nil if drawn is positive or n is 0. A negative n is an error.
@@ -85,7 +85,7 @@ func (s *Stream) Draw(ctx context.Context, n int64) (drawn int64, err error) {
 	usable := s.usable(s.unused)
 	drawn = min(n, usable)
 	s.hand(drawn)
-	s.unused = usable - drawn // what has drained cannot be drawn later either: see lease.Leaser
+	s.unused = usable - drawn // units that are no longer usable never become usable again: see lease.Leaser
 	if drawn < n {
 		var more int64
 		more, err = s.fetch(context.WithoutCancel(ctx), n-drawn)
@@ -110,8 +110,8 @@ func (s *Stream) Close(ctx context.Context) error {
 	if s.unused == 0 {
 		return nil
 	}
-	// If the drawn units have just been used, they are the units that have drained in the
-	// meantime.
+	// Suppose that the units that are no longer usable are drawn ones, so that all other units can
+	// be refunded.
 	back := min(s.unused, s.usable(s.lease.Granted)-s.taken)
 	if back <= 0 {
 		return nil
@@ -125,15 +125,15 @@ func (s *Stream) Close(ctx context.Context) error {
 	return s.store.Take(context.WithoutCancel(ctx), &t)
 }
 
-// mostSpent is the number of leases that a Stream remembers exactly, for Refund.
+// mostSpent is the number of leases that a Stream remembers for Refund.
 const mostSpent = 64
 
-// Refund refunds units that were drawn, for example because the work has failed. The i-th number is
-// how many units are refunded under the i-th charge of the Stream, at most as many as were drawn
-// under it. The units that were drawn last are refunded first. Units that have expired are not
-// refunded. If the Stream has called the store more than 64 times, some of the oldest units are not
-// refunded either. Refund calls the store once for each call that has spent some of the units. It
-// may be called after Close, and runs even if ctx is done.
+// Refund refunds drawn units. Use it, for example, if the work has failed. For each charge of the
+// Stream, units contains the number of units to refund; no more are refunded than were drawn. The
+// units that were drawn last are refunded first. Units that have expired are not refunded. If the
+// Stream has called the store more than 64 times, some of the oldest units are not refunded either.
+// Refund calls the store once for each call that has spent some of the units. Refund may be called
+// after Close, and works even if ctx is done.
 func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Stream) Refund(ctx context.Context, units ...int64) error {
 	return nil
 }
 
-// hand records that n units of the newest lease were drawn.
+// hand records that n units of the newest lease are drawn.
 func (s *Stream) hand(n int64) {
 	if s.taken += n; n > 0 {
 		last := s.spent[len(s.spent)-1]
@@ -173,10 +173,10 @@ func (s *Stream) hand(n int64) {
 	}
 }
 
-// remember makes room for the units of a lease. If there are too many leases, the units of the
-// second lease count as spent at the same time as those of the first, so that fewer units are
-// refunded, never more. If different stores have spent the units of the two leases, those of
-// the second are dropped.
+// remember adds an element to spent for the newest lease. If there are too many leases, the units
+// of the second-oldest lease count as spent at the same time as those of the oldest. Fewer units
+// may then be refunded, but never more. If different stores have spent the units of these two
+// leases, those of the second-oldest are dropped.
 func (s *Stream) remember() {
 	if len(s.spent) == mostSpent {
 		for i := range s.spent[0] {
@@ -193,7 +193,7 @@ func (s *Stream) remember() {
 	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
 }
 
-// Of n units of the lease, usable returns how many may be used now.
+// usable returns how many of n units of the lease may be used now.
 func (s *Stream) usable(n int64) int64 {
 	if n == 0 || !s.leases() {
 		return n
@@ -201,14 +201,14 @@ func (s *Stream) usable(n int64) int64 {
 	since := time.Since(s.sent)/time.Microsecond + 1 // at most this many µs have passed in the store
 	for i := range s.lease.Charges {
 		c, d := &s.lease.Charges[i], s.lease.Decisions[i]
-		// Other callers may spend the units that were refunded, so these units are not usable.
+		// Other callers may have spent the refunded units, so these units are not usable.
 		left := c.Limit.Algorithm.(leaser).Usable(&c.Limit, d, d.At, d.At+int64(since), (n+s.back)*c.Cost)
 		n = max(0, min(n, left/c.Cost-s.back))
 	}
 	return n
 }
 
-// A leaser has one of the methods of lease.Leaser, where the method is documented.
+// A leaser has one of the methods of lease.Leaser, which documents it.
 type leaser interface {
 	Usable(l *Limit, d Decision, at, now, n int64) int64
 }
@@ -224,7 +224,7 @@ func (s *Stream) leases() bool {
 }
 
 // fetch takes n units, or as many as fit, and a few more in advance. It returns how many of the n
-// units it got. The units of the previous lease must have been used or no longer be usable.
+// units it has taken. The units of the previous lease must have been used or no longer be usable.
 func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 	s.unused, s.lease.Most, s.lease.FellBack = 0, n, false
 	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {
@@ -238,7 +238,7 @@ func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
 		return 0, &LimitedError{Transaction: &Transaction{Charges: s.lease.Charges, Mode: ModeAtMost, Most: n,
 			Result: Result{Decisions: slices.Clone(s.lease.Decisions), At: s.lease.At}}}
 	}
-	n = min(n, s.lease.Granted) // used now, whatever the clock says
+	n = min(n, s.lease.Granted) // these units are used now, so usable need not be called
 	s.remember()
 	s.hand(n)
 	s.unused = s.lease.Granted - n

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A LimitedError reports that charges were refused. Wait, Reserve, Hold and Stream.Draw return it
-// as a *LimitedError.
+// A LimitedError reports that charges were refused. Wait, Reserve, Hold and Stream.Draw return a
+// *LimitedError.
 type LimitedError struct {
 	// Transaction holds the charges. Its Decisions report when each charge would fit.
 	Transaction *Transaction
@@ -39,9 +39,9 @@ func (e *LimitedError) RetryAfter() time.Duration { return e.Transaction.RetryAf
 // Decision's RetryAfter is the time to wait before trying again. If there is an error, Allowed is
 // false, and the caller may choose to proceed anyway.
 //
-// It is an error if the Cost is 0 or less, because such a charge would always be allowed. Use Peek
-// to read the state of a key without spending anything, and Store.Take with a negative Cost to
-// refund units.
+// A Cost of 0 or less is an error, because such a charge would always be allowed. Use Peek to read
+// the state of a key without spending anything, and Store.Take with a negative Cost to refund
+// units.
 func Allow(ctx context.Context, store Store, charge Charge) (Decision, error) {
 	if err := spends(charge); err != nil {
 		return Decision{}, err
@@ -82,20 +82,20 @@ func spends(charges ...Charge) error {
 	return nil
 }
 
-// Wait reserves a slot, which begins at the first instant at which all charges fit, and waits until
-// then. The within argument and ctx's deadline limit how long Wait may wait. If the slot would
-// begin later than that, Wait spends nothing and immediately returns a *LimitedError. Callers with
-// the same key get slots in order of arrival, across all processes that share the store. For
-// concurrency limits, use Hold instead, because Wait neither waits for their units nor releases
-// them.
+// Wait reserves a slot and waits until the slot begins, which is the first instant at which all
+// charges fit. If the slot would begin after ctx's deadline, or later than the duration within from
+// now, Wait spends nothing and immediately returns a *LimitedError. Callers with the same key get
+// slots in order of arrival, across all processes that share the store. For concurrency limits, use
+// Hold instead, because Wait neither waits until units in flight are released nor releases units
+// itself.
 //
 // If ctx is done before the call, Wait spends nothing and returns ctx.Err(). If ctx is done before
-// the slot begins, Wait cancels the reservation and returns ctx.Err(). It does not interrupt its
-// call to the store, because only the store's answer shows what to refund. If the slot has begun by
-// the time the store answers, Wait returns nil even if ctx is done.
+// the slot begins, Wait cancels the reservation and returns ctx.Err(). Wait does not interrupt its
+// call to the store, because only the store's answer shows what to refund. If the slot has begun
+// when the store answers, Wait returns nil even if ctx is done.
 //
 // It is an error if a charge has a Cost of 0 or less. Errors from the store are returned unchanged.
-// In that case, units may have been spent, and the caller may choose to proceed anyway.
+// After such an error, units may have been spent, and the caller may choose to proceed anyway.
 func Wait(ctx context.Context, store Store, within time.Duration, charges ...Charge) error {
 	r, err := Reserve(ctx, store, within, charges...)
 	if err != nil {
@@ -112,7 +112,7 @@ func Reserve(ctx context.Context, store Store, within time.Duration, charges ...
 	if err := spends(charges...); err != nil {
 		return nil, err
 	}
-	charges = slices.Clone(charges) // Cancel needs them
+	charges = slices.Clone(charges) // a copy, because Cancel needs the charges later
 	r := &Reservation{store: store, t: Transaction{Charges: charges, Within: atMost(ctx, within)}}
 	if err := store.Take(context.WithoutCancel(ctx), &r.t); err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func atMost(ctx context.Context, within time.Duration) time.Duration {
 type Reservation struct {
 	store Store
 	t     Transaction
-	slot  time.Time // when it begins, on the clock of this process
+	slot  time.Time // when the slot begins, by the clock of this process
 }
 
 // Delay returns the time until the slot begins, or 0 if it has already begun.
@@ -155,14 +155,14 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		_ = r.Cancel(context.WithoutCancel(ctx)) // if it fails, the units stay spent
+		_ = r.Cancel(context.WithoutCancel(ctx)) // after an error, the units stay spent
 		return ctx.Err()
 	}
 }
 
 // Cancel refunds the units, unless the slot has already begun. If no later slot has been reserved
-// in the meantime, Cancel restores each key's state to what it was before the call to Reserve. A
-// second call does nothing.
+// in the meantime, Cancel restores each key's state from before the call to Reserve. A second call
+// does nothing.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
@@ -171,9 +171,9 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return Refund(ctx, r.store, &r.t)
 }
 
-// Refund undoes an allowed transaction by refunding the units that it has spent. If t reserved a
-// slot and no later slot has been reserved since, each key's state is restored to what it was
-// before t was allowed. Refund ignores charges whose Cost is 0 or less.
+// Refund undoes the allowed transaction t by refunding the units that it has spent. If t reserved a
+// slot and no later slot has been reserved since, Refund restores each key's state from before t.
+// Refund ignores charges whose Cost is 0 or less.
 func Refund(ctx context.Context, store Store, t *Transaction) error {
 	back, times := Transaction{Charges: make([]Charge, 0, len(t.Charges))}, int64(1)
 	if t.Mode == ModeAtMost {
@@ -205,9 +205,9 @@ func Peek(ctx context.Context, store Store, charges ...Charge) (*Transaction, er
 
 // Reset refunds all units that the key of each charge has spent under the limit of that charge. It
 // ignores the Cost. Slots that are already reserved keep their times, and new callers get later
-// slots. To refund only some units, call Take with a negative Cost. found is false if there was
-// nothing to refund, for example because the key is misspelled. If only the second store of a
-// Fallback has made the refund, Reset returns ErrFellBack.
+// slots. To refund only some units, call Take with a negative Cost. The result found is false if
+// there was nothing to refund, for example because the key is misspelled. If only the second store
+// of a Fallback has refunded units, Reset returns ErrFellBack.
 func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err error) {
 	t, err := Peek(ctx, store, charges...)
 	if err != nil {

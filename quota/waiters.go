@@ -13,18 +13,18 @@ import (
 	"github.com/seed83679106/weir/internal/safe"
 )
 
-// This file keeps the callers of a process in the order in which they came, while they wait for the
-// same limit of the same key. It makes no decisions. Only the first of these callers may call the
-// store; this file determines the time of that call.
+// Callers in a process that wait for the same limit and key form a line, in order of arrival. Only
+// the first caller in a line may call the store. This file determines when it does so, but makes no
+// decisions.
 
 // A waitKey identifies what callers wait for.
 type waitKey struct {
-	store                       any // comparable
+	store                       any // a comparable store, or the type of the store
 	rule, key, limit, algorithm string
 }
 
-// waitKeyOf returns what a caller waits for after c has been refused. Stores of the same type
-// share their lines if the type is not comparable.
+// waitKeyOf identifies what a caller waits for after the charge c was refused. If the type of a
+// store is not comparable, all stores of that type share lines.
 func waitKeyOf(store Store, c *Charge) waitKey {
 	k := waitKey{store, c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 	if !safe.Comparable(store) {
@@ -33,21 +33,21 @@ func waitKeyOf(store Store, c *Charge) waitKey {
 	return k
 }
 
-// waiting is a global variable, because callers that wait for the same units have only the store in
-// common. It holds nothing while nobody waits.
+// The variable waiting is global, because callers that wait for the same units have only the store
+// in common. While no caller waits, it holds nothing.
 var waiting struct {
 	mu       sync.Mutex
 	lines    map[waitKey]*line
-	places   atomic.Int64 // in all lines
+	places   atomic.Int64 // the number of places in all lines
 	arrivals atomic.Uint64
 }
 
 // A line holds the callers that wait for the same units.
 type line struct {
-	places []*place  // by arrival
+	places []*place  // in order of arrival
 	freed  int       // how many releases have not yet led to a call to the store
-	next   time.Time // when the first caller calls the store even if nothing is released
-	exact  bool      // next is when the first caller's units are available, and has no meaning for other callers
+	next   time.Time // when the first caller calls the store if nothing is released before
+	exact  bool      // next is when the first caller's units are available, so it is valid only for that caller
 }
 
 // The first caller in a line calls the store again after 5 to 15 ms, because another process may
@@ -61,7 +61,7 @@ const (
 // A place is the position of one caller in a line.
 type place struct {
 	arrival uint64
-	wake    chan struct{} // receives a value when due has changed
+	wake    chan struct{} // receives a value when the result of due may have changed
 	key     waitKey
 	line    *line
 }
@@ -69,7 +69,7 @@ type place struct {
 // arrive returns a number that is higher than those of earlier callers.
 func arrive() uint64 { return waiting.arrivals.Add(1) }
 
-// anyoneWaits reports whether anyone waits in any line.
+// anyoneWaits reports whether a caller waits in any line.
 func anyoneWaits() bool { return waiting.places.Load() > 0 }
 
 // earlierWaits reports whether the first caller in the line of k came before the caller with the
@@ -81,8 +81,8 @@ func earlierWaits(k waitKey, arrival uint64) bool {
 	return l != nil && l.first().arrival < arrival
 }
 
-// joinLine returns a place in the line of k, which the caller must leave. The argument after is as
-// in wait.
+// joinLine returns a place in the line of k. The caller must call the place's leave method. The
+// argument after has the same meaning as in place.wait.
 func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 	p := &place{arrival: arrival, wake: make(chan struct{}, 1)}
 	waiting.places.Add(1)
@@ -93,14 +93,14 @@ func joinLine(k waitKey, arrival uint64, after time.Duration) *place {
 	return p
 }
 
-// wait keeps p in the line of k after a refusal, or moves it there. If p is the first in the
-// line, its caller calls the store again after the given time or, if the time is 0, when units
-// are released in this process or may have been released in another process.
+// After a refusal, wait keeps p in the line of k, or moves p to that line. If p is then the first
+// in the line, its caller calls the store again after the given time. If the time is 0, the caller
+// does so when units are released in this process, or may have been released in another process.
 func (p *place) wait(k waitKey, after time.Duration) {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
 	if p.key != k {
-		p.exit().release() // p has not used what was released
+		p.exit().release() // the next caller in the old line can use the released units
 		p.enter(k)
 	}
 	p.callAgain(after)
@@ -122,8 +122,8 @@ func (p *place) leave() {
 }
 
 // due returns how long the caller must wait before it calls the store: 0 if it must call now, and
-// math.MaxInt64 if another caller is the first. A value received from wake means that due has
-// changed.
+// math.MaxInt64 if another caller is the first. After a value is received from p.wake, the result
+// may be different.
 func (p *place) due() time.Duration {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -132,13 +132,13 @@ func (p *place) due() time.Duration {
 	case l.first() != p:
 		return math.MaxInt64
 	case l.freed > 0:
-		l.freed-- // the next in line uses the other releases
+		l.freed-- // the next callers in the line use the other releases
 		return 0
 	}
 	return max(0, time.Until(l.next))
 }
 
-// releaseIn makes the first caller in the line of k call the store.
+// releaseIn causes the first caller in the line of k to call the store.
 func releaseIn(k waitKey) {
 	waiting.mu.Lock()
 	defer waiting.mu.Unlock()
@@ -174,19 +174,19 @@ func (p *place) enter(k waitKey) {
 	l.places = slices.Insert(l.places, l.index(p.arrival), p)
 }
 
-// index returns how many callers of the line arrived before the given arrival.
+// index returns how many callers in the line arrived before the given arrival.
 func (l *line) index(arrival uint64) int {
 	i, _ := slices.BinarySearchFunc(l.places, arrival, func(p *place, arrival uint64) int { return cmp.Compare(p.arrival, arrival) })
 	return i
 }
 
-// exit removes p and returns its line, or nil if the line is empty.
+// exit removes p from its line, and returns the line, or nil if the line is now empty.
 func (p *place) exit() *line {
 	l := p.line
 	if l.exact && l.first() == p {
 		l.next = time.Time{}
 	}
-	copy(l.places[1:], l.places[:l.index(p.arrival)]) // p is usually the first, so the others stay where they are
+	copy(l.places[1:], l.places[:l.index(p.arrival)]) // usually copies nothing, because p is the first
 	l.places[0] = nil
 	if l.places = l.places[1:]; len(l.places) == 0 {
 		delete(waiting.lines, p.key)

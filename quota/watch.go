@@ -11,42 +11,42 @@ import (
 	"time"
 )
 
-// A watch finds out which remembered decisions of a store may be out of date because another
-// process has changed a state: see the interface tracker.
+// A watch finds out which cached decisions may be out of date because another process has changed a
+// state: see the interface tracker.
 //
-// A decision is remembered with the version of its key, which was read before the store was called.
-// If the store reports a change of the key, its version changes. The order in which answers and
-// reports arrive therefore does not matter.
+// Each key has a version, which changes when the store reports a change of the key. A decision is
+// cached with the version that the key had before the call to the store. The order in which answers
+// and reports arrive therefore does not matter.
 type watch struct {
 	log      *slog.Logger
 	seed     maphash.Seed
-	start    time.Time // instants are µs since start
+	start    time.Time // instants are in µs since start
 	takeEach func(ts []*Transaction) []error
 
 	lease   atomic.Pointer[lease]
-	slots   [1 << 15]atomic.Uint64 // by the hash of a key: see slot
-	quiet   atomic.Int64           // do not call the store before this instant, because it has failed
-	changes atomic.Int64           // how many the store has reported
-	peeks   atomic.Int64           // how many decisions it has made
-	silent  atomic.Bool            // it was logged that the store reports nothing
+	slots   [1 << 15]atomic.Uint64 // the index is the hash of a key: see slot
+	quiet   atomic.Int64           // after a failure, the instant before which the store must not be called
+	changes atomic.Int64           // how many changes the store has reported
+	peeks   atomic.Int64           // how many peeks the store has evaluated
+	silent  atomic.Bool            // a line was logged that the store does not report changes
 
 	mu      sync.Mutex
 	pending []*peek
-	running bool // a goroutine calls the store for pending
+	running bool // a goroutine is calling the store for the pending peeks
 }
 
 const (
-	// It is worthwhile to call the store to make it report changes if a decision is at least
-	// watchAfter old and is still valid for at least watchLeast.
+	// A call that makes the store report changes is worthwhile if a decision is at least watchAfter
+	// old and still valid for at least watchLeast.
 	watchAfter = 100 * time.Millisecond
 	watchLeast = time.Second
 
-	// unproven is the maximum time for which a watched decision is used without proof that all
+	// For this time after the call to the store, a watched decision is used without proof that all
 	// changes so far have been reported. It is longer than the time between two proofs.
 	unproven = 3 * time.Second
 
-	mostPeeks   = 128   // in one call of the store
-	mostPending = 4_096 // that wait for one
+	mostPeeks   = 128   // maximum number of peeks in one call to the store
+	mostPending = 4_096 // maximum number of peeks that wait for a call
 )
 
 // A slot has three parts. The low 16 bits are the version of the keys whose hashes select the slot.
@@ -58,29 +58,29 @@ func (s slot) version() uint16 { return uint16(s) }
 func (s slot) level() uint64   { return uint64(s) >> 16 & 15 }
 func (s slot) last() int64     { return int64(s >> 20) }
 
-// A key that has changed is not watched again before a time, in ms, that rest returns. This is 100
-// ms after the change, or up to 3.2 s after the last of several changes in quick succession.
+// rest returns the time, in ms, before which a key that has changed is not watched again: 100 ms
+// after a single change, and up to 3.2 s after the last of several changes in quick succession.
 func (s slot) rest() int64 { return s.last() + watchAfter.Milliseconds()<<s.level() }
 
-// A lease determines how long decisions may be used that a store made while it tracked changes.
+// A lease determines how long decisions may be used that a store has made while tracking changes.
 type lease struct {
 	proven int64 // all changes before this instant have been reported
-	lost   int64 // when the store last lost track: it does not report later changes of states that it evaluated before
+	lost   int64 // when the store last lost track; changes of states that it had evaluated before are no longer reported
 
-	provenThen, lostBefore int64 // the same at the time of that loss
+	provenThen, lostBefore int64 // the values of proven and lost just before that loss
 }
 
-// A peek contains a charge that the store must evaluate and whose state it must watch.
+// A peek contains a charge that the store is to evaluate and whose state it is to watch.
 type peek struct {
 	t       Transaction
 	key     uint64 // the hash of the key
 	version uint16
 	sent    int64      // when the store was called
-	place   blockPlace // of the block; its shard is nil if there is none
+	place   blockPlace // the place of the block; if there is no block, the shard is nil
 	done    func(p *peek, answered int64)
 }
 
-// trackerOf returns the tracker whose decisions a store returns, or nil.
+// trackerOf returns the tracker that makes the decisions of a store, or nil if there is none.
 func trackerOf(s Store) tracker {
 	for {
 		switch x := s.(type) {
@@ -121,7 +121,7 @@ func (w *watch) version(key uint64) uint16 {
 	return w.slot(key).version()
 }
 
-// The store calls changed when a key may have changed. If its argument all is true, any key may
+// The store calls changed when a key may have changed. If the argument all is true, any key may
 // have changed.
 func (w *watch) changed(key string, all bool) {
 	defer w.changes.Add(1)
@@ -143,8 +143,8 @@ func (w *watch) changed(key string, all bool) {
 	}
 }
 
-// The store calls current when it has reported all changes before the time in the argument. The
-// zero Time means that it has lost track.
+// The store calls current when it has reported all changes before the time at. The zero Time means
+// that the store has lost track.
 func (w *watch) current(at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,11 +157,10 @@ func (w *watch) current(at time.Time) {
 	w.lease.Store(&l)
 }
 
-// counts reports whether a watched decision may still be used. The store was called for it at the
-// instant sent. The decision may be used for 3 s (unproven). After that, it may be used as long as
-// the last proof that the store has reported all changes is less than 10 s (recheck), minus the
-// argument spread, old. If the store has lost track since the call, what counts is the last proof
-// before it did.
+// counts reports whether a watched decision may still be used, for which the store was called at
+// the instant sent. The decision may be used for 3 s (unproven). After that, it may be used as long
+// as the last proof that all changes were reported is less than 10 s (recheck) minus spread old. If
+// the store has lost track since the call, only proofs from before that loss count.
 func (l *lease) counts(sent, now, spread int64) bool {
 	switch {
 	case now < sent+unproven.Microseconds():
@@ -173,7 +172,7 @@ func (l *lease) counts(sent, now, spread int64) bool {
 }
 
 // counts reports whether the block b may refuse the charge c. The caller has checked that b has the
-// version of the key. If the state is worth a call, the function counts makes the store watch it.
+// current version of the key. If a call is worthwhile, counts also makes the store watch the state.
 func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key uint64, now int64) bool {
 	w, sent := h.watch, b.sent()
 	from := sent + watchAfter.Microseconds()
@@ -188,8 +187,8 @@ func (h *HybridStore) counts(b *block, s *blocks, c *Charge, t *Transaction, key
 		if sent > l.lost {
 			return true
 		}
-		// Do not watch all of these states again at once; begin with those whose blocks expire
-		// first.
+		// Do not watch all of these states again at the same time. Begin with those whose blocks
+		// expire first.
 		from = l.lost + recheck.Microseconds()/4 - b.spread(recheck/4)
 	}
 	if b.is(tried) || now < from || b.until() < now+watchLeast.Microseconds() {
@@ -207,8 +206,8 @@ func (w *watch) ready(key uint64, now int64) bool {
 	return now >= w.quiet.Load() && (w.slot(key).version() == 0 || now/1000 >= w.slot(key).rest())
 }
 
-// add makes the store evaluate p and watch its state. If too many peeks are pending, it does
-// nothing.
+// add makes the store evaluate the charge of p and watch its state. If too many peeks are pending,
+// add does nothing.
 func (w *watch) add(p *peek) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +222,7 @@ func (w *watch) add(p *peek) {
 	}
 }
 
-// run calls the store for the pending peeks, until there are none.
+// run calls the store for the pending peeks until none is left.
 func (w *watch) run() {
 	for {
 		w.mu.Lock()
@@ -257,14 +256,14 @@ func (w *watch) call(batch []*peek) {
 			continue
 		}
 		if errors.Is(errs[i], ErrBusy) {
-			continue // the block is not watched
+			continue // the block is not watched, and is not tried again
 		}
 		pause := time.Second
 		if errors.Is(errs[i], errors.ErrUnsupported) {
 			pause = time.Minute
 			if !w.silent.Swap(true) {
 				level := slog.LevelInfo
-				if errors.Is(errs[i], ErrUnusable) { // somebody may fix the setup
+				if errors.Is(errs[i], ErrUnusable) { // an operator can fix the setup
 					level = slog.LevelWarn
 				}
 				loggerOr(w.log).Log(context.Background(), level, "quota: the store does not report changes",
@@ -278,7 +277,7 @@ func (w *watch) call(batch []*peek) {
 	}
 }
 
-// confirm replaces a block with the decision that the store has just made.
+// confirm replaces a block with one for the decision that the store has just made.
 func (h *HybridStore) confirm(p *peek, now int64) {
 	d, c := &p.t.Decisions[0], &p.t.Charges[0]
 	if d.Allowed {

@@ -1,7 +1,7 @@
-// Package optional contains interfaces that a [quota.Algorithm] or a [quota.Store] may
-// additionally implement. It is for authors of algorithms and stores; their users need only
-// package quota. An algorithm or a store has an ability if it has the methods of the interface.
-// Nothing needs to be registered, and an implementation need not import this package.
+// Package optional contains interfaces that a [quota.Algorithm] or a [quota.Store] may additionally
+// implement. The package is for authors of algorithms and stores; users of these need only package
+// quota. An algorithm or a store has an ability if it has the methods of the interface. Nothing
+// needs to be registered, and an implementation need not import this package.
 //
 //	an Algorithm     used by                     without it
 //	Validator        Limit.Validate              every limit can be counted
@@ -36,18 +36,17 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A Validator is a quota.Algorithm that supports only some limits. Validate returns an error that
-// names the number in the limit that is too large. It is called only for limits whose Quota and
-// Period are positive and whose Burst is not negative.
+// A Validator is a quota.Algorithm that supports only some limits. For any other limit, Validate
+// returns an error that names the number that is too large. Validate is called only for limits
+// whose Quota and Period are positive and whose Burst is not negative.
 type Validator interface {
 	Validate(l *quota.Limit) error
 }
 
 // Uncountable is the error that Validate returns for a limit that cannot be counted exactly.
 // Nearest returns the closest lower limit that can be counted exactly. If a function returns an
-// uncountable limit for a request, a weir.Limiter logs the error and applies the limit that Nearest
-// returns instead. If a function returns a limit that is invalid for another reason, the request
-// fails.
+// uncountable limit for a request, a weir.Limiter logs the error and applies the result of Nearest.
+// If a function returns a limit that is invalid for another reason, the request fails.
 type Uncountable interface {
 	error
 	Nearest() quota.Limit
@@ -63,17 +62,17 @@ type Stepper interface {
 // wait. Charges leave the queue one after the other.
 type Queuer interface {
 	// Queue adds a charge of cost > 0 units to the queue at the instant now. The charge leaves the
-	// queue when its slot begins, but not before the instant in the at argument. Both instants are
-	// in µs since 1970. Its first result is the state with the charge in it, and its second result
-	// is the time until the charge leaves the queue. If there is no room, the last result is false,
-	// the state is unchanged, and the time is that until there is room, or Never.
+	// queue when its slot begins, but not before the instant at. Both instants are in µs since
+	// 1970. The result next is the state that includes the charge, and wait is the time until the
+	// charge leaves the queue. If there is no room, ok is false, next is s, and wait is the time
+	// until there is room, or Never.
 	Queue(s quota.State, l *quota.Limit, now, at, cost int64) (next quota.State, wait time.Duration, ok bool)
 }
 
 // A Reserver is a quota.Algorithm with a separate method for reservations, because Take would
-// discard data that is needed to cancel one. The now argument is the time at which the reservation
-// is made, and the at argument is the later time for which it is made. Reserve makes the decision
-// that Take would make at the later time, and keeps the data that a cancellation needs.
+// discard data that is needed to cancel a reservation. The reservation is made at the time now, for
+// the later time at. Reserve makes the decision that Take would make at the later time, and keeps
+// the data that a cancellation needs.
 type Reserver interface {
 	Reserve(s quota.State, l *quota.Limit, now, at, cost int64) (quota.State, quota.Decision)
 }
@@ -81,9 +80,9 @@ type Reserver interface {
 // A Canceler is a quota.Algorithm that can refund the units of a particular reservation. Other
 // algorithms refund the newest units, which may belong to a different caller.
 type Canceler interface {
-	// Cancel refunds units that were spent at one instant, which is its at argument. It refunds n >
-	// 0 units, or fewer if fewer of them still count. The at argument may be earlier or later than
-	// the now argument; both are in µs since 1970. Units that Cancel cannot identify stay spent.
+	// Cancel refunds n > 0 of the units that were spent at the instant at, or fewer if fewer of
+	// these still count. The instant may be earlier or later than the current time, now; both are
+	// in µs since 1970. Units that Cancel cannot identify stay spent.
 	Cancel(s quota.State, l *quota.Limit, now, at, n int64) quota.State
 }
 
@@ -91,23 +90,23 @@ type Canceler interface {
 // ModeForce spends the units as if the Quota were 2^50. The limit then refuses charges until
 // enough of the spent units have expired.
 type Forcer interface {
-	// Force spends cost > 0 units even if they do not fit. It spends them at the instant in the at
-	// argument, in µs since 1970, which is never earlier than s.At.
+	// Force spends cost > 0 units at the instant at, in µs since 1970, even if they do not fit. The
+	// instant is never earlier than s.At.
 	Force(s quota.State, l *quota.Limit, at, cost int64) quota.State
 }
 
 // Metered is a quota.Algorithm whose debt drains at a constant rate, such as GCRA or a bucket. A
-// store can compute its decisions without calling Take. A unit consists of as many parts as the
-// Period has µs. A State holds the debt at the time At: A is the number of whole units, and B is
-// the number of further parts. In each µs, as many parts drain as the Quota has units.
+// store can compute the decisions without calling Take. A State holds the debt at the time At: A is
+// the number of whole units, and B is the number of further parts. If the Period is p µs and the
+// Quota is q units, a unit has p parts, and q parts drain in each µs.
 type Metered interface{ Metered() }
 
 // Concurrent is a quota.Algorithm whose units are released when the request ends. The Period of its
 // limits is the lease duration: a unit that is not released counts until its lease expires.
 type Concurrent interface{ InFlight() }
 
-// Indivisible is a quota.Algorithm whose Quota is not a number of units that replicas or regions
-// can share, but, for example, a duration.
+// Indivisible is a quota.Algorithm whose Quota replicas or regions cannot share, because it is not
+// a number of units but, for example, a duration.
 type Indivisible interface{ Indivisible() }
 
 // A Comparer is a quota.Algorithm that can detect redundant limits. Redundant reports whether l
@@ -122,13 +121,13 @@ type Comparer interface {
 type Batcher interface {
 	// TakeEach evaluates the transactions as if Take were called for each of them in order: each
 	// transaction spends all of its charges or none. TakeEach returns either nil or a slice with
-	// one error for each transaction. The error is nil if a decision was made.
+	// one error for each transaction. A transaction's error is nil if a decision was made.
 	TakeEach(ctx context.Context, ts []*quota.Transaction) []error
 }
 
 // A Server is a quota.Store whose keys are spread over servers that can fail separately. The method
-// Server returns the name of the server that evaluates a transaction, or of the combination of
-// servers. It returns "" if the server is not known. It does not call the server.
+// Server returns the name of the server, or of the combination of servers, that evaluates a
+// transaction. If the server is not known, the method returns "". It does not call the server.
 type Server interface {
 	Server(t *quota.Transaction) string
 }
@@ -138,19 +137,18 @@ type Server interface {
 type Tracker interface {
 	// Track returns a function that evaluates transactions of one charge in ModePeek. If the
 	// function returns no error for a transaction, it also tracks the state. As soon as a tracked
-	// state changes, the store calls the argument changed once, with the key, or with all set to
+	// state changes, the store calls the function changed once, with the key, or with all set to
 	// true if any key may have changed. The store may also call changed if nothing has changed. For
 	// each state, answers and reports arrive in order: an answer arrives after the reports of all
 	// earlier changes, and before the reports of later ones.
 	//
-	// The store calls the argument current with a time before which all changes have been reported,
-	// at least every 2 s while it tracks states. It calls current with the zero Time when it has
-	// stopped tracking the states that it has evaluated so far. Neither argument may block.
+	// While the store tracks states, it calls the function current at least every 2 s, with a time
+	// before which all changes have been reported. When it stops tracking the states that it has
+	// evaluated so far, it calls current with the zero Time. Neither function may block.
 	//
-	// takeEach is called by one goroutine at a time. An error that wraps quota.ErrBusy applies only
-	// to its own transaction. errors.ErrUnsupported means that the server cannot track states.
-	// After any other error, the caller waits a second. Track returns nil if tracking is turned
-	// off.
+	// Only one goroutine at a time calls takeEach. An error that wraps quota.ErrBusy concerns only
+	// one transaction. errors.ErrUnsupported means that the server cannot track states. After any
+	// other error, the caller waits a second. Track returns nil if tracking is turned off.
 	Track(changed func(key string, all bool), current func(at time.Time)) (takeEach func(ts []*quota.Transaction) []error)
 }
 
@@ -158,16 +156,16 @@ type Tracker interface {
 // has made a decision out of date.
 type Watcher interface {
 	// Watch evaluates a charge in ModePeek, in the background. Then it calls done with the
-	// decision, and with a function that reports whether the decision is still up to date. It does
-	// not call done if the store fails. Watch returns false and does nothing if the store does not
+	// decision, and with a function that reports whether the decision is still up to date. If the
+	// store fails, done is not called. Watch returns false and does nothing if the store does not
 	// track changes, or if the key keeps changing.
 	Watch(c quota.Charge, done func(d quota.Decision, current func() bool)) bool
 }
 
 // Instant is a quota.Store that makes decisions in memory without waiting. Its Take method may use
-// ctx only to check whether ctx is done, and must not modify or retain charges. The Instant method
-// must return its receiver. This shows whether a store is an Instant itself or merely embeds one;
-// in the latter case, it is not treated as an Instant.
+// ctx only to check whether ctx is done, and must not modify or retain charges. The method Instant
+// must return its receiver. A store that merely embeds an Instant returns the embedded store
+// instead, and is therefore not treated as an Instant.
 type Instant interface{ Instant() quota.Store }
 
 // A Payer is a quota.Store that pays for refused charges with granted units, such as a
@@ -176,7 +174,7 @@ type Instant interface{ Instant() quota.Store }
 type Payer interface{ Unpaid() quota.Store }
 
 // An Announcer is a quota.Store that compares the limits of its users, such as a stack.Store.
-// Announce is called with the limits of a rule, which replace the limits from an earlier call for
+// Announce is called with the limits of a rule. These replace the limits from an earlier call for
 // the same rule.
 type Announcer interface {
 	Announce(rule string, limits []quota.Limit)
