@@ -13,10 +13,10 @@ import (
 )
 
 // Algorithm tests whether the algorithms of the limits follow the rules of quota.Algorithm. It
-// makes random charges, at random instants and at instants that decisions name, such as the end of
-// a RetryAfter, and checks each decision by calling Take again. Algorithm needs no store. To
-// compare Take with its Lua code, use Limits. No test can know how many units a limit should admit
-// in a period, so test that separately.
+// makes random charges, both at random instants and at instants that follow from earlier decisions,
+// such as the end of a RetryAfter. It checks each decision by calling Take again. Algorithm needs
+// no store. To compare Take with the Lua code of an algorithm, use Limits. Algorithm cannot know
+// how many units a limit should admit in a period, so test that separately.
 //
 // Pass limits with small and large numbers, such as a quota of 1 per µs and a quota of a million
 // per day.
@@ -43,17 +43,17 @@ func Algorithm(t testing.TB, limits ...quota.Limit) {
 	}
 }
 
-// A walk makes a sequence of charges of one key under one limit.
+// A walk makes a sequence of charges for one key under one limit.
 type walk struct {
 	testing.TB
 	*rand.Rand
-	given  quota.Limit // what the caller has passed
-	limit  quota.Limit // a copy for Take
+	given  quota.Limit // the limit that the caller has passed
+	limit  quota.Limit // a copy of given that is passed to Take
 	now    int64
-	states []quota.State // of the key
+	states []quota.State // the recent states of the key
 	about  string        // the charge that is being checked
 
-	concurrent bool // whether units are released when requests end, at unknown instants
+	concurrent bool // units are released when requests end, at unknown instants
 }
 
 func (w *walk) failf(format string, args ...any) {
@@ -66,13 +66,13 @@ func clone(s quota.State) quota.State {
 	return s
 }
 
-// take returns the decision about a charge at an instant, without spending it.
+// take returns the decision about a charge at the instant at, without spending the charge.
 func (w *walk) take(s quota.State, at, cost int64) quota.Decision {
 	_, d := w.limit.Algorithm.Take(clone(s), &w.limit, at, cost)
 	return d
 }
 
-// step makes a charge, checks it, and moves the clock.
+// step makes a charge, checks the decision, and moves the clock.
 func (w *walk) step() {
 	w.Helper()
 	before, cost := clone(w.states[0]), anyCost(w.Rand, max(1, w.limit.Capacity()))
@@ -177,8 +177,8 @@ func (w *walk) decision(s quota.State, cost int64) {
 	}
 }
 
-// spends checks that an admitted charge takes units, and that a refund returns no more than was
-// spent.
+// spends checks that an admitted charge spends units, and that a refund returns no more units than
+// were spent.
 func (w *walk) spends(before, after quota.State, cost int64) {
 	w.Helper()
 	left, now := w.take(before, w.now, 0).Remaining, w.take(after, w.now, 0).Remaining
@@ -211,7 +211,7 @@ func (w *walk) view(s quota.State) {
 	w.forgotten(s, reset)
 }
 
-// forgotten checks that a store may forget a state after its reset.
+// forgotten checks that a store may forget a state after the state's reset.
 func (w *walk) forgotten(s quota.State, reset int64) {
 	w.Helper()
 	for _, cost := range []int64{0, 1, w.limit.Capacity(), w.limit.Capacity() + 1, -1} {

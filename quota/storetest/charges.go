@@ -9,14 +9,14 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// The limits of most tests. Their period of an hour is longer than a test takes.
+// Most tests use these limits. The period of an hour is longer than a test takes.
 var (
 	three = algorithms.GCRA(3, time.Hour).Named("three")
 	one   = algorithms.AnchoredWindow(1, time.Hour).Named("one")
 )
 
 // clock: Transaction.At is the time of the store's clock, in whole microseconds. It never
-// decreases, and advances as fast as the local clock, to within a tenth.
+// decreases, and advances as fast as the local clock or up to a tenth more slowly.
 func clock(p *replay) {
 	const naps, nap = 10, 1237 * time.Microsecond
 	begin := time.Now()
@@ -51,7 +51,7 @@ func allOrNothing(p *replay) {
 	looks := []quota.Charge{p.charge("a", three, 0), p.charge("b", three, 0), p.charge("a", five, 0)}
 	for _, last := range []quota.Charge{p.charge("full", one, 1), p.charge("new", one, 2)} {
 		charges := append(slices.Clone(fit), last)
-		for range charges { // in each round, the charge that does not fit has another position
+		for range charges { // in each round, another charge is the one that does not fit
 			charges = append(charges[1:], charges[0])
 			p.wants(p.all(0, charges...), false)
 		}
@@ -61,8 +61,8 @@ func allOrNothing(p *replay) {
 	p.wants(p.all(0, looks...), true, 2, 1, 1)
 }
 
-// refused: a refused transaction has a decision for every charge. The decisions of charges
-// that would fit alone are Allowed. Each Remaining is what was left before the
+// refused: a refused transaction has a decision for every charge. In the decision on a charge that
+// would fit alone, Allowed is true. Each Remaining is the number of units that were left before the
 // transaction.
 func refused(p *replay) {
 	p.one("full", one, 1)
@@ -95,7 +95,7 @@ func look(p *replay) {
 }
 
 // peek: ModePeek reports for each charge whether and when it would fit, and spends nothing. A
-// charge of negative cost refunds nothing.
+// charge with a negative cost refunds nothing.
 func peek(p *replay) {
 	for _, l := range limits(5, time.Hour) {
 		for i := range int64(4) {
@@ -109,8 +109,8 @@ func peek(p *replay) {
 	}
 }
 
-// atMost: in ModeAtMost, a transaction with Most n spends its charges as many times as all of them
-// fit, but at most n times.
+// atMost: in ModeAtMost, the charges are spent as many times as all of them fit, but at most Most
+// times.
 func atMost(p *replay) {
 	take := func(most, granted int64, remaining []int64, charges ...quota.Charge) {
 		p.Helper()
@@ -137,7 +137,7 @@ func atMost(p *replay) {
 }
 
 // headroom: a charge with a Headroom of n is spent only if at least n units are left afterwards.
-// Other charges of the key may spend these units, and a cached refusal of one class refuses no
+// Other charges of the key may spend these units. A cached refusal of one class must not refuse a
 // charge of another class.
 func headroom(p *replay) {
 	class := func(key string, l quota.Limit, cost, headroom int64) quota.Charge {
@@ -227,7 +227,7 @@ func force(p *replay) {
 		p.wants(p.one("", l, 1), false, 0)
 		p.run += "."
 	}
-	// A debt drains at the rate in force, and refunds reduce it.
+	// A debt drains at the rate of the current limit, and refunds reduce the debt.
 	raised := algorithms.GCRA(300, time.Hour).Named("three")
 	first := p.one("debt", three, 2).Decisions[0].At
 	forced(p.charge("debt", three, 50))
@@ -263,10 +263,10 @@ func refund(p *replay) {
 	p.wants(p.one("", three, 0), true, 0)
 }
 
-// spent: a charge with Spent refunds units that were spent at that instant, and no others.
+// spent: a charge with Spent refunds units that were spent at the given instant, and no others.
 func spent(p *replay) {
 	for _, l := range limits(6, time.Hour) {
-		var at [2][2]int64 // when the units of each round and key were spent
+		var at [2][2]int64 // by round and key: when the units were spent
 		for i := range at {
 			for j, key := range []string{"a", "b"} {
 				at[i][j] = p.one(key, l, 2).Decisions[0].At

@@ -13,7 +13,7 @@ import (
 
 const goroutines = 16
 
-// oneKey: under concurrent calls a limit admits exactly its quota.
+// oneKey: if many goroutines charge the same key, the limit admits exactly its quota.
 func oneKey(p *replay) {
 	const units, calls = 100, 20
 	for _, l := range []quota.Limit{

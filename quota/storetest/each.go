@@ -11,8 +11,8 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// each: an optional.Batcher evaluates the transactions of a batch as if they came one after
-// the other. An invalid transaction gets an error, and all others are evaluated.
+// each: an optional.Batcher evaluates the transactions of a batch as if Take were called for one
+// after the other. An invalid transaction gets an error, and all others are evaluated.
 func each(p *replay) {
 	batcher, ok := p.store.(optional.Batcher)
 	if !ok {
@@ -38,8 +38,8 @@ func each(p *replay) {
 	p.wants(p.one("gone", three, 0), true, 3)
 }
 
-// anyBatch returns random transactions of one or two charges. Successive transactions may
-// be equal.
+// anyBatch returns random transactions with one or two charges each. Successive transactions may be
+// equal.
 func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 	const units = 9
 	all := limits(units, time.Hour)
@@ -57,8 +57,8 @@ func anyBatch(p *replay, r *rand.Rand) (ts []*quota.Transaction) {
 	return ts
 }
 
-// takeEach makes the store evaluate a batch. It fails the test unless the transaction at the
-// index invalid gets ErrDuplicate and the replay returns the same decisions for all other
+// takeEach makes the store evaluate a batch. It fails the test unless the transaction with the
+// index invalid gets ErrDuplicate, and the replay makes the same decisions on all other
 // transactions.
 func (r *replay) takeEach(batcher optional.Batcher, ts []*quota.Transaction, invalid int) {
 	r.Helper()

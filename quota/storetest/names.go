@@ -14,9 +14,9 @@ func unprintable(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// names: states of different rules, keys, limits and algorithms are kept apart, whatever
-// their names are. An empty rule or key is a name like any other. A limit without a name is
-// stored under the name of its period.
+// names: states of different rules, keys, limits and algorithms are kept separate, whatever their
+// names. An empty rule or key is a valid name. A limit without a name is stored under the name of
+// its period.
 func names(p *replay) {
 	odd := []string{
 		"", "a", "A", ":", "a:", ":a", "/", "a/", "1:a", " ", "a ", "\x00", "a\x00", "\n", "a\r\nb", "{", "}", "{}", "{a}", "}a{",
@@ -25,7 +25,7 @@ func names(p *replay) {
 	printable := slices.DeleteFunc(slices.Clone(odd), unprintable)
 	all := algorithms.GCRA(1000, time.Hour)
 	for _, s := range odd {
-		if unprintable(s) { // header fields and logs cannot carry such a name, so it is an error
+		if unprintable(s) { // header fields and logs cannot contain such a name, so Take returns an error
 			for _, c := range []quota.Charge{{Rule: s, Key: p.run, Limit: all}, {Rule: p.run, Key: p.run, Limit: all.Named(s)}} {
 				p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{c}})
 				p.fails(p.Context(), &quota.Transaction{Charges: []quota.Charge{p.charge("good", all, 1), c}})
@@ -61,7 +61,8 @@ func names(p *replay) {
 	p.all(0, p.charge("stored", all, 3))
 	p.wants(p.all(0, p.charge("stored", all.Named("1h"), 2), p.charge("stored", algorithms.GCRA(1000, time.Minute), 1)), true, 995, 999)
 	p.wants(p.one("stored", all, 0), true, 995)
-	// Each charge has a different cost, so that the state of another charge would be noticed.
+	// Each charge has a different cost, so that the test notices if a charge uses the state of
+	// another one.
 	for i, c := range unlike {
 		c.Cost = int64(1 + i)
 		p.all(0, c)
@@ -76,8 +77,8 @@ func names(p *replay) {
 	}
 }
 
-// longNames: names of 100,000 bytes are valid, and states of names that differ in one byte
-// are kept apart. A long key has the state of its StoredKey.
+// longNames: names of 100,000 bytes are valid, and states with names that differ in one byte are
+// kept separate. A long key and its StoredKey have the same state.
 func longNames(p *replay) {
 	const size = 100_000
 	long := p.run + strings.Repeat("x", size)

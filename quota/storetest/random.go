@@ -38,23 +38,23 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// pause sleeps in one of eight calls, for up to 3 ms.
+// pause sleeps for up to 3 ms, on average in every eighth call.
 func pause(r *rand.Rand) {
 	if r.IntN(8) == 0 {
 		time.Sleep(time.Duration(1+r.IntN(3_000)) * time.Microsecond)
 	}
 }
 
-// anyCost returns a random cost for a quota of n: often a small cost, sometimes about n,
-// and sometimes the largest or the smallest integer.
+// anyCost returns a random cost for a quota of n: often a small one, sometimes one near n, and
+// sometimes the largest or the smallest integer.
 func anyCost(r *rand.Rand, n int64) int64 {
 	costs := []int64{0, 1, 1, 1, 1, 2, 2, n / 2, n, n + 1, -1, -n, 1 + r.Int64N(n), math.MaxInt64, math.MinInt64}
 	return costs[r.IntN(len(costs))]
 }
 
-// random: every algorithm, alone and together with others, makes the same decisions as the
-// replay. The units of some limits become available again within milliseconds, those of
-// others only after the test.
+// random: every algorithm, alone and together with others, makes the same decisions as the replay.
+// Under some limits, units become available again within milliseconds, and under others only after
+// the test.
 func random(p *replay) {
 	const units = 7
 	var all []quota.Limit
@@ -66,10 +66,11 @@ func random(p *replay) {
 	p.compareRandom(all, units)
 }
 
-// Limits tests whether a store makes the same decisions as the algorithms of the limits, including
-// their Lua code. It makes random charges, and compares every field of every Decision with the
-// result of Algorithm.Take. Pass at least three limits with different names: one with a period of
-// about a millisecond, one with a period of about an hour, and one with a different algorithm.
+// Limits tests whether a store makes the same decisions as the algorithms of the limits. If the
+// store runs Lua code of the algorithms, this code is tested too. Limits makes random charges, and
+// compares every field of every Decision with the result of Algorithm.Take. Pass at least three
+// limits with different names: one with a period of about a millisecond, one with a period of about
+// an hour, and one with a different algorithm.
 func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	t.Helper()
 	p := newReplay(t, store)
@@ -81,9 +82,9 @@ func Limits(t testing.TB, store quota.Store, limits ...quota.Limit) {
 	p.compareRandom(limits, units)
 }
 
-// lastUnit reserves units of each limit for a later instant, refunds them and spends them. It does
-// so with one unit, and with all units of a new key. The first charge of each key has cost -1, so
-// that the key has a unit even under an algorithm that gives new keys none.
+// lastUnit reserves units of each limit for a later instant, refunds the units and spends them
+// again: first a single unit, and then all units of a new key. The first charge of each key has
+// cost -1, so that the key has a unit even under an algorithm that gives new keys none.
 func (p *replay) lastUnit(limits []quota.Limit) {
 	p.Helper()
 	wait := algorithms.GCRA(1, time.Minute).Named("wait")
@@ -141,7 +142,7 @@ func anyHeadroom(r *rand.Rand, t *quota.Transaction, units int64) {
 	}
 }
 
-// anyMode sometimes gives t another Mode than ModeSpend.
+// anyMode sometimes gives t a Mode other than ModeSpend.
 func anyMode(r *rand.Rand, t *quota.Transaction) {
 	before := *t
 	t.Mode, t.Within = quota.Mode(r.IntN(12)), 0
@@ -162,7 +163,7 @@ func (r *replay) cancel(t *quota.Transaction) {
 	r.take(t)
 }
 
-// anyCharges appends up to six charges of different ids, under any of the limits.
+// anyCharges appends up to six charges with different ids, under any of the limits.
 func (r *replay) anyCharges(charges []quota.Charge, random *rand.Rand, limits []quota.Limit, units int64) []quota.Charge {
 	used := map[id]bool{}
 	for range 1 + random.IntN(6) {
@@ -228,8 +229,8 @@ func bounds(p *replay) {
 	}
 }
 
-// changed: if the quota or the period of a limit changes, the new numbers apply at once,
-// and units spent under the old numbers still count.
+// changed: if the quota or the period of a limit changes, the new numbers apply immediately, and
+// units spent under the old numbers still count.
 func changed(p *replay) {
 	r := seeded(p)
 	var tx quota.Transaction
@@ -243,7 +244,7 @@ func changed(p *replay) {
 			tx.Charges = tx.Charges[:0]
 			for _, l := range limits(units, period) {
 				if name := l.Algorithm.Name(); name == "sliding-log" || name == "in-flight" {
-					l.Period = shortest // never grows, because stores may drop units older than a period
+					l.Period = shortest // the period never grows, because stores may drop units older than a period
 				}
 				if r.IntN(3) == 0 {
 					tx.Charges = append(tx.Charges, p.charge("", l, anyCost(r, units)))
@@ -259,7 +260,8 @@ func changed(p *replay) {
 // reset: after RetryAfter a refused charge fits, and after ResetAfter the key is equivalent
 // to a new key.
 func reset(p *replay) {
-	// Not the calendar, which has no window of 10 ms, and not InFlight, which has no RetryAfter.
+	// This excludes the calendar, which has no window of 10 ms, and InFlight, which has no
+	// RetryAfter.
 	for _, l := range limits(2, 10*time.Millisecond)[:7] {
 		size := max(l.Burst, l.Quota)
 		var d quota.Decision
@@ -272,7 +274,7 @@ func reset(p *replay) {
 		if d.Allowed {
 			p.Fatalf("%v: got the whole quota 100 times in a row, want a refusal", l)
 		}
-		// The clock of another machine may be a little slower.
+		// The clock of another machine may run a little slower.
 		time.Sleep(d.RetryAfter + time.Millisecond)
 		tx := p.one("", l, size)
 		if !tx.Decisions[0].Allowed {

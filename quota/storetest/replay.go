@@ -12,11 +12,12 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A replay passes transactions to a store, and then evaluates them again with its own states.
+// A replay passes transactions to a store, and then evaluates the same transactions with its own
+// states.
 type replay struct {
 	testing.TB
 	store quota.Store
-	run   string // random text in every key, so that runs may share a server
+	run   string // random text in every key, so that test runs can share a server
 	kept  map[id]kept
 }
 
@@ -37,18 +38,18 @@ func idOf(c *quota.Charge) id {
 	return id{c.Rule, c.StoredKey(), c.Limit.StoredName(), c.Limit.Algorithm.Name()}
 }
 
-// charge returns a charge whose key no other run uses.
+// charge returns a charge whose key no other test run uses.
 func (r *replay) charge(key string, l quota.Limit, cost int64) quota.Charge {
 	return quota.Charge{Rule: "storetest", Key: r.run + key, Limit: l, Cost: cost}
 }
 
-// one takes a single charge that does not wait.
+// one evaluates a single charge that does not wait.
 func (r *replay) one(key string, l quota.Limit, cost int64) *quota.Transaction {
 	r.Helper()
 	return r.all(0, r.charge(key, l, cost))
 }
 
-// all takes charges in one transaction, which may wait for the duration within.
+// all evaluates charges in one transaction, which may wait for the duration within.
 func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Transaction {
 	r.Helper()
 	t := &quota.Transaction{Charges: charges, Within: within}
@@ -56,8 +57,7 @@ func (r *replay) all(within time.Duration, charges ...quota.Charge) *quota.Trans
 	return t
 }
 
-// take makes the store evaluate t. It fails the test unless the replay returns the same
-// decisions.
+// take makes the store evaluate t. It fails the test unless the replay makes the same decisions.
 func (r *replay) take(t *quota.Transaction) {
 	r.Helper()
 	want := question(t)
@@ -99,19 +99,19 @@ func (r *replay) decided(t *quota.Transaction, want quota.Transaction) {
 			continue
 		}
 		k := idOf(&charges[i])
-		k.key = strings.Clone(k.key) // a test may overwrite its memory
+		k.key = strings.Clone(k.key) // a test may overwrite the memory of the key
 		r.kept[k] = kept{states[i], charges[i].Limit, now + want.Decisions[i].ResetAfter.Microseconds()}
 	}
 }
 
-// states returns the states of the charges as the replay has kept them.
+// states returns the states that the replay has kept for the charges.
 func (r *replay) states(charges []quota.Charge, now int64) []quota.State {
 	states := make([]quota.State, len(charges))
 	for i := range charges {
 		k := r.kept[idOf(&charges[i])]
 		if k.state.At != 0 && k.limit != charges[i].Limit && now >= k.reset {
-			// The old limit no longer needs the state, so a store may keep or drop it. This may
-			// make a difference under the new limit.
+			// Under the old limit the state has expired, so a store may keep or drop it. Under the
+			// new limit, the results may differ.
 			r.Skipf("%v: the state had expired before the limit changed, because the machine is slow", k.limit)
 		}
 		states[i] = k.state
@@ -141,7 +141,7 @@ func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 	}
 }
 
-// fails takes t, expects an error, and returns it.
+// fails evaluates t, which must fail, and returns the error.
 func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 	r.Helper()
 	err := r.store.Take(ctx, t)
@@ -151,8 +151,8 @@ func (r *replay) fails(ctx context.Context, t *quota.Transaction) error {
 	return err
 }
 
-// wants checks the results of t that do not depend on time: whether all charges were
-// spent, and how many units remain for each.
+// wants checks those results of t that do not depend on time: whether all charges were spent, and
+// how many units remain under each.
 func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
 	r.Helper()
 	if got := t.Allowed(); got != allowed {
@@ -165,7 +165,7 @@ func (r *replay) wants(t *quota.Transaction, allowed bool, remaining ...int64) {
 	}
 }
 
-// describe returns the question of t as text, with long names cut.
+// describe returns t without its results as text, with long names shortened.
 func describe(t *quota.Transaction) string {
 	var b strings.Builder
 	mode := fmt.Sprintf("in mode %d", t.Mode)

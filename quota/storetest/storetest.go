@@ -8,11 +8,11 @@
 //
 // Tests cannot set a store's clock. The suite therefore repeats every transaction on its own copy
 // of the state, at the time that the store reports in [quota.Result.At]. It then compares every
-// field of the two results. A store whose times are off by a single microsecond fails the suite.
+// field of the two results. A store fails the suite if a time is wrong by a single microsecond.
 //
-// [Run] tests the algorithms in package algorithms; use [Limits] to test other algorithms. The
-// store need not be empty, because every run uses new keys. The tests sleep for less than a second
-// in total.
+// [Run] tests a store with the algorithms in package algorithms. Use [Limits] to test other
+// algorithms. The store need not be empty, because every run uses new keys. The tests sleep for
+// less than a second in total.
 package storetest
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// Run runs every test as a subtest. For each subtest, it calls the given function to get a new
-// store. If that function starts a server or a goroutine, it should call t.Cleanup to stop it.
+// Run runs every test as a subtest. For each subtest, it calls the function open to get a new
+// store. If open starts a server or a goroutine, it should call t.Cleanup to stop it again.
 //
-// Subtests cannot run inside a testing/synctest bubble. To test a store in such bubbles, range over
-// Tests and run each test in its own bubble.
+// Subtests cannot run inside a testing/synctest bubble. To test a store in bubbles, range over
+// Tests and run each test in a separate bubble.
 func Run(t *testing.T, open func(t *testing.T) quota.Store) {
 	t.Helper()
 	for _, test := range Tests() {

@@ -19,13 +19,13 @@ func noCharges(p *replay) {
 	p.wants(p.all(time.Hour), true)
 }
 
-// manyCharges: a transaction may have 40 charges, of one key or of many.
+// manyCharges: a transaction may have 40 charges, for one key or for many.
 func manyCharges(p *replay) {
 	var charges []quota.Charge
 	all := limits(5, time.Hour)
 	for i := range 40 {
 		l := all[i%len(all)].Named(fmt.Sprint(i / len(all)))
-		c := p.charge(fmt.Sprint(max(0, i-20)), l, int64(i/2%3)) // limits of one algorithm differ in cost
+		c := p.charge(fmt.Sprint(max(0, i-20)), l, int64(i/2%3)) // the costs under limits with the same algorithm differ
 		charges = append(charges, c)
 	}
 	for range 4 {
@@ -60,14 +60,15 @@ func decisions(p *replay) {
 	}
 }
 
-// manyLimits: a key may have hundreds of limits, of one algorithm or of several.
+// manyLimits: a key may have hundreds of limits, with one algorithm or with several.
 func manyLimits(p *replay) {
 	kinds := []func(n int64, period time.Duration) quota.Limit{algorithms.GCRA, algorithms.SlidingLog, algorithms.AnchoredWindow}
 	for _, n := range []int{1, 30, 31, 32, 33, 100, 250} {
 		for k := range len(kinds) + 1 {
 			var charges []quota.Charge
 			for i := range n {
-				// A limit of kind k, or of one kind after the other if k is len(kinds).
+				// If k is len(kinds), the limits are of each kind in turn; otherwise all are of
+				// kind k.
 				kind := kinds[(k+i*(k/len(kinds)))%len(kinds)]
 				limit := kind(int64(3+i%7), time.Hour+time.Duration(i)*time.Second)
 				charges = append(charges, p.charge(fmt.Sprint(n, k), limit, 1))
@@ -83,11 +84,11 @@ func manyLimits(p *replay) {
 	}
 }
 
-// duplicate: the same limit of the same key twice is an error and spends nothing.
+// duplicate: charging the same limit of the same key twice is an error and spends nothing.
 func duplicate(p *replay) {
 	a, b := p.charge("a", three, 1), p.charge("b", three, 1)
 	again := a
-	again.Cost, again.Limit.Quota = 0, 7 // cost and quota are no part of a limit's identity
+	again.Cost, again.Limit.Quota = 0, 7 // charges with different costs and quotas can still be duplicates
 	nameless, named := again, again
 	nameless.Limit.Name = ""
 	named.Limit.Name = nameless.Limit.Label()
@@ -97,7 +98,7 @@ func duplicate(p *replay) {
 		}
 	}
 	p.wants(p.all(0, p.charge("a", three, 0), p.charge("b", three, 0)), true, 3, 3)
-	// Charges of different rules, limit names or algorithms are no duplicates.
+	// Charges with different rules, limit names or algorithms are not duplicates.
 	other, algorithm := a, a
 	named = a
 	other.Rule = "other"
@@ -133,8 +134,7 @@ func invalid(p *replay) {
 	p.wants(p.one("good", three, 0), true, 3)
 }
 
-// canceled: if the context is done before Take, Take returns the error of the context and
-// spends nothing.
+// canceled: if the context is already done, Take returns the context's error and spends nothing.
 func canceled(p *replay) {
 	gone, cancel := context.WithCancel(p.Context())
 	cancel()

@@ -20,7 +20,7 @@ func never(p *replay) {
 		p.one("", l, 0)
 		p.one("other", l, 0)
 	}
-	for _, l := range limits(1, (1<<32-1)*time.Microsecond) { // a product with the cost exceeds 2^63
+	for _, l := range limits(1, (1<<32-1)*time.Microsecond) { // the product of cost and period exceeds 2^63
 		p.wants(p.one("huge", l, 1<<32-1), false)
 	}
 }
@@ -40,13 +40,13 @@ func reserve(p *replay) {
 	if second.Wait < tx.Wait+19*time.Minute { // a minute may pass between the calls
 		p.Errorf("got Wait %v behind one of %v, want 20 minutes more", second.Wait, tx.Wait)
 	}
-	// All charges of a transaction wait as long as the slowest of them. Charges with a
-	// cost of 0 or less do not make it wait.
+	// All charges of a transaction wait as long as the slowest of them. A charge with a cost of 0
+	// or less does not make the transaction wait.
 	p.wants(p.one("slow", one, 1), true, 0)
 	p.wants(p.one("back", three, 2), true, 1)
 	tx = p.all(2*time.Hour, p.charge("b", three, 1), p.charge("slow", one, 1), p.charge("c", three, 0), p.charge("back", three, -1))
 	p.wants(tx, true, 0, 0, 3, 2)
-	p.wants(p.one("b", three, 1), false, 0) // two units are free, but only after the reserved one
+	p.wants(p.one("b", three, 1), false, 0) // two units are available, but only after the reserved one
 	// If one charge cannot fit by waiting, the transaction reserves nothing.
 	p.wants(p.all(2*time.Hour, p.charge("d", three, 1), p.charge("b", three, 4)), false, 3, 0)
 	p.wants(p.one("d", three, 0), true, 3)
@@ -65,22 +65,22 @@ func queue(p *replay) {
 		last = tx.Wait
 	}
 	p.wants(p.all(2*time.Hour, p.charge("queue", l, 1)), false, 0) // the queue is full
-	p.wants(p.one("queue", l, 1), false, 0)                        // a charge that does not wait overtakes no waiting charge
+	p.wants(p.one("queue", l, 1), false, 0)                        // a charge that does not wait never overtakes a waiting charge
 	for range 3 {
 		tx := p.one("meter", l, 1)
 		p.wants(tx, true)
 	}
 	p.wants(p.one("meter", l, 1), false, 0)
-	// A charge that waits for a queue and for another limit gets its units of both at the
-	// same time.
+	// A transaction that waits in a queue and for another limit gets the units of both at the same
+	// time.
 	p.one("slow", three, 3)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1), p.charge("slow", three, 1)), true, 0, 0)
 	p.wants(p.all(2*time.Hour, p.charge("both", l, 1)), true, 0)
 }
 
 // inFlight: a concurrency limit refuses without reporting when to retry. A request releases its own
-// units, even if later requests have spent units. If a request releases nothing, its units are
-// available when the lease has expired.
+// units, even if later requests have spent units. If a request does not release its units, they
+// become available when the lease expires.
 func inFlight(p *replay) {
 	l := algorithms.InFlight(2, time.Hour)
 	first := p.one("a", l, 1)
@@ -98,7 +98,8 @@ func inFlight(p *replay) {
 	third := p.one("a", l, 1)
 	p.wants(third, true, 0)
 	p.wants(p.one("a", l, 1), false, 0)
-	// A Limiter renews a unit: it spends another unit by force, and releases the old one.
+	// A Limiter renews a unit by spending another one with ModeForce and then releasing the old
+	// one.
 	time.Sleep(1500 * time.Microsecond)
 	p.take(&quota.Transaction{Charges: []quota.Charge{p.charge("a", l, 1)}, Mode: quota.ModeForce})
 	p.cancel(third)
@@ -108,6 +109,6 @@ func inFlight(p *replay) {
 	short := algorithms.InFlight(2, 10*time.Millisecond).Named("short")
 	tx := p.one("a", short, 2)
 	p.wants(tx, true, 0)
-	time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond) // the clock of another machine may be a little slower
+	time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond) // the clock of another machine may run a little slower
 	p.wants(p.one("a", short, 2), true, 0)
 }

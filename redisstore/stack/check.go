@@ -17,8 +17,8 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// probed contains a limit for each algorithm that Redis must support. A probe chooses the
-// numbers of the limits.
+// The variable probed contains a limit for each algorithm that Redis must support. A probe replaces
+// the numbers of the limits.
 var probed = func() []quota.Limit {
 	limits := []quota.Limit{algorithms.Calendar(1, algorithms.Day, nil)}
 	for _, name := range algorithms.Names() {
@@ -36,18 +36,18 @@ const (
 	longestPause = 10 * time.Second
 )
 
-// A checker finds out whether Redis is usable. It runs one goroutine, which ends once a check has
-// succeeded.
+// A checker finds out whether Redis is usable. It runs one goroutine, which ends when a check
+// succeeds.
 type checker struct {
 	probe   func(ctx context.Context, limits ...quota.Limit) error
 	eval    func(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd
 	do      func(ctx context.Context, args ...any) *redis.Cmd
 	outages outages
-	ctx     context.Context // ends with Close
+	ctx     context.Context // canceled by Close
 	cancel  context.CancelFunc
 	err     atomic.Pointer[error] // see Store.Err
 
-	mu       sync.Mutex // held to start and to close
+	mu       sync.Mutex // guards starting and closing
 	checking bool
 	ended    time.Time // when the last check ended
 	running  sync.WaitGroup
@@ -61,8 +61,8 @@ func (s *Store) Probe(ctx context.Context) error { return s.redis.Probe(ctx, pro
 
 // CheckSettings logs settings of a usable Redis that are unsuitable for the store: a
 // maxmemory-policy that evicts keys that are being limited, and a missing permission to track keys.
-// The store logs them itself after each successful check, so CheckSettings is for tools that check
-// a server before it is used. Call it after Probe.
+// The store itself logs such settings after each successful check, so CheckSettings is for tools
+// that check a server before it is used. Call it after Probe.
 func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {
 	s.checker.checkEviction(ctx, logger)
 	s.checker.checkTracking(ctx, logger)
@@ -73,14 +73,14 @@ func (s *Store) CheckSettings(ctx context.Context, logger *slog.Logger) {
 // Redis was unreachable or has not been checked yet. Err makes no network call, so a health check
 // may call it often.
 //
-// The store repeats the check until the check succeeds, and waits at most 10 s after each failure.
-// If a request fails with quota.ErrUnusable, or because Redis refuses writes, as a replica or a
-// full server does, the store checks Redis again, but no sooner than 10 s after the last check. Err
-// does not report other outages that begin after a successful check; metrics and the log do.
+// The store repeats the check until it succeeds, at most 10 s after each failure. If a request
+// fails with quota.ErrUnusable, or because Redis refuses writes, as a replica or a full server
+// does, the store checks Redis again, but no sooner than 10 s after the last check. Other outages
+// that begin after a successful check are reported by metrics and the log, not by Err.
 func (s *Store) Err() error { return *s.checker.err.Load() }
 
-// Close stops the background check of Redis and the reports to other processes. It does not close
-// the client, and the store remains usable. Close always returns nil.
+// Close stops the background check of Redis and the reports to other processes. Close does not
+// close the client, and the store remains usable. Close always returns nil.
 func (s *Store) Close() error {
 	s.checker.mu.Lock()
 	s.checker.cancel()
@@ -90,9 +90,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Unless a check is in progress, check starts one, longestPause after the last check. The pause is
-// needed because requests may fail due to a user's own algorithm, which the check does not include.
-// Without it, the checks would never end.
+// If no check is in progress, check starts one, but not before longestPause has passed since the
+// last check. Without this pause, checks would run all the time if requests fail because of a
+// user's own algorithm, which the checks do not include.
 func (c *checker) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *checker) check() {
 	})
 }
 
-// run checks Redis until it is usable.
+// run repeats the check until Redis is usable.
 func (c *checker) run() {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		err := c.probe(c.ctx, probed...)
@@ -170,16 +170,15 @@ func (c *checker) checkTracking(ctx context.Context, logger *slog.Logger) {
 
 var maxMemory = regexp.MustCompile(`(?s)\nmaxmemory:(\d+).*\nmaxmemory_policy:([a-z-]+)`)
 
-// primary is the first store of the fallback, which calls another store during an outage of
-// primary.
+// A primary is the primary store of the fallback.
 type primary struct {
 	quota.Store
 	checker *checker
 }
 
-// unlessSlow is the primary of the fallbacks. If Redis is too slow for the Timeout, and therefore
-// answers only some requests in time, the fallback evaluates all requests, so that limits are not
-// counted in both stores.
+// An unlessSlow is the primary store of the fallbacks. If Redis is too slow for the Timeout and
+// therefore answers only some requests in time, unlessSlow fails for all of them. The fallback then
+// evaluates all requests in memory, so that units are not counted in both stores.
 type unlessSlow struct {
 	primary
 	redis *redisstore.Store
@@ -188,7 +187,7 @@ type unlessSlow struct {
 // Take implements quota.Store.
 func (u unlessSlow) Take(ctx context.Context, t *quota.Transaction) error {
 	if err := u.redis.Slow(ctx, t); err != nil {
-		if u.checker.outages.begin(err); !t.Refunds() { // only Redis can refund units that it has spent
+		if u.checker.outages.begin(err); !t.Refunds() { // only Redis can refund units that were spent there
 			return err
 		}
 	}
@@ -201,8 +200,8 @@ func (p primary) Watch(c quota.Charge, done func(d quota.Decision, current func(
 	return ok && w.Watch(c, done)
 }
 
-// Take implements quota.Store. If Redis has become unusable or refuses writes, it makes the checker
-// find out what is wrong.
+// Take implements quota.Store. If Redis has become unusable or refuses writes, Take starts a check,
+// which finds out what is wrong.
 func (p primary) Take(ctx context.Context, t *quota.Transaction) error {
 	err := p.Store.Take(ctx, t)
 	if err != nil && (errors.Is(err, quota.ErrUnusable) || !errors.Is(err, quota.ErrOpen) && refusesWrites(err)) {

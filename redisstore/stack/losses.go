@@ -8,9 +8,9 @@ import (
 	"github.com/seed83679106/weir/redisstore"
 )
 
-// losses compares successive heartbeats to detect that Redis has lost counts.
+// A losses value detects that Redis has lost counts, by comparing successive heartbeats.
 type losses struct {
-	last          *redisstore.Heartbeat // nil at first
+	last          *redisstore.Heartbeat // the last heartbeat; nil before the first one
 	lost, evicted atomic.Int64
 }
 
@@ -18,7 +18,7 @@ func (l *losses) stats() quota.LossStats {
 	return quota.LossStats{Lost: l.lost.Load(), Evicted: l.evicted.Load()}
 }
 
-// check compares a heartbeat with the last one.
+// check compares a heartbeat with the previous one.
 func (l *losses) check(h *redisstore.Heartbeat, logger *slog.Logger) {
 	last := l.last
 	l.last = h
@@ -26,11 +26,11 @@ func (l *losses) check(h *redisstore.Heartbeat, logger *slog.Logger) {
 		return
 	}
 	evicted := int64(0)
-	if h.Server == last.Server { // another server has its own count of evicted keys
+	if h.Server == last.Server { // a different server counts its evicted keys separately
 		evicted = h.Evicted - last.Evicted
 	}
 	switch {
-	case evicted > 0: // perhaps including the hash of the processes
+	case evicted > 0: // the evicted keys may include the hash of the processes
 		l.evicted.Add(evicted)
 		logger.Warn("stack: keys evicted by Redis", "evicted", evicted, "effect", "a client whose key was evicted has its whole quota again",
 			"fix", "give Redis more memory, or set maxmemory-policy to volatile-lfu or noeviction")

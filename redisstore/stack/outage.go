@@ -16,29 +16,28 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// outages writes the log lines about Redis: one when an outage begins, and one when it ends. A
-// check, a breaker or a fallback may be the first to detect an outage, so the line is the same for
-// all of them. If Redis cannot be used until its setup is changed, the line is repeated every
-// minute.
+// An outages value writes the log lines about Redis: one when an outage begins, and one when it
+// ends. The line is the same whether a check, a breaker or a fallback is the first to detect the
+// outage. If Redis cannot be used until its setup is changed, the line is repeated every minute.
 type outages struct {
 	logger *slog.Logger
-	effect func() string // what an outage means for the limits, however the store is used
+	effect func() string // describes what an outage means for the limits
 
 	mu     sync.Mutex
 	began  time.Time   // zero if there is no outage
-	slow   time.Time   // when Redis was first found to be too slow; zero if it is not
-	logged bool        // the outage has a line
+	slow   time.Time   // when Redis was first found to be too slow; zero if Redis is not too slow
+	logged bool        // a line about the outage was logged
 	writes bool        // Redis refuses writes, so only a check can end the outage: see refusesWrites
 	again  time.Time   // when the next line about a slow Redis may be logged: see slowAgain
 	loud   sparse.Gate // limits the lines that are repeated every minute
 }
 
-// slowAgain is the minimum time between two lines about a slow Redis. Suppose that only one of
-// several masters is too slow, and that it gets few requests. Each of these requests then begins an
-// outage, which requests to other masters end.
+// slowAgain is the minimum time between two lines about a slow Redis. It is needed if only one of
+// several masters is too slow and this master receives few requests. Each of these requests then
+// begins an outage, which ends with requests to other masters.
 const slowAgain = 10 * time.Minute
 
-// A reply is an error reply that explains why Redis cannot make decisions.
+// A reply describes an error reply that explains why Redis cannot make decisions.
 type reply struct {
 	advice string
 	writes bool // Redis refuses writes
@@ -54,15 +53,16 @@ var replies = map[string]reply{
 	"BUSY":       {"end the script that blocks Redis: SCRIPT KILL", false},
 }
 
-// code finds the code of a reply, which Redis before 7.0 puts in the middle of the text.
+// The expression code finds the code of an error reply, which Redis before 7.0 puts in the middle
+// of the text.
 var code = regexp.MustCompile(`\b(` + strings.Join(slices.Sorted(maps.Keys(replies)), "|") + `) `)
 
-// replyOf returns the reply in err, or the zero value.
+// replyOf returns the description of the error reply err, or the zero value.
 func replyOf(err error) reply { return replies[strings.TrimSuffix(code.FindString(err.Error()), " ")] }
 
-// refusesWrites reports whether Redis has answered that it refuses writes. Redis then still
-// answers calls that change nothing, such as those of health checks, so their success does not
-// end the outage.
+// refusesWrites reports whether Redis has answered that it refuses writes. Redis then still answers
+// calls that change nothing, such as health checks, so the success of such a call does not end the
+// outage.
 func refusesWrites(err error) bool { return replyOf(err).writes }
 
 // begin records that Redis has failed.
@@ -92,7 +92,7 @@ func (o *outages) begin(err error) {
 		}
 		return
 	}
-	if !begins && !o.slow.IsZero() { // it may have been slow before it failed
+	if !begins && !o.slow.IsZero() { // Redis may have been slow before it failed
 		_, begins = o.loud.Pass()
 	}
 	if begins {
@@ -105,8 +105,8 @@ func (o *outages) begin(err error) {
 	}
 }
 
-// end records that Redis has answered a request, unless Redis may still refuse writes. logs is
-// false after a single late decision, which needs no second line.
+// end records that Redis has answered a request, unless Redis may still refuse writes. The argument
+// logs is false if only a single decision was late, because no second line is needed then.
 func (o *outages) end(logs bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -130,7 +130,7 @@ func (o *outages) over(logs bool) {
 	o.loud.Reset()
 }
 
-// fallback returns a fallback whose outages o logs, instead of the fallback itself.
+// fallback returns a fallback that does not log outages itself, because o logs them.
 func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore) {
 	f = quota.Fallback(primary, memory, quota.FallbackOptions{
 		Logger: slog.New(slog.DiscardHandler),
@@ -146,8 +146,8 @@ func (o *outages) fallback(primary, memory quota.Store) (f *quota.FallbackStore)
 	return f
 }
 
-// breaker returns a breaker in front of Redis whose outages o logs. The breaker itself logs them
-// only if its options have a Logger.
+// breaker returns a breaker around the store redis, whose outages o logs. The breaker itself logs
+// outages only if its options have a Logger.
 func (o *outages) breaker(redis quota.Store, b quota.BreakerOptions) *quota.BreakerStore {
 	b.Logger = cmp.Or(b.Logger, slog.New(slog.DiscardHandler))
 	user := b.OnChange

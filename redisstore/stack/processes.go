@@ -24,14 +24,14 @@ import (
 
 const (
 	countEvery   = 2 * time.Second  // how often a process reports that it is running
-	compareEvery = 10 * time.Second // how often it compares the limits of its rules with those of other processes
-	fallAfter    = 10 * time.Second // a smaller number of processes is used only after this time
-	differsAfter = 40 * time.Second // if limits differ for this long, the reason is not considered to be a rollout
-	mostRules    = 1000             // more are not compared
+	compareEvery = 10 * time.Second // how often a process compares its rules' limits with those of other processes
+	fallAfter    = 10 * time.Second // a smaller number of processes is used only after this time without a larger one
+	differsAfter = 40 * time.Second // limits that differ for this long probably do not differ because of a rollout
+	mostRules    = 1000             // the maximum number of rules that are compared
 )
 
-// processes keeps track of the other processes, with a timer instead of a goroutine. It is also
-// the store that counts in memory while Redis is down.
+// A processes value keeps track of the other processes, by a timer instead of a goroutine. It is
+// also the store that counts in memory while Redis is down.
 type processes struct {
 	heartbeat func(ctx context.Context, id, group string) (*redisstore.Heartbeat, error)
 	compare   func(ctx context.Context, id string, texts map[string]string) (map[string][]string, error)
@@ -40,24 +40,24 @@ type processes struct {
 	agree     map[string]string // Options.Agree
 	memory    quota.Store
 	logger    *slog.Logger
-	ctx       context.Context // ends with Close
+	ctx       context.Context // canceled by Close
 	share     atomic.Pointer[share]
 	losses    losses
 
 	calling sync.Mutex // held while Redis is called
 	timer   *time.Timer
-	most    int // processes since then
+	most    int // the largest number of processes since the time in the field since
 	since   time.Time
 
 	mu       sync.Mutex
 	compared time.Time
-	limits   map[string]string  // by rule; "" if they come from a Policy
-	foreign  map[string]bool    // groups of processes that have no rule of this process
+	limits   map[string]string  // the limits of each rule; "" if they come from a Policy
+	foreign  map[string]bool    // groups of processes that have no rule in common with this process
 	others   map[string]*differ // the differences from other processes, by rule or setting
 }
 
-// A share holds a store that enforces this process's share of each limit. If n is 0, the number of
-// processes is unknown, and the store enforces the whole limit.
+// A share is a store that enforces this process's share of each limit. The share is 1/n. If n is 0,
+// the number of processes is unknown, and the store enforces the whole limit.
 type share struct {
 	quota.Store
 	n int
@@ -69,7 +69,7 @@ type differ struct {
 	logged bool
 }
 
-// start begins to call Redis.
+// start starts the timer that calls Redis.
 func (p *processes) start(ctx context.Context, logger *slog.Logger) {
 	p.ctx, p.logger, p.id = ctx, logger, rand.Text()
 	p.limits, p.others = map[string]string{}, map[string]*differ{}
@@ -79,7 +79,7 @@ func (p *processes) start(ctx context.Context, logger *slog.Logger) {
 	p.timer = time.AfterFunc(0, p.beat)
 }
 
-// stop ends the calls to Redis. The context must have ended.
+// stop stops the timer. The context must have been canceled.
 func (p *processes) stop() {
 	p.calling.Lock()
 	defer p.calling.Unlock()
@@ -95,8 +95,7 @@ func (p *processes) Take(ctx context.Context, t *quota.Transaction) error {
 	return p.share.Load().Take(ctx, t)
 }
 
-// effect describes what an outage means for limits, for each of the stores that a Store
-// returns.
+// effect describes what an outage means for limits, with and without a fallback.
 func (p *processes) effect() string {
 	part := "each limit as a whole"
 	switch n := p.share.Load().n; n {
@@ -109,7 +108,8 @@ func (p *processes) effect() string {
 	return "counting in memory: each process enforces " + part + "; calls without a fallback fail"
 }
 
-// Stats returns what Redis has lost. Packages weirprom and weirotel call it.
+// Stats returns how often Redis has lost counts, and how many keys it has evicted. Packages
+// weirprom and weirotel call Stats.
 func (p *processes) Stats() quota.LossStats { return p.losses.stats() }
 
 // beat reports to Redis that the process is running, and reports the limits of its rules.
@@ -134,12 +134,12 @@ func (p *processes) beat() {
 	}
 }
 
-// rules returns the names of the rules, each in a line.
-func (p *processes) rules() string { // the name of a rule contains no line end
+// rules returns the names of the rules, one per line.
+func (p *processes) rules() string { // a rule's name contains no line end
 	return strings.Join(slices.Sorted(maps.Keys(p.limits)), "\n")
 }
 
-// uncounted is the group of processes with Options.Replicas.
+// The constant uncounted is the group of processes that have Options.Replicas set.
 const uncounted = "-"
 
 // group returns the group of this process.
@@ -152,7 +152,8 @@ func (p *processes) group() string {
 	return groupOf(p.rules())
 }
 
-// groupOf returns the group of the processes with these rules, "" without rules.
+// groupOf returns the group of processes that have exactly the given rules, or "" if there are
+// none.
 func groupOf(rules string) string {
 	if rules == "" {
 		return ""
@@ -162,9 +163,9 @@ func groupOf(rules string) string {
 	return strconv.FormatUint(sum.Sum64(), 36)
 }
 
-// Some processes have no share of this process's limits, because they have no rule in common with
-// it or set Options.Replicas. foreigners returns how many. It does not count a process whose rules
-// are unknown.
+// foreigners returns how many processes get no share of this process's limits, because they have no
+// rule in common with this process, or have Options.Replicas set. Processes whose rules are unknown
+// are not included.
 func (p *processes) foreigners(groups map[string]int) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,9 +177,9 @@ func (p *processes) foreigners(groups map[string]int) (n int) {
 	return n
 }
 
-// counted records how many processes there are. A larger number is used at once. A smaller number
-// is used only if there was no larger one for fallAfter, because Redis may have lost its data, and
-// some processes may not have reported since then.
+// counted records how many processes there are. A larger number is used immediately. A smaller
+// number is used only if there was no larger one for fallAfter, because some processes may not have
+// reported since Redis lost its data.
 func (p *processes) counted(n int, err error, now time.Time) {
 	known := p.share.Load().n
 	if p.most = max(p.most, n); err == nil && p.most < known && now.Sub(p.since) < fallAfter {
@@ -190,8 +191,8 @@ func (p *processes) counted(n int, err error, now time.Time) {
 	p.most, p.since = 0, now
 }
 
-// aSetting is the prefix of the names of settings, which are compared in the same way as limits. No
-// rule has a name with this prefix.
+// aSetting is the prefix under which the names of settings are compared in the same way as the
+// names of rules. No rule has a name with this prefix.
 const aSetting = "\n"
 
 // texts returns what this process compares with other processes: its limits by rule, its settings
@@ -291,12 +292,12 @@ func (p *processes) announce(rule string, limits []quota.Limit) {
 	if _, known := p.limits[rule]; known || len(p.limits) < mostRules {
 		p.limits[rule] = strings.Join(texts, ", ")
 	}
-	p.compared, p.foreign = time.Time{}, nil // now; until then, all processes count
+	p.compared, p.foreign = time.Time{}, nil // compare as soon as possible; until then, all processes count
 }
 
 // Conflicts describes each rule for which another process has had different limits for at least 40
-// s, so that a rollout is probably not the reason. It makes no network call. Limits from a Policy
-// and overrides are not compared, because they may differ.
+// s, so that a rollout is probably not the reason. Conflicts makes no network call. Limits from a
+// Policy and overrides are not compared, because processes may legitimately differ in these.
 func (s *Store) Conflicts() []string {
 	p := &s.checker.processes
 	p.mu.Lock()
@@ -311,7 +312,7 @@ func (s *Store) Conflicts() []string {
 	return found
 }
 
-// Replicas returns the number of processes among which s would divide the limits in an outage that
-// began now: Options.Replicas or, if that is 0, the number that s has counted, which is 0 at
-// first.
+// Replicas returns the number of processes among which s would divide the limits if an outage began
+// now. This is Options.Replicas or, if that is 0, the number of processes that s has counted, which
+// is 0 at first.
 func (s *Store) Replicas() int { return s.checker.processes.share.Load().n }

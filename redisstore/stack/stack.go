@@ -37,7 +37,7 @@
 // # Outages
 //
 // While Redis is down, each process enforces its share of every limit: the limit divided by the
-// number of processes, which they count by themselves (see Options.Replicas). To make requests fail
+// number of processes. The processes count each other (see Options.Replicas). To make requests fail
 // during an outage instead, use [Store.WithoutFallback]. To enforce the whole limit in each
 // process, use [Store.Undivided]. The store logs when an outage begins and when it ends.
 //
@@ -74,20 +74,20 @@ type Options struct {
 	// less.
 	//
 	// 0 means that the processes count each other: every 2 s, each store with the same
-	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage, it uses the
-	// largest number that it has counted in the last 10 s. All processes that have been running for
-	// 4 s when the outage begins therefore together admit at most the limit, unless it is smaller
-	// than the number of processes (see quota.Share). A process that starts during the outage does
-	// not know the number of processes, so it enforces each limit as a whole: n such processes
-	// additionally admit up to n times the limit. If that is too much, set Replicas to the maximum
-	// number of processes. A process that has ended is counted for up to another minute, during
-	// which shares are too small. Processes that share a Prefix but no rules do not count each
-	// other.
+	// redisstore.Options.Prefix reports to Redis that it is in use. In an outage, a process uses
+	// the largest number that it has counted in the last 10 s. Together, all processes that have
+	// been running for 4 s when the outage begins therefore admit at most the limit, unless the
+	// limit is smaller than the number of processes (see quota.Share). A process that starts during
+	// the outage does not know the number of processes, so it enforces the whole limit: n such
+	// processes additionally admit up to n times the limit. If that is too much, set Replicas to
+	// the maximum number of processes. A process that has ended is counted for up to another
+	// minute. During that time, shares are too small. Processes that share a Prefix but no rules do
+	// not count each other.
 	Replicas int
 
 	// Agree contains settings, by name, that must be the same in all processes that share a Prefix,
 	// such as a short digest of a secret. Anyone who can read Redis can read these settings. The
-	// Logger gets a line if a setting of another process has been different for 40 s.
+	// Logger receives a line if another process has had a different value of a setting for 40 s.
 	Agree map[string]string
 
 	// Redis configures the Redis store, such as its key prefix and its timeout.
@@ -96,25 +96,25 @@ type Options struct {
 	// Memory configures the in-memory store that takes over while Redis is down.
 	Memory memstore.Options
 
-	// Hybrid sets how many refusals each process caches. While a key exceeds its limit, cached
-	// refusals save calls to Redis.
+	// Hybrid configures the cache of refusals in each process, which saves calls to Redis while a
+	// key exceeds its limit.
 	Hybrid quota.HybridOptions
 
 	// Breaker configures the circuit breaker. If its Logger is nil, the breaker logs nothing,
 	// because the store logs the same outages.
 	Breaker quota.BreakerOptions
 
-	// Effect is the log's description of what an outage of Redis means for requests; "" means that
-	// they are counted in memory. Set Effect if all requests use WithoutFallback.
+	// Effect is the text that log lines use for the effect of a Redis outage on requests; "" means
+	// that requests are counted in memory. Set Effect if all requests use WithoutFallback.
 	Effect string
 
-	// Logger gets one line when Redis fails, at start or later, and one when it works again. The
-	// first line names the cause, the store that now counts, its share of each limit, and what to
-	// do. At start, the Logger also gets each unsuitable client setting. If Redis is misconfigured
-	// or not supported, the Logger gets everything that is wrong or missing, and again every
-	// minute. It also gets a line when Redis has lost counts or evicted keys (see quota.LossStats).
-	// nil means slog.Default(). The Logger does not get the lines that go-redis writes about failed
-	// connections; redis.SetLogger redirects them.
+	// Logger receives one line when Redis fails, at start or later, and one when Redis works again;
+	// nil means slog.Default(). The first line contains the cause, the store that counts in the
+	// meantime, this store's share of each limit, and advice. Other lines are about unsuitable
+	// client settings (at start), and about lost counts and evicted keys (see quota.LossStats). If
+	// Redis is misconfigured or not supported, a line with everything that is wrong or missing is
+	// repeated every minute. The lines that go-redis writes about failed connections do not go to
+	// the Logger; redis.SetLogger redirects them.
 	Logger *slog.Logger
 }
 
@@ -126,7 +126,7 @@ type Store struct {
 	hybrid    *quota.HybridStore
 	memory    *memstore.Store
 	primary   primary
-	fallback  *quota.FallbackStore // around Share
+	fallback  *quota.FallbackStore // whose secondary store divides limits
 	undivided *quota.FallbackStore
 	checker   checker
 }
@@ -136,9 +136,9 @@ type Store struct {
 // which returns suitable settings. The caller must close rdb. New returns an error if rdb is nil,
 // or if an option is invalid.
 //
-// New starts a goroutine that checks Redis until it is usable (see Err), and a timer by which
-// the store reports to other processes that it is in use, and the limits of its rules (see
-// Conflicts). Closing the store or rdb stops both.
+// New starts a goroutine that checks Redis until Redis is usable (see Err). It also starts a timer,
+// by which the store reports to other processes that it is in use and what the limits of its rules
+// are (see Conflicts). Closing the store or rdb stops both.
 func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	switch {
 	case o.Replicas < 0:
@@ -194,19 +194,20 @@ func (s *Store) Watch(c quota.Charge, done func(d quota.Decision, current func()
 }
 
 // WithoutFallback returns a store like s, except that it does not fall back to memory. While Redis
-// is down, its Take returns an error, and weir.Options.OnError determines what happens to the
-// request.
+// is down, the returned store's Take method returns an error, and weir.Options.OnError determines
+// what happens to the request.
 func (s *Store) WithoutFallback() quota.Store { return s.primary }
 
 // Undivided returns a store like s, except that it does not divide limits while Redis is down, so
-// each process then admits the whole limit. Use it if you only read the counts and make your own
+// each process then enforces the whole limit. Use it if you only read the counts and make your own
 // decisions.
 func (s *Store) Undivided() quota.Store { return s.undivided }
 
-// Redis returns the underlying Redis store, without decorators. It is also an overrides.Keeper.
+// Redis returns the underlying Redis store, without decorators. This store is also an
+// overrides.Keeper.
 func (s *Store) Redis() *redisstore.Store { return s.redis }
 
-// Stores returns every store within s that has metrics or keeps overrides. If you pass s to
+// Stores returns those of the stores within s that have metrics or keep overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
 	return []quota.Store{s.redis, &s.checker.processes, s.breaker, s.hybrid, s.memory, s.fallback, s.undivided}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// An Error is an error reply of the server.
+// An Error is an error reply from the server.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -17,8 +17,8 @@ func (e Error) Error() string { return string(e) }
 // RedisError implements redis.Error.
 func (e Error) RedisError() {}
 
-// cause returns e, or an errors.ErrUnsupported if the server cannot track keys. Other errors, such
-// as LOADING, go away by themselves.
+// cause returns e, which also wraps errors.ErrUnsupported if the server cannot track keys. Other
+// errors, such as LOADING, go away by themselves.
 func (e Error) cause() error {
 	for _, prefix := range [...]string{"ERR", "NOAUTH", "NOPERM", "NOPROTO", "WRONGPASS"} {
 		if strings.HasPrefix(string(e), prefix) {
@@ -30,10 +30,10 @@ func (e Error) cause() error {
 
 var errProtocol = errors.New("redisstore: the server does not speak RESP3")
 
-// This is the maximum number of bytes in a text, and of elements in a list.
+// The constant most is the maximum number of bytes in a text, and of elements in a list.
 const most = 1 << 26
 
-// write writes a command. Errors come from Flush.
+// write writes a command. Flush returns any error.
 func write(w *bufio.Writer, args []any) {
 	fmt.Fprintf(w, "*%d\r\n", len(args))
 	for _, a := range args {
@@ -45,8 +45,8 @@ func write(w *bufio.Writer, args []any) {
 	}
 }
 
-// read reads a value: an int64, a string, an Error, a list of values, or nil. push is set if the
-// value is not a reply.
+// read reads a value: an int64, a string, an Error, a list of values, or nil. The result push is
+// true if the value is a push message rather than a reply.
 func read(r *bufio.Reader) (v any, push bool, err error) {
 	line, err := r.ReadSlice('\n')
 	if err != nil {

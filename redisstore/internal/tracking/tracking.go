@@ -1,9 +1,10 @@
-// Package tracking provides connections on which Redis reports changes of the keys that were read
-// on them: see https://redis.io/docs/latest/develop/reference/client-side-caching/. They speak
-// RESP3, so Redis sends replies and reports on one connection, in the order of the events, and a
-// reply proves that all earlier changes have been reported.
+// Package tracking provides connections that Redis uses to report changes of keys: see
+// https://redis.io/docs/latest/develop/reference/client-side-caching/. On each connection, Redis
+// reports changes of the keys that were read on that connection. The protocol is RESP3, in which
+// replies and reports arrive on the same connection in the order of events. A reply therefore
+// proves that all earlier changes have been reported.
 //
-// The connections of go-redis cannot be used for this, because they are read only while a command
+// Connections of go-redis are not suitable, because go-redis reads from them only while a command
 // is in progress.
 package tracking
 
@@ -18,27 +19,28 @@ import (
 )
 
 const (
-	heartbeat = 2 * time.Second // between two commands that test the connection, while keys are tracked
-	silence   = 5 * time.Second // if a reply takes longer, the connection is closed
-	idle      = time.Minute     // a connection without tracked keys is closed
+	heartbeat = 2 * time.Second // while keys are tracked: the time between two commands that test the connection
+	silence   = 5 * time.Second // a connection is closed if a reply takes longer
+	idle      = time.Minute     // a connection is closed after this time without tracked keys
 
-	// Most is how many keys a connection tracks. Redis needs 115 bytes for a tracked key, and 73 for
-	// each further connection that tracks it.
+	// Most is the maximum number of keys that a connection tracks. For a tracked key, Redis needs
+	// 115 bytes, and 73 bytes for each further connection that tracks the key.
 	Most = 4_096
 )
 
 // Options are the options of a connection.
 type Options struct {
-	// Setup are the commands with which a connection begins, such as HELLO 3.
+	// Setup contains the commands that begin a connection, such as HELLO 3.
 	Setup [][]any
 
-	// Key is a key that nobody else uses, and Change changes it through another connection. They
-	// are used to test whether the server reports changes of what scripts read.
+	// Key is a key that is not used for anything else, and Change changes this key through another
+	// connection. Both are used to test whether the server reports changes of keys that scripts
+	// have read.
 	Key    string
 	Change func(ctx context.Context) error
 
-	// Changed is called with the name of a key that has changed, or with all set if any
-	// key may have changed.
+	// Changed is called with the name of a key that has changed, or with all set to true if any key
+	// may have changed.
 	Changed func(name string, all bool)
 
 	// Proven is called after each reply.
@@ -64,22 +66,22 @@ type Conn struct {
 	calls sync.Mutex // held during Do
 
 	mu     sync.Mutex
-	keys   map[string]struct{} // tracked keys
+	keys   map[string]struct{} // the tracked keys
 	proven time.Time           // all changes before this time have been reported
 }
 
-// ErrSilent is returned if a server accepts CLIENT TRACKING but reports nothing. It wraps
-// errors.ErrUnsupported, as does the error if a server refuses one of the Setup commands.
+// ErrSilent is returned if a server accepts CLIENT TRACKING but reports nothing. Like the error for
+// a server that refuses a Setup command, it wraps errors.ErrUnsupported.
 var ErrSilent = fmt.Errorf("redisstore: the server accepts CLIENT TRACKING, but reports no changes of what scripts read: %w",
 	errors.ErrUnsupported)
 
-// beat is a command whose reply proves that earlier changes have been reported. Unlike PING, it
-// is a command that the store's user needs anyway.
+// beat is a command whose reply proves that earlier changes have been reported. Unlike PING, the
+// command is one that the store needs anyway, so the Redis user has the permission for it.
 var beat = []any{"time"}
 
 var errTimeout = errors.New("redisstore: no reply on the connection that tracks keys")
 
-// Open prepares a new connection. If it fails, it closes the connection.
+// Open prepares a new connection. If an error occurs, Open closes the connection.
 func Open(ctx context.Context, conn net.Conn, o Options) (*Conn, error) {
 	c := &Conn{o: o, conn: conn, in: bufio.NewReader(conn), out: bufio.NewWriter(conn),
 		replies: make(chan any), closed: make(chan struct{}), keys: map[string]struct{}{}, proven: time.Now()}
@@ -112,7 +114,7 @@ func (c *Conn) prepare(ctx context.Context) error {
 	if err := c.o.Change(ctx); err != nil {
 		return err
 	}
-	write(c.out, beat) // the report must come before its reply
+	write(c.out, beat) // the report must arrive before the reply to this command
 	v, push, err := c.receive()
 	if err == nil && !(push && isReport(v)) {
 		return ErrSilent
@@ -145,8 +147,8 @@ func (c *Conn) Close() {
 	})
 }
 
-// Proven returns a time before which all changes of tracked keys have been reported. ok is false if
-// no keys are tracked.
+// Proven returns a time before which all changes of tracked keys have been reported. The result ok
+// is false if no keys are tracked.
 func (c *Conn) Proven() (at time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,16 +162,15 @@ func (c *Conn) Closed() bool {
 	return c.keys == nil
 }
 
-// Forget records that a key is no longer tracked, or that the command that reads it has
-// failed.
+// Forget records that a key is no longer tracked, or that the command to read the key has failed.
 func (c *Conn) Forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.keys, name)
 }
 
-// Track records that the next command reads a key. It returns false if there is no room for more
-// keys, or if the connection is closed.
+// Track records that the next command reads a key. It returns false if the connection already
+// tracks Most keys, or is closed.
 func (c *Conn) Track(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +184,7 @@ func (c *Conn) Track(name string) bool {
 	return true
 }
 
-// Do sends commands and returns their replies. A reply that is an error is an Error.
+// Do sends commands and returns the replies. An error reply is returned as an Error.
 func (c *Conn) Do(cmds ...[]any) ([]any, error) {
 	c.calls.Lock()
 	defer c.calls.Unlock()
@@ -236,13 +237,13 @@ func (c *Conn) read() {
 	}
 }
 
-// report handles a report of changes. Redis then no longer tracks the keys.
+// report handles a report of changes. Redis no longer tracks the keys in a report.
 func (c *Conn) report(v any) {
 	if !isReport(v) {
 		return
 	}
 	names, ok := v.([]any)[1].([]any)
-	if !ok { // after FLUSHALL
+	if !ok { // no names, as after FLUSHALL
 		c.mu.Lock()
 		clear(c.keys)
 		c.mu.Unlock()
@@ -260,7 +261,7 @@ func isReport(v any) bool {
 	return len(list) == 2 && list[0] == "invalidate"
 }
 
-// beats sends beat periodically, to prove that all changes have been reported.
+// beats sends the command beat periodically, to prove that all changes have been reported.
 func (c *Conn) beats() {
 	ticker := time.NewTicker(heartbeat)
 	defer ticker.Stop()
