@@ -41,13 +41,12 @@ func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 // the error of each invalid transaction in errs.
 func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 	last := map[string]*eval{} // by key: the last eval that charges the key
-	around := []int64{time.Now().UnixMicro()}
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
 			continue
 		}
 		if len(t.Charges) == 0 {
-			t.Decide(around[0], nil)
+			t.Decide(time.Now().UnixMicro(), nil)
 			continue
 		}
 		e := last[storedkey.Of(t.Charges[0].Key)]
@@ -61,7 +60,7 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 		e.ts, e.of = append(e.ts, t), append(e.of, i)
 	}
 	return slices.DeleteFunc(evals, func(e *eval) bool {
-		err := s.prepare(e, around)
+		err := s.prepare(e)
 		for _, i := range e.of {
 			errs[i] = err
 		}

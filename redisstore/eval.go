@@ -51,10 +51,10 @@ func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 // takeOne evaluates a transaction whose keys are in one slot. It makes one call, and another call
 // for each calendar window that the script needs but does not have.
 func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
-	around := []int64{time.Now().UnixMicro()}
+	var beyond []int64
 	for range 2 + 2*len(t.Charges) {
 		e := &eval{ts: []*quota.Transaction{t}, within: longestWait(t)}
-		if err := s.prepare(e, around); err != nil {
+		if err := s.prepare(e, beyond...); err != nil {
 			return err
 		}
 		cmds, err := s.send(ctx, e)
@@ -68,7 +68,7 @@ func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 		// The script has made no decision, because it lacks a calendar window. Either the clocks of
 		// Redis and this process are far apart, or a reservation lies beyond the windows that were
 		// sent.
-		around = append(around, at)
+		beyond = append(beyond, at)
 	}
 	return faultOf(&t.Charges[0], "the windows of a calendar lie out of reach")
 }
@@ -95,9 +95,9 @@ type value struct {
 	charges  []int  // the indexes of the charges whose states are in the value
 }
 
-// prepare finds the script of e and writes the arguments of its command. The last argument lists
-// instants: the script gets the calendar windows around each of them.
-func (s *Store) prepare(e *eval, around []int64) error {
+// prepare finds the script of e and writes the arguments of its command. The script gets the calendar
+// windows around the current time, and around the instants beyond them.
+func (s *Store) prepare(e *eval, beyond ...int64) error {
 	t := e.ts[0]
 	if len(t.Charges) > mostCharges {
 		return fmt.Errorf("redisstore: the transaction has %d charges; want at most %d", len(t.Charges), mostCharges)
@@ -110,8 +110,9 @@ func (s *Store) prepare(e *eval, around []int64) error {
 		return err
 	}
 	e.script, direct = x, direct && own
-	e.args = append(make([]any, 2, 4+3*len(e.values)), len(e.values))
-	var texts, edges []any
+	n := len(e.values)
+	e.args = make([]any, 3+3*n, 5+3*n)
+	e.args[2] = n
 	for i := range e.values {
 		v := &e.values[i]
 		v.ids = idsOf(t, v.charges)
@@ -119,14 +120,13 @@ func (s *Store) prepare(e *eval, around []int64) error {
 		if direct {
 			numbers = e.numbers(v)
 		}
-		e.args, texts = append(e.args, v.key), append(texts, v.ids, numbers)
+		e.args[3+i], e.args[3+n+2*i], e.args[4+n+2*i] = v.key, v.ids, numbers
 		for _, j := range v.charges {
-			if e, ok := t.Charges[j].Limit.Algorithm.(edged); ok {
-				edges = append(edges, packEdges(e, around))
+			if a, ok := t.Charges[j].Limit.Algorithm.(edged); ok {
+				e.args = append(e.args, packEdges(a, beyond))
 			}
 		}
 	}
-	e.args = append(append(e.args, texts...), edges...)
 	if !direct {
 		e.args = append(e.args, e.rows())
 	}
@@ -340,14 +340,12 @@ func undoOf(t *quota.Transaction, i int) []int64 {
 	return []int64{u.After.At, u.After.A, u.After.B, u.Before.At, u.Before.A, u.Before.B, u.Until, u.Before.C}
 }
 
-// packEdges packs the edges of the windows around each of the instants, as Scripted describes.
-// A 0 separates the edges around one instant from the edges around the next.
-func packEdges(e edged, around []int64) (b []byte) {
-	for i, at := range around {
-		if i > 0 {
-			b = pack(b, 0)
-		}
-		b = pack(b, e.Edges(at)...)
+// packEdges packs the edges of the windows around the current time and around each of the instants,
+// as Scripted describes. A 0 separates the edges around one instant from the edges around the next.
+func packEdges(e edged, beyond []int64) (b []byte) {
+	b = pack(b, e.Edges(time.Now().UnixMicro())...)
+	for _, at := range beyond {
+		b = pack(pack(b, 0), e.Edges(at)...)
 	}
 	return b
 }

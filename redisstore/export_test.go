@@ -22,7 +22,7 @@ func (s *Store) Hash(t *quota.Transaction) (string, error) {
 	if err := t.Validate(); err != nil {
 		return "", err
 	}
-	err := s.prepare(e, []int64{time.Now().UnixMicro()})
+	err := s.prepare(e)
 	if err != nil {
 		return "", err
 	}

@@ -215,12 +215,12 @@ func askAllForms(t *testing.T, reply string, value any, err error) {
 	}
 	s := replyStore
 	explain := func(what string, c *eval) {
-		if err := s.prepare(c, []int64{1_700_000_000_000_000}); err != nil {
+		if err := s.prepare(c); err != nil {
 			t.Fatal(err)
 		}
 		err := c.decide(s, answer())
 		if at, ok := beyondEdges(err); ok {
-			err = s.prepare(c, []int64{1_700_000_000_000_000, at})
+			err = s.prepare(c, at)
 			if err == nil {
 				return // the store asks again
 			}

@@ -43,9 +43,9 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 		todo = nil
 		for i, e := range evals {
 			switch err := cmds[i].Err(); {
-			case redis.HasErrorPrefix(err, "NOSCRIPT"):
+			case err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = e.command(ctx, "eval", e.text)
-			case redis.HasErrorPrefix(err, "TRYAGAIN"):
+			case err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"):
 				// While a slot moves, a node may lack some keys of an eval. The node then
 				// runs no script.
 				_ = queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })

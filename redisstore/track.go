@@ -72,7 +72,7 @@ func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 	for i, t := range ts {
 		e := &eval{ts: []*quota.Transaction{t}, of: []int{i}, within: peek}
 		if errs[i] = t.Validate(); errs[i] == nil {
-			errs[i] = k.store.prepare(e, []int64{time.Now().UnixMicro()})
+			errs[i] = k.store.prepare(e)
 		}
 		if errs[i] != nil {
 			continue
