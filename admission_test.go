@@ -352,6 +352,45 @@ func TestReportUsageUnits(t *testing.T) {
 	}
 }
 
+// TestAdmissionFellBack: the units of an Admission are refunded in the store that has spent them, also if
+// the first store works again by then.
+func TestAdmissionFellBack(t *testing.T) {
+	down, first, second := true, memory(), memory()
+	store := quota.Fallback(storeFunc(func(ctx context.Context, tx *quota.Transaction) error {
+		if down {
+			return errDown
+		}
+		return first.Take(ctx, tx)
+	}), second, quota.FallbackOptions{Logger: slog.New(slog.DiscardHandler)})
+	limit := algorithms.SlidingWindow(10, time.Hour)
+	l := must(t, store, weir.Options{Rules: []weir.Rule{{Name: "r", Key: weir.Global(), Limits: []weir.Limit{limit}}}})
+	admit := func() *weir.Admission {
+		t.Helper()
+		a, err := l.Admit(ask("/", "192.0.2.1:1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	fellBack := admit()
+	down = false
+	admit()
+	for _, a := range []*weir.Admission{fellBack, weir.FromContext(fellBack.Context())} {
+		if !a.FellBack {
+			t.Error("got FellBack false of a decision of the second store")
+		}
+	}
+	if err := quota.Refund(t.Context(), store, &fellBack.Transaction); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int64{9, 10} {
+		charge := quota.Charge{Rule: "r", Limit: limit.Named("1h")}
+		if got := weirtest.Peek(t, []quota.Store{first, second}[i], charge).Decisions[0].Remaining; got != want {
+			t.Errorf("store %d: got %d left, want %d", i, got, want)
+		}
+	}
+}
+
 // TestDoneOnce: concurrent calls of Done settle once, and the client's hang-up reaches Settle.
 func TestDoneOnce(t *testing.T) {
 	var settled atomic.Int64
