@@ -128,6 +128,7 @@ type reservationCall struct {
 	ID      string  `json:"id"`
 	Rule    string  `json:"rule"`
 	Key     *string `json:"key"`     // required to reserve: without it, all callers would share a quota
+	Hashed  bool    `json:"hashed"`  // the key is the digest of one; if false, a rule that hashes keys hashes it
 	Class   string  `json:"class"`   // see weir.Rule.Class
 	Units   int64   `json:"units"`   // to reserve or to draw
 	Used    *int64  `json:"used"`    // to settle; required
@@ -227,17 +228,22 @@ func (v *reservations) reserve(r *http.Request, c *reservationCall) (any, error)
 		return nil, fault(http.StatusBadRequest, "seconds is %d; want 1 to %d", c.Seconds, most)
 	}
 	// If no request can have the key, the reservation would have no effect on requests.
-	e, err := v.g.rules.EntryOf(c.Rule, overrides.Entry{Key: *c.Key})
+	key, err := v.g.rules.KeyOf(c.Rule, *c.Key)
+	if c.Hashed {
+		var e overrides.Entry
+		e, err = v.g.rules.EntryOf(c.Rule, overrides.Entry{Key: *c.Key})
+		key = e.Key
+	}
 	if err != nil {
 		return nil, fault(http.StatusBadRequest, "%s", strings.TrimPrefix(err.Error(), "config: "))
 	}
-	if reads := v.g.rules.Reads(c.Rule); e.Key == "" && len(reads) > 0 && reads[0] != "global" {
+	if reads := v.g.rules.Reads(c.Rule); key == "" && len(reads) > 0 && reads[0] != "global" {
 		return nil, fault(http.StatusBadRequest, `key is ""; rule %q has other keys`, c.Rule)
 	}
-	if len(e.Key) > mostKey { // the id has it, and must fit into a call
-		return nil, fault(http.StatusBadRequest, "key has %d bytes; want at most %d", len(e.Key), mostKey)
+	if len(key) > mostKey { // the id has it, and must fit into a call
+		return nil, fault(http.StatusBadRequest, "key has %d bytes; want at most %d", len(key), mostKey)
 	}
-	return v.take(r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: e.Key, Class: c.Class,
+	return v.take(r, c.Units, &reservation{Serial: rand.Text(), Rule: c.Rule, Key: key, Class: c.Class,
 		Life: c.Seconds, End: time.Now().Unix() + c.Seconds})
 }
 

@@ -108,6 +108,7 @@ limits:
 `)
 	const secret = "0123456789abcdef"
 	d := desk{t, startService(t, "-limits", limits, "-key-secret", secret)}
+	const looksHashed = "_ONuPZSTye6rchhHid6-1Q" // as Python's secrets.token_urlsafe(16) makes API keys
 	for _, tt := range []struct {
 		rule, key string
 		status    int
@@ -123,9 +124,12 @@ limits:
 		{"tenant", strings.Repeat("x", 200), 200, ""},
 		{"none", "", 404, `no rule "none"`},
 		{"api", "sk-alice", 200, ""},
-		{"api", weir.HashedKey([]byte(secret), "sk-alice"), 429, ""}, // 9 of 9 units are spent
+		{"api", `", "hashed": true, "key": "` + weir.HashedKey([]byte(secret), "sk-alice"), 429, ""}, // 9 of 9 units are spent
+		{"api", looksHashed, 200, ""},
+		{"api", `", "hashed": true, "key": "` + weir.HashedKey([]byte(secret), looksHashed), 429, ""},
+		{"api", `", "hashed": true, "key": "` + looksHashed, 200, ""},
 	} {
-		status, _, text := d.call("/reserve", fmt.Sprintf(`{"rule": %q, "key": %q, "units": 9}`, tt.rule, tt.key))
+		status, _, text := d.call("/reserve", fmt.Sprintf(`{"rule": %q, "units": 9, "key": "%s"}`, tt.rule, tt.key))
 		if status != tt.status || !strings.Contains(text, tt.text) || strings.Contains(text, "config:") {
 			t.Errorf("rule %s, key %q: got %d, %s; want %d, %s", tt.rule, tt.key, status, text, tt.status, tt.text)
 		}

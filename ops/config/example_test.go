@@ -223,6 +223,28 @@ limits:
 	// Output: [header:X-Tenant ip method content-length]
 }
 
+// A program has an API key that looks like a hashed key. KeyOf hashes it, as the rule does, whereas EntryOf
+// takes it for the hashed key that an operator has read in the logs.
+func ExampleFile_KeyOf() {
+	files := fstest.MapFS{"rules.yaml": {Data: []byte(`
+limits: [{name: api, key: "hashed:header:X-Api-Key", config: [{limit: 100, period: 1m}]}]
+`)}}
+	secret := []byte("from your configuration")
+	rules, err := config.Open("rules.yaml", memstore.New(memstore.Options{}), config.Options{FS: files, Secret: secret})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	const apiKey = "_ONuPZSTye6rchhHid6-1Q"
+	key, err := rules.KeyOf("api", apiKey)
+	fmt.Println(key == weir.HashedKey(secret, apiKey), err)
+	e, err := rules.EntryOf("api", overrides.Entry{Key: apiKey})
+	fmt.Println(e.Key == apiKey, err)
+	// Output:
+	// true <nil>
+	// true <nil>
+}
+
 // An operator types an API key. The rule counts it under its hash.
 func ExampleFile_EntryOf() {
 	files := fstest.MapFS{"rules.yaml": {Data: []byte(`

@@ -143,22 +143,35 @@ func isHash(text string) bool {
 // request can have such a key, EntryOf returns an error that describes the rule's keys. It returns
 // e unchanged if e is for all keys or a network, or if there is no such rule.
 func (f *File) EntryOf(rule string, e overrides.Entry) (overrides.Entry, error) {
+	return f.entryOf(rule, e, true)
+}
+
+// KeyOf is like EntryOf for a key that a program has from a request. It hashes every key of a rule
+// that hashes keys, because an API key may look like a hashed key.
+func (f *File) KeyOf(rule, key string) (string, error) {
+	e, err := f.entryOf(rule, overrides.Entry{Key: key}, false)
+	return e.Key, err
+}
+
+// entryOf returns e in the form in which it is stored. If typed is true, e may have a text that the logs
+// show in place of a key.
+func (f *File) entryOf(rule string, e overrides.Entry, typed bool) (overrides.Entry, error) {
 	r := ruleNamed(f.current.Load().rules, rule)
-	typed := entry{text: e.Key, isPrefix: e.Prefix != ""}
-	if typed.isPrefix {
-		typed.text = e.Prefix
+	is := entry{text: e.Key, isPrefix: e.Prefix != ""}
+	if is.isPrefix {
+		is.text = e.Prefix
 	}
 	switch {
-	case r == nil, typed.text == "", typed.text[0] == 0: // weir.NoKeyShare has a key that begins with a 0
+	case r == nil, is.text == "", is.text[0] == 0: // weir.NoKeyShare has a key that begins with a 0
 		return e, nil
-	case r.key.kind == kindHashed && isHash(typed.text), r.key.kind != kindHashed && strings.HasPrefix(typed.text, "sha256:"):
-		return e, nil // the text that the logs show in place of a key
+	case typed && r.key.kind == kindHashed && isHash(is.text), typed && r.key.kind != kindHashed && strings.HasPrefix(is.text, "sha256:"):
+		return e, nil
 	}
-	if want := r.key.insteadOfValue(typed); want != "" {
-		return e, fmt.Errorf("config: %s is never the key of rule %q: %s", typed.quoted(), rule, want)
+	if want := r.key.insteadOfValue(is); want != "" {
+		return e, fmt.Errorf("config: %s is never the key of rule %q: %s", is.quoted(), rule, want)
 	}
-	if !typed.isPrefix {
-		e.Key = r.key.hashed(e.Key, true)
+	if !is.isPrefix {
+		e.Key = r.key.hashed(e.Key, typed)
 	}
 	return e, nil
 }
