@@ -83,12 +83,16 @@ func readOverrides(fields []string, err error) (kept map[string]string, newest s
 
 // SaveOverride implements overrides.Keeper.
 func (s *Store) SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error) {
+	µs := d.Microseconds()
+	if d%time.Microsecond > 0 { // otherwise a nanosecond would last forever
+		µs++
+	}
 	err = s.run(ctx, "overrides", saveOverrideLua, func(cmd queue.Cmd) error {
 		n, err := cmd.Int()
 		if full = n == 1; err == nil && n != 0 && n != 1 {
 			return errUnreadable
 		}
 		return err
-	}, name, text, strconv.FormatInt(d.Microseconds(), 10), strconv.Itoa(most))
+	}, name, text, strconv.FormatInt(µs, 10), strconv.Itoa(most))
 	return full, err
 }
