@@ -232,6 +232,9 @@ func (h *Handler) banning(ctx context.Context, t *target, f func() error) error 
 	if err != nil || !known {
 		return err
 	}
+	if after > 0 {
+		h.o.Bans.Observe(weir.Event{Key: t.Key, Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: after}})
+	}
 	end, endAfter := time.Now().Add(before), time.Now().Add(after)
 	switch {
 	case after > before:
@@ -395,8 +398,6 @@ func (h *Handler) ban(ctx context.Context, t *target) error {
 	if err := t.onlyKey(); err != nil {
 		return err
 	}
-	defer h.o.Bans.Observe(weir.Event{Key: t.Key,
-		Refusal: weir.Refusal{Reason: weir.ReasonBan, Rule: t.Name, RetryAfter: d}})
 	return h.banning(ctx, t, func() error { return t.ban(ctx, d) })
 }
 
