@@ -268,7 +268,7 @@ func (l *Limiter) take(d *decision) (ended error) {
 	if ended, d.err = l.call(d); d.err != nil {
 		d.refuse(ReasonError, t.Charges[0].Rule, 0, nil, t.Charges[0].Key)
 	} else {
-		d.decisions, d.at, d.replicas, d.fellBack = t.Decisions[:n], t.At.UnixMicro(), int32(t.Replicas), t.FellBack
+		d.decisions, d.at, d.replicas = t.Decisions[:n], t.At.UnixMicro(), int32(t.Replicas)
 		d.applyLimits()
 		if d.sender != nil && ended == nil {
 			d.applyPauses()
@@ -558,7 +558,7 @@ func (l *Limiter) takeShadow(d *decision) {
 	if _, s.err = l.call(s); s.err != nil {
 		s.refuse(ReasonError, s.tx.Charges[0].Rule, 0, nil, s.tx.Charges[0].Key)
 	} else {
-		s.decisions, s.fellBack = s.tx.Decisions, s.tx.FellBack
+		s.decisions = s.tx.Decisions
 		s.applyLimits()
 	}
 	l.report(s)

@@ -425,7 +425,6 @@ type snapshot struct {
 	at        int64            // the time of the decisions by the store's clock, in µs since 1970
 	wait      time.Duration
 	replicas  int32     // how many processes divided the limits: see quota.Result
-	fellBack  bool      // as in quota.Result
 	why       *refusal  // &noRefusal if the request is admitted
 	ticket    *ticket   // nil unless the request will be settled
 	front     *Limiter  // the outermost Limiter that has decided on the request; its dialect applies
@@ -453,7 +452,7 @@ func snapshotOf(ctx context.Context) *snapshot {
 
 // saveTo makes s a snapshot of the decision.
 func (d *decision) saveTo(s *snapshot) {
-	s.Context, s.at, s.wait, s.replicas, s.fellBack = d.Context, d.at, d.tx.Wait, d.replicas, d.fellBack
+	s.Context, s.at, s.wait, s.replicas = d.Context, d.at, d.tx.Wait, d.replicas
 	s.why, s.front, s.outer = d.why, d.front, d.outer
 	if d.why.Reason != 0 {
 		why := *d.why
@@ -475,13 +474,13 @@ func (l *Limiter) recycle(d *decision) {
 			d.claims[i].policy = nil
 		}
 	}
-	d.claims, d.decisions, d.at, d.replicas, d.fellBack = d.claims[:0], d.decisions[:0], 0, 0, false
+	d.claims, d.decisions, d.at, d.replicas = d.claims[:0], d.decisions[:0], 0, 0
 	if d.sender != nil || d.shadow != nil || d.calls != nil { // newDecision sets the other pointers
 		d.sender, d.shadow, d.calls = nil, nil, nil
 	}
 	d.took, d.banBegan, d.slept = 0, false, 0
 	t.Charges, t.Decisions, t.Undo = t.Charges[:0], t.Decisions[:0], t.Undo[:0]
-	t.Within, t.Wait, t.At, t.Replicas, t.FellBack = 0, 0, time.Time{}, 0, false // a store may not set fields added later
+	t.Within, t.Wait, t.At, t.Replicas = 0, 0, time.Time{}, 0 // a store may not set fields added later
 	l.pool.Put(d)
 }
 

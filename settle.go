@@ -227,7 +227,7 @@ func (t *ticket) settleClaims(ctx context.Context, o Outcome, s *snapshot, inSha
 			switch {
 			case c.limits[j].inFlight:
 			case charge.Cost < 0:
-				charge.Spent, charge.FellBack = on.At, s.fellBack
+				charge.Spent, charge.FellBack = on.At, on.FellBack
 				refunds = append(refunds, charge)
 			case charge.Cost > 0:
 				debts = append(debts, charge)

@@ -249,7 +249,7 @@ func TestSettleOutage(t *testing.T) {
 	}
 }
 
-// TestSettleDecorator: a decorator that answers by itself, and knows no Result.FellBack, does not leave
+// TestSettleDecorator: a decorator that answers by itself, and knows no Decision.FellBack, does not leave
 // that of an earlier request there: its units are refunded in the first store.
 func TestSettleDecorator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -53,7 +53,7 @@ func (v view) decide(d *quota.Decision, now, at, retry int64, allowed bool) {
 		}
 		v.remaining = 0
 	}
-	d.Allowed = allowed
+	d.Allowed, d.FellBack = allowed, false
 	d.Remaining = v.remaining
 	d.NextAfter = time.Duration((ahead + v.next) * microsecond)
 	d.ResetAfter = time.Duration((ahead + v.reset) * microsecond)

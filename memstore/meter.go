@@ -109,7 +109,7 @@ func (m *meter) explain(to *quota.Decision, d *debt, now, cost int64, allowed bo
 	if remaining < m.size { // otherwise the debt drains within a µs
 		next = m.wait(d.units+remaining+1-m.size, d.parts-min(m.period, m.quota)+1)
 	}
-	to.Allowed, to.RetryAfter = allowed, 0
+	to.Allowed, to.FellBack, to.RetryAfter = allowed, false, 0
 	if !allowed {
 		retry := d.ahead
 		switch {
@@ -204,5 +204,5 @@ func prepare(t *quota.Transaction, now int64) {
 	if n := len(t.Charges); len(t.Decisions) != n {
 		t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
 	}
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(now), 0, 0, t.Undo[:0], 0, false
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(now), 0, 0, t.Undo[:0], 0
 }

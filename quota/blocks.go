@@ -318,7 +318,7 @@ func (b *block) decide(d *Decision, now, at int64) {
 	after := func(instant uint64) time.Duration {
 		return time.Duration(int64(instant>>others)-now) * time.Microsecond
 	}
-	d.At, d.Allowed, d.Remaining = at, false, -1
+	d.At, d.Allowed, d.FellBack, d.Remaining = at, false, false, -1
 	d.RetryAfter, d.NextAfter, d.ResetAfter = after(b.fits), after(b.fits), after(b.reset)
 	if b.is(noneLeft) && now < int64(b.next>>others)-b.lag() {
 		d.Remaining, d.NextAfter = 0, after(b.next)

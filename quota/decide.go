@@ -10,7 +10,7 @@ import (
 func (t *Transaction) prepare(at int64) {
 	n := len(t.Charges)
 	t.Decisions = slices.Grow(t.Decisions[:0], n)[:n]
-	t.At, t.Wait, t.Granted, t.Undo, t.Replicas, t.FellBack = time.UnixMicro(at), 0, 0, t.Undo[:0], 0, false
+	t.At, t.Wait, t.Granted, t.Undo, t.Replicas = time.UnixMicro(at), 0, 0, t.Undo[:0], 0
 }
 
 // Decide evaluates t and fills in its Result. It is for implementations of Store. The slice states

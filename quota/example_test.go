@@ -243,9 +243,9 @@ func ExampleTransaction_Refunds() {
 	t := quota.Transaction{Charges: []quota.Charge{{Rule: "jobs", Key: "acme", Limit: algorithms.GCRA(2, time.Minute), Cost: 1}}}
 	err := store.Take(context.Background(), &t)
 	refund := t.Charges[0]
-	refund.Cost, refund.Spent, refund.FellBack = -1, t.Decisions[0].At, t.FellBack
+	refund.Cost, refund.Spent, refund.FellBack = -1, t.Decisions[0].At, t.Decisions[0].FellBack
 	back := quota.Transaction{Charges: []quota.Charge{refund}}
-	fmt.Println(err, t.FellBack, back.Refunds(), store.Take(context.Background(), &back))
+	fmt.Println(err, t.FellBack(), back.Refunds(), store.Take(context.Background(), &back))
 	// Output: <nil> false true <nil>
 }
 

@@ -194,13 +194,13 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 			return errBothStores
 		case fellBack:
 			err := f.secondary.Take(ctx, t)
-			t.FellBack = true
+			t.setFellBack(true)
 			return err
 		}
 	}
 	err := f.primary.Take(ctx, t)
 	if err == nil {
-		t.FellBack = false
+		t.setFellBack(false)
 		if !f.worked.Load() {
 			f.worked.Store(true)
 		}
@@ -227,7 +227,13 @@ func (f *FallbackStore) Take(ctx context.Context, t *Transaction) error {
 	if second := f.secondary.Take(ctx, t); second != nil {
 		return errors.Join(err, second)
 	}
-	t.FellBack = true
+	t.setFellBack(true)
 	f.decided[cause].Add(1)
 	return nil
+}
+
+func (r *Result) setFellBack(fellBack bool) {
+	for i := range r.Decisions {
+		r.Decisions[i].FellBack = fellBack
+	}
 }

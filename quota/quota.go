@@ -124,7 +124,7 @@ type Charge struct {
 	Spent int64
 
 	// FellBack reports whether the units to refund were spent in the second store of a Fallback.
-	// Set it to the Result.FellBack of the earlier transaction. Stores other than a FallbackStore
+	// Set it to the Decision.FellBack of the earlier charge. Stores other than a FallbackStore
 	// ignore it.
 	FellBack bool
 
@@ -154,6 +154,10 @@ type Decision struct {
 	// Allowed reports whether the charge fits. If the transaction was refused, Allowed may be true
 	// for some charges, although none was spent.
 	Allowed bool
+
+	// FellBack reports whether the second store of a Fallback has made the decision. A charge that
+	// refunds the units must have the same value: see Charge.FellBack.
+	FellBack bool
 
 	// Remaining is the number of units that could be spent now; -1 means unknown.
 	Remaining int64
@@ -265,13 +269,9 @@ type Result struct {
 	// Transaction.Cancels.
 	Undo []Undo
 
-	// Replicas is the number of replicas among which Share has divided the limits, or 0 if the
-	// limits were not divided.
+	// Replicas is the number of replicas among which Share has divided the limits, or 0 if some of
+	// the limits were not divided.
 	Replicas int
-
-	// FellBack reports whether the second store of a Fallback has made the decision. Charges that
-	// refund the units must have the same value: see Charge.FellBack.
-	FellBack bool
 }
 
 // SetQuestion copies *from to *t, except for the Result, and reuses t's memory. Stores call
@@ -284,7 +284,7 @@ func (t *Transaction) SetQuestion(from *Transaction) {
 // refunds returns the charge that refunds the units of charge i, which was allowed.
 func (t *Transaction) refunds(i int) Charge {
 	c := t.Charges[i]
-	c.Cost, c.Spent, c.FellBack = -c.Cost, t.Decisions[i].At, t.FellBack
+	c.Cost, c.Spent, c.FellBack = -c.Cost, t.Decisions[i].At, t.Decisions[i].FellBack
 	return c
 }
 
@@ -298,7 +298,7 @@ func (t *Transaction) Refunds() bool {
 // SetResult copies *from to *r. It reuses r's memory.
 func (r *Result) SetResult(from *Result) {
 	r.Decisions, r.Undo = append(r.Decisions[:0], from.Decisions...), append(r.Undo[:0], from.Undo...)
-	r.At, r.Wait, r.Granted, r.Replicas, r.FellBack = from.At, from.Wait, from.Granted, from.Replicas, from.FellBack
+	r.At, r.Wait, r.Granted, r.Replicas = from.At, from.Wait, from.Granted, from.Replicas
 }
 
 // Allowed reports whether every charge was allowed. In ModeSpend, true means that the charges were
@@ -310,6 +310,11 @@ func (r *Result) Allowed() bool {
 		}
 	}
 	return true
+}
+
+// FellBack reports whether the second store of a Fallback has made any of the decisions.
+func (r *Result) FellBack() bool {
+	return slices.ContainsFunc(r.Decisions, func(d Decision) bool { return d.FellBack })
 }
 
 // RetryAfter returns the longest RetryAfter of all decisions. It may be Never.

@@ -188,7 +188,7 @@ func (s *Stream) remember() {
 	}
 	lease := make([]spent, len(s.lease.Charges))
 	for i := range lease {
-		lease[i] = spent{at: s.lease.Decisions[i].At, fellBack: s.lease.FellBack}
+		lease[i] = spent{at: s.lease.Decisions[i].At, fellBack: s.lease.Decisions[i].FellBack}
 	}
 	s.taken, s.back, s.spent = 0, 0, append(s.spent, lease)
 }
@@ -226,7 +226,7 @@ func (s *Stream) leases() bool {
 // fetch takes n units, or as many as fit, and a few more in advance. It returns how many of the n
 // units it has taken. The units of the previous lease must have been used or no longer be usable.
 func (s *Stream) fetch(ctx context.Context, n int64) (int64, error) {
-	s.unused, s.lease.Most, s.lease.FellBack = 0, n, false
+	s.unused, s.lease.Most = 0, n
 	if ahead := min(s.drawn, s.remaining()/8, math.MaxInt64-n); ahead > 0 && s.leases() {
 		s.lease.Most += ahead
 	}

@@ -220,7 +220,7 @@ func Reset(ctx context.Context, store Store, charges ...Charge) (found bool, err
 	for i := range t.Charges {
 		t.Charges[i].Cost, t.Charges[i].Spent = -4*MaxTicks, 0
 	}
-	if err = store.Take(ctx, t); err == nil && t.FellBack {
+	if err = store.Take(ctx, t); err == nil && t.FellBack() {
 		err = ErrFellBack
 	}
 	return found, err

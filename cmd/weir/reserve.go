@@ -81,7 +81,7 @@ func (v *reservation) units() (n int64) {
 // add adds the units of a transaction. If the transaction was refused under a rule in shadow mode,
 // nothing was spent.
 func (v *reservation) add(units int64, t *quota.Transaction) {
-	p := part{Units: units, Memory: t.Replicas > 0, At: make([]int64, len(v.Limits), len(v.Limits)+len(t.Charges))}
+	p := part{Units: units, Memory: t.FellBack(), At: make([]int64, len(v.Limits), len(v.Limits)+len(t.Charges))}
 	for i := 0; t.Allowed() && i < len(t.Charges); i++ {
 		name := t.Charges[i].Limit.StoredName()
 		at := slices.Index(v.Limits, name)
@@ -357,7 +357,7 @@ func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	memory := t.Replicas > 0
+	memory := t.FellBack()
 	if memory && slices.ContainsFunc(res.Parts, func(p part) bool { return !p.Memory }) {
 		// The store in memory does not know whether the reservation is settled, and has none
 		// of its units.

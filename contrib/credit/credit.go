@@ -89,7 +89,7 @@ func take(ctx context.Context, store quota.Store, what string, t *quota.Transact
 	if err := store.Take(ctx, t); err != nil {
 		return err
 	}
-	if t.FellBack {
+	if t.FellBack() {
 		return fmt.Errorf("credit: %s: %w", what, quota.ErrFellBack)
 	}
 	return nil
@@ -159,7 +159,7 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 		}
 		if p.Allowed() {
 			fill(t, p, where, refused)
-			t.At, t.Wait, t.FellBack = p.At, 0, p.FellBack
+			t.At, t.Wait = p.At, 0
 			return
 		}
 		for i, j := range where {
@@ -254,7 +254,7 @@ func fill(t, p *quota.Transaction, where []int, refused []bool) {
 		case !refused[i]:
 			*d = p.Decisions[where[i]]
 		case !d.Allowed:
-			d.Allowed, d.RetryAfter, d.At = true, 0, Paid
+			d.Allowed, d.RetryAfter, d.At, d.FellBack = true, 0, Paid, p.Decisions[where[i]].FellBack
 		}
 	}
 }
@@ -297,7 +297,7 @@ func (s *Store) refund(ctx context.Context, t *quota.Transaction) error {
 		add(&p, c)
 	}
 	err := s.next.Take(ctx, &p)
-	t.Result = quota.Result{Decisions: make([]quota.Decision, len(t.Charges)), At: p.At, FellBack: p.FellBack}
+	t.Result = quota.Result{Decisions: make([]quota.Decision, len(t.Charges)), At: p.At}
 	for i := range t.Decisions {
 		t.Decisions[i] = quota.Decision{Allowed: true, Remaining: -1, At: p.At.UnixMicro()}
 	}

@@ -266,7 +266,7 @@ func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 // whereMade returns an error if a change was made only in the second store of a
 // quota.Fallback.
 func whereMade(t *quota.Transaction) error {
-	if t.FellBack {
+	if t.FellBack() {
 		return quota.ErrFellBack
 	}
 	return nil

@@ -157,7 +157,7 @@ func (h *Handler) carryOut(t *target, text string, f func(ctx context.Context) e
 // take has the store make a change.
 func (h *Handler) take(ctx context.Context, t *quota.Transaction) error {
 	err := h.store.Take(ctx, t)
-	if err == nil && t.FellBack {
+	if err == nil && t.FellBack() {
 		err = quota.ErrFellBack
 	}
 	return err

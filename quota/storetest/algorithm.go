@@ -129,7 +129,7 @@ func (w *walk) pure(s quota.State, cost int64) {
 		w.failf("a refused charge, or a cost of 0, must leave the state unchanged: got %+v", next)
 	}
 	if stepper, ok := w.limit.Algorithm.(optional.Stepper); ok {
-		stepped, d := clone(s), quota.Decision{Remaining: -1, At: e.At}
+		stepped, d := clone(s), quota.Decision{FellBack: true, Remaining: -1, At: e.At}
 		if stepper.Step(&stepped, &d, &limit, w.now, cost); d != e || !equal(stepped, again) {
 			w.failf("Step must do what Take does: got %+v, %+v, want %+v, %+v", stepped, d, again, e)
 		}

@@ -281,7 +281,7 @@ func reset(p *replay) {
 			p.Errorf("%v: got a refusal after RetryAfter %v and a millisecond, want none", l, d.RetryAfter)
 		}
 		time.Sleep(tx.Decisions[0].ResetAfter + time.Millisecond)
-		if got := p.one("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, Remaining: size, At: got.At}) {
+		if got := p.one("", l, 0).Decisions[0]; got != (quota.Decision{Allowed: true, FellBack: got.FellBack, Remaining: size, At: got.At}) {
 			p.Errorf("%v after ResetAfter: got %+v, want %d remaining and nothing to wait for", l, got, size)
 		}
 	}

@@ -19,6 +19,9 @@ type replay struct {
 	store quota.Store
 	run   string // random text in every key, so that test runs can share a server
 	kept  map[id]kept
+
+	compared bool // there was a decision
+	fellBack bool // of the first decision, and therefore of all
 }
 
 // An id contains the names under which a store keeps a state.
@@ -128,6 +131,10 @@ func (r *replay) compare(t, want *quota.Transaction, before []quota.State) {
 		r.Fatalf("Take: got %d decisions, want %d, for %s", got, want, describe(t))
 	}
 	for i := range t.Charges {
+		if !r.compared {
+			r.compared, r.fellBack = true, t.Decisions[i].FellBack
+		}
+		want.Decisions[i].FellBack = r.fellBack
 		if got, want := t.Decisions[i], want.Decisions[i]; got != want {
 			r.Fatalf("at %d µs, charge %d:\ngot  %+v\nwant %+v\nfor %s\nwhen its state was %+v",
 				now, i, got, want, describe(t), before[i])

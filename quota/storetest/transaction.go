@@ -39,9 +39,10 @@ func manyCharges(p *replay) {
 // decisions: Take reuses the memory of Decisions if there is enough, and otherwise
 // allocates.
 func decisions(p *replay) {
+	p.one("first", three, 1)
 	mine := make([]quota.Decision, 5)
 	for i := range mine {
-		mine[i] = quota.Decision{Remaining: 99, RetryAfter: time.Hour}
+		mine[i] = quota.Decision{FellBack: true, Remaining: 99, RetryAfter: time.Hour}
 	}
 	for _, n := range []int{3, 5, 1, 4} {
 		tx := quota.Transaction{Result: quota.Result{Decisions: mine, Wait: time.Hour, At: time.Unix(1, 1)}}
