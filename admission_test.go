@@ -376,7 +376,7 @@ func TestAdmissionFellBack(t *testing.T) {
 	down = false
 	admit()
 	for _, a := range []*weir.Admission{fellBack, weir.FromContext(fellBack.Context())} {
-		if !a.FellBack {
+		if !a.FellBack() {
 			t.Error("got FellBack false of a decision of the second store")
 		}
 	}

@@ -609,7 +609,7 @@ func FromContext(ctx context.Context) *Admission {
 
 // describeIn fills in an Admission, which then shares the decisions of s.
 func (s *snapshot) describeIn(a *Admission) {
-	a.Refusal, a.Wait, a.Replicas, a.FellBack, a.Decisions = s.why.Refusal, s.wait, int(s.replicas), s.fellBack, s.decisions
+	a.Refusal, a.Wait, a.Replicas, a.Decisions = s.why.Refusal, s.wait, int(s.replicas), s.decisions
 	if s.at != 0 {
 		a.At = time.UnixMicro(s.at)
 	}

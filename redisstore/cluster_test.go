@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,6 +198,49 @@ func TestSpread(t *testing.T) {
 			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal without a wait", err, tx.Allowed(), tx.Wait)
 		}
 	})
+}
+
+// TestTakeParts: a part that takes long uses up neither the time of the others nor more than its own
+// of the request, and units are refunded in the store that has spent them.
+func TestTakeParts(t *testing.T) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := algorithms.GCRA(5, time.Hour)
+	tx := &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: "slow", Limit: limit, Cost: 4}, {Rule: "r", Key: "lost race", Limit: limit, Cost: 1}}}
+	ctx := quota.WithBudget(t.Context())
+	quota.BudgetOf(ctx).Spend(time.Second)
+	var refunded []quota.Charge
+	done, err := store.TakeParts(ctx, tx, func(ctx context.Context, part *quota.Transaction) error {
+		c := &part.Charges[0]
+		if c.Cost < 0 {
+			refunded = append(refunded, part.Charges...)
+			return nil
+		}
+		slow := c.Key == "slow"
+		if left := quota.BudgetOf(ctx).Left(time.Hour); !slow && left != time.Hour-time.Second {
+			t.Errorf("the fast part has %v left, want an hour without the second used before", left)
+		} else if slow {
+			quota.BudgetOf(ctx).Spend(time.Minute)
+		}
+		part.Decisions = []quota.Decision{{Allowed: slow || part.Mode == quota.ModePeek, FellBack: slow, Remaining: 5, At: 7}}
+		return nil
+	})
+	want := tx.Charges[0]
+	want.Cost, want.Spent, want.FellBack = -4, 7, true
+	if !done || err != nil || tx.Allowed() || !slices.Equal(refunded, []quota.Charge{want}) {
+		t.Errorf("got %v, %v, %+v and %+v refunded, want refused and %+v refunded", done, err, tx.Decisions, refunded, want)
+	}
+	if left := quota.BudgetOf(ctx).Left(time.Hour); left != time.Hour-time.Second-2*time.Minute {
+		t.Errorf("got %v of the hour left, want what the slowest part has left", left)
+	}
+	tx.Charges = tx.Charges[:1]
+	if done, err := store.TakeParts(ctx, tx, nil); done || err != nil {
+		t.Errorf("one slot: got %v and %v, want nothing done", done, err)
+	}
 }
 
 // TestSpreadRace: concurrent transactions on keys of different slots never get more units than

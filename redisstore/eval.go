@@ -43,7 +43,10 @@ func longestWait(t *quota.Transaction) int64 {
 // take evaluates a transaction.
 func (s *Store) take(ctx context.Context, t *quota.Transaction) error {
 	if parts := s.split(t); parts != nil {
-		return s.takeParts(ctx, t, parts)
+		for i := range parts {
+			parts[i].ctx = ctx
+		}
+		return takeParts(t, parts, s.takeOne)
 	}
 	return s.takeOne(ctx, t)
 }

@@ -112,3 +112,27 @@ func ExampleStore_Slow() {
 	// false
 	// true <nil>
 }
+
+// A request has two keys, which different servers of a cluster may have. Here, a store in memory
+// decides on each of them, but none is charged unless both are allowed.
+func ExampleStore_TakeParts() {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	memory := memstore.New(memstore.Options{})
+	for range 2 {
+		t := quota.Transaction{Charges: []quota.Charge{
+			{Rule: "users", Key: "ada", Limit: algorithms.GCRA(10, time.Hour), Cost: 1},
+			{Rule: "addresses", Key: "192.0.2.1", Limit: algorithms.GCRA(1, time.Hour), Cost: 1},
+		}}
+		done, err := store.TakeParts(context.Background(), &t, memory.Take)
+		fmt.Println(done, err, t.Allowed(), t.Decisions[0].Remaining)
+	}
+	// Output:
+	// true <nil> true 9
+	// true <nil> false 9
+}

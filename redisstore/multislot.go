@@ -9,10 +9,37 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
+
+// TakeParts evaluates a transaction whose keys are in several slots as Take does, but calls the
+// function take for the part of each slot, instead of Redis. If a server is down, take can thus use
+// another store for the keys of this server only. TakeParts returns false, and does nothing, if all
+// keys are in one slot, if t is invalid, or in ModeAtMost.
+func (s *Store) TakeParts(ctx context.Context, t *quota.Transaction, take func(context.Context, *quota.Transaction) error) (bool, error) {
+	if t.Mode == quota.ModeAtMost || t.Validate() != nil {
+		return false, nil
+	}
+	parts := s.split(t)
+	if parts == nil {
+		return false, nil
+	}
+	shared := quota.BudgetOf(ctx)
+	used, longest := -shared.Left(0), time.Duration(0)
+	for i := range parts { // a slow server must not use up the time of the others
+		parts[i].ctx = quota.WithBudget(ctx)
+		quota.BudgetOf(parts[i].ctx).Spend(used)
+	}
+	err := takeParts(t, parts, take)
+	for i := range parts {
+		longest = max(longest, -quota.BudgetOf(parts[i].ctx).Left(0))
+	}
+	shared.Spend(longest - used)
+	return true, err
+}
 
 // takeParts evaluates a transaction whose keys may be on different nodes. It first makes all slots
 // evaluate the charges at the same time, without spending. If one slot refuses, takeParts spends
@@ -24,31 +51,29 @@ import (
 //
 // A transaction with keys in several slots never waits, because the clocks of the nodes differ, and
 // the slots could not reserve the same instant.
-func (s *Store) takeParts(ctx context.Context, t *quota.Transaction, parts []part) error {
+func takeParts(t *quota.Transaction, parts []part, take func(context.Context, *quota.Transaction) error) error {
 	t.Result = quota.Result{Decisions: slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)]}
 	switch t.Mode {
 	case quota.ModeAtMost:
 		return fmt.Errorf("redisstore: ModeAtMost, with keys in several slots: %w", errors.ErrUnsupported)
 	case quota.ModeSpend, quota.ModePeek:
-		if err := s.peekAll(ctx, t, parts); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
+		if err := peekAll(t, parts, take); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
 			return err
 		}
 		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
 	}
 	for i := range parts {
 		p := &parts[i]
-		if err := s.take(ctx, &p.Transaction); err != nil {
+		if err := take(p.ctx, &p.Transaction); err != nil {
 			return err
 		}
 		if !p.Allowed() {
-			s.refund(ctx, parts[:i])
+			refund(parts[:i], take)
 			p.fill(t)
 			return nil
 		}
 	}
-	for i := range parts {
-		parts[i].fill(t)
-	}
+	fillAll(t, parts)
 	return nil
 }
 
@@ -79,6 +104,16 @@ type part struct {
 	slot    string
 	refunds bool  // all costs are below 0
 	where   []int // the indexes of the charges in the whole transaction
+	ctx     context.Context
+}
+
+// fillAll writes the results of all parts into t.
+func fillAll(t *quota.Transaction, parts []part) {
+	t.Replicas = parts[0].Replicas
+	for i := range parts {
+		parts[i].fill(t)
+		t.Replicas = min(t.Replicas, parts[i].Replicas)
+	}
 }
 
 func (p *part) fill(t *quota.Transaction) {
@@ -123,7 +158,7 @@ func (s *Store) split(t *quota.Transaction) (parts []part) {
 }
 
 // peekAll makes all slots evaluate their parts at the same time, without spending.
-func (s *Store) peekAll(ctx context.Context, t *quota.Transaction, parts []part) error {
+func peekAll(t *quota.Transaction, parts []part, take func(context.Context, *quota.Transaction) error) error {
 	errs := make([]error, len(parts))
 	var wg sync.WaitGroup
 	for i := range parts {
@@ -131,29 +166,28 @@ func (s *Store) peekAll(ctx context.Context, t *quota.Transaction, parts []part)
 			p := &parts[i].Transaction
 			mode := p.Mode
 			p.Mode = quota.ModePeek
-			errs[i] = s.takeOne(ctx, p)
+			errs[i] = take(parts[i].ctx, p)
 			p.Mode = mode
 		})
 	}
 	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return err
-		}
-		parts[i].fill(t)
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return errs[i]
 	}
+	fillAll(t, parts)
 	return nil
 }
 
 // refund refunds the units that the parts have spent. It makes only one attempt, which ends when
-// ctx ends.
-func (s *Store) refund(ctx context.Context, parts []part) {
+// their contexts end.
+func refund(parts []part, take func(context.Context, *quota.Transaction) error) {
 	for i := range parts {
 		p := &parts[i]
 		for j := range p.Charges {
-			p.Charges[j].Cost, p.Charges[j].Spent = -p.Charges[j].Cost, p.Decisions[j].At
+			c, d := &p.Charges[j], &p.Decisions[j]
+			c.Cost, c.Spent, c.FellBack = -c.Cost, d.At, d.FellBack
 		}
-		_ = s.take(ctx, &p.Transaction)
+		_ = take(p.ctx, &p.Transaction)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"regexp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -192,6 +193,26 @@ func (u unlessSlow) Take(ctx context.Context, t *quota.Transaction) error {
 		}
 	}
 	return u.primary.Take(ctx, t)
+}
+
+// parted is a FallbackStore. While one of several servers is down or too slow, only the keys of this
+// server are counted in memory, even if a transaction also has keys of other servers. Until the
+// breaker opens, or Redis is found to be too slow, the fallback evaluates the whole transaction.
+type parted struct {
+	*quota.FallbackStore
+	redis   *redisstore.Store
+	breaker *quota.BreakerStore
+}
+
+// Take implements quota.Store.
+func (p parted) Take(ctx context.Context, t *quota.Transaction) error {
+	refundsBoth := slices.ContainsFunc(t.Charges, func(c quota.Charge) bool { return c.FellBack != t.Charges[0].FellBack })
+	if ctx.Err() == nil && (refundsBoth || p.breaker.Stats().Open || p.redis.Slow(ctx, t) != nil) {
+		if done, err := p.redis.TakeParts(ctx, t, p.FallbackStore.Take); done {
+			return err
+		}
+	}
+	return p.FallbackStore.Take(ctx, t)
 }
 
 // Watch implements optional.Watcher.

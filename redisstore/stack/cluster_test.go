@@ -16,7 +16,16 @@ import (
 
 // TestOneMasterDown: while one of three masters is down, memory decides only the keys of that master.
 func TestOneMasterDown(t *testing.T) {
-	t.Parallel() // it mostly waits for its servers to start
+	for what, fail := range map[string]func(*redistest.Proc) (work func()){
+		"killed": func(p *redistest.Proc) func() { p.Kill(); return func() { p.Restart(t) } },
+		"hangs":  func(p *redistest.Proc) func() { p.Pause(); return p.Resume },
+	} {
+		t.Run(what, func(t *testing.T) { testOneMasterDown(t, fail) })
+	}
+}
+
+func testOneMasterDown(t *testing.T, fail func(*redistest.Proc) (work func())) {
+	t.Parallel() // it mostly waits for its servers
 	cluster := redistest.Cluster(t, 3, 0)
 	for _, node := range cluster.Nodes {
 		if _, err := node.Do("CONFIG", "SET", "cluster-require-full-coverage", "no"); err != nil {
@@ -37,12 +46,17 @@ func TestOneMasterDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one := func(key string) *quota.Transaction {
-		return &quota.Transaction{Charges: []quota.Charge{{Rule: "r", Key: key, Limit: algorithms.GCRA(1, time.Hour), Cost: 1}}}
+	of := func(keys ...string) *quota.Transaction {
+		tx := new(quota.Transaction)
+		for _, key := range keys {
+			tx.Charges = append(tx.Charges, quota.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(1, time.Hour), Cost: 1})
+		}
+		return tx
 	}
+	one := func(key string) *quota.Transaction { return of(key) }
 	dead := cluster.MasterOf("{.dead}")
 	var healthy []string
-	for i := 0; len(healthy) < 72; i++ {
+	for i := 0; len(healthy) < 144; i++ {
 		key := fmt.Sprint(i)
 		if cluster.MasterOf("{."+key+"}") == dead {
 			continue
@@ -55,7 +69,7 @@ func TestOneMasterDown(t *testing.T) {
 	if err := store.Take(t.Context(), one("first")); err != nil { // it finds the masters
 		t.Fatal(err)
 	}
-	dead.Kill()
+	work := fail(dead)
 	var breaker *quota.BreakerStore
 	for _, s := range store.Stores() {
 		if b, ok := s.(*quota.BreakerStore); ok {
@@ -68,7 +82,7 @@ func TestOneMasterDown(t *testing.T) {
 		}
 	}
 	admitted := 0
-	for _, key := range healthy {
+	for _, key := range healthy[:72] {
 		tx := one(key)
 		if err := store.Take(t.Context(), tx); err != nil {
 			t.Fatal(err)
@@ -78,6 +92,74 @@ func TestOneMasterDown(t *testing.T) {
 		}
 	}
 	if admitted > 0 {
-		t.Errorf("got %d of %d limited keys of healthy masters admitted, want none", admitted, len(healthy))
+		t.Errorf("got %d of %d limited keys of healthy masters admitted, want none", admitted, 72)
 	}
+
+	// The same with requests that also have a key of the dead master.
+	keyOf := func(dies bool, text string) string {
+		for i := 0; ; i++ {
+			if key := fmt.Sprint(text, i); (cluster.MasterOf("{."+key+"}") == dead) == dies {
+				return key
+			}
+		}
+	}
+	admitted = 0
+	for _, key := range healthy[72:] {
+		tx := of(keyOf(true, key+"lost"), key)
+		if err := store.Take(quota.WithBudget(t.Context()), tx); err != nil {
+			t.Fatal(err)
+		}
+		if tx.Allowed() {
+			admitted++
+		}
+	}
+	if admitted > 0 {
+		t.Errorf("got %d of %d limited keys of healthy masters admitted with a key of the dead one, want none", admitted, 72)
+	}
+	lost := keyOf(true, "lost")
+	both := of(lost, keyOf(false, "fresh")) // has spent nothing yet
+	inRedis, inMemory := both.Charges[1], both.Charges[0]
+	check := func(what string, wantRedis, wantMemory int64) {
+		t.Helper()
+		redis, err := quota.Peek(t.Context(), other, inRedis)
+		if err != nil {
+			t.Fatal(err)
+		}
+		memory, err := quota.Peek(t.Context(), store, inMemory)
+		if got, want := [2]int64{redis.Decisions[0].Remaining, memory.Decisions[0].Remaining}, [2]int64{wantRedis, wantMemory}; err != nil || got != want {
+			t.Errorf("%s: got %v left in Redis and in memory, %v, want %v", what, got, err, want)
+		}
+	}
+	check("at first", 1, 1)
+	if err := store.Take(t.Context(), both); err != nil || !both.Allowed() || !both.Decisions[0].FellBack || both.Decisions[1].FellBack {
+		t.Errorf("got %+v and %v, want allowed, the first by memory", both.Decisions, err)
+	}
+	check("spent", 0, 0)
+	if err := quota.Refund(t.Context(), store, both); err != nil {
+		t.Error(err)
+	}
+	check("refunded", 1, 1)
+	if err := store.Take(t.Context(), one(lost)); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Take(t.Context(), both); err != nil || both.Allowed() {
+		t.Errorf("the key of the dead master is full: got %+v and %v, want refused", both.Decisions, err)
+	}
+	check("refused by memory", 1, 0)
+
+	both = of(keyOf(true, "later"), keyOf(false, "later"))
+	if err := store.Take(t.Context(), both); err != nil || !both.Allowed() {
+		t.Fatalf("got %+v and %v, want allowed", both.Decisions, err)
+	}
+	work()
+	for begin := time.Now(); breaker.Stats().Open; time.Sleep(10 * time.Millisecond) {
+		if err := store.Take(t.Context(), one("dead")); err != nil || time.Since(begin) > time.Minute {
+			t.Fatalf("a key of the master that works again: got %v; the breaker is open: %v", err, breaker.Stats().Open)
+		}
+	}
+	inRedis, inMemory = both.Charges[1], both.Charges[1]
+	if err := quota.Refund(t.Context(), store, both); err != nil {
+		t.Errorf("refund after the outage: got %v", err)
+	}
+	check("refunded after the outage", 1, 1)
 }

@@ -73,6 +73,59 @@ func TestTooSlow(t *testing.T) {
 	eventually("quick again", func() bool { return !fallbackOf(t, s).Stats().Active })
 }
 
+// TestOneTooSlow: if one of two servers is too slow, Redis decides the keys of the other one, also in
+// requests with keys of both.
+func TestOneTooSlow(t *testing.T) {
+	rounds.Slow(t, "Redis must be slow for 5 s")
+	t.Parallel()
+	proxy, fast := redistest.Proxy(t, redistest.Server(t).Addr()), redistest.Server(t)
+	rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"slow": proxy.Addr(), "fast": fast.Addr()}, Protocol: 2})
+	defer rdb.Close()
+	s, err := stack.New(rdb, stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	keyOf := func(slow bool, text string) string {
+		for i := 0; ; i++ {
+			key := fmt.Sprint(text, i)
+			if node, err := rdb.GetShardClientForKey("{." + key + "}"); err != nil {
+				t.Fatal(err)
+			} else if (node.Options().Addr == proxy.Addr()) == slow {
+				return key
+			}
+		}
+	}
+	charge := func(key string, n int64) quota.Charge {
+		return quota.Charge{Rule: "r", Key: key, Limit: algorithms.GCRA(n, time.Hour), Cost: 1}
+	}
+	const keys = 50
+	for i := range keys { // fill them
+		weirtest.Take(t, s.Redis(), 0, charge(keyOf(false, fmt.Sprint("full", i, ".")), 1))
+	}
+	proxy.Latency.Store(int64(40 * time.Millisecond))
+	slow := &quota.Transaction{Charges: []quota.Charge{charge(keyOf(true, "slow"), 10_000)}}
+	for begin := time.Now(); s.Redis().Slow(t.Context(), slow) == nil; time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal("not too slow after a minute")
+		}
+		go s.Take(t.Context(), &quota.Transaction{Charges: slow.Charges})
+	}
+	admitted := 0
+	for i := range keys {
+		tx := &quota.Transaction{Charges: []quota.Charge{slow.Charges[0], charge(keyOf(false, fmt.Sprint("full", i, ".")), 1)}}
+		if err := s.Take(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		if tx.Allowed() {
+			admitted++
+		}
+	}
+	if admitted > 0 {
+		t.Errorf("got %d of %d limited keys of the fast server admitted, want none", admitted, keys)
+	}
+}
+
 func fallbackOf(t *testing.T, s *stack.Store) *quota.FallbackStore {
 	for _, store := range s.Stores() {
 		if f, ok := store.(*quota.FallbackStore); ok {

@@ -126,8 +126,8 @@ type Store struct {
 	hybrid    *quota.HybridStore
 	memory    *memstore.Store
 	primary   primary
-	fallback  *quota.FallbackStore // whose secondary store divides limits
-	undivided *quota.FallbackStore
+	fallback  parted // whose secondary store divides limits
+	undivided parted
 	checker   checker
 }
 
@@ -179,8 +179,8 @@ func New(rdb redis.UniversalClient, o Options) (*Store, error) {
 	}
 	p.start(s.checker.ctx, o.Logger)
 	unlessSlow := unlessSlow{s.primary, shared}
-	s.fallback = s.checker.outages.fallback(unlessSlow, p)
-	s.undivided = s.checker.outages.fallback(unlessSlow, s.memory)
+	s.fallback = parted{s.checker.outages.fallback(unlessSlow, p), shared, s.breaker}
+	s.undivided = parted{s.checker.outages.fallback(unlessSlow, s.memory), shared, s.breaker}
 	s.checker.check()
 	return s, nil
 }
@@ -210,5 +210,5 @@ func (s *Store) Redis() *redisstore.Store { return s.redis }
 // Stores returns those of the stores within s that have metrics or keep overrides. If you pass s to
 // weirprom.New or weirotel.New, the metrics of these stores are exported.
 func (s *Store) Stores() []quota.Store {
-	return []quota.Store{s.redis, &s.checker.processes, s.breaker, s.hybrid, s.memory, s.fallback, s.undivided}
+	return []quota.Store{s.redis, &s.checker.processes, s.breaker, s.hybrid, s.memory, s.fallback.FallbackStore, s.undivided.FallbackStore}
 }
