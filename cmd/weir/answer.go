@@ -30,8 +30,8 @@ const (
 const problemJSON = "application/problem+json"
 
 // maxFields is the maximum size of the header fields of an answer, in bytes. By default, nginx has
-// room for 4 KiB (proxy_buffer_size). It treats a larger answer like an outage of Weir: it forwards
-// the request, even if the answer is a refusal.
+// room for 4 KiB (proxy_buffer_size). If an answer is larger, nginx treats it like an outage of
+// Weir, and forwards the request even if the answer is a refusal.
 const maxFields = 3 << 10
 
 // keptFields are the header fields that an answer keeps if its fields are larger than maxFields.

@@ -82,7 +82,7 @@ func (g *gateway) auth(next http.Handler) http.Handler {
 }
 
 // newRejected returns the metric of requests to /auth that are answered with 400. No other metric
-// counts them, because no limit is applied to them.
+// counts these requests, because no limit is applied to them.
 func newRejected() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "weir_auth_rejected_total",
 		Help: "Calls of /auth with an error of the proxy's configuration, which were answered with 400."}, []string{"reason"})
@@ -98,8 +98,8 @@ func (g *gateway) reject(w http.ResponseWriter, reason, text string) {
 	http.Error(w, text, http.StatusBadRequest)
 }
 
-// A parameterCheck logs each query parameter of /auth that has no effect, once. If the proxy
-// forwards the client's query, clients can choose these parameters.
+// A parameterCheck logs query parameters of /auth that have no effect, each of them once. If the
+// proxy forwards the client's query, clients can choose these parameters.
 type parameterCheck struct {
 	logger *slog.Logger
 	known  sparse.Count

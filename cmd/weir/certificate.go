@@ -25,8 +25,8 @@ func certificatesIn(flag, file string) (*x509.CertPool, error) {
 // clientFiles are the files of a TLS client. Each may be empty.
 type clientFiles struct{ ca, cert, key string }
 
-// set makes a client verify the server by the CA certificates in the files, and present the client
-// certificate. The flags are called -prefix-ca and -prefix-cert.
+// set makes a client verify the server with the CA certificates in the files, and present the
+// client certificate. The flags are called -prefix-ca and -prefix-cert.
 func (f clientFiles) set(config *tls.Config, prefix string) (err error) {
 	if f.ca != "" {
 		if config.RootCAs, err = certificatesIn(prefix+"-ca", f.ca); err != nil {
@@ -64,14 +64,14 @@ func loadCertificate(certFile, keyFile string) (*certificate, error) {
 	return c, nil
 }
 
-// client is the function for tls.Config.GetClientCertificate.
+// client is used as tls.Config.GetClientCertificate.
 func (c *certificate) client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return c.get(nil)
 }
 
-// get is the function for tls.Config.GetCertificate. At most once a second it checks whether
-// certFile has changed. If the new certificate cannot be loaded, for example because its files are
-// still being written, get returns the old certificate.
+// get is used as tls.Config.GetCertificate. At most once a second, get checks whether certFile has
+// changed. If the new certificate cannot be loaded, for example because its files are still being
+// written, get returns the old certificate.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,11 +33,11 @@ var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_
 // are probably meant.
 var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
 
-// setFromEnvironment sets flags that are missing on the command line, from the environment and from
-// files. It sets only flags whose names begin with the given prefix. If the prefix is empty, an
-// unknown variable that resembles the variable of a flag is an error, because without the intended
-// value weir might count in memory, and nobody would notice. With an empty prefix, any other
-// unknown variable that begins with WEIR_ causes a warning.
+// For flags that are missing on the command line, setFromEnvironment takes the values from the
+// environment and from files. It sets only flags whose names begin with the given prefix. If the
+// prefix is empty, an unknown variable that resembles the variable of a flag is an error, because
+// without the intended value weir might count in memory, and nobody would notice. With an empty
+// prefix, any other unknown variable that begins with WEIR_ causes a warning.
 func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warnings []string, err error) {
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -76,7 +76,8 @@ func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warn
 	return warnings, errors.Join(append(errs, setFromFiles(fs))...)
 }
 
-// wanted says what values a flag has, or "" if its own errors do. Package flag says only "parse error".
+// wanted describes the valid values of a flag whose type belongs to package flag, because the
+// errors of that package say only "parse error". For other flags, wanted returns "".
 func wanted(f *flag.Flag) string {
 	v, ok := f.Value.(flag.Getter)
 	if !ok {

@@ -90,7 +90,7 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 		{(o.xdsCert == "") != (o.xdsKey == ""), "-envoy-xds-cert and -envoy-xds-key need each other"},
 		{o.xdsCA+o.xdsCert+o.xdsName != "" && !strings.HasPrefix(o.xds, tlsScheme),
 			"-envoy-xds-ca, -envoy-xds-cert and -envoy-xds-name need an -envoy-xds that begins with " + tlsScheme},
-		{!o.on() && o.set(), "the flags that begin with -envoy- need -envoy-config or -envoy-xds"},
+		{!o.enabled() && o.anySet(), "the flags that begin with -envoy- need -envoy-config or -envoy-xds"},
 	} {
 		if fault.is {
 			f.add("%s", fault.text)
@@ -98,8 +98,8 @@ func (o *envoyOptions) check(f *faults, redis bool) {
 	}
 }
 
-// on reports whether there is a service for Envoy's rate limit filter.
-func (o *envoyOptions) on() bool { return o.config != "" || o.xds != "" }
+// enabled reports whether there is a service for Envoy's rate limit filter.
+func (o *envoyOptions) enabled() bool { return o.config != "" || o.xds != "" }
 
 // newService returns the service for Envoy's rate limit filter. The flags must have been checked.
 func (o *envoyOptions) newService(store quota.Store, logger *slog.Logger) (*envoy.Service, error) {
@@ -119,13 +119,14 @@ func (o *envoyOptions) newService(store quota.Store, logger *slog.Logger) (*envo
 	return envoy.NewXDSService(x, store, o.Options), nil
 }
 
-// set reports whether a flag is set that has no effect without -envoy-config.
-func (o *envoyOptions) set() bool {
+// anySet reports whether a flag is set that has no effect without -envoy-config.
+func (o *envoyOptions) anySet() bool {
 	return o.Merge || o.Shadow || o.Quota || o.Headers || o.Metadata || o.Over > 0 || o.clientCA != ""
 }
 
-// verifyClients makes a server accept only clients that have a certificate of -envoy-client-ca, with
-// the name of -envoy-client-name. Without -envoy-client-ca it changes nothing.
+// verifyClients makes a server accept only clients with a certificate that is signed by
+// -envoy-client-ca and has the name -envoy-client-name. Without -envoy-client-ca, it changes
+// nothing.
 func (o *envoyOptions) verifyClients(config *tls.Config) error {
 	if o.clientCA == "" {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// refusals maps environment variables that only Envoy's rate limit service reads to what replaces
-// them in weir. serve does not start if one of them is set, because weir would then make different
-// decisions than that service.
+// The keys of refusals are environment variables that only Envoy's rate limit service reads; the
+// values describe what replaces them in weir. The command serve does not start if one of these
+// variables is set, because the decisions of weir would then differ from those of that service.
 var refusals = map[string]string{
 	"BACKEND_TYPE":                            "counts are in memory or in Redis, not in Memcached",
 	"CACHE_KEY_PREFIX":                        "use -redis-prefix",
@@ -58,8 +58,8 @@ var neglected = map[string]string{
 	"TRACING_ENABLED":     "weir serve makes no spans; Envoy's own have the time of each call",
 }
 
-// envoySettings finds the settings of Envoy's rate limit service in the environment, a list of texts
-// such as "QUOTA_MODE=true". It ignores a setting that requests what weir does anyway.
+// envoySettings finds the settings of Envoy's rate limit service in the environment, a list of
+// texts such as "QUOTA_MODE=true". It ignores settings that request what weir does anyway.
 func envoySettings(environ []string) (warnings []string, err error) {
 	set := map[string]bool{}
 	for _, variable := range environ {

@@ -61,7 +61,8 @@ func (g *gateway) adapt() {
 	}
 }
 
-// follow reloads the rules at each signal from hup, and calls adapt after each reload, until ctx ends.
+// Until ctx ends, follow reloads the rules at each signal from hup, and calls adapt after each
+// reload.
 func (g *gateway) follow(ctx context.Context, hup <-chan os.Signal) {
 	for seen := g.rules.Version(); ; {
 		select {
@@ -82,7 +83,8 @@ func (g *gateway) follow(ctx context.Context, hup <-chan os.Signal) {
 	}
 }
 
-// newGateway returns a gateway with the rules of the file that o names, or without rules if it names none.
+// newGateway returns a gateway with the rules of the file that o names, or without rules if o names
+// no file.
 func newGateway(o *options, st *stores, live *overrides.Live, logger *slog.Logger) (*gateway, error) {
 	g := &gateway{registry: prometheus.NewRegistry(), metrics: weirprom.New(st.all...), health: newHealth(logger),
 		usage: newUsageReader(logger), o: o, logger: logger}
@@ -144,10 +146,10 @@ func openRules(path string, store weir.Store, o config.Options) (rules *config.F
 	return rules, limit, err
 }
 
-// handlerOfAll returns the result of all, which is rules.HandlerOfAll. If HandlerOfAll panics
-// because the headers of the rules differ, handlerOfAll returns the error. Any other panic is a
-// bug, and is not recovered.
-func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handler) http.Handler, err error) {
+// handlerOfAll calls build, which is the method HandlerOfAll of a config.File. If this method
+// panics because the headers of the rules differ, handlerOfAll returns the error. Any other panic
+// is a bug, and is not recovered.
+func handlerOfAll(build func() func(http.Handler) http.Handler) (h func(http.Handler) http.Handler, err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
@@ -159,11 +161,11 @@ func handlerOfAll(all func() func(http.Handler) http.Handler) (h func(http.Handl
 			panic(p)
 		}
 	}()
-	return all(), nil
+	return build(), nil
 }
 
-// proxy returns the handler for clients. It forwards requests to upstream if the rules allow
-// them, and answers /rate_limit with the quota of the client.
+// proxy returns the handler for clients. The handler forwards requests to upstream if the rules
+// allow them, and answers /rate_limit with the quota of the client.
 func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 	quotas := g.rateLimit()
 	failures := sparse.Logger(g.logger)
@@ -175,7 +177,7 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 			g.setForwarded(r)
 			if !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
 				// Nothing that a client sends after a 101 response is limited. With h2c (RFC 7540,
-				// 3.2), this could be any number of requests.
+				// 3.2), a client could send any number of requests in this way.
 				r.Out.Header.Del("Connection")
 				r.Out.Header.Del("Upgrade")
 			}
@@ -213,9 +215,9 @@ func (g *gateway) proxy(upstream *url.URL, o *options) http.Handler {
 }
 
 // setForwarded sets the header fields from which the upstream learns where a request comes from. A
-// client can send any X-Forwarded-For field; its address is appended. The scheme and the host that
-// the client has called are taken from a trusted proxy. Otherwise, behind a proxy that terminates
-// TLS, an upstream would redirect every request to https.
+// client can send any X-Forwarded-For field, so the address of the client is appended. The scheme
+// and the host that the client has called are taken from a trusted proxy. Otherwise, behind a proxy
+// that terminates TLS, an upstream would redirect every request to https.
 func (g *gateway) setForwarded(r *httputil.ProxyRequest) {
 	r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
 	r.SetXForwarded()

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A logQueue is a Writer that never blocks: if nobody reads the log, for example because it is a
-// full pipe, requests must not be delayed. Lines wait in a queue until the underlying Writer takes
-// them. If the queue is full, a line is dropped and counted.
+// A logQueue is a Writer that never blocks, because requests must not be delayed if nobody reads
+// the log, for example if it is a full pipe. Lines wait in a queue until the underlying Writer
+// takes them. If the queue is full, a line is dropped and counted.
 type logQueue struct {
 	lines   chan []byte
 	dropped atomic.Int64
@@ -20,8 +20,8 @@ type logQueue struct {
 // mostQueued is the maximum number of lines that wait. A line has a few hundred bytes.
 const mostQueued = 4096
 
-// newLogQueue returns a queue for w. The function unlogged is called for lines that were dropped,
-// and must log to w.
+// newLogQueue returns a queue for w. The queue reports the number of dropped lines to the function
+// unlogged, which must log it to w.
 func newLogQueue(w io.Writer, unlogged func(n int64)) *logQueue {
 	q := &logQueue{lines: make(chan []byte, mostQueued), done: make(chan struct{})}
 	go func() {

@@ -162,8 +162,8 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	return status
 }
 
-// checkRedis checks that a Redis server is usable. Its error describes what is missing. It also
-// prints the warnings that serve would log.
+// checkRedis checks that a Redis server is usable. The error describes what is missing. checkRedis
+// also prints the warnings that serve would log.
 func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 	s, rdb, err := o.open(stack.Options{Replicas: 1, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -191,7 +191,7 @@ func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 
 // checkFile returns the errors in a file, and warnings about what is not applied or does not work
 // with serve. It loads the file as serve does, but needs no secret to hash keys. The argument
-// secret is true if serve will have one.
+// secret is true if serve will have a secret.
 func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err error) {
 	if asEnvoy {
 		c, err := envoy.Load(path, merge)
@@ -214,7 +214,7 @@ func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err
 	return warnings, nil
 }
 
-// anySecret is used to hash keys where no other process sees them.
+// anySecret is a secret for hashing keys that no other process sees.
 var anySecret = make([]byte, 16)
 
 // version returns the version of this program, its commit if the commit is known, and the
@@ -242,9 +242,9 @@ var buildInfo = sync.OnceValue(func() prometheus.Collector {
 	return versioncollector.NewCollector("weir")
 })
 
-// setDefaults writes what libraries log to a logger. At most one line of package log is written per
-// second, because clients can cause net/http to log, for example if the upstream sends more than
-// one response.
+// setDefaults makes libraries log to the given logger. At most one line of package log is written
+// per second, because clients can cause net/http to log, for example if the upstream sends more
+// than one response.
 func setDefaults(logger *slog.Logger) {
 	slog.SetDefault(logger)
 	log.SetFlags(0)

@@ -9,8 +9,8 @@ import (
 )
 
 // A misfit describes a part of a file that package config accepts, but that does not work with weir
-// serve, because the requests lack the information it needs. If forwardAuth is true, the part does
-// work with -upstream.
+// serve, because the requests lack information that the part needs. If forwardAuth is true, the
+// part does work with -upstream.
 type misfit struct {
 	rule        string // empty for a part of the whole file
 	part        string // such as "json:user"

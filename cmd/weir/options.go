@@ -157,7 +157,7 @@ func (o *options) parse(args, environ []string, stderr io.Writer) error {
 			o.redis.addrs = url
 		}
 	}
-	if o.envoy.on() {
+	if o.envoy.enabled() {
 		warnings, refused := envoySettings(environ)
 		o.warnings, err = append(o.warnings, warnings...), errors.Join(err, refused)
 	}
@@ -194,8 +194,9 @@ func (f *faults) atLeast(fs *flag.FlagSet, least int, names ...string) {
 // weir.Hashed.
 const minKeySecret = 16
 
-// secret adds an error if a secret is invalid, unless it is empty. White space at its end probably
-// comes from a file. Operators would not send it, and the secret of another replica may lack it.
+// secret adds an error if a secret is invalid, unless it is empty. White space at the end of a
+// secret is an error, because it probably comes from a file: operators would not send it, and the
+// secret of another replica may lack it.
 func (f *faults) secret(name, value string, least int) {
 	switch n := len(value); {
 	case n > 0 && n < least:
@@ -208,7 +209,7 @@ func (f *faults) secret(name, value string, least int) {
 // check returns the errors that are not found when each flag is parsed separately.
 func (o *options) check(fs *flag.FlagSet) error {
 	var f faults
-	if o.limits == "" && !o.envoy.on() {
+	if o.limits == "" && !o.envoy.enabled() {
 		f.add("-limits, -envoy-config or -envoy-xds is missing")
 	}
 	if o.limits == "" && (o.upstream != "" || o.adminToken != "") {
@@ -231,8 +232,8 @@ func (o *options) check(fs *flag.FlagSet) error {
 	return errors.Join(f...)
 }
 
-// isAt reports whether an address on which weir listens is that of the URL: the same port, of the same
-// host or, under two names, of this machine.
+// isAt reports whether an address on which weir listens is that of the URL: the ports are equal,
+// and the hosts are equal or both name this machine.
 func isAt(u *url.URL, addr string) bool {
 	host, port, err := net.SplitHostPort(addr)
 	local := func(host string) bool {
@@ -261,7 +262,7 @@ func (o *options) checkAddrs(f *faults) {
 		used       bool
 	}{
 		{"addr", o.addr, o.upstream != ""}, {"auth-addr", o.authAddr, true}, {"admin-addr", o.adminAddr, o.adminToken != ""},
-		{"envoy-rls", o.envoy.addr, o.envoy.on()},
+		{"envoy-rls", o.envoy.addr, o.envoy.enabled()},
 	} {
 		rest, secure := strings.CutPrefix(a.addr, tlsScheme)
 		if rest == "" && a.used { // net.Listen would choose a port, on all networks
@@ -276,7 +277,7 @@ func (o *options) checkAddrs(f *faults) {
 	}
 }
 
-// newLogger returns the logger that the flags choose, which writes to w.
+// newLogger returns a logger that writes to w in the way that the flags choose.
 func (o *options) newLogger(w io.Writer) *slog.Logger {
 	o.warned = new(weirwatch.Warnings)
 	level := &slog.HandlerOptions{Level: o.logLevel}

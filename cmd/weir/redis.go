@@ -81,7 +81,7 @@ var clientFields = []struct{ field, usage string }{
 	{"FailingTimeoutSeconds", "`seconds` for which commands avoid a node of a cluster that has failed; 0 means 15"},
 }
 
-// wordEnd matches the end of a word of a field, and the beginning of the next one.
+// wordEnd matches the boundary between two words in the name of a field.
 var wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // flagOf returns the name of the flag that sets a field: redis-pool-fifo for PoolFIFO.
@@ -150,9 +150,9 @@ func (o *redisOptions) set(name string) {
 	}
 }
 
-// parse sets the flags about Redis that are missing on the command line, from the environment
-// and from files. It is for a command that does not require Redis: without -redis-addrs, parse
-// sets nothing.
+// For the flags about Redis that are missing on the command line, parse takes the values from the
+// environment and from files. Commands that do not require Redis call parse: without -redis-addrs,
+// it sets nothing.
 func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 	if o.addrs != "" {
 		if _, err := setFromEnvironment(fs, "redis-", environ); err != nil {
@@ -227,7 +227,7 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 }
 
 // agree returns a text that must be the same in all processes that share Redis. It contains a
-// digest of -key-secret, which is too short to recover the secret from it.
+// digest of -key-secret that is too short to recover the secret from it.
 func (o *options) agree() map[string]string {
 	switch {
 	case o.limits == "":

@@ -52,9 +52,9 @@ type reservation struct {
 	Parts  []part   `json:"p"` // what was reserved, and each draw
 }
 
-// A part contains units that were spent together. For each of the Limits of the reservation, At
-// contains the time, on the store's clock, at which they were spent. An element is 0 if its limit
-// was not in force at that time, because a reload or an override had changed the limits. Limits
+// A part contains units that were spent together. The element At[i] is the time, on the store's
+// clock, at which the units were spent under Limits[i] of the reservation. It is 0 if that limit
+// was not in force at the time, because a reload or an override had changed the limits. Limits
 // beyond the end of At were not in force either.
 type part struct {
 	Units  int64   `json:"n"`
@@ -182,7 +182,8 @@ func (v *reservations) handler(f reservationFunc) http.Handler {
 	})
 }
 
-// read returns the call in the body of a request, unless its sender may not call.
+// read returns the call in the body of a request. It returns an error if the sender may not make
+// calls.
 func (v *reservations) read(w http.ResponseWriter, r *http.Request) (*reservationCall, error) {
 	switch {
 	case !v.g.trusts(r.RemoteAddr):
@@ -311,7 +312,7 @@ func (v *reservations) take(r *http.Request, units int64, res *reservation) (any
 }
 
 // limits returns the limits of the key of a reservation, or no limits if the key is not limited. If
-// the key is denied or banned, it returns an error, unless the rule is in shadow mode.
+// the key is denied or banned, limits returns an error, unless the rule is in shadow mode.
 func (v *reservations) limits(ctx context.Context, l *weir.Limiter, res *reservation, inShadow bool) ([]quota.Limit, error) {
 	p, err := l.PolicyOf(res.Rule, res.Key)
 	switch {
@@ -340,8 +341,9 @@ type settled struct {
 	First   bool   `json:"first"`             // false if the reservation was settled before
 }
 
-// settle replaces the units of a reservation by those that were used. Only the first settlement counts:
-// it marks the reservation together with its first refund.
+// settle replaces the units of a reservation with the units that were used. Only the first
+// settlement counts: the transaction that makes its first refunds also marks the reservation as
+// settled.
 func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) {
 	res, err := v.open(c.ID)
 	switch {
@@ -381,8 +383,8 @@ func (v *reservations) settle(r *http.Request, c *reservationCall) (any, error) 
 }
 
 // settlement returns the refunds of a settlement, by part and from the newest part on, and the
-// units that it charges in addition to the reservation. It releases all units in flight. It does
-// not refund units that were spent in another store.
+// charges for units beyond the reservation. The refunds release all units in flight, and omit units
+// that were spent in another store.
 func (v *reservations) settlement(res *reservation, used int64, memory bool) (refunds [][]quota.Charge, debts []quota.Charge) {
 	refunds = make([][]quota.Charge, max(1, len(res.Parts)))
 	l, _ := v.find(res.Rule)
@@ -418,7 +420,7 @@ func (v *reservations) settlement(res *reservation, used int64, memory bool) (re
 	return refunds, debts
 }
 
-// find returns the rule with the given name, and its limiter, or nil if there is none.
+// find returns the rule with the given name, and its limiter, or nil if there is no such rule.
 func (v *reservations) find(name string) (*weir.Limiter, weir.Rule) {
 	for _, rule := range v.g.rules.Rules() {
 		if rule.Name == name && len(v.g.rules.Limiters()) > 0 {

@@ -41,7 +41,7 @@ type service struct {
 
 // serve runs a service until ctx ends or a server fails. After that, running requests have up to
 // o.shutdownTimeout to finish. If started is not nil, serve calls it as soon as the listeners are
-// open, with the addresses of the listeners by the names of their flags.
+// open. The map addrs contains the address of each listener under the name of its flag.
 func serve(ctx context.Context, o *options, logger *slog.Logger, started func(addrs map[string]net.Addr)) error {
 	for _, w := range o.warnings {
 		logger.Warn("weir: setting may be wrong", "text", w)
@@ -103,7 +103,7 @@ func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger
 		g.health.memory, g.health.alone = o.redisDown.value == downMemory, time.Now().Add(o.readyAfter)
 	}
 	s := &service{o: o, logger: logger, failed: make(chan error, 8), addrs: map[string]net.Addr{}}
-	if o.envoy.on() {
+	if o.envoy.enabled() {
 		if s.envoy, err = o.envoy.newService(st.counter, logger); err != nil {
 			return nil, nil, nil, err
 		}
@@ -114,7 +114,7 @@ func newService(ctx context.Context, o *options, st *stores, logger *slog.Logger
 }
 
 // background starts the goroutines that run in addition to the servers. The caller must call stop,
-// which waits until they end.
+// which waits until these goroutines end.
 func (s *service) background(ctx context.Context, g *gateway, live *overrides.Live) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

@@ -69,8 +69,8 @@ func (c *slowClient) fault() int {
 	return 0
 }
 
-// end is called when the handler returns. The transport may still be reading the body if the
-// upstream has answered early, and net/http then sends the end of the response.
+// end is called when the handler returns. If the upstream has answered early, the transport may
+// still be reading the body while net/http sends the end of the response.
 func (c *slowClient) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +78,8 @@ func (c *slowClient) end() {
 	c.extend()
 }
 
-// setReadDeadline sets the deadline of the body, unless the handler has returned. Afterwards, the
-// deadline would apply to the next request, and over HTTP/2 net/http would panic.
+// setReadDeadline sets the deadline of the body, unless the handler has returned. After the handler
+// has returned, the deadline would apply to the next request, and over HTTP/2 net/http would panic.
 func (c *slowClient) setReadDeadline(until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,10 +104,9 @@ type slowBody struct {
 	c *slowClient
 }
 
-// Read implements io.Reader. Once the body has ended, the connection has no deadline,
-// because the client waits for the answer. A deadline that has passed is kept, because
-// net/http reads the rest of the body before it sends the answer, and would otherwise wait
-// for it.
+// Read implements io.Reader. Once the body has ended, the connection has no deadline, because the
+// client waits for the answer. A deadline that has passed is kept, because net/http reads the rest
+// of the body before it sends the answer, and would otherwise wait for this rest.
 func (b slowBody) Read(p []byte) (n int, err error) {
 	until := b.c.until
 	if b.c.decided {

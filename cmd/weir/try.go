@@ -14,8 +14,8 @@ import (
 	"github.com/seed83679106/weir/ops/config"
 )
 
-// try replays an access log through the limits of a file, prints what they would have refused, and
-// returns the exit status. The status is a failure if nothing could be replayed.
+// try replays an access log against the limits in a file, prints which requests they would have
+// refused, and returns the exit status. The status is a failure if nothing could be replayed.
 func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("weir try", flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -100,7 +100,7 @@ func reportOf(ctx context.Context, path string, o accesslog.Options, stdin io.Re
 		in = f
 	}
 	r := accesslog.New(o)
-	unread := r.Read(until{ctx, in})
+	unread := r.Read(contextReader{ctx, in})
 	report, err := r.Report()
 	if unread != nil {
 		err = unread
@@ -108,14 +108,14 @@ func reportOf(ctx context.Context, path string, o accesslog.Options, stdin io.Re
 	return report, err
 }
 
-// An until is a Reader that ends when ctx ends, for example because the user has pressed
+// A contextReader is a Reader that ends when ctx ends, for example because the user has pressed
 // Ctrl-C.
-type until struct {
+type contextReader struct {
 	ctx context.Context
 	io.Reader
 }
 
-func (u until) Read(p []byte) (int, error) {
+func (u contextReader) Read(p []byte) (int, error) {
 	if err := u.ctx.Err(); err != nil {
 		return 0, errors.New("interrupted, so the rest was not replayed")
 	}

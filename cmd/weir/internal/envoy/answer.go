@@ -12,7 +12,7 @@ import (
 
 // status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the
 // limit, unless the descriptor refunds hits or the store has not counted them. The argument near is
-// a fraction of the limit: hits above it count as near the limit.
+// a fraction of the limit: hits above this fraction count as near the limit.
 func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -67,10 +67,10 @@ func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.Rat
 	return resp
 }
 
-// refused reports whether a call exceeds its limit. It does if a descriptor exceeds a limit that
-// has no quota_mode, or if there are descriptors with quota_mode and all of them exceed their
+// refused reports whether a call exceeds its limit. A call does so if a descriptor exceeds a limit
+// that has no quota_mode, or if there are descriptors with quota_mode and all of them exceed their
 // limits. The second result is the number of seconds after which the call may be allowed, or 0 if
-// it never is.
+// the call can never be allowed.
 func (s *Service) refused(ds []hit, statuses []*ratelimit.RateLimitResponse_DescriptorStatus) (refused bool, wait int64) {
 	const never = math.MaxInt64
 	quotas := 0

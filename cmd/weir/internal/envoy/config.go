@@ -133,8 +133,8 @@ func readFiles(path string) ([]file, error) {
 	return files, nil
 }
 
-// Load reads the files of a directory, or one file. Its error lists the errors of all files,
-// each with its file and line. If merge is true, several files may have descriptors of the
+// Load reads the files of a directory, or one file. The returned error lists the errors of all
+// files, each with its file and line. If merge is true, several files may have descriptors of the
 // same domain.
 func Load(path string, merge bool) (*Config, error) {
 	files, err := readFiles(path)

@@ -69,8 +69,8 @@ func (s *Service) descriptors(r *ratelimit.RateLimitRequest) ([]hit, error) {
 }
 
 // describe sets the fields of the hit a for the descriptor d of the call r. The argument domain is
-// the node for r's domain, or nil if no file defines that domain. describe adds the names of the
-// limits that this limit replaces to the map replaced.
+// the node for r's domain, or nil if no file defines that domain. To the map replaced, describe
+// adds the names of the limits that the limit of d replaces.
 func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.RateLimitDescriptor, domain *node,
 	replaced map[string]bool) error {
 	if domain == nil {
@@ -108,9 +108,10 @@ func (s *Service) describe(a *hit, r *ratelimit.RateLimitRequest, d *common.Rate
 }
 
 // find looks for d's limit in the nodes below n. It sets a.limit to this limit, and appends the key
-// of d's counter to a.key. At each level an equal value comes first, then values with asterisks in
-// the order of the file, and then the key without a value. A limit applies to d only if the entries
-// of d match, level by level, the path in the file to that limit's descriptor, and d has no others.
+// of d's counter to a.key. At each level, an equal value takes precedence over values with
+// asterisks, which are tried in the order of the file, and these take precedence over the key
+// without a value. A limit applies to d only if the entries of d match, level by level, the path in
+// the file to that limit's descriptor, and d has no further entries.
 func (a *hit) find(n *node, d *common.RateLimitDescriptor) {
 	for i, e := range d.GetEntries() {
 		name := e.GetKey() + "_" + e.GetValue()
@@ -198,7 +199,7 @@ func (s *Service) take(ctx context.Context, ts []*quota.Transaction) error {
 	if b, ok := s.store.(optional.Batcher); ok && len(ts) > 0 {
 		return errors.Join(b.TakeEach(ctx, ts)...)
 	}
-	// A store can send concurrent calls in one round trip. There are at most maxDescriptors.
+	// A store can send concurrent calls in one round trip. There are at most maxDescriptors calls.
 	errs := make([]error, len(ts))
 	var wg sync.WaitGroup
 	for i, t := range ts {

@@ -9,8 +9,8 @@ import (
 )
 
 // metadata returns the dynamic metadata of the call r: its domain, its descriptors and its number
-// of hits. Merged with these is the metadata that the file gives for those descriptors that are
-// within their limits.
+// of hits. The result also contains the metadata from the file for each descriptor that is within
+// its limit.
 func metadata(r *ratelimit.RateLimitRequest, ds []hit,
 	statuses []*ratelimit.RateLimitResponse_DescriptorStatus) *structpb.Struct {
 	var descriptors []*structpb.Value
@@ -48,18 +48,18 @@ func list(values []*structpb.Value) *structpb.Value {
 	return structpb.NewListValue(&structpb.ListValue{Values: values})
 }
 
-// addFields copies the fields of its second argument into its first. If both have a field, the
-// value in the first argument is kept, except that two objects are merged.
-func addFields(into, from *structpb.Struct) {
-	for name, value := range from.GetFields() {
-		old := into.Fields[name]
+// addFields copies the fields of src into dst. If both have a field, the value in dst is kept,
+// except that two objects are merged.
+func addFields(dst, src *structpb.Struct) {
+	for name, value := range src.GetFields() {
+		old := dst.Fields[name]
 		switch {
 		case old.GetStructValue() != nil:
 			addFields(old.GetStructValue(), value.GetStructValue())
-		case old == nil && into.Fields == nil:
-			into.Fields = map[string]*structpb.Value{name: proto.CloneOf(value)}
+		case old == nil && dst.Fields == nil:
+			dst.Fields = map[string]*structpb.Value{name: proto.CloneOf(value)}
 		case old == nil:
-			into.Fields[name] = proto.CloneOf(value)
+			dst.Fields[name] = proto.CloneOf(value)
 		}
 	}
 }

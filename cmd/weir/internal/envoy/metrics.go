@@ -12,7 +12,7 @@ import (
 // Prometheus, so dashboards for that service keep working.
 const prefix = "ratelimit_service_"
 
-// metrics are the metrics of a service. Limits with equal labels share their metrics, also after a
+// metrics are the metrics of a service. Limits with equal labels share their metrics, even after a
 // reload.
 type metrics struct {
 	all []prometheus.Collector
@@ -73,8 +73,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// observe counts a call that began at the given time. method is the full name of its method, such
-// as /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit.
+// observe counts a call that began at the given time. The argument method is the full name of the
+// called method, such as /envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit.
 func (m *metrics) observe(method string, began time.Time) {
 	method = method[strings.LastIndexByte(method, '/')+1:]
 	m.requests.WithLabelValues(method).Inc()
@@ -86,15 +86,15 @@ type stats struct {
 	total, within, near, over, shadowed, local prometheus.Counter
 }
 
-// of returns the metrics of a limit with the labels domain, key1 and key2.
-func (m *metrics) of(labels [3]string) *stats {
+// statsOf returns the metrics of a limit with the labels domain, key1 and key2.
+func (m *metrics) statsOf(labels [3]string) *stats {
 	of := func(v *prometheus.CounterVec) prometheus.Counter { return v.WithLabelValues(labels[:]...) }
 	return &stats{of(m.total), of(m.within), of(m.near), of(m.over), of(m.shadowed), of(m.local)}
 }
 
 // count adds a number of hits to the metrics of a limit. The argument after is the number of hits
-// in the window, including these hits. The argument ratio is a fraction of the quota: hits above it
-// count as near the limit.
+// in the window, including these hits. The argument ratio is a fraction of the quota: hits above
+// this fraction count as near the limit.
 func (s *stats) count(hits, after, quota uint64, ratio float32, shadow bool) {
 	before := after - min(hits, after)
 	near := uint64(math.Floor(float64(float32(quota) * ratio)))

@@ -45,8 +45,8 @@ func (a *hit) counter() counter {
 	return counter{storedkey.Of(string(a.key)), periods[a.proto.Unit]}
 }
 
-// recall reports whether a descriptor exceeds its limit according to the hits in the cache. If it
-// does, recall sets the descriptor's result.
+// recall reports whether a descriptor exceeds its limit according to the hits in the cache. If so,
+// recall sets the result of the descriptor.
 func (c *overCache) recall(a *hit, now time.Time) bool {
 	if c == nil || a.refund {
 		return false

@@ -28,7 +28,7 @@ var calendarUnits = map[ratelimit.RateLimitResponse_RateLimit_Unit]algorithms.Un
 	ratelimit.RateLimitResponse_RateLimit_MONTH: algorithms.Month,
 }
 
-// ownLimit returns the limit that the metadata of a descriptor chooses, or nil if they choose none.
+// ownLimit returns the limit that the metadata of a descriptor chooses, or nil if it chooses none.
 func ownLimit(metadata map[string]any, p *ratelimit.RateLimitResponse_RateLimit) (*quota.Limit, error) {
 	chosen, ok := metadata[ownField]
 	if !ok {
@@ -102,8 +102,8 @@ func wholeNumber(v any) (int64, error) {
 	return 0, fmt.Errorf("burst is %v; want 1 to %d", v, uint32(math.MaxUint32))
 }
 
-// decidedByOwn sets the fields of the descriptor from the decision of its own algorithm. Its hits
-// exceed the limit if they are refused.
+// decidedByOwn sets the fields of the descriptor from the decision of its own algorithm. If the
+// algorithm refuses the hits, they exceed the limit.
 func (a *hit) decidedByOwn() {
 	d, units := &a.t.Decisions[0], uint64(a.proto.RequestsPerUnit)
 	wait := d.RetryAfter

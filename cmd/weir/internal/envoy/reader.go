@@ -107,8 +107,8 @@ func (r *reader) add(y *fileYAML) {
 	r.descriptors(n, y.Descriptors, "$", []string{domain})
 }
 
-// fields is an ast.Visitor that reports errors that yaml.Unmarshal does not find. yaml.Unmarshal
-// ignores fields whose names are not texts, such as 0.25, and it rounds some numbers.
+// fields is an ast.Visitor for errors that yaml.Unmarshal does not find: yaml.Unmarshal ignores
+// fields whose names are not strings, such as 0.25, and rounds some numbers.
 type fields reader
 
 func (f *fields) Visit(n ast.Node) ast.Visitor {
@@ -126,17 +126,17 @@ func (f *fields) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// descriptors adds the descriptors in list to the children of n. The argument at is the YAML
+// descriptors adds the descriptors in list to the children of n. The argument path is the YAML
 // path of n in the file, and names lists the nodes from the domain to n.
-func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []string) {
+func (r *reader) descriptors(n *node, list []descriptorYAML, path string, names []string) {
 	if len(list) > 0 && len(names) > maxDepth {
-		r.errorf(at, "nested too deeply")
+		r.errorf(path, "nested too deeply")
 		return
 	}
 	for i, d := range list {
-		at := fmt.Sprintf("%s.descriptors[%d]", at, i)
+		path := fmt.Sprintf("%s.descriptors[%d]", path, i)
 		if d.Key == "" {
-			r.errorf(at, "a descriptor has no key")
+			r.errorf(path, "a descriptor has no key")
 			continue
 		}
 		name := string(d.Key)
@@ -146,7 +146,7 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 		names := append(slices.Clip(names), name)
 		full := strings.Join(names, ".")
 		if n.children[name] != nil {
-			r.errorf(at, "two descriptors have the name %s", full)
+			r.errorf(path, "two descriptors have the name %s", full)
 			continue
 		}
 		child := newNode()
@@ -156,41 +156,41 @@ func (r *reader) descriptors(n *node, list []descriptorYAML, at string, names []
 		}
 		if d.ShareThreshold {
 			if child.shared = string(d.Value); !strings.Contains(name, "*") {
-				r.errorf(at+".share_threshold", "share_threshold needs a value with an asterisk")
+				r.errorf(path+".share_threshold", "share_threshold needs a value with an asterisk")
 			}
 		}
 		if d.DetailedMetric || d.ValueToMetric {
 			r.config.Warnings = append(r.config.Warnings,
-				r.place(at)+": detailed_metric and value_to_metric are ignored, because clients would choose the labels of metrics")
+				r.place(path)+": detailed_metric and value_to_metric are ignored, because clients would choose the labels of metrics")
 		}
 		if d.RateLimit != nil {
-			child.limit = r.limit(&d, at, names)
+			child.limit = r.limit(&d, path, names)
 		}
-		r.descriptors(child, d.Descriptors, at, names)
+		r.descriptors(child, d.Descriptors, path, names)
 	}
 }
 
-// limit returns the limit of d and adds it to the Config. The argument at is the YAML path of d.
-func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
+// limit returns the limit of d and adds it to the Config. The argument path is the YAML path of d.
+func (r *reader) limit(d *descriptorYAML, path string, names []string) *limit {
 	metadata, err := structpb.NewStruct(d.Metadata)
 	if err != nil {
-		r.errorf(at+".metadata", "metadata: %v", err)
+		r.errorf(path+".metadata", "metadata: %v", err)
 	}
 	y := d.RateLimit
-	at += ".rate_limit"
+	path += ".rate_limit"
 	unit := ratelimit.RateLimitResponse_RateLimit_Unit(ratelimit.RateLimitResponse_RateLimit_Unit_value[strings.ToUpper(string(y.Unit))])
 	switch valid := periods[unit] > 0; {
 	case y.Unlimited && valid:
-		r.errorf(at+".unit", "an unlimited rate_limit must not have a unit")
+		r.errorf(path+".unit", "an unlimited rate_limit must not have a unit")
 	case !y.Unlimited && !valid:
-		r.errorf(at, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
+		r.errorf(path, "unit is %q; want second, minute, hour, day, week, month or year", y.Unit)
 	}
 	units := uint32(0)
 	if y.RequestsPerUnit != nil {
 		units = *y.RequestsPerUnit
 	} else if !y.Unlimited {
 		r.config.Warnings = append(r.config.Warnings,
-			r.place(at)+": a rate_limit without requests_per_unit refuses every call")
+			r.place(path)+": a rate_limit without requests_per_unit refuses every call")
 	}
 	l := &limit{
 		proto:     &ratelimit.RateLimitResponse_RateLimit{Name: string(y.Name), RequestsPerUnit: units, Unit: unit},
@@ -198,14 +198,14 @@ func (r *reader) limit(d *descriptorYAML, at string, names []string) *limit {
 		labels: [3]string{names[0], names[1], strings.Join(names[2:], ".")},
 	}
 	if l.own, err = ownLimit(d.Metadata, l.proto); err != nil {
-		r.errorf(at, "metadata.%s: %v", ownField, err)
+		r.errorf(path, "metadata.%s: %v", ownField, err)
 	}
 	for i, replaced := range y.Replaces {
-		switch at := fmt.Sprintf("%s.replaces[%d]", at, i); replaced.Name {
+		switch path := fmt.Sprintf("%s.replaces[%d]", path, i); replaced.Name {
 		case "":
-			r.errorf(at, "an entry of replaces has no name")
+			r.errorf(path, "an entry of replaces has no name")
 		case y.Name:
-			r.errorf(at, "a rate_limit replaces itself")
+			r.errorf(path, "a rate_limit replaces itself")
 		}
 		l.replaces = append(l.replaces, string(replaced.Name))
 	}
@@ -231,8 +231,8 @@ type (
 		ShareThreshold bool `json:"share_threshold"`
 		Metadata       map[string]any
 
-		// DetailedMetric and ValueToMetric would add values of requests to the labels of
-		// metrics. They only cause a warning, because clients must not choose labels.
+		// DetailedMetric and ValueToMetric would add values of requests to the labels of metrics.
+		// These fields only cause a warning, because clients must not choose labels.
 		DetailedMetric bool `json:"detailed_metric"`
 		ValueToMetric  bool `json:"value_to_metric"`
 	}

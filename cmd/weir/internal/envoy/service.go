@@ -60,8 +60,8 @@ type Service struct {
 	noDomain  *slog.Logger // gets a line about calls with a domain that no file defines
 }
 
-// NewService returns a service that counts in store. path is a directory of files of limits, or
-// one file. NewService returns an error if the files cannot be loaded.
+// NewService returns a service that counts in store. The argument path names a limits file, or a
+// directory of such files. NewService returns an error if the files cannot be loaded.
 func NewService(path string, store quota.Store, o Options) (*Service, error) {
 	s := newService(store, o)
 	s.path = path
@@ -76,7 +76,7 @@ func newService(store quota.Store, o Options) *Service {
 	m := newMetrics()
 	o.Near, o.HeaderNames = cmp.Or(o.Near, 0.8), cmp.Or(o.HeaderNames, HeaderNames)
 	s := &Service{
-		Health: health.NewServer(), store: store, o: o, metrics: m, overrides: m.of([3]string{"", "override"}),
+		Health: health.NewServer(), store: store, o: o, metrics: m, overrides: m.statsOf([3]string{"", "override"}),
 		over:      newOverCache(o.Over),
 		undecided: sparse.Logger(o.Logger), noDomain: sparse.Logger(o.Logger),
 	}
@@ -84,7 +84,7 @@ func newService(store quota.Store, o Options) *Service {
 	return s
 }
 
-// noLimits is the Config before the first one is loaded.
+// noLimits is the Config until the first limits are loaded.
 var noLimits = &Config{}
 
 // Reload loads the files if they have changed since the last call. After an error, the
@@ -111,14 +111,14 @@ func (s *Service) Reload() error {
 		s.failures.Inc()
 		return err
 	}
-	s.use(c, s.path, len(files))
+	s.replaceLimits(c, s.path, len(files))
 	return nil
 }
 
-// use replaces the limits in force by those from files or other resources.
-func (s *Service) use(c *Config, from string, files int) {
+// replaceLimits puts the limits of c into force, which come from files or other resources.
+func (s *Service) replaceLimits(c *Config, from string, files int) {
 	for _, l := range c.limits {
-		l.stats = s.metrics.of(l.labels)
+		l.stats = s.metrics.statsOf(l.labels)
 	}
 	s.config.Store(c)
 	s.loads.Inc()
@@ -129,8 +129,8 @@ func (s *Service) use(c *Config, from string, files int) {
 }
 
 // Watch reloads the files when they change, or follows the control plane, until ctx ends. It reads
-// the files once a second instead of waiting for notifications, because this also works for network
-// file systems and mounted ConfigMaps.
+// the files once a second instead of waiting for notifications, because polling also works for
+// network file systems and mounted ConfigMaps.
 func (s *Service) Watch(ctx context.Context) {
 	if s.xds != nil {
 		s.follow(ctx)
@@ -157,8 +157,8 @@ func (s *Service) Watch(ctx context.Context) {
 
 // ShouldRateLimit answers a call from Envoy. If the store is down, ShouldRateLimit returns an
 // error, and failure_mode_deny in Envoy's configuration determines whether the request is allowed.
-// Clients can cause the store to be busy. If it is busy, or misconfigured, the answer is therefore
-// that the call exceeds its limit.
+// If the store is busy or misconfigured, the answer is that the call exceeds its limit, because
+// clients can cause the store to be busy.
 func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitRequest) (*ratelimit.RateLimitResponse,
 	error) {
 	ds, err := s.descriptors(r)
@@ -184,7 +184,7 @@ func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimit.RateLimitReq
 }
 
 // Bounds for clients that open many streams or send large calls. Envoy sends calls of a few hundred
-// bytes, and opens another connection when one has maxStreams streams.
+// bytes, and opens another connection when a connection has maxStreams streams.
 const (
 	maxStreams  = 1000     // of a connection; each takes about 11 KB
 	maxCallSize = 64 << 10 // bytes

@@ -39,9 +39,9 @@ const (
 	probeServer = 6 * time.Minute // servers allow one probe of an idle connection in 5 minutes
 )
 
-// NewXDSService returns a service like NewService whose limits come from a control plane once Watch
-// runs. Until the first limits have arrived, Loaded is false, the health service reports
-// NOT_SERVING, and calls are allowed.
+// NewXDSService is like NewService, but the limits come from a control plane once Watch runs. Until
+// the first limits have arrived, Loaded is false, the health service reports NOT_SERVING, and calls
+// are allowed.
 func NewXDSService(x XDS, store quota.Store, o Options) *Service {
 	s := newService(store, o)
 	s.xds = &x
@@ -49,7 +49,7 @@ func NewXDSService(x XDS, store quota.Store, o Options) *Service {
 	return s
 }
 
-// Loaded reports whether s has limits, perhaps an empty list of them.
+// Loaded reports whether s has received limits, even if they are an empty list.
 func (s *Service) Loaded() bool { return s.config.Load() != noLimits }
 
 // follow keeps a stream to the control plane open until ctx ends. If the stream breaks, the limits
@@ -122,8 +122,7 @@ func (s *Service) stream(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// apply replaces all limits by those of an update. After an error, the old limits stay in
-// force.
+// apply replaces all limits with those of an update. After an error, the old limits stay in force.
 func (s *Service) apply(resources []*anypb.Any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +136,7 @@ func (s *Service) apply(resources []*anypb.Any) error {
 		}
 		messages = append(messages, m)
 	}
-	// Messages arrive in any order; sort them, so that the same update has the same
+	// Messages arrive in any order. They are sorted, so that the same update always has the same
 	// errors.
 	slices.SortFunc(messages, func(a, b *config.RateLimitConfig) int { return cmp.Compare(a.Name, b.Name) })
 	for _, m := range messages {
@@ -154,7 +153,7 @@ func (s *Service) apply(resources []*anypb.Any) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	s.use(c, s.xds.Address, len(resources))
+	s.replaceLimits(c, s.xds.Address, len(resources))
 	s.Health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
 	return nil
 }
