@@ -37,7 +37,7 @@ type Options struct {
 	// nil adds no observer.
 	Observe func(weir.Event)
 
-	// Metrics is served at /metrics, which requires the token like all other paths: In Prometheus,
+	// Metrics is served at /metrics, which requires the token like all other paths. In Prometheus,
 	// set the token with authorization: {credentials_file: …}. If Metrics is nil, /metrics is not
 	// served. weirprom.Open sets Metrics and wraps Observe.
 	Metrics http.Handler
@@ -49,7 +49,7 @@ type Options struct {
 
 // Open loads a rules file and the overrides, and watches both until ctx is done. If the overrides
 // cannot be read, Open logs the error and continues; a redisstore.Store may take up to 2 s to fail.
-// The result operators is package admin's handler, which answers every request without the token
+// The returned handler operators is that of package admin. It answers requests without the token
 // with 401. Serve it on an address that only operators can reach, or, with http.StripPrefix, under
 // a path of a server with TLS.
 func Open(ctx context.Context, path string, store weir.Store, o Options) (

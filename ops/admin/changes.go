@@ -72,7 +72,7 @@ func (c *changes) bodies() []changeBody {
 }
 
 // claim returns the change with the given id and marks it as undone, if it can be undone. If
-// undoing fails, the caller calls release.
+// undoing fails, the caller must call release.
 func (c *changes) claim(id string) (*madeChange, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,8 +160,8 @@ func (h *Handler) restore(before, after was) undo {
 	}
 }
 
-// sameEnd is the difference below which two ends are those of the same override or ban, because the
-// clock of the store differs from that of this process.
+// Two expiry times that differ by less than sameEnd belong to the same override or ban. They can
+// differ because the store and this process have different clocks.
 const sameEnd = 2 * time.Second
 
 func sameOverride(a, b overrides.Override) bool {
@@ -210,8 +210,8 @@ func textOfOverride(o overrides.Override) string {
 	return text
 }
 
-// around calls f between two look-ups. If only the second fails, known is false: the change was made, but
-// what cannot be known cannot be undone.
+// around calls f between two look-ups. If only the second look-up fails, known is false: the change
+// was made, but it cannot be undone, because its effect is unknown.
 func around[T any](look func() (T, error), f func() error) (before, after T, known bool, err error) {
 	if before, err = look(); err != nil {
 		return before, after, false, err
@@ -274,7 +274,7 @@ func (h *Handler) stillBanned(ctx context.Context, t *target, end time.Time) err
 	if len(t.penalizers) == 0 {
 		return refuse(http.StatusConflict, "rule %q no longer has a penalty, so it has no bans", t.Name)
 	}
-	// In an outage, banned would know only the bans of this process.
+	// In an outage, the method banned would find only bans that this process remembers.
 	err := h.take(ctx, &quota.Transaction{Mode: quota.ModePeek,
 		Charges: []quota.Charge{{Rule: t.Name, Key: t.Key, Limit: t.Penalty.Strikes}}})
 	if err != nil {
@@ -337,7 +337,7 @@ type refund struct {
 	full  time.Time
 }
 
-// chargeAgain undoes refunds. The map given contains them by the label of the limit.
+// chargeAgain undoes refunds. The map given contains each refund under the label of its limit.
 func (h *Handler) chargeAgain(ctx context.Context, t *target, given map[string]refund) error {
 	charges, err := h.chargesToChange(ctx, t)
 	if err != nil {

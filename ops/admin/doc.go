@@ -41,10 +41,10 @@
 // # The page and the API
 //
 // At the path /, a Handler serves a web page that shows the current state of the rules, which keys
-// are refused, and why. The page also has forms for the changes listed below. It works without
-// JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with errors as
-// problem details (RFC 9457). The rule name R and the key K are query parameters, because a key can
-// be empty or contain any character:
+// are refused, and why. The page also has forms for the changes listed below. The page works
+// without JavaScript; with JavaScript, it reloads every 5 s. The other paths return JSON, with
+// errors as problem details (RFC 9457). The rule name R and the key K are query parameters, because
+// a key can be empty or contain any character:
 //
 //	GET  /rules                      the rules in force, their version, and how many reloads failed
 //	GET  /state?key=K                what K has left under each rule
@@ -96,13 +96,14 @@
 // true, and "similar" lists keys like K that are refused, banned or overridden; K may be a part of
 // such a key.
 //
-// /undo restores the state that the key had before the change. It does not restore spent units,
-// bans or overrides that would have expired by now. If an override or a ban has since been changed
-// again, /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
+// /undo restores the state that the key had before the change. Spent units, bans and overrides that
+// would have expired by now are not restored. If an override or a ban has since been changed again,
+// /undo leaves it unchanged and returns 409. Undoing a ban does not restore the key's earlier
 // strikes and bans.
 //
-// Each attempted change is logged with its operator (Options.Who), rule, key and body, even if it
-// fails. A request that is rejected because of its method, origin, rule or key is not logged.
+// Each attempted change is logged with its operator (Options.Who), rule, key and body, even if the
+// change fails. A request that is rejected because of its method, origin, rule or key is not
+// logged.
 //
 // # What it needs
 //
@@ -124,10 +125,11 @@
 // override without "seconds" does not expire. With prefix=P instead of key=K, the override applies
 // to all keys that begin with P; if a key has no override itself, the longest matching prefix
 // applies. In addition to its quota, a limit can have a name, a period in seconds, a burst and an
-// algorithm. Anything left out is taken from the limit that it replaces; see [weir.Rule]. Units
-// that the key has already spent still count. An override that would have no effect is rejected
-// with 409. A rule supports overrides if its ForKey function comes from [overrides.Live.Of].
-// Overrides for networks also require [overrides.Live.DenyFrom] in the rule's Policy.
+// algorithm. A field that is left out has the value of the limit that is replaced; see [weir.Rule].
+// Units that the key has already spent still count. An override that would have no effect is
+// rejected with 409. A rule supports overrides if its ForKey function comes from
+// [overrides.Live.Of]. Overrides for networks also require [overrides.Live.DenyFrom] in the rule's
+// Policy.
 //
 // # Keys
 //
@@ -161,7 +163,7 @@
 // change may or may not have been made. Repeat the request unless it was a grant. A repeated grant
 // gives the key the units twice if the first attempt succeeded after all. If a quota.Fallback uses
 // its second store because the first one fails, a ban or a reset reaches only the memory of this
-// process, and is lost once the first store works again. The response is then 503, too.
+// process, and is lost once the first store works again. In this case, too, the response is 503.
 //
 // Cross-origin changes are rejected by [http.CrossOriginProtection], so other websites cannot make
 // changes through an operator's browser.

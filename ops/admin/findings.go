@@ -20,8 +20,8 @@ type finding struct {
 	Banned    bool   // the key was banned at its last refusal
 }
 
-// These are thresholds: with fewer refusals in a minute, or in 5 minutes, there is no finding.
-// Fewer keys than this do not count as many clients.
+// Without this many refusals in a minute or in 5 minutes, there is no finding. Fewer than fewKeys
+// keys do not count as many clients.
 const (
 	fewInMinute = 10
 	fewInFive   = 20
@@ -189,7 +189,7 @@ func (r reload) Text() string {
 // The log line about missing keys is also written after this number of requests.
 const manyMissed = 200
 
-// idle adds a finding if a rule seems to count no requests. This is the case if the rule has
+// idle adds a finding if a rule seems to count no requests. A rule seems to count none if it has
 // limits, and every Limiter that contains a certain other rule contains this rule, too, but only
 // the other rule has counted requests since the rules were loaded (or in the last 15 minutes, if
 // that is shorter).

@@ -114,8 +114,8 @@ func (h *Handler) form(p *page, r *rule, do string) (*form, error) {
 
 // act makes the change that a form requests, by serving the JSON request for the same change. It
 // returns the fields of the form, and the id of the change. The rule and the key are in the URL of
-// the form, because browsers replace bytes that are no UTF-8, and other line ends than CRLF, in
-// fields.
+// the form, because browsers change the values of fields: they replace invalid UTF-8, and line ends
+// other than CRLF.
 func (h *Handler) act(w http.ResponseWriter, r *http.Request) (fields url.Values, id string, err error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	if err := r.ParseForm(); err != nil {

@@ -39,12 +39,12 @@ func (r *rule) checkKey(key string) *problem {
 // have.
 type fileOfKeys interface {
 	// EntryOf returns an entry in the form in which it is stored under a rule, whose keys may be
-	// hashed, or an error if no request can have such a key.
+	// hashed. It returns an error if no request can have such a key.
 	EntryOf(rule string, e overrides.Entry) (overrides.Entry, error)
 }
 
-// An operator has typed the scope. stored returns it in the form in which it is stored under a
-// rule, or an error if no request can have such a key.
+// stored converts a scope that an operator has typed into the form in which it is stored under a
+// rule. It returns an error if no request can have such a key.
 func (h *Handler) stored(rule string, s scope) (scope, error) {
 	file, ok := h.o.File.(fileOfKeys)
 	if !ok || s.Network != "" {
@@ -129,8 +129,8 @@ func (r *rule) shared(key string) bool {
 
 // lookUp returns a description of what a rule looks up for a key that an operator has typed. If the
 // operator has typed an address, lookUp uses the key of a request from this address, such as its
-// /64. The address of the client is then known, even if from is invalid. Any other key is hashed as
-// the rules file specifies; a key that the rule cannot have is looked up unchanged.
+// /64. The address of the client is then known, even if the argument from is invalid. Any other key
+// is hashed as the rules file specifies; a key that the rule cannot have is looked up unchanged.
 //
 // A typed key that is not an address may belong to another rule, unless the operator has named the
 // rule or the rule is known to have refused the key. In this case, if the rule counts addresses,

@@ -14,9 +14,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// overridden returns the limits of a key. The argument base contains the limits of its rule, and
-// own contains the limits of its override, which replace those of the rule. The returned limits
-// have the names under which they are stored. If base is empty, own replaces nothing.
+// overridden returns the limits of a key that has an override. The argument base contains the
+// limits of the rule, and the argument own contains the limits of the override, which replace
+// limits of the rule if it has any. The returned limits have the names under which they are stored.
 func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 	r := weir.Rule{Name: rule, Key: weir.Global(), Limits: own}
 	if len(base) > 0 {
@@ -29,7 +29,7 @@ func overridden(rule string, base, own []weir.Limit) ([]weir.Limit, error) {
 // This is the longest period or duration that a body may contain, in seconds.
 const most = quota.MaxTicks / 1e6
 
-// durationOf converts the seconds in a body to a duration. Its error ends with hint.
+// durationOf converts the seconds in a body to a duration. The error ends with the text hint.
 func durationOf(seconds float64, hint string) (time.Duration, error) {
 	if !(seconds >= 1e-6 && seconds <= most) {
 		return 0, refuse(http.StatusBadRequest, "seconds is %v; want more than 0 and at most %.0f%s", seconds, math.Floor(most), hint)
@@ -205,9 +205,8 @@ func complete(rule string, base, limits []weir.Limit) ([]weir.Limit, error) {
 	return all, nil
 }
 
-// check returns an error if the limits of an override are not valid under the rule of the
-// target. If the limits of the rule depend on the request, check checks as much as it can
-// without them.
+// check returns an error if the limits of an override are not valid under the rule of the target.
+// If the limits of the rule depend on the request, check does what is possible without them.
 func (h *Handler) check(ctx context.Context, t *target, limits []weir.Limit) error {
 	base, known, err := h.base(ctx, &t.rule, t.scope)
 	if err != nil {

@@ -26,8 +26,8 @@ var style string
 //go:embed refresh.js
 var refreshScript string
 
-// pageTemplate is the template of the page. Its script only reloads the page every 5 s, so the
-// page works without it.
+// pageTemplate is the template of the page. The script of the page only reloads it every 5 s, so
+// the page works without the script.
 var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"duration": durationText,
 	"percent":  func(p float64) string { return strconv.FormatFloat(p, 'g', 4, 64) + " %" },
@@ -48,8 +48,8 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"byReason": reasonText,
 }).Parse(pageText))
 
-// keyed represents a scope under a rule. On the page, it is a link to what is known about the
-// scope.
+// keyed represents a scope under a rule. On the page, a keyed value is a link to what is known
+// about the scope.
 type keyed struct {
 	Rule string `json:"rule"`
 	scope
@@ -159,7 +159,7 @@ func (p *page) stated(s *ruleState) can {
 	return c
 }
 
-// Tabs are the tabs of the page: the name in the query and the label of each.
+// Tabs returns the name in the query and the label of each tab of the page.
 func (p *page) Tabs() [][2]string {
 	return [][2]string{{"", "Now"}, {"refusals", "Refusals"}, {"keys", "Keys and bans"}, {"changes", "Changes"},
 		{"rules", "Rules"}}
@@ -248,7 +248,7 @@ func queryOf(q url.Values) pageQuery {
 	return p
 }
 
-// page collects the data of the page. With an error, it also returns the data that it has collected
+// page collects the data of the page. If page returns an error, it also returns the data collected
 // so far.
 func (h *Handler) page(r *http.Request, q url.Values) (p *page, err error) {
 	p = &page{h: h, rules: h.rules(), pageQuery: queryOf(q), At: time.Now(), Status: h.statusBar()}
@@ -350,14 +350,14 @@ type ruleRow struct {
 	most   watch.Refused
 }
 
-// Share returns how many requests the rule refused in the last minute.
+// Share returns the percentage of requests that the rule refused in the last minute.
 func (r *ruleRow) Share() string { return share(r.Minute.Refused, r.Minute.Allowed+r.Minute.Refused) }
 
-// Bad reports whether the rule refuses half of its requests.
+// Bad reports whether the rule refused at least half of its requests in the last minute.
 func (r *ruleRow) Bad() bool { return r.Minute.Refused > 0 && r.Minute.Refused >= r.Minute.Allowed }
 
-// ruleRows returns a row for each rule. Its argument contains the keys that were refused in the
-// last 5 minutes.
+// ruleRows returns a row for each rule. The argument offenders contains the keys that were refused
+// in the last 5 minutes.
 func (h *Handler) ruleRows(rules []ruleBody, offenders []watch.Refused) []ruleRow {
 	rows := make([]ruleRow, len(rules))
 	for i := range rules {

@@ -93,8 +93,8 @@ type resource struct {
 	Reset     int64 `json:"reset"`
 }
 
-// add adds a resource for each rule in t that is not private. The transaction t has a charge for each
-// limit of its rules.
+// add adds a resource for each rule in t that is not private. The transaction t has a charge for
+// each limit of these rules.
 func (a *rateLimitAnswer) add(ctx context.Context, limiter *weir.Limiter, private map[string]bool, t *quota.Transaction) error {
 	n := 0 // how many limits the rule has
 	for charges, decisions := t.Charges, t.Decisions; len(charges) > 0; charges, decisions = charges[n:], decisions[n:] {

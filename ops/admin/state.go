@@ -116,8 +116,9 @@ func (h *Handler) limits(ctx context.Context, r *rule, key string) (limits []wei
 	return base, true, nil // an invalid policy is ignored
 }
 
-// base returns the limits that a key has without its own policy. For a prefix, it returns the
-// Limits of the rule, because Options.Policy may return different limits for its keys.
+// base returns the limits that a key has without its own policy. For a prefix, base returns the
+// Limits of the rule, because Options.Policy may return different limits for the keys with this
+// prefix.
 func (h *Handler) base(ctx context.Context, r *rule, s scope) (limits []weir.Limit, known bool, err error) {
 	if r.Policy != nil && h.o.Policy != nil && s.single() {
 		p, err := h.o.Policy(ctx, r.Name, s.Key)
@@ -148,7 +149,7 @@ func charges(r *rule, key string, limits []weir.Limit) []quota.Charge {
 }
 
 // A limitBody describes a limit in JSON. In an override, missing fields have the values of the
-// limit that it replaces.
+// limit that is replaced.
 type limitBody struct {
 	Name      string  `json:"name,omitempty"`
 	Algorithm string  `json:"algorithm,omitempty"`
@@ -444,7 +445,8 @@ func (h *Handler) knownKeys(rule string) (keys []string) {
 }
 
 // similar returns up to five known keys that contain the key or are contained in it, whatever their
-// letter case. If there are none, it returns the most similar known key, if it is similar enough.
+// letter case. If there are none, it returns the most similar known key, provided that this key is
+// similar enough.
 func similar(key string, known []string) (list []string) {
 	typed := strings.ToLower(key)
 	for _, k := range known {

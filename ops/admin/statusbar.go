@@ -37,8 +37,8 @@ type statusBar struct {
 	Failure string // such as "1 timeout, 14 s ago"; "" if a decision was made for all requests of the minute
 }
 
-// failing reports whether decisions keep failing. They do if, in at least two of the last three
-// intervals, no decision was possible for some requests. A single timeout is not enough.
+// failing reports whether decisions keep failing, that is, whether no decision was possible for
+// some requests in at least two of the last three intervals. A single timeout is not enough.
 func failing(counts []watch.Count) bool {
 	n := 0
 	for _, c := range counts[len(counts)-3:] {
@@ -68,7 +68,7 @@ func (s *statusBar) Requests() int64 { return s.Minute.Allowed + s.Minute.Refuse
 // PerSecond returns the rate of n requests in the interval that Minute covers.
 func (s *statusBar) PerSecond(n int64) string { return rate(n, s.Over) }
 
-// Share returns how many of the requests were refused.
+// Share returns the percentage of requests that were refused.
 func (s *statusBar) Share() string { return share(s.Minute.Refused, s.Requests()) }
 
 // lastMinute is the number of intervals of watch.Traffic.History in a minute.
@@ -175,9 +175,9 @@ const reportFor = 15 * time.Minute
 // longOutage is the minimum length of an outage that is reported after it is over.
 const longOutage = 5 * time.Second
 
-// decides reports whether a fallback now uses its second store. It does if the first store has been
-// failing for at least a second, and last failed a moment ago. A single timeout is therefore not
-// reported. An outage also counts as over if no more requests arrive.
+// decides reports whether a fallback now uses its second store, that is, whether the first store
+// has been failing for at least a second, and last failed a moment ago. A single timeout is
+// therefore not reported. An outage also counts as over if no more requests arrive.
 func decides(s quota.FallbackStats) bool {
 	return s.Active && s.Last.Sub(s.Since) >= time.Second && time.Since(s.Last) < 3*watch.HistoryEvery
 }
@@ -190,9 +190,9 @@ func lasted(s quota.FallbackStats) time.Duration {
 	return s.Last.Sub(s.Since)
 }
 
-// outageText describes why and for how long the store has been failing. If it works again,
-// outageText describes when it last failed. It returns "" if there was no recent outage, or only a
-// short one.
+// outageText describes why and for how long the store has been failing. If the store works again,
+// outageText describes when the store last failed. The text is empty if there was no recent outage,
+// or only a short one.
 func (s *statusBar) outageText() string {
 	o, why := s.longestOutage, ""
 	if o.Cause != "" {

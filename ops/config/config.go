@@ -29,7 +29,7 @@ const MaxSize = 4 << 20
 var schema string
 
 // Schema returns a JSON schema (draft 2020-12) for rules files. Editors can use it to validate a
-// file. It does not include the names in Options.Keys and Options.Costs.
+// file. The schema does not include the names in Options.Keys and Options.Costs.
 func Schema() string { return schema }
 
 // Options are options for Open. The zero value is ready to use.
@@ -89,8 +89,8 @@ type version struct {
 
 // Open loads a rules file. The given store counts the units that requests spend. If the file
 // contains errors, Open returns an error that wraps at most 100 of them, each as an [*Error]. Open
-// does not watch the file: to apply later changes, call Watch or Reload. If a program calls
-// neither, no warning is logged, because the program may want to read its file only once.
+// does not watch the file: to apply later changes, call Watch or Reload. If a program calls neither
+// method, no warning is logged, because the program may want to read its file only once.
 func Open(path string, store weir.Store, o Options) (*File, error) {
 	if o.FS == nil {
 		o.FS = disk{}
@@ -199,8 +199,8 @@ func (f *File) handler(names []string) int {
 // admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the proxies listed under trusted-proxies in the file. Use it if your
-// program also trusts other header fields from these proxies.
+// TrustedProxies returns the proxies listed under trusted-proxies in the file. Use this list if
+// your program also trusts other header fields from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
 // ByIP returns the key function that "key: ip" selects in the file. It uses the trusted-proxies and
@@ -219,9 +219,9 @@ func (f *File) Version() string { return f.current.Load().digest[:12] }
 func (f *File) Loaded() time.Time { return f.current.Load().at }
 
 // Changed returns the changes made by the reload that loaded the rules in force: for each change,
-// the text that [Change.String] returns, in the order of the file. It is empty after Open, and
-// after a reload of a changed file that changed no rule. A reload that finds the files unchanged
-// does not affect the result of Changed.
+// the text that [Change.String] returns, in the order of the file. The result is empty after Open,
+// and after a reload of a changed file that changed no rule. A reload that finds the files
+// unchanged does not affect the result of Changed.
 func (f *File) Changed() []string { return slices.Clone(f.current.Load().changed) }
 
 // Reloads returns how many times a changed file has been loaded since Open, and how many reloads
@@ -250,7 +250,7 @@ func (f *File) Unused() (names []string) {
 }
 
 // Check loads a file without applying its rules, and returns the error that Open would return. Use
-// it, for example, before you deploy a file. Pass the same Keys, Costs, FS and Limiter that you
+// Check, for example, before you deploy a file. Pass the same Keys, Costs, FS and Limiter that you
 // pass to Open, because the errors depend on them. Check never calls the functions in Keys and
 // Costs.
 func Check(path string, o Options) error {

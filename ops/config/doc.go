@@ -76,11 +76,11 @@
 //   - class is urgency (the Priority field of RFC 9218) or a key, and headroom is the percentage of
 //     each limit that requests of a class leave to others, such as {batch: 30%}: see Class in
 //     [weir.Rule].
-//   - settle is "reserved" (the default), "used", "failed", or a list of statuses such as [401, 403].
-//     With "failed", only requests whose response has a status of 400 or more are charged, and with
-//     a list only those whose response has one of these statuses: see [weir.ChargeOnly]. With "reserved", a request is charged its cost.
-//     With "used", it is charged the units that its handler reports or draws: see
-//     [weir.ChargeUsed].
+//   - settle is "reserved" (the default), "used", "failed", or a list of statuses such as [401,
+//     403]. With "failed", only requests whose response has a status of 400 or more are charged.
+//     With a list, only requests whose response has one of these statuses are charged: see
+//     [weir.ChargeOnly]. With "reserved", a request is charged its cost. With "used", a request is
+//     charged the units that its handler reports or draws: see [weir.ChargeUsed].
 //   - enforce is the percentage of keys for which the rule is enforced, such as 10%. The default is
 //     100%. Requests with other keys are charged but never refused.
 //   - private is true for a rule that is hidden from clients: it appears neither in header fields
@@ -90,7 +90,8 @@
 //     with a prefix. Addresses and networks are compared with the client's address, whatever the
 //     rule's key is. An entry that can never match is an error.
 //   - status is the HTTP status of refusals, from 400 to 599. retry-jitter is the maximum random
-//     time that is added to Retry-After. They correspond to Status and RetryJitter of [weir.Rule].
+//     time that is added to Retry-After. These fields correspond to Status and RetryJitter of
+//     [weir.Rule].
 //   - overrides give keys their own limits: see docs/tiers.md.
 //   - penalty has the fields "strikes", "for" and "most", which correspond to Strikes, Duration and
 //     MaxDuration of [weir.Penalty]. The strikes field is a limit whose default algorithm is

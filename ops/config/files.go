@@ -182,13 +182,14 @@ func (r *content) includeFile(n ast.Node, name string) {
 // lookEvery is the time between two reads of the files by Watch.
 const lookEvery = 500 * time.Millisecond
 
-// Watch reloads the file when it or a file that it includes has changed. It runs until ctx is done and
-// then returns ctx.Err(). If the file becomes invalid, the rules in force stay unchanged until the
-// file is fixed. Watch logs each change and each error to Options.Limiter.Logger. It logs a warning
-// for each change that loses counts, and for each rule that no handler uses.
+// Watch reloads the file when the file, or a file that it includes, has changed. Watch runs until
+// ctx is done, and then returns ctx.Err(). If the file becomes invalid, the rules in force stay
+// unchanged until the file is fixed. Watch logs each change and each error to
+// Options.Limiter.Logger. It logs a warning for each change that loses counts, and for each rule
+// that no handler uses.
 //
-// Watch compares the contents of the files twice a second, and reloads them once they have stayed the
-// same for half a second, because a file that a program is writing is incomplete. Because it
+// Watch compares the contents of the files twice a second, and reloads them once they have stayed
+// the same for half a second, because a file is incomplete while a program writes it. Because it
 // compares contents, Watch also notices changes on network file systems, and in Kubernetes
 // ConfigMaps, except those mounted with subPath, which the kubelet never updates.
 func (f *File) Watch(ctx context.Context) error {

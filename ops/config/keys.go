@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/ops/overrides"
 )
 
-// A file can use these keys without Options.Keys. Those from headerKey on have an argument.
+// A file can use these keys without Options.Keys. The keys from headerKey on have an argument.
 var builtinKeys = []string{"ip", "global", "method", "route", "basic-auth-user", headerKey, cookieKey, pathKey,
 	jsonKey, firstOf, hashedKey}
 
@@ -84,7 +84,7 @@ type key struct {
 	hint  func(e entry) string    // returns what to write if no key can match e, or ""; nil if a key may be any text
 }
 
-// The entry e is for keys of k. stored converts it into an entry of a table.
+// stored converts e, an entry for keys of k, into an entry of a table.
 func (k *key) stored(e entry) overrides.Entry {
 	e.text = k.hashed(e.text, false)
 	return e.override()
@@ -138,7 +138,7 @@ func isHash(text string) bool {
 }
 
 // EntryOf returns e, whose Key or Prefix an operator has typed, in the form in which it is stored
-// under the named rule. If the rule's keys are hashed, EntryOf replaces e.Key by its
+// under the named rule. If the rule's keys are hashed, EntryOf replaces e.Key with its
 // [weir.HashedKey], unless e.Key looks like a hashed key: 22 characters, as in the logs. If no
 // request can have such a key, EntryOf returns an error that describes the rule's keys. It returns
 // e unchanged if e is for all keys or a network, or if there is no such rule.
@@ -167,7 +167,7 @@ func (f *File) entryOf(rule string, e overrides.Entry, typed bool) (overrides.En
 	case typed && r.key.kind == kindHashed && isHash(is.text), typed && r.key.kind != kindHashed && strings.HasPrefix(is.text, "sha256:"):
 		return e, nil
 	}
-	if want := r.key.insteadOfValue(is); want != "" {
+	if want := r.key.hintForValue(is); want != "" {
 		return e, fmt.Errorf("config: %s is never the key of rule %q: %s", is.quoted(), rule, want)
 	}
 	if !is.isPrefix {
@@ -364,8 +364,8 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// trustedProxies reads a list of networks and addresses. An address is a network of one, and an
-// IPv4-mapped network becomes IPv4.
+// trustedProxies reads a list of networks and addresses. An address becomes a network that contains
+// only this address, and an IPv4-mapped network becomes an IPv4 network.
 func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Prefix) {
 	for _, e := range d.list(n, what) {
 		s := d.text(e, what)

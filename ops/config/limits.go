@@ -22,8 +22,8 @@ type limit struct {
 }
 
 // limit reads a limit. The argument s contains the defaults, and single is true if the limit is the
-// only one in its list. If own is true, the limit is part of an override. Fields that it lacks are
-// then taken from the rule's limit that it replaces, as weir.Rule.ForKey describes.
+// only one in its list. If own is true, the limit is part of an override, and missing fields are
+// taken from the limit that it replaces, as weir.Rule.ForKey describes.
 func (d *ruleDecoder) limit(n ast.Node, what string, known []string, s settings, own, single bool) (l limit) {
 	before := len(d.errs)
 	required := []string{"limit", "period"}
@@ -148,7 +148,7 @@ func (d *ruleDecoder) checkPairs(limits []limit, nodes []ast.Node) {
 	}
 	for i, a := range limits {
 		for j, b := range limits {
-			// If two limits are the same, the second is the error.
+			// If two limits are the same, the error is about the second one.
 			if i != j && a.Redundant(&b.Limit) && (i > j || !b.Redundant(&a.Limit)) {
 				d.errorf(nodes[i], "%s never refuses a request that %s admits: remove it or change its numbers", a.describe(),
 					b.describe())

@@ -80,10 +80,10 @@ func (d *decoder) clientAddr() func(*http.Request) (netip.Addr, bool) {
 // listEntry reports whether an entry is compared with the keys of the rule, with the addresses of
 // requests, or with both. An address or a network is compared with the address of the request,
 // whatever the key is, or with the key instead if the key is ip and the entry contains such keys.
-// It is also compared with keys that a function of the program returns. In a deny list, it is
-// compared with keys that clients choose, too. In an allow list, it is not: a client could
-// otherwise exempt itself by choosing a name that looks like an address. A mapping, such as {key:
-// 10.0.0.0/8}, is compared only with keys.
+// Such an entry is also compared with keys that a function of the program returns and, in a deny
+// list, with keys that clients choose. An allow list is not compared with keys that clients choose,
+// because a client could exempt itself by choosing a name that looks like an address. A mapping,
+// such as {key: 10.0.0.0/8}, is compared only with keys.
 func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr, isNetwork bool) {
 	k := &d.s.key
 	if e.plain {
@@ -103,7 +103,7 @@ func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr
 	}
 	if e.isPrefix && e.text == "" {
 		d.errorf(n, "%s: an empty prefix would match every key", what)
-	} else if want := k.instead(e); want != "" {
+	} else if want := k.hintFor(e); want != "" {
 		d.errorf(n, "%s: %v is never the key of this rule: %s", what, e.quoted(), want)
 	}
 	return true, false, false
@@ -112,8 +112,8 @@ func (d *ruleDecoder) listEntry(n ast.Node, what string, e entry) (isKey, isAddr
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "other"}
 
 // An entry is an element of a list, or a value of an override. It stands for one key, or for all
-// keys with a prefix. No character in it has a special meaning, because a client may have made up
-// the key.
+// keys with a prefix. No character in an entry has a special meaning, because a client may have
+// made up the key.
 type entry struct {
 	text     string
 	isPrefix bool
@@ -178,9 +178,9 @@ func (e entry) matches(key string) bool {
 	return key == e.text || e.isPrefix && strings.HasPrefix(key, e.text)
 }
 
-// The entry is not an address. If no key of k can match it, instead returns a hint about what to
-// write. It returns "" if a key may match the entry.
-func (k *key) instead(e entry) string {
+// hintFor returns a hint about what to write instead of the entry e, which is not an address, if no
+// key of k can match it. Otherwise, the hint is empty.
+func (k *key) hintFor(e entry) string {
 	if k.hint == nil {
 		return ""
 	}
@@ -256,7 +256,7 @@ func hintForHashed(of *key) func(entry) string {
 		if e.isPrefix {
 			return "its keys are hashed, so it has none with a prefix; want a whole key"
 		}
-		return of.instead(e)
+		return of.hintFor(e)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 var overrideFields = []string{"value", "config", "overrides"}
 
 // overrides reads the overrides of the rule, or those nested in an override. The values of the
-// overrides must be keys that keys[0] can return. Other overrides may be nested in them, whose
-// values must be keys that keys[1] can return. Without keys[1], a nested override is an error.
+// overrides must be keys that keys[0] can return. The values of overrides that are nested in these
+// must be keys that keys[1] can return. Without keys[1], a nested override is an error.
 func (d *ruleDecoder) overrides(n ast.Node, keys []key, path string) (entries []overrides.Entry) {
 	lines := map[entry]int{}
 	for _, n := range d.list(n, "overrides") {
@@ -69,7 +69,7 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (v
 			d.errorf(n, "two overrides have the value %v; the first is in line %d", v.quoted(), line)
 			continue
 		}
-		if want := k.insteadOfValue(v); want != "" {
+		if want := k.hintForValue(v); want != "" {
 			d.errorf(n, "value %v is never the key of this rule: %s", v.quoted(), want)
 			continue
 		}
@@ -79,14 +79,14 @@ func (d *ruleDecoder) overrideValues(n ast.Node, k *key, lines map[entry]int) (v
 	return values
 }
 
-// insteadOfValue returns a hint about what to write if k never returns the key v, and
+// hintForValue returns a hint about what to write if k never returns the key v, and
 // otherwise "".
-func (k *key) insteadOfValue(v entry) string {
+func (k *key) hintForValue(v entry) string {
 	switch {
 	case v.isPrefix && v.text == "":
 		return ""
 	case k.kind == kindHashed && !v.isPrefix:
-		return k.parts[0].insteadOfValue(v)
+		return k.parts[0].hintForValue(v)
 	case k.kind == kindIP && !v.isPrefix:
 		from, key, ok := ipKey(v.text, k.net)
 		if ok && key != v.text {
@@ -96,7 +96,7 @@ func (k *key) insteadOfValue(v entry) string {
 			return ""
 		}
 	}
-	return strings.TrimSuffix(k.instead(v), ", an address or a network")
+	return strings.TrimSuffix(k.hintFor(v), ", an address or a network")
 }
 
 // ownLimits reads the config of an override into e, and returns the config as text.
@@ -113,8 +113,8 @@ func (d *ruleDecoder) ownLimits(n ast.Node, e *overrides.Entry) string {
 	return limitsText(word, own)
 }
 
-// The limit l is part of an override and has the fields f. replaced returns the limit of the rule
-// that l replaces. If l has no period, replaced sets it to the period of that limit. A limit with a
+// replaced returns the limit of the rule that the limit l of an override replaces. The argument f
+// contains the fields of l. If l has no period, it gets the period of that limit. A limit with a
 // name replaces the limit with the same stored name. A limit without a name replaces the limit with
 // the same period or, if single is true, the rule's only limit. If l replaces no limit, replaced
 // returns nil.
@@ -145,8 +145,8 @@ func (d *ruleDecoder) replaced(n ast.Node, f fields, l *limit, single bool) (fro
 	return from
 }
 
-// table reads the field overrides of the rule. The rule's limits must be valid. It returns nil if
-// the rule has no such field.
+// table reads the field overrides of the rule. The rule's limits must be valid. If the rule has no
+// such field, table returns nil.
 func (d *ruleDecoder) table() func(string) weir.Policy {
 	n := d.f["overrides"]
 	if n == nil {

@@ -350,7 +350,7 @@ func (d *ruleDecoder) policies() {
 		weir.When(r.deny.hasAddr, weir.Denied(), weir.When(network, weir.Denied(), r.Policy)))
 }
 
-// The function valid adds an error at the position of n if this part of a rule is invalid.
+// The function valid adds an error at the position of n if the given part of a rule is invalid.
 func (d *decoder) valid(n ast.Node, part weir.Rule) {
 	if err := reason(part); err != nil {
 		d.errorf(n, "%v", err)

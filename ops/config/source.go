@@ -19,7 +19,7 @@ import (
 )
 
 // A source represents one file. Its methods read nodes of YAML and collect the errors in them. If a
-// node has an error, the value that they return for it must not be used.
+// method adds an error for a node, the value that it returns must not be used.
 type source struct {
 	path       string
 	fields     fields
@@ -47,10 +47,10 @@ func (d *source) errorf(n ast.Node, format string, args ...any) {
 	d.add(line, column, fmt.Sprintf(format, args...))
 }
 
-// add adds an error. Its text may quote the file, so add cuts a long text and replaces
-// characters that could control a terminal. It does not quote a file outside the directory,
-// because anyone who can create a link in the directory could otherwise read files that only this
-// process may read.
+// add adds an error. The text may quote the file, so add shortens a long text and replaces
+// characters that could control a terminal. A file outside the directory is not quoted, because
+// anyone who can create a link in the directory could otherwise read files that only this process
+// may read.
 func (d *source) add(line, column int, text string) {
 	if d.outside {
 		text = "an error; its text is not shown, because this path is a symbolic link that leads out of the directory of the file that includes it"
@@ -353,8 +353,8 @@ func percentage(n ast.Node) (percent float64, ok bool) {
 }
 
 // An Error describes a single error in a rules file. The error returned by Open or Reload wraps at
-// most 100 Errors, in the order in which they occur in the file.  that error has a line for each
-// Error.
+// most 100 Errors, in the order in which they occur in the file. The text of that error has a line
+// for each Error.
 type Error struct {
 	Path         string
 	Line, Column int // both from 1; Column counts characters

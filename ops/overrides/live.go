@@ -42,10 +42,10 @@ var errUnread = errors.New("overrides: the table was not read yet")
 // be safe for concurrent use. *redisstore.Store is a Keeper.
 type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
-	// change. The result kept is nil if the version in the argument is still the newest. A name can
-	// contain any bytes. Each text begins with a number and a space. The number is the expiry time
-	// of the override in µs since 1970 on the Keeper's clock, or 0 if the override never expires.
-	// LoadOverrides also returns the current time on that clock (now).
+	// change. If the argument version is still the newest version, the result kept is nil. A name
+	// can contain any bytes. Each text begins with a number and a space. The number is the expiry
+	// time of the override in µs since 1970 on the Keeper's clock, or 0 if the override never
+	// expires. LoadOverrides also returns the current time on that clock (now).
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
 	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0.
@@ -149,8 +149,8 @@ func (l *Live) checkRead(rule string) {
 
 // Of returns a function for the ForKey field of the weir.Rule with the given name. If the table has
 // an override for a key, the returned function returns the override's policy. Otherwise, it returns
-// file(key), or the zero Policy if file is nil. For example, pass the ForKey method of a Table as
-// file.
+// file(key), or the zero Policy if file is nil. The argument file can be, for example, the ForKey
+// method of a Table.
 func (l *Live) Of(rule string, file func(key string) weir.Policy) func(key string) weir.Policy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -296,9 +296,9 @@ func (l *Live) find(name string) (i int, found bool) {
 }
 
 // apply applies a change that the Keeper has accepted. Either o replaces the override of the same
-// name, or that override is removed. Reading all overrides again would take 86 ms for 9,000 of
-// them. The next Refresh does read them all, because another process may have changed the same
-// override at the same time.
+// name, or that override is removed. Reading 9,000 overrides again would take 86 ms. The next
+// Refresh does read all overrides, because another process may have changed the same override at
+// the same time.
 func (l *Live) apply(ctx context.Context, o *Override, remove bool) error {
 	if !l.ready.Load() {
 		return l.refresh(ctx)
@@ -382,8 +382,8 @@ func (l *Live) Remove(ctx context.Context, rule string, e Entry) (found bool, er
 	return found, l.apply(ctx, &Override{Rule: rule, Entry: e}, true)
 }
 
-// Get returns the override of a rule that was set with the same Key, Prefix, All or Network as e; no
-// other field of e matters. For a Key, it does not return an override of a Prefix.
+// Get returns the override of a rule that was set with the same Key, Prefix, All or Network as e;
+// no other field of e matters. For a Key, Get does not return an override of a Prefix.
 func (l *Live) Get(rule string, e Entry) (o Override, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -497,8 +497,9 @@ func decode(name, text string) (o Override, err error) {
 //
 //	Policy: weir.When(live.DenyFrom("api", weir.ClientAddr()), weir.Denied()),
 //
-// To deny a network, call Set with an Entry whose Network and Denied are set. The find function returns the client address of a
-// request; use weir.ClientAddr with the proxies that the rule trusts.
+// To deny a network, call Set with an Entry whose Network and Denied are set. The argument find
+// must return the client address of a request; use weir.ClientAddr with the proxies that the rule
+// trusts.
 func (l *Live) DenyFrom(rule string, find func(r *http.Request) (netip.Addr, bool)) func(r *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

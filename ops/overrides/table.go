@@ -24,15 +24,15 @@ type Entry struct {
 	// only this key. In NewJoined, Key is matched against the first part of a joined key.
 	Key string
 
-	// Prefix matches all keys that begin with it. In NewJoined, it is matched against the
-	// first part of a joined key.
+	// Prefix matches all keys with this prefix. In NewJoined, Prefix is matched against the first
+	// part of a joined key.
 	Prefix string
 
 	// All matches every key.
 	All bool
 
-	// Network matches all clients whose address lies in it, whatever their keys are. Only a Live
-	// table may have such entries, and each of them must be Denied. See Live.DenyFrom.
+	// Network matches all clients whose address is in the network, whatever their keys are. Only a
+	// Live table may have such entries, and each of them must be Denied. See Live.DenyFrom.
 	Network netip.Prefix
 
 	// Limits replace those of the rule. See weir.Rule.ForKey for the fields that a limit can
@@ -120,8 +120,8 @@ func (e *Entry) String() string {
 	return "key " + short(e.Key)
 }
 
-// id returns a text that identifies what the entry matches. Entries that match something
-// else have different ids.
+// id returns a text that identifies what the entry matches. Entries that match different things
+// have different ids.
 func (e *Entry) id() string {
 	switch {
 	case e.Network.IsValid():

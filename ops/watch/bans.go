@@ -35,7 +35,7 @@ func NewBans(n int) *Bans {
 	return &Bans{n: n, known: map[ruleKey]time.Time{}}
 }
 
-// If a ban refused the request, Observe records the ban. It ignores rules in shadow mode.
+// If a ban refused the request, Observe records the ban. Bans of rules in shadow mode are ignored.
 func (b *Bans) Observe(e weir.Event) {
 	if e.Refusal.Reason != weir.ReasonBan || e.Shadow {
 		return
@@ -63,8 +63,8 @@ func (b *Bans) first() (first ruleKey) {
 	return first
 }
 
-// Keys returns the bans that have not expired, latest expiry first. It includes bans that an
-// operator has lifted.
+// Keys returns the bans that have not expired, latest expiry first. The result includes bans that
+// an operator has lifted.
 func (b *Bans) Keys() []Banned {
 	now := time.Now()
 	b.mu.Lock()

@@ -17,7 +17,7 @@ type Count struct {
 	Shadow  int64 // requests that a rule in shadow mode would have refused
 	Near    int64 // allowed requests that left less than a fifth of a limit; 0 for the rule ""
 
-	// Failed counts requests for which no decision was possible, and Passed those of them
+	// Failed counts requests for which no decision was possible, and Passed counts those of them
 	// that OnError allowed. Both are 0 in the history of a single rule.
 	Failed, Passed int64
 }
@@ -70,8 +70,8 @@ func (h *history) observe(n int64, allowed, refused, near, shadow bool) {
 // outcome. It returns one Count for each of 180 intervals, oldest first. The length of an interval
 // is HistoryEvery. The last interval is still in progress; the second result is the time since it
 // began. A request counts as allowed if no rule refused it, and as refused under each rule that
-// refused it. If rule is "", every request is counted once. An interval without requests has a zero
-// Count.
+// refused it. If the argument rule is "", every request is counted once. An interval without
+// requests has a zero Count.
 func (t *Traffic) History(rule string) (counts []Count, since time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

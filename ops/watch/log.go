@@ -11,11 +11,11 @@ import (
 )
 
 // Log returns a function for weir.Options.Observe that logs refusals and errors, at most perSecond
-// lines a second. If lines are dropped, the attribute "unlogged" of the next line is their number.
-// Each line contains the rule and the reason, such as "limit", "ban", "deny" or "error". If a
-// limit refused the request, the line also contains the limit. If waiting helps, it contains the
-// attribute "retry_after". If there was an error, it contains the attribute "err". A nil logger
-// means slog.Default(). A perSecond value below 1 is treated as 1.
+// lines a second. If lines are dropped, the attribute "unlogged" of the next line contains their
+// number. Each line contains the rule and the reason, such as "limit", "ban", "deny" or "error". If
+// a limit refused the request, the line also contains the limit. If waiting helps, the line
+// contains the attribute "retry_after". If there was an error, the line contains the attribute
+// "err". A nil logger means slog.Default(). A perSecond value below 1 is treated as 1.
 //
 // Keys may be personal data. If the key function is nil, keys are not logged; otherwise, Log writes
 // what that function returns for a key.

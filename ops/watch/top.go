@@ -267,8 +267,8 @@ type Line struct {
 	Route      string        // the pattern of the first request, or its method and path without the query
 	Shadow     bool          // the rule is in shadow mode, so the requests were allowed
 
-	// LeftOut is the number of refusals between the previous Line and this Line that have no
-	// Line, because at most 4 Lines are added per second.
+	// LeftOut is the number of refusals between the previous Line and this Line for which no Line
+	// was added, because at most 4 Lines are added per second.
 	LeftOut int64
 }
 
@@ -348,8 +348,8 @@ func cut(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "�"))
 }
 
-// Recent returns the latest refusals, newest first, and at most n of them. If refusals are
-// frequent, some of them are left out (see Line.LeftOut).
+// Recent returns at most n of the latest refusals, newest first. If refusals are frequent, some of
+// them are left out (see Line.LeftOut).
 func (t *Top) Recent(n int) (lines []Line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

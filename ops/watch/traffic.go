@@ -59,8 +59,9 @@ func NewTraffic(n int) *Traffic {
 }
 
 // Observe records a request under each rule that charges it at least 1 unit, even if a limit
-// refused the request. History counts requests that a deny list, or a ban that the process has
-// remembered, refuses. Try does not count them, because no limit is evaluated for them.
+// refused the request. History also counts requests that are refused by a deny list, or by a ban
+// that the process remembers. Try does not count such requests, because no limit is evaluated for
+// them.
 func (t *Traffic) Observe(e weir.Event) {
 	if e.Transaction == nil {
 		return

@@ -28,10 +28,10 @@ import (
 // span, whose outcome does not affect the request. If a request is refused without a call to the
 // store, there is no span.
 //
-// The context that next receives contains the span, so a traced Redis client's spans become its
-// children. Several requests can share one Redis call, as with quota.Coalesce and in redisstore's
-// queue. The call's parent is then the span of one request, and the spans of the other requests
-// link to that span.
+// The context that next receives contains the span, so the spans of a traced Redis client become
+// children of this span. Several requests can share one Redis call, as with quota.Coalesce and in
+// redisstore's queue. The call's parent is then the span of one request, and the spans of the other
+// requests link to that span.
 //
 // A panic in the tracer does not affect the decision. Panics are reported to the OpenTelemetry
 // error handler, at most once a second. Trace panics if tracer or next is nil.
@@ -105,7 +105,7 @@ func (s *store) safely(f func()) {
 	f()
 }
 
-// spanName returns the name of a span. There are few names, because backends group spans by it.
+// spanName returns the name of a span. There are few names, because backends group spans by name.
 func spanName(t *quota.Transaction) string {
 	switch {
 	case t.Mode == quota.ModePeek:

@@ -106,9 +106,9 @@ func NewFile(file watch.File) prometheus.Collector {
 	return &c // a pointer, because collectors are compared
 }
 
-// Open is like ops.Open, but its handler operators also serves /metrics, behind the token, with the
-// metrics of the rules, the file, the store, the process and the Go runtime. It sets o.Metrics,
-// which must be nil. If o.Observe is set, it is still called for each Event.
+// Open is like ops.Open, but the returned handler operators also serves /metrics, which requires
+// the token, with the metrics of the rules, the file, the store, the process and the Go runtime. It
+// sets o.Metrics, which must be nil. If o.Observe is set, it is still called for each Event.
 func Open(ctx context.Context, path string, store weir.Store, o ops.Options) (
 	rules *config.File, operators http.Handler, err error) {
 	if o.Metrics != nil {

@@ -50,15 +50,15 @@ type Tally struct {
 // metrics if its Stats method returns a struct that Metrics reads.
 func New(stores ...quota.Store) *Tally { return &Tally{stores: StoresOf(stores)} }
 
-// Most is the maximum number of limits that are counted separately. It is bounded because
-// Rule.Policy may return any number of different limits. Further limits are counted
-// together, as the limit Other.
+// Most is the maximum number of limits that are counted separately. This number is bounded because
+// Rule.Policy may return any number of different limits. Further limits are counted together, as
+// the limit Other.
 const (
 	Most  = 1000
 	Other = "other"
 )
 
-// Observe counts the event e. It returns a duration for each histogram of Metrics, in the same
+// Observe counts the event e. Observe returns a duration for each histogram of Metrics, in the same
 // order: the time for which the request waits, and the time that the store took. Histograms do not
 // count durations of 0.
 func (t *Tally) Observe(e *weir.Event) [2]time.Duration {
@@ -72,9 +72,9 @@ func (t *Tally) Observe(e *weir.Event) [2]time.Duration {
 		t.observeError(e)
 		return [...]time.Duration{0, e.Took}
 	default:
-		t.refused.of(key{f.Rule, f.Reason.String(), 0, e.Shadow}).Add(1)
+		t.refused.seriesOf(key{f.Rule, f.Reason.String(), 0, e.Shadow}).Add(1)
 		if e.BanBegan {
-			t.bans.of(key{rule: f.Rule}).Add(1)
+			t.bans.seriesOf(key{rule: f.Rule}).Add(1)
 		}
 	}
 	charged := t.observeCharges(e)
@@ -100,7 +100,7 @@ func (t *Tally) observeCharges(e *weir.Event) (charged bool) {
 		if c.Cost == 0 { // the charge spends nothing
 			continue
 		}
-		n := t.limits.of(key{c.Rule, c.Limit.Name, c.Limit.Period, e.Shadow})
+		n := t.limits.seriesOf(key{c.Rule, c.Limit.Name, c.Limit.Period, e.Shadow})
 		charged = true
 		switch {
 		case !d.Allowed, paused && c.Rule == e.Refusal.Rule:
@@ -132,8 +132,8 @@ func IsNear(l *quota.Limit, d *quota.Decision, replicas int) bool {
 	return uint64(d.Remaining) <= uint64(full-1)/5 // -1 is unknown
 }
 
-// readLimits returns a Read that calls read for each limit. The emit that read receives adds the
-// values of "rule", "limit" and "mode".
+// readLimits returns a Read that calls read for each limit. The function emit that is passed to
+// read adds the values of "rule", "limit" and "mode".
 func (t *Tally) readLimits(read func(n *counts, emit Emit)) Read {
 	return func(emit Emit) {
 		t.limits.each(func(k key, n *counts) {
@@ -161,17 +161,17 @@ func (t *Tally) Expect(rules []weir.Rule) {
 		r := &rules[i]
 		reasons := []weir.Reason{weir.ReasonLimit}
 		if r.Penalty != nil {
-			t.bans.of(key{rule: r.Name})
+			t.bans.seriesOf(key{rule: r.Name})
 			reasons = append(reasons, weir.ReasonBan)
 		}
 		for _, reason := range reasons {
-			t.refused.of(key{r.Name, reason.String(), 0, r.Enforce == weir.Percent(0)})
+			t.refused.seriesOf(key{r.Name, reason.String(), 0, r.Enforce == weir.Percent(0)})
 		}
 	}
 }
 
 // StoresOf returns the given stores, each once. A stack of stores has a method Stores; StoresOf
-// replaces it by the stores that this method returns.
+// replaces such a stack with the stores that the method returns.
 func StoresOf(stores []quota.Store) (all []quota.Store) {
 	for _, s := range stores {
 		list := []quota.Store{s}
@@ -216,8 +216,8 @@ func (t *Tally) readErrors(emit Emit) {
 	}
 }
 
-// A key identifies a series of a family. It names a limit of a rule by its name and period, or a
-// rule and a reason, or only a rule.
+// A key identifies a series of a family. It contains a rule and the name and period of a limit, or
+// a rule and a reason, or only a rule.
 type key struct {
 	rule, name string
 	period     time.Duration
@@ -240,9 +240,9 @@ type series[V any] struct {
 
 var seed = maphash.MakeSeed()
 
-// of returns the series for a key. If there is none, of adds it. Once the family has Most series,
-// new keys share the series named Other.
-func (f *family[V]) of(k key) *V {
+// seriesOf returns the series for a key, and adds the series if there is none. Once the family has
+// Most series, new keys share the series named Other.
+func (f *family[V]) seriesOf(k key) *V {
 	slot := &f.slots[(maphash.String(seed, k.rule)+maphash.String(seed, k.name)+uint64(k.period)>>10)%uint64(len(f.slots))]
 	if e := slot.Load(); e != nil && e.key == k {
 		return &e.value
