@@ -229,7 +229,7 @@ func (a *Admission) RefuseJSON(w http.ResponseWriter, r *http.Request, body any)
 		r = r.WithContext(ctx)
 	}
 	text, err := json.Marshal(body)
-	if err != nil || answer.For(r) != answer.HTTP {
+	if err != nil || answer.ProtocolOf(r) != answer.HTTP {
 		Refuse(w, r)
 		return
 	}

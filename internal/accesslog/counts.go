@@ -10,8 +10,8 @@ import (
 )
 
 // counts is a quota.Store that takes the time from a log. Its memory is bounded: it drops states
-// that have expired and, if there are still too many, the states that expire first. If its state
-// was dropped, a key may get more than its limits.
+// that have expired and, if there are still too many, the states that expire first. A key whose
+// state was dropped may get more than its limits allow.
 type counts struct {
 	now       int64 // µs since 1970
 	most      int   // states and entries of logs

@@ -99,7 +99,7 @@ func (d *demand) end(id uint64, a *spending) {
 	a.peak, a.units = max(a.peak, a.units), 0
 }
 
-// finish ends all periods. No units may be added after it.
+// finish ends all periods. No units may be added afterwards.
 func (d *demand) finish() {
 	for id, a := range d.keys {
 		d.end(id, a)
@@ -108,10 +108,10 @@ func (d *demand) finish() {
 	slices.Sort(d.peaks)
 }
 
-// share is the number of keys of which one was counted.
+// share returns n if one key of every n was counted.
 func (d *demand) share() int64 { return 1 << d.level }
 
-// all returns an estimate of the number of keys. It is exact if the share is 1.
+// all returns an estimate of the number of keys. The estimate is exact if share returns 1.
 func (d *demand) all() int64 { return int64(len(d.peaks)) * d.share() }
 
 // peak returns the number of units that a given share of the keys never exceeded in a period. The
@@ -182,7 +182,7 @@ func (rule *Rule) suggestions(span time.Duration) []suggestion {
 
 // WriteSuggestions writes how many units keys requested under each limit, and how much several
 // other limits would have refused. It also writes the YAML of limits that refuse only the 1 % of
-// the keys with the highest demand. It reports whether there are any suggestions.
+// the keys with the highest demand. WriteSuggestions reports whether there are any suggestions.
 func (r *Report) WriteSuggestions(w io.Writer) bool {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	var yaml []string

@@ -32,8 +32,8 @@ func (f Format) String() string {
 		"JSON of nginx"}[f]
 }
 
-// The key or the cost of a rule reads certain parts of a request. has reports whether the lines of
-// a log contain one of them. Its name is one of those that config.File.Reads returns.
+// has reports whether the lines of a log contain a part of requests that the key or the cost of a
+// rule reads. The argument read is one of the names that config.File.Reads returns.
 func (f Format) has(read string) bool {
 	switch read {
 	case "ip", "global", "method":
@@ -229,11 +229,11 @@ func quote(s string) string { return strconv.Quote(s[:min(len(s), 60)]) }
 //
 //	host ident user [time] "request" status bytes
 //
-// which may begin with the name of a virtual host, as in Apache's vhost_combined, and continue
-// with "referer" "user agent" and, as in nginx's format main, with "X-Forwarded-For". Other formats
-// have a different value in its place, such as the time in seconds. Clients choose the user name, which
-// may contain spaces and brackets, but servers escape the quotation marks that clients send. The time
-// therefore ends at the first `] "`.
+// which may begin with the name of a virtual host, as in Apache's vhost_combined, and continue with
+// "referer" "user agent" and, as in nginx's format main, with "X-Forwarded-For". Other formats have
+// a different value in place of X-Forwarded-For, such as the time in seconds. Clients choose the
+// user name, which may contain spaces and brackets, but servers escape the quotation marks that
+// clients send. The time therefore ends at the first `] "`.
 func commonFields(line string) (*fields, Format, error) {
 	before, rest, ok := strings.Cut(line, `] "`)
 	i := strings.LastIndexByte(before, '[')
@@ -283,13 +283,13 @@ func quoted(s string) (text, after string, ok bool) {
 // (https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage), or of
 // Istio's, which has three more fields before the sizes, and the addresses at the end. Envoy does
 // not escape quotation marks that clients send, so a line with more quotation marks than the format
-// cannot be read.
+// has cannot be read.
 var envoyLine = regexp.MustCompile(`^\[([^]]+)\] "([^" ]* [^" ]* [^" ]*)" \d+ \S+ ` +
 	`(?:\S+ \S+ "[^"]*" )?\S+ \S+ \S+ \S+ "([^"]*)" "([^"]*)" "[^"]*" "([^"]*)" "[^"]*"(?: \S+ \S+ \S+ (\S+)(?: \S+)*)?$`)
 
-// envoyFields reads a line of Envoy. The default format contains the address of the peer only as the
-// last address in X-Forwarded-For, to which Envoy appends it (use_remote_address) before it writes
-// the log.
+// envoyFields reads a line of Envoy. The default format contains the address of the peer only as
+// the last address in X-Forwarded-For: Envoy appends the address (use_remote_address) before it
+// writes the log.
 func envoyFields(line string) (*fields, Format, error) {
 	m := envoyLine.FindStringSubmatch(line)
 	if m == nil {

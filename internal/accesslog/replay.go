@@ -63,8 +63,8 @@ func New(o Options) *Replay {
 	return &Replay{o: o, counts: newCounts(o.MaxKeys), rules: map[string]*Rule{}, report: Report{WholeSeconds: true, peers: newTally(maxPeers)}}
 }
 
-// Add reads the next line, without its end. The first line that can be read determines the format
-// of the log. If no rule can be replayed with that format, Add and all later calls return an
+// Add reads the next line, which has no line end. The first line that can be read determines the
+// format of the log. If no rule can be replayed with that format, Add and all later calls return an
 // error.
 func (r *Replay) Add(line string) error {
 	if r.err != nil {
@@ -299,7 +299,8 @@ const maxLine = 1 << 18
 
 var errTooLong = fmt.Errorf("the line has more than %d KiB", maxLine>>10)
 
-// Read adds the lines of a log: see Open. It returns the error of Open, of in, or of Add.
+// Read adds the lines of a log: see Open. It returns the first error from Open, from in, or from
+// Add.
 func (r *Replay) Read(in io.Reader) error {
 	err := r.Open(in)
 	for more := err == nil; more; {
@@ -321,8 +322,8 @@ func (r *Replay) Open(in io.Reader) error {
 	return nil
 }
 
-// Next adds up to n further lines of the log, and reports whether there are more of them. A
-// line that is too long counts as one that can't be read.
+// Next adds up to n further lines of the log, and reports whether there are more of them. A line
+// that is too long counts as unreadable.
 func (r *Replay) Next(n int) (more bool, err error) {
 	for range n {
 		line, tooLong, err := r.in.ReadLine()

@@ -66,8 +66,9 @@ func (r *Report) end() error {
 // A Missing names a rule that was not replayed.
 type Missing struct{ Rule, Why string }
 
-// A Rule contains the results of one rule. Requests counts the requests that the rule limited. It
-// does not count requests without a key, in an allow list, or denied by another rule.
+// A Rule contains the results of one rule. Requests counts the requests that the rule limited.
+// Requests without a key, requests in an allow list, and requests that another rule denies are not
+// counted.
 type Rule struct {
 	Name              string
 	Limits            []quota.Limit
@@ -170,7 +171,7 @@ func (r *Report) Write(w io.Writer, name string) {
 	}
 }
 
-// Notes returns sentences about what was not replayed, and why the numbers are inexact.
+// Notes returns sentences that explain what was not replayed, and why the numbers are inexact.
 func (r *Report) Notes() (notes []string) {
 	add := func(applies bool, format string, args ...any) {
 		if applies {

@@ -111,11 +111,11 @@ func isPort(s string) bool {
 // Sizes contains the number of leading bits of an address that form its key.
 type Sizes struct{ IPv4, IPv6 int }
 
-// Usual keeps all bits of an IPv4 address, and the /64 of an IPv6 address, which a single
-// client usually gets.
+// Usual keeps all bits of an IPv4 address, and the first 64 bits of an IPv6 address, because a
+// single client usually gets a /64 network.
 var Usual = Sizes{32, 64}
 
-// CheckedSizes returns Sizes. It panics if a size is out of range, with a message that
+// CheckedSizes returns Sizes. If a size is out of range, CheckedSizes panics with a message that
 // begins with name.
 func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	if ipv4 < 1 || ipv4 > 32 {
@@ -127,8 +127,8 @@ func CheckedSizes(name string, ipv4, ipv6 int) Sizes {
 	return Sizes{ipv4, ipv6}
 }
 
-// Key returns the key of an address that Outside returned. Its last argument is the address as it
-// is written, or "".
+// Key returns the key of an address that Outside returned. The argument text is the address as it
+// was written, or "".
 func (s Sizes) Key(addr netip.Addr, text string) string {
 	bits := s.IPv6
 	if addr.Is4() {
@@ -145,10 +145,10 @@ func (s Sizes) Key(addr netip.Addr, text string) string {
 	return string(prefix.AppendTo(buf[:0]))
 }
 
-// Outside returns the client's own form of an address: without a zone, not mapped, and IPv4 if it
-// came through NAT64. NAT64 must not embed private and local IPv4 addresses (RFC 6052, 3.1), so
-// Outside does not unwrap them. Otherwise a client behind such a NAT64 could match the entry
-// 10.0.0.1 in a list of addresses.
+// Outside returns an address in the form that the client itself uses: without a zone, not
+// IPv4-mapped, and as an IPv4 address if NAT64 has translated it. NAT64 must not embed private and
+// local IPv4 addresses (RFC 6052, 3.1), so Outside does not unwrap them. Otherwise a client behind
+// such a NAT64 could match the entry 10.0.0.1 in a list of addresses.
 func Outside(addr netip.Addr) netip.Addr {
 	addr = addr.Unmap().WithZone("")
 	if !NAT64.Contains(addr) {

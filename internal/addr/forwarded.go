@@ -32,8 +32,8 @@ func cutLast(list string) (before, last string) {
 	return "", list
 }
 
-// forwardedNode parses "for=192.0.2.1;proto=http" and returns the address as parseAddr
-// does. The address is invalid if the element contains none or several, or is malformed.
+// forwardedNode parses "for=192.0.2.1;proto=http" and returns the address as parseAddr does. The
+// address is invalid if the element contains no address or several addresses, or is malformed.
 func forwardedNode(element string) (addr netip.Addr, text string) {
 	found := false
 	for element != "" {

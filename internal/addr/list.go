@@ -63,8 +63,8 @@ func (l *List) Has(key string) bool {
 	return ok && l.networks.Hold(network, nil)
 }
 
-// Network reads an address or a network without a zone. The bits after the prefix of the
-// result are 0. An IPv4-mapped address or network becomes IPv4.
+// Network reads an address or a network without a zone. The bits after the prefix of the result are
+// 0. An IPv4-mapped address or network is converted to IPv4.
 func Network(s string) (netip.Prefix, bool) {
 	if len(s) > 64 || !strings.ContainsAny(s, ".:") || strings.Contains(s, "%") {
 		return netip.Prefix{}, false
@@ -84,9 +84,9 @@ func Network(s string) (netip.Prefix, bool) {
 	return Unmap(p).Masked(), true
 }
 
-// Entry reads an entry of a list. If the entry does not look like an address or a
-// network, ok is false and err is nil. If it looks like one but would match no client, err
-// explains what to list instead.
+// Entry reads an entry of a list. If the entry does not look like an address or a network, ok is
+// false and err is nil. If the entry looks like an address or a network, but would match no client,
+// err explains what to list instead.
 func Entry(s string) (p netip.Prefix, ok bool, err error) {
 	p, ok = Network(s)
 	if ok {
@@ -119,8 +119,8 @@ type Networks[V any] struct {
 	bits   []int // the lengths of the prefixes; IPv4 counts as mapped to IPv6, so an IPv4 /8 has 104
 }
 
-// Add adds a network, or replaces its value if the list has it. The bits after the prefix must be
-// 0.
+// Add adds a network with a value, or replaces the value of a network that is already in the set.
+// The bits after the prefix must be 0.
 func (n *Networks[V]) Add(p netip.Prefix, v V) {
 	if n.values == nil {
 		n.values = map[netip.Prefix]V{}

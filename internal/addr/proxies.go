@@ -24,8 +24,9 @@ type Proxies struct {
 	alike    alike
 }
 
-// NewProxies returns Proxies that trust the field of peers in trusted. It panics if a
-// prefix is invalid or trusts every address. name is the name of the calling function, for messages.
+// NewProxies returns Proxies that trust the given field in requests from peers in the trusted
+// networks. It panics if a prefix is invalid or trusts every address. The argument name is the name
+// of the calling function, for messages.
 func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 	p := &Proxies{name: name, field: field, trusted: slices.Clone(trusted)}
 	for i, t := range trusted {
@@ -41,7 +42,7 @@ func NewProxies(name, field string, trusted []netip.Prefix) *Proxies {
 }
 
 // Unmap returns p as an IPv4 network if it contains only IPv4-mapped addresses. Addresses are
-// compared unmapped, so networks must be unmapped too.
+// unmapped before they are compared, so networks must be unmapped too.
 func Unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)

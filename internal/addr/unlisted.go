@@ -27,11 +27,11 @@ type unlisted struct {
 	replaced                       atomic.Bool // a RemoteAddr was not the one that net/http sets, and this was logged
 }
 
-// look warns if the untrusted peer of a request seems to be a proxy, because all of its
-// clients would share one key. A client at a public address may forge the field, so public
-// peers cause the warning only if more than half of mostLooks requests have the field. This
-// is checked at the last of these requests, even if that request does not have the field.
-// The warning contains no address.
+// look warns if the untrusted peer of a request seems to be a proxy, because all of its clients
+// would share one key. A client at a public address may forge the field, so public peers cause the
+// warning only if more than half of mostLooks requests have the field. This condition is checked at
+// the last of these requests, even if that request does not have the field. The warning contains no
+// address.
 func (p *Proxies) look(r *http.Request, peer netip.Addr) {
 	u, field := &p.unlisted, ""
 	n := u.looks.Add(1)
@@ -82,7 +82,7 @@ func (p *Proxies) warn(field, network string) {
 const unixPeer = "@"
 
 // warnUnix is like warn, for a peer on a Unix socket, which is always a proxy or a program of this
-// machine, and is trusted by the zero Prefix. No address in a list matches it.
+// machine, and is trusted by the zero Prefix. No address in a list matches this peer.
 func (p *Proxies) warnUnix(field string) {
 	if warned.CompareAndSwap(false, true) {
 		slog.Warn("weir: request of an untrusted peer on a Unix socket", "function", p.name, "field", field,

@@ -43,14 +43,14 @@ func TestFor(t *testing.T) {
 		r := httptest.NewRequest("POST", "/a.B/C", strings.NewReader("x"))
 		r.ProtoMajor = 2
 		r.Header.Set("Content-Type", c.contentType)
-		if got := For(r); got != c.want {
+		if got := ProtocolOf(r); got != c.want {
 			t.Errorf("%.80q: got %d, want %d", c.contentType, got, c.want)
 		}
 		r.Header.Set("Connect-Protocol-Version", "1")
 		if c.contentType == "application/json" {
 			c.want = ConnectUnary
 		}
-		if got := For(r); got != c.want {
+		if got := ProtocolOf(r); got != c.want {
 			t.Errorf("%.80q with Connect-Protocol-Version: got %d, want %d", c.contentType, got, c.want)
 		}
 	}
@@ -61,10 +61,10 @@ func TestFor(t *testing.T) {
 		"/a.B/C?connect=v12":                             HTTP,
 		"/a.B/C":                                         HTTP,
 	} {
-		if got := For(httptest.NewRequest("GET", target, nil)); got != want {
+		if got := ProtocolOf(httptest.NewRequest("GET", target, nil)); got != want {
 			t.Errorf("GET %s: got %d, want %d", target, got, want)
 		}
-		if got := For(httptest.NewRequest("DELETE", target, nil)); got != HTTP {
+		if got := ProtocolOf(httptest.NewRequest("DELETE", target, nil)); got != HTTP {
 			t.Errorf("DELETE %s: got %d, want %d", target, got, HTTP)
 		}
 	}
@@ -91,7 +91,7 @@ func TestQuestions(t *testing.T) {
 			r.Header.Set("Content-Type", contentType)
 			change(r)
 			w := httptest.NewRecorder()
-			if p := For(r); p != HTTP {
+			if p := ProtocolOf(r); p != HTTP {
 				p.write(w, r, 429, "")
 			} else {
 				w.WriteHeader(429)
@@ -148,7 +148,7 @@ func FuzzFor(f *testing.F) {
 		if connects {
 			r.Header["Connect-Protocol-Version"] = []string{"1"}
 		}
-		p := For(r)
+		p := ProtocolOf(r)
 		if contentType == "" {
 			if want := method == "GET" && strings.Contains("&"+query+"&", "&connect=v1&"); want != (p == ConnectUnary) || !want && p != HTTP {
 				t.Fatalf("%s ?%q: got %d", method, query, p)

@@ -19,11 +19,12 @@ const (
 	ConnectStream                 // 200, and the error in the last frame of the body
 )
 
-// For returns the protocol of the client of r. It reads the Content-Type and, for Connect's GET and
-// JSON requests, further parts that distinguish them from other requests. A protocol that refuses
-// with status 200 applies only if the request has a body, because a proxy that wants to know
-// whether to forward a request (forward auth) sends no body, and would treat a 200 as permission.
-func For(r *http.Request) Protocol {
+// ProtocolOf returns the protocol that the client uses in the request r. It reads the Content-Type
+// and, for Connect's GET and JSON requests, further parts that distinguish them from other
+// requests. A protocol that refuses with status 200 applies only if the request has a body, because
+// a proxy that wants to know whether to forward a request (forward auth) sends no body, and would
+// treat a 200 as permission.
+func ProtocolOf(r *http.Request) Protocol {
 	p := named(r)
 	if p == HTTP || p == ConnectUnary {
 		return p

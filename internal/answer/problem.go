@@ -1,7 +1,7 @@
 // Package answer answers requests that are not served: with problem details, with a text or an HTML
 // page if the client prefers it, or, for RPC clients (Connect, gRPC and gRPC-Web), with an error in
-// their protocol. RPC clients do not read problem details. They would treat a 429 without such an
-// error as an outage, and might retry at once.
+// their protocol. RPC clients do not read problem details, so they would treat a 429 without such
+// an error as an outage, and might retry at once.
 package answer
 
 import (
@@ -45,8 +45,8 @@ var (
 
 const lacksKey = "The request lacks the value by which it is limited."
 
-// WithStatus returns a copy of the problem with the given status, or with its own status
-// if the given one is 0.
+// WithStatus returns a copy of the problem with the given status. If the given status is 0, the
+// copy keeps the status of the problem.
 func (p Problem) WithStatus(status int) Problem {
 	if status == 0 {
 		return p
@@ -70,9 +70,9 @@ var (
 	htmlText    = []string{"text/html; charset=utf-8"}
 )
 
-// Write answers with p. violated contains the names of the violated policies, in JSON. fresh
-// reports whether the response has no fields yet except those about limits. The form depends on
-// Accept, but there is no Vary field, because the response must not be stored.
+// Write answers with p. The argument violated contains the names of the violated policies, in JSON.
+// The argument fresh is true if the response has no fields yet except those about limits. The form
+// depends on Accept, but there is no Vary field, because the response must not be stored.
 func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, violated ...[]byte) {
 	if call, ok := w.(*Call); ok {
 		call.Code, call.Message = codeOf(p.rpcStatus(call.RetryAfter)).number, p.message(call.RetryAfter)
@@ -85,7 +85,7 @@ func (p *Problem) Write(w http.ResponseWriter, r *http.Request, fresh bool, viol
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
-	if rpc := For(r); rpc != HTTP {
+	if rpc := ProtocolOf(r); rpc != HTTP {
 		after := h.Get("Retry-After")
 		rpc.write(w, r, p.rpcStatus(after), p.message(after))
 		return

@@ -50,7 +50,8 @@ func (*Call) WriteHeader(int) {}
 // write answers in the protocol, which must not be HTTP, with the code for a status and a sentence,
 // which must be printable ASCII without percent signs. A Retry-After in the fields of w becomes a
 // google.rpc.RetryInfo. For gRPC, it also becomes grpc-retry-pushback-ms, which gRPC clients with a
-// retry policy obey. If the wait is more than a minute, this field instructs them not to retry.
+// retry policy obey. If the wait is more than a minute, this field instructs these clients not to
+// retry.
 func (p Protocol) write(w http.ResponseWriter, r *http.Request, status int, sentence string) {
 	h, c := w.Header(), codeOf(status)
 	seconds, _ := strconv.ParseUint(h.Get("Retry-After"), 10, 32)

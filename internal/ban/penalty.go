@@ -71,8 +71,9 @@ const (
 const StrikesName = "penalty strikes"
 
 // NewPenalty returns the Penalty of a rule. A ban begins with the strike that exhausts the limit.
-// The arguments first and longest are whole microseconds: first is the length of a key's first ban.
-// Each further ban is twice as long as the one before, but at most as long as longest.
+// The arguments first and longest are whole numbers of microseconds. The first ban of a key has the
+// length first. Each further ban is twice as long as the one before, but at most as long as
+// longest.
 func NewPenalty(rule string, strikes quota.Limit, first, longest time.Duration) *Penalty {
 	most := max(1, longest.Microseconds())
 	return &Penalty{
@@ -87,8 +88,8 @@ func (p *Penalty) lookup(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.bans}
 }
 
-// lookupStrikes returns a charge that changes nothing. Its Remaining is the number of further
-// strikes that begin no ban.
+// lookupStrikes returns a charge that changes nothing. The Remaining of the decision on this charge
+// is the number of further strikes that begin no ban.
 func (p *Penalty) lookupStrikes(key string) quota.Charge {
 	return quota.Charge{Rule: p.rule, Key: key, Limit: p.strikes}
 }
@@ -98,8 +99,8 @@ func (p *Penalty) lookupStrikes(key string) quota.Charge {
 func left(d *quota.Decision) time.Duration { return d.NextAfter }
 
 // AppendLookups appends one or two charges that change nothing. The first looks up the ban of a
-// key. The second looks up the key's strikes. It is appended if this process has refused the key
-// within the period of the strikes, or if a single strike begins a ban.
+// key. The second looks up the key's strikes. The second charge is appended only if this process
+// has refused the key within the period of the strikes, or if a single strike begins a ban.
 func (p *Penalty) AppendLookups(charges []quota.Charge, key string) []quota.Charge {
 	charges = append(charges, p.lookup(key))
 	until := p.place(key).Load()
@@ -202,8 +203,8 @@ func (p *Penalty) watch(key string, ban known, now time.Time) {
 // learn remembers for up to 10 s that a key is banned for rest. A random part of the time is
 // subtracted, so that keys that were banned together do not cause calls at the same time. If the
 // store reports changes, the ban is remembered for up to 5 minutes, and the function current
-// reports whether it is still unchanged. The argument began is true if this process has begun the
-// ban.
+// reports whether the ban is still unchanged. The argument began is true if this process has begun
+// the ban.
 func (p *Penalty) learn(key string, rest time.Duration, began bool, current func() bool) {
 	now := time.Now()
 	k := known{until: now.Add(rest), again: now.Add(rest), watch: now.Add(watchAfter)}
@@ -250,8 +251,8 @@ func (p *Penalty) drop(now time.Time) {
 	p.n.Store(int64(len(p.known)))
 }
 
-// Ban bans a key for d, unless the key is already banned for longer. It does not affect the length
-// of later bans.
+// Ban bans a key for d, unless the key is already banned for longer. Such a ban does not affect the
+// length of later bans.
 func (p *Penalty) Ban(ctx context.Context, key string, d time.Duration) error {
 	c := p.lookup(key)
 	c.Limit.Burst, c.Cost = exact, costOf(d)
@@ -311,7 +312,7 @@ func (p *Penalty) Offenses(ctx context.Context, key string) (banned, since time.
 	return banned, since, strikes, nil
 }
 
-// To pause a key is to ban it for an exact time, under a separate limit.
+// A pause of a key is a ban for an exact time, under a separate limit.
 var pauses = quota.Limit{Name: "pause", Algorithm: algorithm{}, Quota: 1, Period: time.Microsecond, Burst: exact}
 
 // LookupPause returns a charge that is refused while the key is paused. The charge changes nothing.

@@ -20,7 +20,7 @@ type Fault struct {
 	Text         string
 }
 
-// Tokens returns the tokens of a YAML file. Its last argument is the maximum number of levels to
+// Tokens returns the tokens of a YAML file. The argument most is the maximum number of levels to
 // which lists and mappings in one line may be nested.
 func Tokens(data []byte, most int) (token.Tokens, *Fault) {
 	for i, line := range bytes.Split(data, []byte("\n")) {
@@ -92,8 +92,8 @@ func tooDeep(tokens token.Tokens, most int) *token.Token {
 	return nil
 }
 
-// LeadOut reports whether symbolic links lead from name, which is below the directory dir, to
-// a file that is not below it. It reports true if it cannot find out.
+// LeadOut reports whether symbolic links lead from name, which is below the directory dir, to a
+// file outside dir. If LeadOut cannot find out, it returns true.
 func LeadOut(dir, name string) bool {
 	below, err := filepath.EvalSymlinks(dir)
 	if err != nil {

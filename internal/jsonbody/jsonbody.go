@@ -124,8 +124,8 @@ func (b *rereader) Close() error {
 }
 
 // Member returns the value of a member of a valid object, or nil if the object has no such member.
-// Names are compared as by Is. ok is false if there are several such members. A decoder that reads
-// the body token by token takes three times as long.
+// Names are compared in the same way as in Is. ok is false if there are several such members. A
+// decoder that reads the body token by token takes three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
 	for n, v := range Members(object) {
 		if Is(n, name) {
@@ -151,9 +151,9 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// The argument inBody is a name in a body, as a JSON string. Is reports whether the most lenient
-// reader that handlers use would match it with name. For example, encoding/json ignores case, and
-// encoding/json/v2 with case:ignore ignores dashes and underscores as well.
+// Is reports whether the most lenient decoder that handlers use would match the argument inBody,
+// which is a name in a body, as a JSON string, with the argument name. For example, encoding/json
+// ignores case, and encoding/json/v2 with case:ignore ignores dashes and underscores as well.
 func Is(inBody []byte, name string) bool {
 	b := inBody[1 : len(inBody)-1]
 	if string(b) == name {

@@ -6,7 +6,7 @@ import (
 )
 
 // OnClose returns b, but calls end when b is first closed. If b is an io.Writer, such as the body
-// of an upgraded connection, the result is one too.
+// of an upgraded connection, the result is an io.Writer, too.
 func OnClose(b io.ReadCloser, end func()) io.ReadCloser {
 	body := &closing{ReadCloser: b, end: end}
 	if w, ok := b.(io.Writer); ok {

@@ -26,7 +26,7 @@ type entry struct {
 }
 
 // Set remembers for the time d how many units a key has left. A full Remaining drops keys whose
-// time is over. If there are none, it does not remember the new key.
+// time is over. If there are no such keys, Set does not remember the new key.
 func (t *Remaining) Set(k Key, units int64, d time.Duration) {
 	now := time.Now()
 	t.mu.Lock()

@@ -1,6 +1,5 @@
-// Package outbound contains helpers for clients. They determine how many requests a client
-// retries and when, remember how many units are left according to a server, and close the
-// bodies of responses.
+// Package outbound helps clients: it determines how many requests a client retries and when,
+// remembers how many units are left according to a server, and closes the bodies of responses.
 package outbound
 
 import (

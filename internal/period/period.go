@@ -15,7 +15,7 @@ var units = [...]struct {
 	name string
 }{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}, {time.Millisecond, "ms"}}
 
-// Append appends the name of d to b. It drops parts of a microsecond.
+// Append appends the name of d to b. Append drops fractions of a microsecond.
 func Append(b []byte, d time.Duration) []byte {
 	for i := range units {
 		if u := &units[i]; d%u.d == 0 {

@@ -36,8 +36,8 @@ type Recorder struct {
 	body    body
 }
 
-// Header calls Final if the connection is hijacked, because httputil.ReverseProxy then writes the
-// header that this method returns to the connection.
+// Header calls Final if the connection is hijacked, because httputil.ReverseProxy then takes the
+// header that Header returns and writes it to the connection.
 func (rec *Recorder) Header() http.Header {
 	if rec.Hijacked && rec.Final != nil {
 		rec.Final()
@@ -106,7 +106,7 @@ func canFlush(w http.ResponseWriter) bool {
 	}
 }
 
-// Begin sends the status if the handler has not done so. It is called before anything else is
+// Begin sends the status if the handler has not done so. Begin is called before anything else is
 // sent, and at the end.
 func (rec *Recorder) Begin() {
 	switch {
@@ -192,7 +192,7 @@ type flusher struct{ rec *Recorder }
 
 func (f flusher) Flush() { _ = f.FlushError() }
 
-// FlushError flushes for http.ResponseController, which prefers it to Flush.
+// FlushError flushes for http.ResponseController, which prefers this method to Flush.
 func (f flusher) FlushError() error {
 	f.rec.Begin()
 	return f.rec.note(http.NewResponseController(f.rec.ResponseWriter).Flush())
@@ -215,8 +215,8 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 type readerFrom struct{ rec *Recorder }
 
-// ReadFrom lets io.Copy use sendfile. An error may come from the source or from the
-// client. It counts as a failure of the client, so the request is charged.
+// ReadFrom lets io.Copy use sendfile. An error may come from the source or from the client. Either
+// error counts as a failure of the client, so the request is charged.
 func (r readerFrom) ReadFrom(src io.Reader) (int64, error) {
 	r.rec.Begin()
 	n, err := r.rec.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
@@ -256,10 +256,10 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // CarryBack copies to r what a handler has written into inner, because net/http removes the files
-// of r.MultipartForm, and outer handlers read r.Pattern. inner must be a copy of r with the context
-// ctx, which must be a pointer, and with the given body. If ctx is nil, r keeps its context.
-// CarryBack writes nothing if the handler has written nothing, because a goroutine of an outer
-// handler may read r.
+// of r.MultipartForm, and outer handlers read r.Pattern. The argument inner must be a copy of r
+// with the given body and with the context ctx, which must be a pointer. If ctx is nil, r keeps its
+// context. CarryBack writes nothing if the handler has written nothing, because a goroutine of an
+// outer handler may read r.
 func CarryBack(r, inner *http.Request, ctx context.Context, body io.ReadCloser) {
 	hasContext := ctx == nil || inner.Context() == ctx
 	if hasContext && inner.MultipartForm == r.MultipartForm && inner.URL == r.URL && (inner.Form == nil) == (r.Form == nil) &&

@@ -3,7 +3,7 @@ package safe
 import "reflect"
 
 // Comparable reports whether x == x holds: it is false if the comparison would panic, and for NaN.
-// It allocates nothing, whereas reflect.Value.Comparable does for a struct.
+// Comparable allocates nothing, whereas reflect.Value.Comparable allocates for a struct.
 func Comparable(x any) (ok bool) {
 	if x == nil {
 		return true
@@ -16,11 +16,12 @@ func Comparable(x any) (ok bool) {
 	return x == y
 }
 
-// Equal reports whether a and b are the same value, and false if they cannot be compared.
+// Equal reports whether a and b are the same value. If they cannot be compared, Equal returns
+// false.
 func Equal[T any](a, b T) bool { return Comparable(a) && any(a) == any(b) }
 
-// Nil reports whether x is nil or a nil pointer, such as a variable of a store's type that was declared
-// but never set. A call of its methods would panic with the first request.
+// Nil reports whether x is nil or a nil pointer, such as a variable of a store's type that was
+// declared but never set. The methods of such a store would panic at the first request.
 func Nil(x any) bool {
 	v := reflect.ValueOf(x)
 	return x == nil || v.Kind() == reflect.Pointer && v.IsNil()

@@ -12,8 +12,9 @@ import (
 var Reloads atomic.Int32
 
 // A Count detects repeated creation of values that should be created only once. For example, a
-// handler might create a Limiter for each request. The zero Count is ready to use. Packages keep it
-// in a global, because nothing else outlives the requests for which the values are created.
+// handler might create a Limiter for each request. The zero Count is ready to use. Packages keep a
+// Count in a global variable, because nothing else outlives the requests for which the values are
+// created.
 type Count struct {
 	mu   sync.Mutex
 	made map[string]*making
@@ -29,7 +30,7 @@ type making struct {
 const mostNames = 64
 
 // Add counts one more value with this name. It returns true once for each name, as soon as the
-// number of values that were created within a minute has reached its last argument.
+// number of values that were created within a minute has reached limit.
 func (c *Count) Add(name string, limit int, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,8 +33,8 @@ func (g *Gate) Pass() (unlogged int64, ok bool) {
 func (g *Gate) Reset() { g.last.Store(0) }
 
 // Logger returns a logger that writes at most one line a second to the log of l. If lines were
-// omitted, the attribute unlogged of the next line is their number. Lines that clients can cause
-// are logged in this way, because a flood of requests must not cause a flood of lines with
+// omitted, the attribute unlogged of the next line contains their number. Lines that clients can
+// cause are logged in this way, because a flood of requests must not cause a flood of lines with
 // addresses.
 func Logger(l *slog.Logger) *slog.Logger { return slog.New(handler{l.Handler(), new(Gate)}) }
 

@@ -5,7 +5,7 @@ package traced
 
 import "context"
 
-// A Call is a call of a store that is part of a trace. Stores may use it on any goroutine, also
+// A Call is a call of a store that is part of a trace. Stores may use a Call on any goroutine, even
 // after the caller has given up.
 type Call interface {
 	// Joined records that the caller shares a call to the next store with other callers, and
@@ -32,8 +32,8 @@ func Of(ctx context.Context) Call {
 // parent, this is the trace of the first traced caller. The zero Leader is ready to use.
 type Leader struct{ ctx context.Context }
 
-// Join adds a caller. If an earlier caller already leads, the new caller's trace records that (see
-// Call.Joined).
+// Join adds a caller. If an earlier caller already leads, the new caller's trace records this fact
+// (see Call.Joined).
 func (l *Leader) Join(ctx context.Context) {
 	switch c := Of(ctx); {
 	case c == nil:
@@ -45,7 +45,7 @@ func (l *Leader) Join(ctx context.Context) {
 }
 
 // Context returns the context of the shared call: the leader's context without its cancellation or,
-// if no caller is traced, its argument.
+// if no caller is traced, the given context.
 func (l *Leader) Context(otherwise context.Context) context.Context {
 	if l.ctx == nil {
 		return otherwise
