@@ -257,10 +257,10 @@ func (v *reservations) draw(r *http.Request, c *reservationCall) (any, error) {
 		return nil, fault(http.StatusConflict, "%d draws; draw more units at a time", mostParts-1)
 	}
 	t, err := quota.Peek(r.Context(), v.store, res.mark())
-	if err == nil && !t.Allowed() {
-		err = fault(http.StatusConflict, "the reservation is settled")
-	}
-	if err != nil {
+	switch _, rule := v.find(res.Rule); {
+	case err == nil && !t.Allowed():
+		return nil, fault(http.StatusConflict, "the reservation is settled")
+	case err != nil && rule.Enforce.Enforces(res.Rule, res.Key):
 		return nil, err
 	}
 	return v.take(r, c.Units, res)
@@ -294,11 +294,15 @@ func (v *reservations) take(r *http.Request, units int64, res *reservation) (any
 		t.Charges = append(t.Charges, charge)
 	}
 	if len(limits) > 0 {
-		if err := v.store.Take(ctx, &t); err != nil {
-			return nil, err
-		}
+		err = v.store.Take(ctx, &t)
 	}
-	e := weir.Event{Request: r, Transaction: &t, Shadow: inShadow}
+	switch {
+	case err != nil && !inShadow:
+		return nil, err
+	case err != nil:
+		t = quota.Transaction{} // nothing is known to be spent
+	}
+	e := weir.Event{Request: r, Transaction: &t, Shadow: inShadow, Err: err}
 	if !t.Allowed() {
 		e.Refusal, e.Key = weir.Refusal{Reason: weir.ReasonLimit, Rule: res.Rule, RetryAfter: t.RetryAfter()}, storedkey.Of(res.Key)
 	}

@@ -27,3 +27,21 @@ func TestReservationOutage(t *testing.T) {
 	d.settle(inMemory, 10, true)
 	d.left("tokens", "acme", 90)
 }
+
+// TestShadowReservationOutage: a rule in shadow refuses no reservation and no draw, also if Redis is down and
+// nothing counts instead.
+func TestShadowReservationOutage(t *testing.T) {
+	limits := writeFile(t, filepath.Join(t.TempDir(), "limits.yaml"), tokenLimits)
+	redis := redistest.Server(t)
+	d := desk{t, startService(t, "-limits", limits, "-key-secret", "0123456789abcdef", "-redis-addrs", redis.Addr(),
+		"-redis-timeout", "5s", "-redis-down", "closed")}
+	before := d.reserve("shadow", "acme", 1)
+	redis.Kill()
+	during := d.reserve("shadow", "acme", 100)
+	for _, id := range []string{before, during} {
+		d.take("/draw", fmt.Sprintf(`{"id": %q, "units": 9}`, id))
+	}
+	if status, _, text := d.call("/reserve", `{"rule": "tokens", "key": "acme", "units": 1}`); status != http.StatusServiceUnavailable {
+		t.Errorf("an enforced rule: got %d %s, want 503", status, text)
+	}
+}
