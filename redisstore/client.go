@@ -16,17 +16,17 @@ import (
 )
 
 // ClientOptions returns client settings that are suitable for a Store. Pass them to
-// redis.NewUniversalClient, or copy the fields into your client's options. The Store uses the same
-// timeout, unless its Options.Timeout is set; 0 means 50 ms. With these settings, the client
-// reports a refused connection immediately and keeps two idle connections ready. It allows up to a
-// second for connecting, even if the timeout is shorter.
+// redis.NewUniversalClient, or copy the fields into your client's options. The argument timeout,
+// where 0 means 50 ms, is also the Store's timeout unless Options.Timeout is set. With these
+// settings, the client reports a refused connection immediately and keeps two idle connections
+// ready. Connecting may take up to a second, even if the timeout is shorter.
 //
-// An address is a host and port, such as "localhost:6379", the path of a Unix socket, or a URL, such
-// as "rediss://user:password@example.com:6379/0". The user, the password, the database and the TLS
-// of the first URL apply to all addresses; other settings in a URL do not. If an address cannot be
-// used, New returns an error.
+// An address is a host and port, such as "localhost:6379", the path of a Unix socket, or a URL,
+// such as "rediss://user:password@example.com:6379/0". The user, password, database and use of TLS
+// in the first URL apply to all addresses; other settings in URLs are ignored. If an address cannot
+// be used, New returns an error.
 //
-// A Store observes its Timeout and never spends a charge twice, whatever the client's settings are.
+// A Store observes its Timeout and never spends a charge twice, whatever the client's settings.
 // With the default settings of go-redis, however, the client takes 1.7 s to report a refused
 // connection.
 func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptions {
@@ -51,7 +51,7 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 	for _, addr := range addrs {
 		if strings.Contains(addr, "://") {
 			url, err := redis.ParseURL(addr)
-			if err != nil { // it may quote the password; New reports the address
+			if err != nil { // the error may contain the password, so New reports the address instead
 				o.Addrs = append(o.Addrs, withoutUser(addr))
 				continue
 			}
@@ -63,13 +63,13 @@ func ClientOptions(timeout time.Duration, addrs ...string) *redis.UniversalOptio
 		o.Addrs = append(o.Addrs, cmp.Or(addr, empty)) // for "", go-redis would use localhost:6379
 	}
 	if o.TLSConfig != nil && len(addrs) > 1 {
-		o.TLSConfig.ServerName = "" // each node has its own name
+		o.TLSConfig.ServerName = "" // the names of nodes differ
 	}
 	return o
 }
 
-// empty stands for an empty address, such as that of an environment variable that is not set, so that
-// New returns an error.
+// The constant empty replaces an empty address, such as the value of an environment variable that
+// is not set. New then returns an error.
 const empty = "(empty)"
 
 // checkAddresses returns an error if go-redis can never connect to an address of a client.
@@ -89,8 +89,8 @@ func checkAddresses(rdb redis.UniversalClient) error {
 	return nil
 }
 
-// withoutUser returns an address without any part that may be a password. It returns only the
-// scheme of a URL.
+// withoutUser returns an address without any part that may be a password. For a URL, it returns
+// only the scheme.
 func withoutUser(addr string) string {
 	if scheme, _, ok := strings.Cut(addr, "://"); ok {
 		return scheme + "://"
@@ -99,7 +99,7 @@ func withoutUser(addr string) string {
 }
 
 // Warnings returns one sentence for each client setting that makes the store slower or less
-// reliable. It returns nil for a client that was created with ClientOptions.
+// reliable. For a client that was created with ClientOptions, Warnings returns nil.
 func (s *Store) Warnings() (w []string) {
 	o := optionsOf(s.rdb)
 	if o == nil {
@@ -129,7 +129,7 @@ func (s *Store) Warnings() (w []string) {
 // go-redis, Addrs returns nil.
 func (s *Store) Addrs() []string { return addressesOf(s.rdb) }
 
-const sentinels = "FailoverClient" // the address that go-redis gives a client of Sentinels
+const sentinels = "FailoverClient" // the address that go-redis assigns to a Sentinel client
 
 func addressesOf(rdb redis.UniversalClient) []string {
 	switch rdb := rdb.(type) {
@@ -143,8 +143,8 @@ func addressesOf(rdb redis.UniversalClient) []string {
 	return nil
 }
 
-// timeoutOf returns the timeout with which ClientOptions created the options of a client, or 0 if
-// the client has other options.
+// timeoutOf returns the timeout that was passed to ClientOptions, or 0 if ClientOptions did not
+// create the client's options.
 func timeoutOf(o *redis.Options) time.Duration {
 	if o == nil || o.ReadTimeout != o.PoolTimeout+queue.Lateness {
 		return 0

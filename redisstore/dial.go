@@ -12,9 +12,9 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// dials remembers why the last attempt to connect failed, so that the errors of requests can
-// include the reason. The client itself may report a failure only after several attempts, long
-// after the timeout.
+// A dials value holds the reason why the last attempt to connect failed, so that the errors of
+// requests can include the reason. The client itself may report a failure only after several
+// attempts, long after the timeout.
 type dials struct {
 	failed atomic.Pointer[failedDial] // the last failure; nil after a success
 	made   atomic.Int64               // how many attempts have succeeded
@@ -25,12 +25,13 @@ type failedDial struct {
 	at  time.Time
 }
 
-// If a timeout occurs within untilNextDial after a failed attempt to connect, its error names that
-// attempt as the cause. This time is longer than the half second after which go-redis tries again.
+// If a timeout occurs within untilNextDial after a failed attempt to connect, the timeout error
+// names that attempt as the cause. This time is longer than the half second after which go-redis
+// tries again.
 const untilNextDial = time.Second
 
-// A dialHook is a hook of the client of one node. It records attempts to connect in dials, and adds
-// connections to conns.
+// A dialHook is a hook for a node's client. It records whether attempts to connect fail, and
+// registers new connections in conns.
 type dialHook struct {
 	*dials
 	conns *queue.Conns
@@ -63,8 +64,8 @@ func (dialHook) ProcessHook(redis.ProcessHook) redis.ProcessHook { return nil }
 // ProcessPipelineHook implements redis.Hook. It does nothing.
 func (dialHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook { return nil }
 
-// timeout returns ErrTimeout with its cause. The cause is the connection that has just failed. If
-// none has, the cause is err, which may be nil.
+// timeout returns ErrTimeout with a cause. If an attempt to connect has just failed, the cause is
+// the error of that attempt. Otherwise, the cause is err, which may be nil.
 func (d *dials) timeout(err error) error {
 	if f := d.failed.Load(); f != nil && time.Since(f.at) < untilNextDial {
 		err = f.err

@@ -1,17 +1,17 @@
--- These lines evaluate the charges of one value whose states are no logs, if the value begins with
--- their states. No state has a C, because its value would have other ids. Each charge has the
--- same cost, or the cost 0. `break` leaves the transaction to general.lua. This file is a
--- template: see expand.go.
+-- This part evaluates the charges for one value, if the value begins with the states of these
+-- charges and the states are not logs. No state has a C, because the ids in the value would then be
+-- different. Each charge has the same cost, or a cost of 0. `break` leaves the transaction to
+-- general.lua. This file is a template: see expand.go.
 do
   text_v = call('GET', KEY)
-  local ids, kept, rest = IDS -- until when the value keeps other states, and those states
-  reply_v = text_v or string.rep('\0', 32 * CHARGES) -- a key never seen
+  local ids, kept, rest = IDS -- kept: until when the value keeps other states; rest: these states
+  reply_v = text_v or string.rep('\0', 32 * CHARGES) -- a new key
   local from = text_v and #ids + 1 or 1
   if text_v and (#text_v ~= #ids + 32 * CHARGES or find(text_v, ids, 1, true) ~= 1) then
-    -- Other states may follow, of limits that were removed or that only other processes know.
-    -- general.lua has put these states first.
+    -- Other states may follow, under limits that were removed or that only other processes have.
+    -- general.lua writes the states of the charges before these.
     local last, own = #ids < #text_v and find(text_v, ';', #ids, true), string.sub(ids, 1, -2) .. ','
-    local c = string.match(own, '[^,]+,$') -- after its state, the last one has its C under the same id
+    local c = string.match(own, '[^,]+,$') -- if the last state has a C, the same id follows once more
     if not last or find(text_v, own, 1, true) ~= 1 or find(text_v, c, #ids + 1, true) == #ids + 1 or
       find(text_v, string.sub(c, 1, -2) .. ';', #ids + 1, true) == #ids + 1 then break end
     ids, from = string.sub(text_v, 1, last), 1
@@ -69,7 +69,7 @@ do
       last = last + -last % 1000000
       if rest and kept >= last then
         if call('PTTL', KEY) < (last - now) / 1000 + slack_ms then break end -- see general.lua
-      elseif rest or last ~= old + -old % 1000000 then -- otherwise the TTL already ends then: see general.lua
+      elseif rest or last ~= old + -old % 1000000 then -- otherwise the TTL already ends at the right time: see general.lua
         local ms = last - now + 1999
         ttl_v = string.format('%d', (ms - ms % 1000) / 1000 + slack_ms)
         if rest then value_v = value_v .. rest end
@@ -87,5 +87,5 @@ if value_v == '' then
 elseif ttl_v then
   call('PSETEX', KEY, ttl_v, value_v)
 elseif value_v then
-  call('SETRANGE', KEY, '0', value_v) -- as long as the old value; SET with KEEPTTL would take 0.3 µs more
+  call('SETRANGE', KEY, '0', value_v) -- the old value has the same length; SET with KEEPTTL would take 0.3 µs longer
 end

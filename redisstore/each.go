@@ -14,9 +14,9 @@ import (
 
 // TakeEach implements optional.Batcher. It returns the same results as successive calls to Take,
 // but usually needs only one round trip. Options.Timeout applies to the whole batch. In a cluster,
-// TakeEach makes one round trip per slot, all of them concurrently. If any transaction has keys in
-// several slots, TakeEach evaluates all transactions one by one. While a slot moves to another node,
-// transactions with keys in this slot may be evaluated in a different order.
+// TakeEach makes one round trip per slot, all of them concurrently. If a transaction has keys in
+// several slots, TakeEach evaluates all transactions one by one. While a slot moves to another
+// node, transactions with keys in that slot may be evaluated in a different order.
 func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	if err := ctx.Err(); err != nil {
 		return slices.Repeat([]error{err}, len(ts))
@@ -36,11 +36,11 @@ func (s *Store) TakeEach(ctx context.Context, ts []*quota.Transaction) []error {
 	return errs
 }
 
-// group returns the evals that evaluate ts. Transactions with equal charges share an eval if
-// their algorithms are additive and no transaction between them charges their key. group sets
-// the error of each invalid transaction in errs.
+// group returns the evals that evaluate ts. Transactions with equal charges share an eval if their
+// algorithms are additive and no transaction between them charges the same key. If a transaction is
+// invalid, group sets its error in errs.
 func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
-	last := map[string]*eval{} // by key: the last eval that charges the key
+	last := map[string]*eval{} // for each key, the last eval that charges the key
 	for i, t := range ts {
 		if errs[i] = t.Validate(); errs[i] != nil {
 			continue
@@ -68,8 +68,8 @@ func (s *Store) group(ts []*quota.Transaction, errs []error) (evals []*eval) {
 	})
 }
 
-// joins reports whether t may join the eval. It may if its charges equal those of the eval, and a
-// script can evaluate many such transactions in one step.
+// joins reports whether t may join the eval, that is, whether its charges equal those of the eval
+// and a script can evaluate many such transactions in one step.
 func (e *eval) joins(t *quota.Transaction) bool {
 	return spendsAtOnce(e.ts[0]) && spendsAtOnce(t) && !slices.ContainsFunc(t.Charges, func(c quota.Charge) bool {
 		a, ok := c.Limit.Algorithm.(additive)
@@ -77,13 +77,13 @@ func (e *eval) joins(t *quota.Transaction) bool {
 	}) && slices.Equal(t.Charges, e.ts[0].Charges)
 }
 
-// spendsAtOnce reports whether t spends its charges now or not at all.
+// spendsAtOnce reports whether t spends all its charges now or none of them.
 func spendsAtOnce(t *quota.Transaction) bool {
 	return t.Mode == quota.ModeSpend && longestWait(t) == 0
 }
 
-// decideAll runs evals in one round trip. In a cluster, it makes one round trip for each slot, and
-// if an eval has keys in several slots, it evaluates all transactions one by one.
+// decideAll runs evals in one round trip. In a cluster, it makes one round trip for each slot. If
+// an eval has keys in several slots, it evaluates all transactions one by one.
 func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	if s.queue != nil {
 		s.decideBatch(ctx, evals, errs)
@@ -91,7 +91,7 @@ func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	}
 	slots := map[string][]*eval{}
 	for _, e := range evals {
-		if s.split(e.ts[0]) != nil { // evals of other slots must not overtake this one
+		if s.split(e.ts[0]) != nil { // evals for other slots must not overtake this one
 			for _, e := range evals {
 				s.takeAlone(ctx, e, errs)
 			}
@@ -107,7 +107,7 @@ func (s *Store) decideAll(ctx context.Context, evals []*eval, errs []error) {
 	wg.Wait()
 }
 
-// decideBatch runs evals of one node, in one round trip.
+// decideBatch runs evals on one node, in one round trip.
 func (s *Store) decideBatch(ctx context.Context, evals []*eval, errs []error) {
 	cmds, err := s.send(ctx, evals...)
 	for i, e := range evals {
@@ -125,7 +125,7 @@ func (s *Store) decideBatch(ctx context.Context, evals []*eval, errs []error) {
 	}
 }
 
-// takeAlone evaluates the transactions of an eval one by one, each with its own eval.
+// takeAlone evaluates the transactions of an eval one by one, each with a separate eval.
 func (s *Store) takeAlone(ctx context.Context, e *eval, errs []error) {
 	for i, t := range e.ts {
 		errs[e.of[i]] = s.take(ctx, t)

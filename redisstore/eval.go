@@ -17,7 +17,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// Instead of the longest wait, a script may get one of these values. With peek, the script makes
+// A script may get one of these values instead of the longest wait. With peek, the script makes
 // decisions but spends nothing. With forget, it deletes the states. With force, it also spends
 // charges that do not fit.
 const (
@@ -26,8 +26,8 @@ const (
 	force  = -3
 )
 
-// longestWait returns the longest wait that t accepts, in µs, or one of the constants peek, forget
-// and force.
+// longestWait returns the longest wait that t accepts, in µs, or one of the values peek, forget and
+// force.
 func longestWait(t *quota.Transaction) int64 {
 	switch t.Mode {
 	case quota.ModePeek:
@@ -68,9 +68,9 @@ func (s *Store) takeOne(ctx context.Context, t *quota.Transaction) error {
 		if !ok {
 			return err
 		}
-		// The script has made no decision, because it lacks a calendar window. Either the clocks of
-		// Redis and this process are far apart, or a reservation lies beyond the windows that were
-		// sent.
+		// The script has made no decision, because a calendar window was missing. Either the clocks
+		// of Redis and this process are far apart, or a reservation lies beyond the windows that
+		// were sent.
 		beyond = append(beyond, at)
 	}
 	return faultOf(&t.Charges[0], "the windows of a calendar lie out of reach")
@@ -84,7 +84,7 @@ const mostCharges = 10_000
 // An eval represents one run of a script that evaluates transactions with equal charges.
 type eval struct {
 	ts     []*quota.Transaction
-	of     []int // the indexes of the transactions in their batch
+	of     []int // the indexes of the transactions in the batch
 	within int64 // see longestWait
 
 	*script
@@ -92,7 +92,8 @@ type eval struct {
 	args   []any // the arguments of the command; the method command sets the first two
 }
 
-// A value represents a value in Redis. The script gets and returns the charges grouped by value.
+// A value represents a value in Redis. The charges that a script receives and the states that it
+// returns are grouped by value.
 type value struct {
 	key, ids string // see idsOf
 	charges  []int  // the indexes of the charges whose states are in the value
@@ -159,16 +160,16 @@ func (s *Store) valuesOf(t *quota.Transaction) []value {
 	return values
 }
 
-// direct reports whether the direct part of a script can evaluate e: see generate. If it cannot,
-// only general.lua can.
+// direct reports whether the direct part of a script can evaluate e: see generate. Otherwise,
+// general.lua must evaluate e.
 func (e *eval) direct() bool {
 	t := e.ts[0]
 	switch {
-	case len(e.ts) > 1: // spends its charges several times
+	case len(e.ts) > 1: // the charges are spent several times
 		return false
-	case e.within < 0 || t.Mode != quota.ModeSpend: // has another mode
+	case e.within < 0 || t.Mode != quota.ModeSpend: // another mode
 		return false
-	case len(t.Cancels) > 0: // undoes a reservation
+	case len(t.Cancels) > 0: // a reservation is undone
 		return false
 	case weightOf(t) > maxDirect:
 		return false
@@ -181,18 +182,18 @@ func (e *eval) direct() bool {
 		}
 		spends = spends || cost != 0
 	}
-	return spends // general.lua evaluates charges that only look
+	return spends // charges that only look are evaluated by general.lua
 }
 
 // costOf returns the cost that the charges of a value have in common, ignoring charges with a cost
-// of 0. Its result ok is false if the costs differ, or if general.lua must evaluate one of the
+// of 0. The result ok is false if the costs differ, or if general.lua must evaluate one of the
 // charges.
 func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	for _, i := range v.charges {
 		c := &e.ts[0].Charges[i]
 		_, queues := c.Limit.Algorithm.(optional.Queuer)
 		switch {
-		case c.Cost <= 0 && isLog(c.Limit.Algorithm): // logs.lua only spends
+		case c.Cost <= 0 && isLog(c.Limit.Algorithm): // logs.lua can only spend
 			return 0, false
 		case c.Cost > 0 && queues && e.within > 0: // waits in a queue
 			return 0, false
@@ -204,8 +205,8 @@ func (e *eval) costOf(v *value) (cost int64, ok bool) {
 	return cost, true
 }
 
-// weightOf returns the weight of the charges of t, of which a direct script can have at most
-// maxDirect.
+// weightOf returns the total weight of the charges of t, which must not exceed maxDirect in a
+// direct script.
 func weightOf(t *quota.Transaction) (n int) {
 	for i := range t.Charges {
 		n += weight(t.Charges[i].Limit.Algorithm)
@@ -213,8 +214,7 @@ func weightOf(t *quota.Transaction) (n int) {
 	return n
 }
 
-// shape appends the shape of e to s. If direct is false, the shape contains only the algorithms
-// of e.
+// shape appends the shape of e to s. If direct is false, it appends only the algorithms of e.
 func (e *eval) shape(s []shaped, direct bool) []shaped {
 	t := e.ts[0]
 	if !direct {
@@ -245,8 +245,8 @@ func kindOf(c *quota.Charge) kind {
 }
 
 // numbers packs the numbers that a section of a script reads. For each charge, these are the
-// constants of its limit and, if the section needs it, its Spent or Headroom. The common cost (see
-// costOf) and the longest wait follow.
+// constants of the limit and, if the section needs it, the charge's Spent or Headroom. Then follow
+// the common cost (see costOf) and the longest wait.
 func (e *eval) numbers(v *value) []byte {
 	b, cost := make([]byte, 0, 8*(2+4*len(v.charges))), int64(0)
 	for _, i := range v.charges {
@@ -263,7 +263,7 @@ func (e *eval) numbers(v *value) []byte {
 	return pack(b, cost, e.within)
 }
 
-// rows returns the text that general.lua reads last.
+// rows returns the last argument that general.lua reads.
 func (e *eval) rows() (rows []byte) {
 	t := e.ts[0]
 	times := int64(len(e.ts))
@@ -328,10 +328,10 @@ func numbersOf(c *quota.Charge, mode quota.Mode) []int64 {
 	return []int64{units, int64(l.Period / time.Microsecond), l.Burst}
 }
 
-// undoOf returns the last eight numbers of the row of the i-th charge. If this charge refunds a
-// reservation, these numbers undo the reservation. They are At, A and B of the state after the
-// reservation, followed by the state before the reservation. If the state is a log, they contain
-// only the At of the earlier state.
+// undoOf returns the last eight numbers in the row of charge i. If this charge refunds a
+// reservation, these numbers undo the reservation: they are the At, A and B of the state after the
+// reservation, followed by the state before the reservation. For a log, only the At of the earlier
+// state is used.
 func undoOf(t *quota.Transaction, i int) []int64 {
 	if len(t.Cancels) != len(t.Charges) || t.Charges[i].Cost >= 0 || t.Cancels[i].After.At == 0 {
 		return []int64{0, 0, 0, -1, 0, 0, 0, 0}
@@ -344,7 +344,7 @@ func undoOf(t *quota.Transaction, i int) []int64 {
 }
 
 // packEdges packs the edges of the windows around the current time and around each of the instants,
-// as Scripted describes. A 0 separates the edges around one instant from the edges around the next.
+// as Scripted describes. A 0 separates the edges around different instants.
 func packEdges(e edged, beyond []int64) (b []byte) {
 	b = pack(b, e.Edges(time.Now().UnixMicro())...)
 	for _, at := range beyond {
@@ -354,8 +354,8 @@ func packEdges(e edged, beyond []int64) (b []byte) {
 }
 
 // idsOf returns the ids of the states of some charges of t, in the format of a value:
-// "name/period/algorithm,name/period/algorithm;". A name that is the same as the period is left
-// out.
+// "name/period/algorithm,name/period/algorithm;". If the name is the same as the period, the id has
+// no name.
 func idsOf(t *quota.Transaction, charges []int) string {
 	b := make([]byte, 0, 32*len(charges))
 	for _, i := range charges {
@@ -399,14 +399,14 @@ func (e *eval) decide(s *Store, cmd queue.Cmd) error {
 	return nil
 }
 
-// read reads the reply of a script: the time of Redis in µs since 1970, how often the
-// script has spent the charges, and the states that it has found.
+// read parses the reply of a script: the time of Redis in µs since 1970, how often the script has
+// spent the charges, and the states that it has found.
 //
-// The integer -n means that the n-th value cannot be read. Any other reply is a text followed by
-// packed doubles. The text contains the seconds and microseconds of the time, how often the script
-// has spent the charges, and a semicolon. The doubles represent the states, grouped by value: see
-// parseState. The ids of a value may precede its states, unless these are logs. A reply in any
-// other format is an error, and no decision is made from it.
+// The integer −n means that the n-th value cannot be read. Any other valid reply is a text followed
+// by packed doubles. The text contains the seconds and microseconds of the time, how often the
+// script has spent the charges, and a semicolon. The doubles represent the states, grouped by
+// value: see parseState. The ids in a value may precede the states of that value, unless these are
+// logs. For a reply in any other format, read returns an error, and no decision is made.
 func (e *eval) read(reply any) (now, spent int64, states []quota.State, err error) {
 	charges := e.ts[0].Charges
 	if n, ok := reply.(int64); ok && 0 < -n && -n <= int64(len(e.values)) {
@@ -437,11 +437,11 @@ func (e *eval) read(reply any) (now, spent int64, states []quota.State, err erro
 	return int64(s)*1e6 + int64(µs), spent, states, nil
 }
 
-// parseState reads a state and returns the text after it. A state consists of four numbers. The
-// last number is Until, or −C if C is not 0. A log begins with a count of the numbers that follow
-// it: At, Until, and pairs of a sum and an instant. For an empty log, the count is 0 and no numbers
-// follow. The pairs are the entries that the arithmetic will need, in any order. An entry may occur
-// more than once.
+// parseState parses a state and returns the rest of the text. A state consists of four numbers: At,
+// A, B, and Until, or −C instead of Until if C is not 0. A log begins with a count of the numbers
+// that follow the count: At, Until, and pairs of a sum and an instant. For an empty log, the count
+// is 0 and no numbers follow. The pairs are the entries that the arithmetic will need, in any
+// order. An entry may occur more than once.
 func parseState(text string, log bool) (s quota.State, rest string, ok bool) {
 	count := 4
 	if log {

@@ -10,8 +10,8 @@ import (
 	"github.com/seed83679106/weir/quota/optional"
 )
 
-// The files direct.lua and logs.lua are templates for one value. A template repeats for each
-// charge of the value
+// The files direct.lua and logs.lua are templates for one value. For each charge of the value, a
+// template repeats
 //
 //	-- each charge that spends   the lines up to the line "-- end"; see kinds for other headings
 //	LIST{at_i, a_i}              the text in braces, with commas between
@@ -19,8 +19,8 @@ import (
 //	ALL{low < b_i}               a condition, with "and" between
 //	TIMES{dddd}                  a text, with nothing between
 //
-// In a name that ends with _i, the index of the charge replaces i; in a name that ends with _v,
-// the index of the value replaces v. For the words in capitals, see the methods named words.
+// In a name that ends with _i, the index of the charge replaces i; in a name that ends with _v, the
+// index of the value replaces v. The methods named words define the words in capitals.
 var (
 	repeatedLines = regexp.MustCompile(`(?ms)^ *-- (each charge[a-z ]*)\n(.*?)^ *-- end\n`)
 	repeatedText  = regexp.MustCompile(`(LIST|ANY|ALL|TIMES)\{([^{}]*)\}`)
@@ -41,15 +41,15 @@ type section struct {
 	charges []numbered
 }
 
-// A numbered value holds a charge of a shape, together with its indexes in the script.
+// A numbered value holds a charge of a shape and the charge's indexes in the script.
 type numbered struct {
 	shaped
 	no          int    // index of the charge, from 1
-	algorithmNo int    // index of its algorithm, from 1
-	edges       string // its edges, or "nil"
+	algorithmNo int    // index of the charge's algorithm, from 1
+	edges       string // Lua expression for the algorithm's edges, or "nil"
 }
 
-// sectionsOf returns the sections of a shape, and the algorithms by their indexes.
+// sectionsOf returns the sections of a shape, and the algorithms in the order of their indexes.
 func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorithm) {
 	values := 1
 	for i := range shape {
@@ -57,7 +57,7 @@ func sectionsOf(shape []shaped) (sections []section, algorithms []quota.Algorith
 			values++
 		}
 	}
-	arg := 2 * values // two texts for each value come before the edges
+	arg := 2 * values // before the edges, there are two texts for each value
 	for i, c := range shape {
 		if i == 0 || c.next {
 			sections = append(sections, section{no: len(sections) + 1})
@@ -83,7 +83,7 @@ func (s *section) spends() bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool { return c.kind == spends || c.kind == leaves })
 }
 
-// calls reports whether a section calls a function of the i-th algorithm.
+// calls reports whether a section calls a function of algorithm i.
 func (s *section) calls(i int) bool {
 	return slices.ContainsFunc(s.charges, func(c numbered) bool {
 		_, inline := c.algorithm.(inlined)
@@ -91,7 +91,7 @@ func (s *section) calls(i int) bool {
 	})
 }
 
-// words returns the words about a value.
+// words returns the replacements for the words that concern the section's value.
 func (s *section) words() map[string]string {
 	return map[string]string{
 		"VALUE":   fmt.Sprint(s.no),
@@ -103,15 +103,15 @@ func (s *section) words() map[string]string {
 	}
 }
 
-// If an algorithm is not inlined, its functions are called. The variable calls contains the lines
-// that take such a charge, by the kind of the charge.
-var calls = map[kind]string{
+// For each kind of charge, takeLines contains the Lua lines that call the functions of an
+// algorithm. They are used if the algorithm is not inlined.
+var takeLines = map[kind]string{
 	spends: "wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0)",
 	leaves: "wait = FUNCTION(at, a, b, till, now, need, quota, period, burst, EDGES, 0)\n" +
 		"if wait == 0 then wait, at, a, b, till = FUNCTION(at, a, b, till, now, cost, quota, period, burst, EDGES, 0) end",
 }
 
-// words returns the words about a charge.
+// words returns the replacements for the words that concern a charge.
 func (c *numbered) words() map[string]string {
 	w := map[string]string{
 		"CHARGE":    fmt.Sprint(c.no),
@@ -138,7 +138,7 @@ func (c *numbered) words() map[string]string {
 		w["NUMBERS"] += ", " + w["SPENT"]
 		w["FORM"] = "dddd"
 	}
-	w["TAKE"] = calls[c.kind]
+	w["TAKE"] = takeLines[c.kind]
 	if a, ok := c.algorithm.(inlined); ok {
 		w["TAKE"] = a.Inline()
 	}
@@ -150,7 +150,7 @@ func (c *numbered) words() map[string]string {
 	return w
 }
 
-// lua returns the Lua code that a template produces.
+// lua returns the Lua code that a template produces for the section.
 func (s *section) lua(template string) string {
 	each := func(text string, kinds []kind, between string) string {
 		var parts []string
@@ -172,7 +172,7 @@ func (s *section) lua(template string) string {
 	return fill(text, "_v", s.no, s.words())
 }
 
-// fill replaces words with their values, and a suffix of names with a number.
+// fill replaces words with their values, and the suffix of any other name with the number no.
 func fill(text, suffix string, no int, words map[string]string) string {
 	return word.ReplaceAllStringFunc(text, func(w string) string {
 		if value, ok := words[w]; ok {
@@ -195,9 +195,9 @@ const rowsLua = `do
 end
 `
 
-// direct writes the part of a script that evaluates charges without a loop. For each value,
-// direct.lua or logs.lua makes the decisions. If all charges fit, the second part of that file
-// writes the value. If these files cannot evaluate the charges, general.lua evaluates them.
+// direct writes the part of a script that evaluates charges without a loop. For each value, the
+// first part of direct.lua or logs.lua makes the decisions. If all charges fit, the second part of
+// that file writes the value. If these parts cannot evaluate the charges, general.lua does.
 func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("if ARGV[2] ~= '' then")
 	for i, a := range algorithms {
@@ -224,8 +224,8 @@ func (b *lua) direct(sections []section, algorithms []quota.Algorithm) {
 	b.line("times, rows = 1, {}\n%send", rows)
 }
 
-// functions defines the functions of the i-th algorithm that a direct part calls, with the number i at
-// the end of their names.
+// functions defines the functions of an algorithm that a direct part calls. Their names end with i,
+// the index of the algorithm.
 func (b *lua) functions(a quota.Algorithm, i int) {
 	b.line("local take%d, cancel%[1]d\ndo\n%s\ntake%[1]d = take", i, a.(Scripted).Lua())
 	if _, ok := a.(optional.Canceler); ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// An unusable error is a quota.ErrUnusable: its cause does not go away by itself.
+// An unusable error wraps quota.ErrUnusable, because the cause does not go away by itself.
 type unusable struct {
 	what string // what is wrong or missing
 	err  error  // the cause; may be nil
@@ -32,9 +32,9 @@ func (u *unusable) Is(target error) bool { return target == quota.ErrUnusable }
 func (u *unusable) Unwrap() error        { return u.err }
 
 var (
-	// outage finds the codes of error replies about outages. An outage ends without a change of the
-	// setup. If the error occurred in a script, Redis before 7.0 puts the code in the middle of the
-	// text.
+	// The expression outage finds the codes of error replies about outages, which end without a
+	// change of the setup. If the error occurred in a script, Redis before 7.0 puts the code in the
+	// middle of the text.
 	outage = regexp.MustCompile(`(^|[: ]-)(OOM|LOADING|READONLY|CLUSTERDOWN|MISCONF|MASTERDOWN|BUSY|NOREPLICAS|TRYAGAIN|MOVED|ASK|NOSCRIPT) ` +
 		`|^ERR max number of clients`)
 
@@ -44,8 +44,8 @@ var (
 	arguments  = regexp.MustCompile(`(?s),? with args beginning with: .*`)
 )
 
-// misconfigurations contains texts of error replies in lower case, each with its meaning. These
-// texts show that the store cannot work with this setup of Redis.
+// The variable misconfigurations contains texts of error replies, in lower case, and what each text
+// means. These texts show that the store cannot work with the setup of Redis.
 var misconfigurations = [...]struct{ text, what string }{
 	{"wrongpass", "the user or the password is wrong, or the user is disabled"},
 	{"noauth", "Redis requires a password"},
@@ -70,8 +70,8 @@ var misconfigurations = [...]struct{ text, what string }{
 	{"denied redis is running in protected mode", "Redis is in protected mode"},
 }
 
-// explain explains an error. It adds "Redis answers" to error replies. If waiting does not help, it
-// returns a quota.ErrUnusable that names what is wrong.
+// explain adds an explanation to an error. It adds "Redis answers" to error replies. If waiting
+// does not help, the result wraps quota.ErrUnusable and names what is wrong.
 func (s *Store) explain(err error) error {
 	switch u := (*unusable)(nil); {
 	case err == nil || errors.As(err, &u):
@@ -83,7 +83,7 @@ func (s *Store) explain(err error) error {
 		if strings.HasPrefix(err.Error(), "redisstore: ") {
 			return err
 		}
-		return fmt.Errorf("redisstore: %w", err) // from the network, so it does not name a package of ours yet
+		return fmt.Errorf("redisstore: %w", err) // a network error, whose text does not name the package yet
 	}
 	if text := err.Error(); arguments.MatchString(text) { // the arguments include the key
 		err = errors.New(arguments.ReplaceAllString(text, ""))
@@ -110,8 +110,8 @@ func (s *Store) misconfigured(err error) string {
 	return s.meaning(text, name)
 }
 
-// meaning returns what is wrong with the setup of Redis if the named command gets an error reply
-// with the given text, or "" if the text does not concern the setup.
+// meaning returns what an error reply with the given text to the given command says about the setup
+// of Redis, or "" if the text does not concern the setup.
 func (s *Store) meaning(text, command string) string {
 	if outage.MatchString(text) {
 		return ""
@@ -130,7 +130,7 @@ func (s *Store) meaning(text, command string) string {
 	return ""
 }
 
-// user describes the user of the client.
+// user describes the Redis user of the client.
 func (s *Store) user() string {
 	if o := optionsOf(s.rdb); o != nil && o.Username != "" {
 		return fmt.Sprintf("user %q", o.Username)
@@ -138,8 +138,8 @@ func (s *Store) user() string {
 	return "the default user"
 }
 
-// If err shows that a server and the client can never agree on TLS, refusedTLS returns the reason.
-// Otherwise, it returns "".
+// If err shows that the server and the client can never agree on TLS, refusedTLS returns the
+// reason. Otherwise, it returns "".
 func refusedTLS(err error) string {
 	var header tls.RecordHeaderError
 	var unverified *tls.CertificateVerificationError
@@ -154,18 +154,17 @@ func refusedTLS(err error) string {
 	return ""
 }
 
-// isAlert reports whether err is an alert of TLS that a server has sent, such as "certificate
-// required". Package crypto/tls does not export the type of alerts.
+// isAlert reports whether err is a TLS alert from a server, such as "certificate required". Package
+// crypto/tls does not export the type of alerts.
 func isAlert(err error) bool {
 	remote := (*net.OpError)(nil)
 	return errors.As(err, &remote) && remote.Op == "remote error" && !strings.Contains(err.Error(), "internal error")
 }
 
-// blame explains an error of a script. It quotes the failing line of the script, because the
-// algorithm may be a user's own, and the user never sees the whole script. Unless the reply shows
-// that the setup of Redis is wrong, blame also names the rule and the limit of c, because their
-// state is probably damaged (see classify). The error text of Redis quotes the script, but neither
-// the key nor the value.
+// blame explains an error in a script. It quotes the failing line, because the algorithm may be a
+// user's own, and users never see the whole script. Unless the setup of Redis is wrong, blame also
+// names the rule and the limit of c, because the state of this charge is probably damaged (see
+// classify). The error text from Redis quotes the script, but neither the key nor the value.
 func (s *Store) blame(x *script, c *quota.Charge, err error) error {
 	ofScript := queue.IsAnswer(err) && scriptLine.MatchString(err.Error())
 	if !ofScript || isOutage(err) || redis.HasErrorPrefix(err, "WRONGTYPE") {
@@ -178,7 +177,7 @@ func (s *Store) blame(x *script, c *quota.Charge, err error) error {
 	return faultOf(c, unreadable+": "+err.Error())
 }
 
-// quoteLine adds a line of the script to a Lua error that names the number of the line.
+// If a Lua error contains a line number, quoteLine adds that line of the script to the error.
 func quoteLine(lua, of string, err error) error {
 	m := scriptLine.FindStringSubmatch(err.Error())
 	if m == nil || !queue.IsAnswer(err) {
@@ -199,7 +198,7 @@ func undecided(err error) bool {
 	return errors.As(err, &f) || queue.IsAnswer(err) && !isOutage(err)
 }
 
-// isOutage reports whether an error reply of Redis is about an outage.
+// isOutage reports whether an error reply from Redis is about an outage.
 func isOutage(err error) bool {
 	answer := redis.Error(nil)
 	return errors.As(err, &answer) && outage.MatchString(answer.Error())

@@ -1,18 +1,17 @@
--- These lines decide all transactions that the lines above do not decide: batches, and
+-- This part evaluates all transactions that the preceding parts do not evaluate: batches, and
 -- transactions with other states in a value, with waits, or with other modes.
 --
--- For each key, ARGV has two texts: the ids of its charges, in the form in which a value has
--- them, and the numbers of these charges if the direct part should decide. Then come the edges
--- of each charge whose algorithm has edges. Without such numbers the last text has packed doubles:
--- the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: spend also
--- what does not fit), how often to spend the charges (-n: as often as
--- they fit now, at most n times, as one charge), how many numbers a row has, the number of charges
--- of each key, and a row for each charge. A row has the
--- index of the algorithm, the cost, the three numbers of the limit, the instant of the units that
--- a negative cost refunds (0: the newest), and the headroom. If a row has 15 numbers, the last
--- eight undo the charge that spent those units: at, a and b of the state after that
--- charge, and the state before it: at, a, b, till and c. For a log they have only the instant of the state before
--- it, or -1.
+-- For each key, ARGV has two texts: the ids of the key's charges, in the same form as in a value,
+-- and the numbers of these charges if the direct part should decide. Then come the edges for each
+-- charge whose algorithm has edges. If there are no such numbers, the last text has packed doubles:
+-- the longest wait in µs (-1: decide and spend nothing; -2: forget; -3: also spend what does not
+-- fit), how often to spend the charges (-n: as often as they fit now, at most n times, as one
+-- charge), how many numbers a row has, the number of charges for each key, and a row for each
+-- charge. A row has the index of the algorithm, the cost, the three numbers of the limit, the
+-- instant of the units that a negative cost refunds (0: the newest), and the headroom. If a row has
+-- 15 numbers, the last eight undo the charge that spent those units. They are at, a and b of the
+-- state after that charge, and at, a, b, till and c of the state before it. For a log, they contain
+-- only the instant of the state before the charge, or -1.
 local width
 if not rows then
   local text = ARGV[#ARGV]
@@ -23,10 +22,10 @@ if not rows then
 end
 local forget, forced = within == -2, within == -3
 
--- read returns a table of the states in a value, by id, and a list of the ids, in order. If
--- the value is damaged, it returns nothing. A state is at, a, b, till and c. If c is not 0, it
--- stands in a second state of the same id. A value with a state in the future ends
--- with the time at which it was written, for SendTime, which read also returns.
+-- read returns a table of the states in a value, by id, and a list of the ids, in order. If the
+-- value is damaged, read returns nothing. A state consists of at, a, b, till and c. If c is not 0,
+-- the value stores it in a second state with the same id. A value with a state in the future ends
+-- with the time at which the value was written, for SendTime. read returns this time too.
 local function read(text)
   local from = string.find(text, ';', 1, true) or 0
   local states, ids = {}, {}
@@ -36,8 +35,8 @@ local function read(text)
     for i = 1, 4 do
       if s[i] % 1 ~= 0 or math.abs(s[i]) >= 9007199254740992 then return end
     end
-    -- A state expires up to 3 * 2^50 µs after now: a wait lasts up to 2^50 µs, and two
-    -- windows up to 2^51 µs.
+    -- A state expires at most 3 * 2^50 µs after now, because a wait lasts up to 2^50 µs, and two
+    -- windows last up to 2^51 µs.
     if s[4] - now > 4503599627370496 then return end -- 2^52 µs
     from = from + 32
     if states[id] then
@@ -97,13 +96,12 @@ repeat
   if behind then catch_up(newest) end
 until not behind
 
--- limit returns the last arguments of each function of an algorithm. next_state returns the state
--- that such a function returns, or nothing.
+-- limit returns the last arguments for the functions of an algorithm. next_state makes a state from
+-- the results of such a function, or returns nothing if there are none.
 local function limit(c) return c.quota, c.period, c.burst, c.edges, c.state[5] end
 local function next_state(at, a, b, till, more) return at and {at, a, b, till, more or 0} end
 
--- take decides a charge at an instant and returns the wait. It sets c.next to the next
--- state.
+-- take decides a charge at the instant `at` and returns the wait. It sets c.next to the next state.
 local function take(c, at, cost)
   local s, f = c.state, c.algorithm
   if f.open then return (f.take(c, at, cost, c.quota, c.period)) end
@@ -150,9 +148,9 @@ end
 
 local spent = 0
 
--- decide returns the wait after which the charges fit n times more, or nothing if they
--- never fit. States other than logs change between two calls of decide. Logs are written
--- only at the end, so for a log decide adds the units spent so far to the cost.
+-- decide returns the wait after which the charges fit another n times, or nothing if they never
+-- fit. States other than logs change between two calls to decide. Logs are written only at the end,
+-- so for a log, decide adds the units spent so far to the cost.
 local function decide(n)
   local longest, fits = 0, true
   for _, c in ipairs(charges) do
@@ -180,7 +178,7 @@ local function decide(n)
   if fits then return longest end
 end
 
--- reserve spends the charges at a later instant. It returns whether they fit.
+-- reserve spends the charges at a later instant, and returns whether they fit.
 local function reserve(at)
   for _, c in ipairs(charges) do
     if c.cost > 0 then
@@ -206,9 +204,8 @@ if times < 0 then
   times = 1
 end
 
--- At first the charges are spent only once, because a state that was written under a larger
--- limit may admit them once and no more. After that they fit n times together if they fit n
--- times one by one.
+-- At first the charges are spent only once, because a state that was written under a larger limit
+-- may admit them only once. After that, they fit n times together if they fit n times one by one.
 local wait, left, try, refused = 0, times, 1, false
 repeat
   wait = decide(try)
@@ -233,17 +230,17 @@ for _, c in ipairs(charges) do
     reply[#reply + 1] = struct.pack('<d', #log)
     for i = 1, #log do reply[#reply + 1] = struct.pack('<d', log[i]) end
   else
-    local s = c.found -- till is never below 0, and an algorithm that has c needs no till
+    local s = c.found -- till is never negative, and an algorithm that uses c does not need till
     reply[#reply + 1] = struct.pack('<dddd', s[1], s[2], s[3], s[5] > 0 and -s[5] or s[4])
   end
-  if #reply > 100 then reply = {table.concat(reply)} end -- miniredis cannot join many more at a time
+  if #reply > 100 then reply = {table.concat(reply)} end -- in miniredis, table.concat cannot join many more strings
 end
 
--- A value keeps the states of these charges. It keeps other states until a second after
--- they have ended, because the clock may step back.
+-- A value keeps the states of these charges. It keeps other states for another second after they
+-- have expired, because the clock may be set back.
 --
--- The TTL of a value ends at the first whole second after its last state has ended. direct.lua
--- therefore sees in the states whether a charge must change the TTL.
+-- The TTL of a value ends at the first whole second after the last state has expired. From the
+-- states, direct.lua can therefore tell whether a charge must change the TTL.
 for _, value in ipairs(spent > 0 and values or {}) do
   local text, ids, changed, till, written = {}, {}, false, now, ''
   local function keep(id, s, ends)
@@ -261,14 +258,14 @@ for _, value in ipairs(spent > 0 and values or {}) do
       value.states[c.id] = nil
       keep(c.id, c.changed and c.state[4] <= now and {0, 0, 0, 0, 0} or c.state, c.state[4])
     end
-    local most -- the end of the value's TTL; a state that is not charged does not put it off
+    local most -- the end of the value's TTL, which a state that is not charged does not extend
     for _, id in ipairs(value.ids) do
       local s = value.states[id]
       if s and s[4] > now - 1000000 then
         if not most then
           local ttl = redis.call('PTTL', value.key)
-          -- The nearest whole second, because Redis counts ttl from an instant later than now: a
-          -- long script would otherwise take a second from the TTL each time.
+          -- Round to the nearest second, because Redis counts ttl from an instant later than now.
+          -- Otherwise, each long script would shorten the TTL by a second.
           most = ttl < 0 and math.huge or math.floor((now + (ttl - slack_ms) * 1000) / 1000000 + 0.5) * 1000000
         end
         keep(id, s, math.min(s[4], most))

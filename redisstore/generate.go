@@ -28,35 +28,36 @@ var (
 // A script holds the text of a script, and the hash by which Redis identifies it.
 type script struct {
 	text, sha  string
-	algorithms []string // the names of its algorithms; a row has an index in this list
+	algorithms []string // the names of the script's algorithms; a row contains an index in this list
 	sent       sync.Map // *server → time.Time: the time of the last batch that found the script on the node
 }
 
-// A shape describes the transactions for which a script is made. It contains a shaped value for
-// each charge. The charges are grouped by value.
+// A shape, which is a []shaped, describes the transactions for which a script is made. It has an
+// element for each charge. The charges are grouped by value.
 type shaped struct {
 	algorithm quota.Algorithm
 	kind      kind
-	next      bool // the charge has another value than the charge before it
+	next      bool // the charge's state is in a different value than that of the previous charge
 }
 
 // A kind determines what a script does with a charge. In the name of a shape, the kind follows the
-// name of the algorithm, which never contains such a character.
+// name of the algorithm, which cannot contain these characters.
 type kind byte
 
 const (
 	spends  kind = '\n' // or refunds the newest units
-	leaves  kind = '\v' // spends, if that leaves the headroom
+	leaves  kind = '\v' // spends, if the headroom is left
 	looks   kind = '\t' // the cost is 0
-	cancels kind = '\r' // refunds the units of an instant
+	cancels kind = '\r' // refunds units that were spent at a given instant
 )
 
-// maxDirect limits the charges that a script evaluates without a loop. In Lua, a function has at
-// most 200 local variables, and a charge takes up to 8 of them. A loop takes up to twice as long.
+// maxDirect limits the number of charges that a script evaluates without a loop, because a Lua
+// function has at most 200 local variables and a charge needs up to 8. A loop takes up to twice as
+// long.
 const maxDirect = 20
 
-// weight returns the weight of a charge under an algorithm: a direct script can have charges with a
-// total weight of maxDirect.
+// weight returns the weight of a charge under an algorithm. The total weight of the charges in a
+// direct script is at most maxDirect.
 func weight(a quota.Algorithm) int {
 	if isLog(a) {
 		return 2
@@ -78,10 +79,11 @@ func isDirect(shape []shaped) bool {
 
 // generate writes the script of a shape. The script begins with a direct part, which evaluates a
 // transaction without a table and without a loop over the charges. This part contains direct.lua or
-// logs.lua for each value, and then the lines that write the values if all charges fit. A shape has
-// no direct part if it has too many charges, or if one value has logs next to other algorithms (see
-// isDirect). Such a shape is only a set of algorithms, and loop.lua evaluates it. Every script ends
-// with general.lua, which evaluates all other transactions under its algorithms.
+// logs.lua for each value, and then the lines that write the values if all charges fit. There is no
+// direct part if the shape has too many charges, or if a value has logs and states of other
+// algorithms (see isDirect). Such a shape is only a set of algorithms, and loop.lua evaluates the
+// charges. Every script ends with general.lua, which evaluates all other transactions with the same
+// algorithms.
 func (s *scripts) generate(shape []shaped) (*script, error) {
 	x := &script{}
 	sections, algorithms := sectionsOf(shape)
@@ -109,7 +111,7 @@ func (s *scripts) generate(shape []shaped) (*script, error) {
 			b.algorithm(a, i+1)
 		}
 	}
-	b.WriteString(loopLua) // which needs none of the many functions of logs
+	b.WriteString(loopLua) // before the functions of logs, which loop.lua does not need
 	for i, a := range algorithms {
 		if isLog(a) {
 			b.algorithm(a, i+1)
@@ -127,7 +129,7 @@ type lua struct{ strings.Builder }
 
 func (b *lua) line(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
 
-// algorithm writes all functions of the i-th algorithm.
+// algorithm writes all functions of algorithm i.
 func (b *lua) algorithm(a quota.Algorithm, i int) {
 	functions := []string{"take"}
 	if _, ok := a.(optional.Canceler); ok {
@@ -150,8 +152,8 @@ func (b *lua) algorithm(a quota.Algorithm, i int) {
 	b.line("do\n%s\nalgorithms[%d] = {%s}\nend", a.(Scripted).Lua(), i, fields)
 }
 
-// maxScripts is the number of shapes of a Store that get a separate script. It is bounded because
-// Redis keeps every script until it restarts.
+// maxScripts is the number of shapes of a Store that get a separate script. There is a bound
+// because Redis keeps every script until it restarts.
 const maxScripts = 64
 
 // scripts holds the scripts of a Store by the names of their shapes: see appendNames. There are few
@@ -168,9 +170,9 @@ type scripts struct {
 // prologue returns the lines with which every script begins.
 func (s *scripts) prologue() string { return s.first + s.time }
 
-// find returns the script of a shape. Once there are maxScripts scripts, a new shape gets no
-// separate script: find then returns a script that contains at least its algorithms, and own is
-// false.
+// find returns the script of a shape. If there are already maxScripts scripts, a new shape gets no
+// separate script. Then own is false, and find returns a script that contains at least the shape's
+// algorithms.
 func (s *scripts) find(shape []shaped) (_ *script, own bool, err error) {
 	var here [128]byte
 	name := appendNames(here[:0], shape)

@@ -1,11 +1,11 @@
--- These lines evaluate the charges of one value with logs, if all have the same cost, and if the
--- key was never seen or the value begins with a log of only their limits. They use the format that
--- slidinglog.lua defines, and leave to that file what happens once in a block: that the block
--- is full, or that no limit needs it any more. `break` leaves the transaction to general.lua.
--- This file is a template: see expand.go. The function above "-- value" also serves loop.lua.
+-- This part evaluates the charges for one value with logs. All charges must have the same cost, and
+-- the key must be new, or the value must begin with a log of exactly these limits. slidinglog.lua
+-- defines the format, and handles what happens once per block: the block becomes full, or no limit
+-- needs it any more. `break` leaves the transaction to general.lua. This file is a template: see
+-- expand.go. The function above "-- value" is also part of loop.lua.
 
--- leave removes the units that have left a window: the units that were spent up to the instant "old".
--- It returns nothing if the next unit is not in the same block.
+-- leave removes the units that have left a window, that is, units that were not spent after the
+-- instant "old". If the next unit is not in the same block, leave returns nothing.
 local function leave(key, text, from, base, no, high, b, u, s, old)
   local fields, first = struct.unpack, from + 17
   if b <= high then
@@ -27,7 +27,7 @@ do
   within = longest
   local text, ids = call('HGET', KEY, 'h'), IDS
   local keep, spare = math.max(LIST{y_i})
-  spare = math.ceil(keep / 8) -- so that few charges must lengthen the TTL of the value
+  spare = math.ceil(keep / 8) -- so that few charges must extend the TTL of the value
   if not text then
     if ANY{cost > x_i} or cost >= 2 ^ 32 then break end
     value_v = pack('<c0I4ddI4I4I4TIMES{ddddI4}c0ddI5I4',
@@ -39,10 +39,10 @@ do
     local no, at, expires, low, high, len, LIST{k_i, s_i, f_i, u_i, b_i} =
       fields('<I4ddI4I4I4TIMES{ddddI4}', text, #ids + 1)
     local from = #ids + 33 + 36 * CHARGES
-    local rest -- other logs, of limits that were removed or that only others charge
+    local rest -- other logs, under limits that were removed or that only other processes charge
     if from + len <= #text then
       if at > now then break end
-      rest = string.sub(text, from + len) -- by itself: the Lua of miniredis would take the new text
+      rest = string.sub(text, from + len) -- a separate statement, because the Lua of miniredis would use the new text
       text = string.sub(text, 1, from + len - 1)
     end
     if at > now and (not catch_up or VALUE > 1) then break end
@@ -63,7 +63,7 @@ do
     if ANY{s_i + cost > x_i} then
       wait = 1
     elseif wait == 0 then
-      local next = 1 -- where the next of these logs begins
+      local next = 1 -- where the next log in rest begins
       while rest and next <= #rest do
         local ids_end = find(rest, ';', next, true)
         if not ids_end or #rest < ids_end + 32 then break end
@@ -71,7 +71,7 @@ do
         local _, limits = string.gsub(string.sub(rest, next, ids_end), '[,;]', '')
         next = ids_end + 33 + 36 * limits + other_len
       end
-      if rest and next ~= #rest + 1 then break end -- the time of the write follows, because a log lies ahead
+      if rest and next ~= #rest + 1 then break end -- the time of the write follows, because a log has entries in the future
       if now - base >= 2 ^ 40 or sum + cost >= 2 ^ 32 then break end
       local till, size = #text, len + 9
       if last == now then till, size = till - 9, len elseif len >= 17 + 64 * 9 then break end

@@ -1,7 +1,8 @@
--- These lines decide in a loop over the charges what direct.lua and logs.lua decide without one: they
--- are for transactions with more charges than those can have, and for shapes beyond maxScripts. Where
--- those break, the loop returns nothing, and general.lua decides. For the arguments see general.lua.
--- The loop makes few tables and texts: Redis takes about 1 ns for each byte of garbage.
+-- This part decides in a loop what direct.lua and logs.lua decide without one. It is for
+-- transactions with too many charges for those files, and for shapes beyond maxScripts. Where those
+-- files break, the loop returns nothing, and general.lua decides. For the arguments see
+-- general.lua. The loop makes few tables and texts, because Redis takes about 1 ns for each byte of
+-- garbage.
 local function loop()
   local fields, pack, call, args = struct.unpack, struct.pack, redis.call, ARGV[#ARGV]
   local list = table.unpack or unpack -- Lua 5.4 has only table.unpack
@@ -10,8 +11,9 @@ local function loop()
   local row = 25 + 8 * #KEYS
   local edges_from, wait, reply, texts, ttls, hashes = 2 * #KEYS + 1, 0, {''}, {}, {}, {}
 
-  -- meters evaluates the charges of the k-th value, whose states are no logs. It returns true, or what
-  -- loop returns. It unpacks up to 50 states at a time, as Lua returns only so many values.
+  -- meters evaluates the charges for value k, whose states are not logs. If they can be evaluated,
+  -- it returns true, and otherwise what loop must return. It unpacks up to 50 states at a time,
+  -- because Lua limits the number of results.
   local function meters(k, ids, charges)
     local text = call('GET', KEYS[k])
     if text and (#text ~= #ids + 32 * charges or string.find(text, ids, 1, true) ~= 1) then return end
@@ -69,7 +71,7 @@ local function loop()
     return true
   end
 
-  -- logs does the same for a value of logs. Its texts are those of logs.lua.
+  -- logs does the same for a value with logs. It writes the same texts as logs.lua.
   local function logs(k, ids, charges)
     local key, limits, replies, cost, keep = KEYS[k], {}, {}, nil, 0
     local text = call('HGET', key, 'h')

@@ -16,15 +16,15 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// A mismatch finds out why a server has never answered a command. Perhaps the client uses TLS and
-// the server does not, or the other way around, or the server closes connections at HELLO. Neither
-// side reports this, because the server only closes the connection or waits. The only way to find
-// out is to connect in another way.
+// A mismatch finds out why a server has never answered a command. Perhaps only one of client and
+// server uses TLS, or the server closes connections at HELLO. Neither side reports such a mismatch,
+// because the server only closes the connection or waits. To detect it, the client must connect in
+// a different way.
 type mismatch struct {
 	client redis.UniversalClient
 	mu     sync.Mutex
 	what   string    // what the last check found; "" if nothing
-	looked time.Time // when it began
+	looked time.Time // when the last check began
 }
 
 const untilNextLook = time.Second // the minimum time between two checks
@@ -48,8 +48,8 @@ func (m *mismatch) explain(err error) error {
 	return err
 }
 
-// otherWay connects to the server of a client in the other way: without TLS if the client uses TLS,
-// and with TLS if it does not. It returns what is wrong, or "" if it cannot tell.
+// otherWay connects to a client's server without TLS if the client uses TLS, and with TLS if the
+// client does not. It returns what is wrong, or "" if this is unknown.
 func otherWay(client redis.UniversalClient) string {
 	single, ok := client.(*redis.Client)
 	if !ok || single.Options().Network != "tcp" {
@@ -67,7 +67,7 @@ func otherWay(client redis.UniversalClient) string {
 	end, _ := ctx.Deadline()
 	_ = conn.SetDeadline(end)
 	if o.TLSConfig == nil {
-		err := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx) // nothing is sent over it
+		err := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx) // no data is sent over the connection
 		if err == nil || isAlert(err) {
 			return "the server speaks TLS, and the client does not"
 		}
@@ -79,8 +79,8 @@ func otherWay(client redis.UniversalClient) string {
 			return "the server does not speak TLS, and the client does"
 		}
 	}
-	// A server that requires a certificate sends its alert after the client's handshake, and the
-	// client often sees only the end of the connection.
+	// A server that requires a client certificate sends the alert after the client's handshake, and
+	// the client often sees only that the connection ends.
 	secure, err := (&tls.Dialer{NetDialer: &dialer, Config: o.TLSConfig}).DialContext(ctx, o.Network, o.Addr)
 	if err == nil {
 		defer secure.Close()
@@ -90,8 +90,8 @@ func otherWay(client redis.UniversalClient) string {
 	return refusedTLS(err)
 }
 
-// closesAtHello returns what is wrong if a server answers GET and closes the connection at HELLO,
-// with which go-redis begins each connection.
+// closesAtHello returns what is wrong if a server answers GET but closes the connection at HELLO,
+// the first command that go-redis sends on each connection.
 func closesAtHello(ctx context.Context, addr string) string {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {

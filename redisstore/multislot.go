@@ -15,10 +15,10 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// TakeParts evaluates a transaction whose keys are in several slots as Take does, but calls the
-// function take for the part of each slot, instead of Redis. If a server is down, take can thus use
-// another store for the keys of this server only. TakeParts returns false, and does nothing, if all
-// keys are in one slot, if t is invalid, or in ModeAtMost.
+// TakeParts evaluates a transaction with keys in several slots as Take does, but instead of Redis
+// it calls the function take, once for the part of each slot. If a server is down, take can thus
+// use another store only for the keys of this server. If all keys are in one slot, if t is invalid,
+// or in ModeAtMost, TakeParts does nothing and returns false.
 func (s *Store) TakeParts(ctx context.Context, t *quota.Transaction, take func(context.Context, *quota.Transaction) error) (bool, error) {
 	if t.Mode == quota.ModeAtMost || t.Validate() != nil {
 		return false, nil
@@ -41,16 +41,16 @@ func (s *Store) TakeParts(ctx context.Context, t *quota.Transaction, take func(c
 	return true, err
 }
 
-// takeParts evaluates a transaction whose keys may be on different nodes. It first makes all slots
-// evaluate the charges at the same time, without spending. If one slot refuses, takeParts spends
-// nothing. Otherwise, it charges one slot after another. The slot with the fewest units left comes
-// first. If a slot then refuses because another client was faster, takeParts refunds the units
-// that it has spent in the other slots. It refunds exactly those units (see optional.Canceler), so
-// no limit admits too much. After an error the units stay spent. In ModeForce and ModeForget no
-// slot refuses, so takeParts peeks at none.
+// takeParts evaluates a transaction whose keys may be on different nodes. First, all slots evaluate
+// the charges at the same time, without spending. If one slot refuses, takeParts spends nothing.
+// Otherwise, it charges one slot after another, beginning with the slot that has the fewest units
+// left. If a slot then refuses because another client was faster, takeParts refunds the units that
+// it has spent in the other slots. It refunds exactly those units (see optional.Canceler), so no
+// limit admits too much. After an error, the units stay spent. In ModeForce and ModeForget no slot
+// refuses, so the first step is not needed.
 //
-// A transaction with keys in several slots never waits, because the clocks of the nodes differ, and
-// the slots could not reserve the same instant.
+// A transaction with keys in several slots never waits. Because the clocks of the nodes differ, the
+// slots could not reserve the same instant.
 func takeParts(t *quota.Transaction, parts []part, take func(context.Context, *quota.Transaction) error) error {
 	t.Result = quota.Result{Decisions: slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)]}
 	switch t.Mode {
@@ -77,7 +77,7 @@ func takeParts(t *quota.Transaction, parts []part, take func(context.Context, *q
 	return nil
 }
 
-// Server implements optional.Server: in a cluster, it returns the addresses of the masters that
+// Server implements optional.Server. In a cluster, it returns the addresses of the masters that
 // have the keys.
 func (s *Store) Server(t *quota.Transaction) string {
 	if s.queue != nil || !s.located.Load() {
@@ -102,7 +102,7 @@ func (s *Store) Server(t *quota.Transaction) string {
 type part struct {
 	quota.Transaction
 	slot    string
-	refunds bool  // all costs are below 0
+	refunds bool  // all costs are negative
 	where   []int // the indexes of the charges in the whole transaction
 	ctx     context.Context
 }
@@ -123,9 +123,9 @@ func (p *part) fill(t *quota.Transaction) {
 	t.At = p.At
 }
 
-// left returns how many units the charges of the part would leave under the limit that has the
-// fewest units left. The part must have been evaluated before. If the part spends nothing, left
-// returns the largest number. Refunds therefore come last, because they could not be undone.
+// left returns how many units the part's charges would leave under the limit with the fewest units
+// left. The part must have been evaluated. If the part spends nothing, left returns the largest
+// integer, so that refunds, which cannot be undone, come last.
 func (p *part) left() int64 {
 	least := int64(math.MaxInt64)
 	for j := range p.Charges {
@@ -178,8 +178,8 @@ func peekAll(t *quota.Transaction, parts []part, take func(context.Context, *quo
 	return nil
 }
 
-// refund refunds the units that the parts have spent. It makes only one attempt, which ends when
-// their contexts end.
+// refund refunds the units that the parts have spent. For each part it makes only one attempt,
+// which may last until the part's context ends.
 func refund(parts []part, take func(context.Context, *quota.Transaction) error) {
 	for i := range parts {
 		p := &parts[i]

@@ -9,9 +9,9 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix.
-// The field with the empty name is the version: the time of the newest change. The hash has
-// no TTL, so Redis evicts it only if the name of its maxmemory-policy begins with allkeys.
+// The overrides are the fields of one Redis hash: weir:overrides, with the default Prefix. The
+// field with the empty name is the version: the time of the newest change. The hash has no TTL, so
+// Redis evicts the hash only if the name of the maxmemory-policy begins with allkeys.
 //
 // loadOverridesLua returns names and texts alternately, followed by the time in µs. If the version
 // is still ARGV[1], it returns only the version and the time.
@@ -23,7 +23,7 @@ return fields`
 
 // saveOverrideLua gets a name, a text, a duration in µs (0 means permanently), and the maximum
 // number of overrides. If there are already that many other overrides, the script first removes
-// those that have expired. It returns 1 if too many are left. An empty text removes the override.
+// those that have expired. If too many are left, it returns 1. An empty text removes the override.
 const saveOverrideLua = `
 local h, name, text = KEYS[1], ARGV[1], ARGV[2]
 if text == '' then

@@ -16,7 +16,7 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// probeTimeout bounds a Probe. No request waits for it.
+// probeTimeout is the maximum duration of a Probe. No request waits for a Probe.
 const probeTimeout = 5 * time.Second
 
 //go:embed probe.lua
@@ -25,8 +25,8 @@ var probeLua string
 // Probe checks whether Redis is suitable for the store; call it before the first request arrives.
 // Probe connects to Redis and uses each command that the store and its overrides need. It also
 // evaluates a few charges with the algorithm of each limit, and compares Redis's decisions with
-// those of the Go code. In a cluster, Probe checks each master. It uses separate keys under the
-// store's prefix, and deletes them afterwards.
+// those of the Go code. In a cluster, Probe checks each master. The keys that it uses have the
+// store's prefix and are not used for anything else. Probe deletes them afterwards.
 //
 // Probe returns nil if every check passes. An error that wraps quota.ErrUnusable means that Redis
 // is misconfigured or not supported, and names everything that is wrong or missing. Any other
@@ -79,11 +79,11 @@ func (s *Store) keyOfEachNode(ctx context.Context) (keys []string, err error) {
 	return keys, nil
 }
 
-// probeKey returns the name of a value that only Probe uses: the names of states have a colon
-// before the brace.
+// probeKey returns the name of a value that only Probe uses. The name of any value with states has
+// a colon before the brace.
 func (s *Store) probeKey(key string) string { return s.prefix + "probe{." + key + "}" }
 
-// probe is Probe for the node that has a key.
+// probe is like Probe, but only for the node that has a key.
 func (s *Store) probe(ctx context.Context, key string, limits []quota.Limit) error {
 	lua, err := s.tryCommands(ctx, key)
 	if err != nil {

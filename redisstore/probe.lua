@@ -1,6 +1,6 @@
--- This script calls each command that the store and its overrides need, and returns the
--- version of Lua, and each command that failed with its error. A library that the server lacks
--- is returned like a command. The script leaves no key behind.
+-- This script calls each command that the store and its overrides need. It returns the version of
+-- Lua, and each command that failed, with the error. It reports a missing library in the same way
+-- as a failed command. The script leaves no key behind.
 local reply = {tostring(rawget(_G, '_VERSION'))}
 local function try(name, result)
   if type(result) == 'table' and result.err and not string.find(result.err, 'WRONGTYPE', 1, true) then
@@ -17,7 +17,7 @@ try('GET', call('GET', key))
 local first = try('PSETEX', call('PSETEX', key, '1000', 'x'))
 if try('SETRANGE', call('SETRANGE', key, '0', 'x')) or first then
   try('PEXPIRE', call('PEXPIRE', key, '1000'))
-  -- The key holds a text, so these commands write nothing, and only the rights count.
+  -- The key holds a text, so these commands write nothing. They only test permissions.
   try('HGET', call('HGET', key, 'x'))
   try('HMGET', call('HMGET', key, 'x'))
   try('HSET', call('HSET', key, 'x', 'y'))

@@ -10,24 +10,24 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// Processes that share a prefix use two Redis hashes: weir:processes, in which each process has a
-// field with the time at which it stops counting, and weir:limits, with the limits of their rules.
-// Both have a TTL. All times are on the server's clock, so the clock of a process need not be
-// right.
+// Processes that share a prefix use two Redis hashes, both of which have a TTL. In weir:processes,
+// each process has a field with the time until which the process counts. In weir:limits, processes
+// report the limits of their rules. All times are by the server's clock, so the clocks of processes
+// need not be correct.
 const (
-	processLife = 20 * time.Second // how long a process counts after it has reported
+	processLife = 20 * time.Second // how long a process counts after a report
 	hashLife    = time.Hour        // how long the hash is kept after the last report
-	limitsLife  = 30 * time.Second // how long a text is kept after a process has reported it
+	limitsLife  = 30 * time.Second // how long a text is kept after the last report
 )
 
-// heartbeatLua gets a process, the time in µs for which it counts, its group, and hashLife in ms.
-// It returns how many processes count, until when this process counted before the call, until when
-// it counts now, and the field with the empty name. This field contains the time of the next sweep,
-// the time at which the hash was created, and three results of the last sweep: the id of the
-// server, the number of keys that the server has evicted, and the number of processes in each
-// group. The first two results are "-" if the user lacks the permission for INFO, or Redis is older
-// than 7. A sweep removes the processes that no longer count. The hash outlives them, so that a
-// restart with all data does not look like a loss.
+// heartbeatLua gets the id of a process, the time in µs for which the process counts, the process's
+// group, and hashLife in ms. It returns how many processes count, until when this process counted
+// before the call, until when it counts now, and the field with the empty name. This field contains
+// the time of the next sweep, the time at which the hash was created, and three results of the last
+// sweep: the id of the server, the number of keys that the server has evicted, and the number of
+// processes in each group. The first two of these results are "-" if the user lacks the permission
+// for INFO, or Redis is older than 7. A sweep removes the processes that no longer count. The hash
+// is kept for longer, so that a restart with all data does not look like a loss.
 const heartbeatLua = `
 local h, id, group, ends = KEYS[1], ARGV[1], ARGV[3], string.format('%.0f', now + ARGV[2])
 local known, of = string.match(redis.call('HGET', h, id) or '', '^(%d+) ?(.*)')
@@ -54,10 +54,10 @@ if not due or of ~= group or now >= due + 0 then
 end
 return string.format('%.0f %s %s %s', redis.call('HLEN', h) - 1, known or '0', ends, data)`
 
-// compareLua gets a process, the time in µs for which its report is kept, and names and quoted
-// texts alternately. A field has up to eight different texts, each with its expiry time and the
-// last process that reported it. The script returns names and texts alternately: the texts that
-// other processes have reported under the same names, if they are different.
+// compareLua gets the id of a process, the time in µs for which the report is kept, and alternately
+// names and quoted texts. A field has up to eight different texts, each with an expiry time and the
+// last process that reported the text. The script returns, again alternately, names and the
+// different texts that other processes have reported under these names.
 const compareLua = `
 local h, process, life, other = KEYS[1], ARGV[1], ARGV[2] + 0, {}
 for i = 3, #ARGV - 1, 2 do
@@ -77,15 +77,15 @@ return other`
 
 // A Heartbeat is the response of Redis to a process that reports that it is running.
 type Heartbeat struct {
-	// Processes is how many processes with the store's Prefix have reported within about the last
-	// 20 s. Groups is how many of them belong to each group.
+	// Processes is the number of processes with the store's Prefix that have reported within about
+	// the last 20 s. Groups contains the number of these processes in each group.
 	Processes int
 	Groups    map[string]int
 
-	// Server is the id of the server, which changes at each start, and Evicted is how many keys the
-	// server has evicted since then. Both are at most 5 s old. Server is "" if Redis is older than
-	// 7, or if its user lacks the permission for INFO. In a cluster or a Ring, this is the node
-	// that keeps the processes.
+	// Server is the id of the server, which changes at each start. Evicted is the number of keys
+	// that the server has evicted since the start. Both are at most 5 s old. Server is "" if Redis
+	// is older than 7, or if the Redis user lacks the permission for INFO. In a cluster or a Ring,
+	// both describe the node that keeps the processes.
 	Server  string
 	Evicted int64
 
@@ -93,10 +93,10 @@ type Heartbeat struct {
 	known, end int64  // until when the process had counted (0 if it had not) and counts now
 }
 
-// Lost reports whether Redis has lost data since an earlier Heartbeat of the same process: all
-// data, or the newest data because an older copy was restored. If the process had not reported for
+// Lost reports whether Redis has lost data since an earlier Heartbeat of the same process, either
+// all data or, if an older copy was restored, the newest data. If the process had not reported for
 // 20 s, as in a frozen container, Lost cannot detect an older copy. If it had not reported for an
-// hour, Lost detects no loss, because the hash of the processes may have expired.
+// hour, Lost detects no loss at all, because the hash of the processes may have expired.
 func (h *Heartbeat) Lost(before *Heartbeat) bool {
 	expired := h.known == 0 && h.end-processLife.Microseconds() >= before.end
 	if h.end-before.end >= hashLife.Microseconds() {
@@ -105,8 +105,9 @@ func (h *Heartbeat) Lost(before *Heartbeat) bool {
 	return h.made != before.made || h.known < before.end && !expired
 }
 
-// Heartbeat reports that a process of a group uses the store. The id identifies the process;
-// neither id nor group may contain spaces. Package stack calls Heartbeat every 2 s.
+// Heartbeat reports to Redis that a process, which belongs to a group, uses the store. The id
+// identifies the process; neither id nor group may contain spaces. Package stack calls Heartbeat
+// every 2 s.
 func (s *Store) Heartbeat(ctx context.Context, id, group string) (h *Heartbeat, err error) {
 	err = s.run(ctx, "processes", heartbeatLua, func(cmd queue.Cmd) error {
 		text, err := cmd.Text()
@@ -118,10 +119,10 @@ func (s *Store) Heartbeat(ctx context.Context, id, group string) (h *Heartbeat, 
 	return h, err
 }
 
-// readHeartbeat reads the reply of heartbeatLua. It returns nil if it can't.
+// readHeartbeat parses the reply of heartbeatLua. If the reply is malformed, it returns nil.
 func readHeartbeat(text string) *Heartbeat {
 	h := &Heartbeat{Groups: map[string]int{}}
-	var due, server, evicted string // due says when the next sweep is due
+	var due, server, evicted string // due, the time of the next sweep, is not used
 	if _, err := fmt.Sscan(text, &h.Processes, &h.known, &h.end, &due, &h.made, &server, &evicted); err != nil || h.Processes < 1 {
 		return nil
 	}
@@ -135,9 +136,9 @@ func readHeartbeat(text string) *Heartbeat {
 	return h
 }
 
-// CompareLimits reports texts under names, such as the limits of a process's rules. It returns the
-// names under which other processes have reported different texts within the last 30 s, each with
-// up to seven of these texts. Package stack calls CompareLimits every 10 s.
+// CompareLimits reports texts under names, such as a process's limits under the names of the rules.
+// It returns the names under which other processes have reported different texts within the last 30
+// s, each with up to seven of these texts. Package stack calls CompareLimits every 10 s.
 func (s *Store) CompareLimits(ctx context.Context, id string, limits map[string]string) (map[string][]string, error) {
 	args := []any{id, limitsLife.Microseconds()}
 	for name, text := range limits {

@@ -36,10 +36,10 @@
 //
 // # Errors
 //
-// Take returns [ErrTimeout] if Redis does not answer within Options.Timeout. Its errors wrap
-// [quota.ErrBusy] if requests arrive faster than Redis can handle them, and [quota.ErrUnusable] if
-// Redis is misconfigured or not supported. [Store.Probe] detects such misconfiguration before the
-// first request arrives, and [Store.Warnings] lists unsuitable client settings.
+// Take returns [ErrTimeout] if Redis does not answer within Options.Timeout. If requests arrive
+// faster than Redis can handle them, the error wraps [quota.ErrBusy]. If Redis is misconfigured or
+// not supported, the error wraps [quota.ErrUnusable]. [Store.Probe] detects such misconfiguration
+// before the first request arrives, and [Store.Warnings] lists unsuitable client settings.
 //
 // # Algorithms
 //
@@ -76,31 +76,32 @@ type Options struct {
 	// not contain braces, which delimit the hash tag.
 	Prefix string
 
-	// Timeout is how long one Take waits for Redis and the network, regardless of the client's
-	// own settings; 0 means the timeout that ClientOptions got, or 50 ms if the client has other
-	// options. Time during which the process itself is suspended or overloaded does not count.
+	// Timeout is how long a call to Take waits for Redis and the network, regardless of the
+	// client's own settings; 0 means the timeout that was passed to ClientOptions, or 50 ms if the
+	// client has other options. Time during which the process itself is suspended or overloaded
+	// does not count.
 	Timeout time.Duration
 
-	// LockKeys is for Upstash, which by default locks the whole database while a script runs.
-	// With LockKeys, scripts begin with the line #!lua flags=allow-key-locking, so Upstash locks
-	// only their keys (https://upstash.com/docs/redis/features/key-locking). Redis and Valkey
+	// LockKeys is for Upstash, which by default locks the whole database while a script runs. With
+	// LockKeys, scripts begin with the line #!lua flags=allow-key-locking, so Upstash locks only
+	// the keys of a script (https://upstash.com/docs/redis/features/key-locking). Redis and Valkey
 	// reject this line, so Take returns an error that wraps quota.ErrUnusable and names LockKeys.
 	LockKeys bool
 
 	// SendTime is for servers that do not allow the TIME command in scripts, such as ElastiCache
 	// Serverless. With SendTime, the store calls TIME separately, about ten times a second while
-	// requests arrive, and passes each script a time that lags behind the server's clock by about
-	// a round trip, or by up to Timeout if the server is slow. Over any interval, a key is
-	// therefore charged at most what its limits admit in that interval plus two Timeouts. A
-	// caller that waits for RetryAfter may have to wait for one more round trip. If the process
-	// is suspended for more than half a second, or for more than Timeout if that is longer, Take
+	// requests arrive, and passes each script a time that lags behind the server's clock by about a
+	// round trip, or by up to Timeout if the server is slow. In any interval, a key is therefore
+	// charged at most what its limits admit in an interval that is two Timeouts longer. A caller
+	// that waits for RetryAfter may have to wait for one more round trip. If the process is
+	// suspended for more than half a second, or for more than Timeout if that is longer, Take
 	// returns an error that wraps quota.ErrBusy. Set SendTime in all processes that share limits;
 	// otherwise their states can expire too early.
 	SendTime bool
 
 	// NoTracking turns off CLIENT TRACKING, by which quota.Hybrid learns of changes by other
-	// processes. Tracking uses one more connection to each node, and tracks at most 4,096 keys on
-	// it. SendTime turns it off too.
+	// processes. Tracking needs an additional connection to each node, which tracks at most 4,096
+	// keys. SendTime also turns tracking off.
 	NoTracking bool
 }
 
@@ -125,8 +126,8 @@ var ErrTimeout = queue.ErrTimeout
 //	weir:api:log:{.192.0.2.1}
 //	weir:api:{.192.0.2.1}
 //
-// A rule with the name "log" is written as "%6cog", because the name of its value could
-// otherwise equal that of a log under a longer prefix.
+// A rule with the name "log" is written as "%6cog", because the name of the rule's value could
+// otherwise equal the name of a log under a longer prefix.
 //
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
 // one slot, while different keys are spread over all nodes. A transaction whose keys are in
@@ -142,7 +143,7 @@ type Store struct {
 
 	noTracking bool
 
-	queue   *server          // nil if keys may be on different nodes
+	queue   *server          // the queue for the only server; nil if keys may be on different nodes
 	queues  sync.Map         // *redis.Client → func() *server, for the nodes
 	conns   sync.Map         // *redis.Client → *queue.Conns, for the same clients
 	located atomic.Bool      // the nodes of the cluster are known
@@ -150,7 +151,7 @@ type Store struct {
 
 	scripts   scripts
 	dials     dials
-	selfTests sync.Map // names of algorithms → selfTestResult
+	selfTests sync.Map // maps the names of algorithms to a selfTestResult
 
 	slow atomic.Int64 // the time, in ns since 1970, until which a Redis may be too slow: see Slow
 }
@@ -229,18 +230,18 @@ func (s *Store) Take(ctx context.Context, t *quota.Transaction) error {
 		return nil
 	}
 	if err = s.timeoutCause(ctx, s.classify(budget, t, err)); 2*left < s.timeout && errors.Is(err, ErrTimeout) {
-		return errUsedUp // a timeout after so short a time would show nothing about Redis
+		return errUsedUp // a timeout after so short a time would say nothing about Redis
 	}
 	return err
 }
 
-// Slow returns an error that wraps quota.ErrSlow while a Redis that has a key of t is too slow for
-// the Timeout: for 5 s, each of its answers has taken more than two thirds of the Timeout, and at
-// least one request in twenty got no decision. Redis no longer counts as too slow once five calls
-// in a row have taken less than half of the Timeout. The number of calls doubles each time that
-// Redis becomes too slow again within a minute. Take calls Redis nevertheless. A caller that does
-// not call Take because of this error, such as package stack, must keep calling Slow, which then
-// sends the command TIME from time to time.
+// Slow returns an error that wraps quota.ErrSlow while a server that has a key of t is too slow for
+// the Timeout. This is the case if, for 5 s, each of the server's answers has taken more than two
+// thirds of the Timeout, and at least one request in twenty got no decision. The server no longer
+// counts as too slow after five calls in a row have taken less than half of the Timeout. This
+// number doubles each time that the server becomes too slow again within a minute. Take calls a
+// slow server nevertheless. A caller that does not call Take because of this error, such as package
+// stack, must keep calling Slow, which then sends the command TIME from time to time.
 func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
 	if until := s.slow.Load(); until == 0 || until < time.Now().UnixNano() {
 		return nil
@@ -259,9 +260,9 @@ func (s *Store) Slow(ctx context.Context, t *quota.Transaction) error {
 
 var errUsedUp = fmt.Errorf("%w: %w", ErrTimeout, quota.ErrUsedUp)
 
-// timeoutCause turns a timeout into an error that names its cause: the caller's context, the
-// store's Timeout, a client whose own timeout is shorter, or a failed connection. It explains
-// other errors as the method explain does.
+// timeoutCause turns a timeout into an error that names the cause: the caller's context, the
+// store's Timeout, a client whose own timeout is shorter, or a failed connection. For other errors,
+// timeoutCause returns the result of explain.
 func (s *Store) timeoutCause(ctx context.Context, err error) error {
 	timeout := net.Error(nil)
 	switch {
@@ -277,8 +278,8 @@ func (s *Store) timeoutCause(ctx context.Context, err error) error {
 	return s.explain(err)
 }
 
-// key returns the name of the value that keeps the state of a charge. The key of the charge comes
-// last, in the hash tag. A dot precedes it, because an empty hash tag would not count.
+// key returns the name of the value that keeps the state of a charge. The charge's key comes last,
+// in the hash tag. A dot precedes the key, because Redis ignores an empty hash tag.
 func (s *Store) key(c *quota.Charge) string {
 	b := append(make([]byte, 0, 128), s.prefix...)
 	if c.Rule == "log" {
@@ -312,9 +313,9 @@ func isPlain(c byte) bool {
 
 const unreadable = "its state in Redis can't be read, or has a number that is no integer below 2^53"
 
-// A fault is the error for a charge that Redis has not evaluated although it answers. It names
-// the rule and the limit, but neither the key nor the value: both may be secret, and errors are
-// logged.
+// A fault is the error for a charge that Redis has not evaluated although Redis has answered. It
+// names the rule and the limit, but neither the key nor the value, because both may be secret and
+// errors are logged.
 type fault struct{ where, what string }
 
 func (f *fault) Error() string { return f.where + ": " + f.what }

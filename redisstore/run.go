@@ -14,11 +14,11 @@ import (
 	"github.com/seed83679106/weir/redisstore/internal/queue"
 )
 
-// send makes Redis run the scripts of evals in order, usually in one round trip. It returns no
-// later than when ctx ends. The returned commands have the answers of Redis, including errors.
+// send makes Redis run the scripts of evals in order, usually in one round trip. It returns when
+// ctx ends or earlier. The returned commands contain the answers from Redis, including errors.
 func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	cmds := make([]queue.Cmd, len(evals))
-	var node *server // nil if there is only one eval, or if the node is unknown
+	var node *server // nil if there is only one eval or the node is unknown
 	var texts map[*script]bool
 	if len(evals) > 1 {
 		node, _ = s.server(ctx, evals[0].key())
@@ -27,7 +27,7 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	for i, e := range evals {
 		if texts[e.script] {
 			cmds[i] = e.command(ctx, "eval", e.text)
-			texts[e.script] = false // the node has the script afterwards
+			texts[e.script] = false // afterwards, the node has the script
 		} else {
 			cmds[i] = e.command(ctx, "evalsha", e.sha)
 		}
@@ -46,13 +46,13 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 			case err != nil && redis.HasErrorPrefix(err, "NOSCRIPT"):
 				cmds[i] = e.command(ctx, "eval", e.text)
 			case err != nil && redis.HasErrorPrefix(err, "TRYAGAIN"):
-				// While a slot moves, a node may lack some keys of an eval. The node then
+				// While a slot moves, a node may have only some of the keys of an eval. It then
 				// runs no script.
 				_ = queue.Await(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
 				cmds[i] = e.command(ctx, "evalsha", e.sha)
 			default:
 				if node != nil && time.Since(e.usedOn(node)) > confirmed/4 {
-					e.sent.Store(node, time.Now()) // not earlier, because another batch could overtake this one
+					e.sent.Store(node, time.Now()) // only now, because another batch could have overtaken this one
 				}
 				continue
 			}
@@ -62,18 +62,18 @@ func (s *Store) send(ctx context.Context, evals ...*eval) ([]queue.Cmd, error) {
 	return cmds, nil
 }
 
-// After a batch has found scripts on a node, later batches assume for this time that the node has
+// For this time after a batch has found scripts on a node, later batches assume that the node has
 // either all of these scripts or none. A node that removes scripts one by one (Redis 7.4) begins
-// with the script that it has not run for the longest time.
+// with the one that it has not run for the longest time.
 const confirmed = time.Second
 
 // textsFor returns the scripts of a batch that must be sent as texts. All other scripts are sent as
-// hashes. If a node lacks such a script, its eval is sent again, after the node has run the later
-// evals. This must not happen to evals with a common key. Their scripts are therefore sent either
-// all as texts or all as hashes, which all fail if the node has lost all scripts.
+// hashes. If a node lacks such a script, the eval is sent again, and later evals overtake it. This
+// must not happen between evals with a common key. The scripts of these evals are therefore sent
+// either all as texts, or all as hashes, of which none can be run if the node has lost all scripts.
 func textsFor(node *server, evals []*eval) map[*script]bool {
 	texts, rivals, sure := map[*script]bool{}, map[*script]bool{}, true
-	last := map[string]*script{} // by key
+	last := map[string]*script{} // for each key, the script of the last eval
 	for _, e := range evals {
 		texts[e.script] = e.usedOn(node).IsZero()
 		for _, v := range e.values {
@@ -100,10 +100,10 @@ func (x *script) usedOn(node *server) time.Time {
 	return time.Time{}
 }
 
-// key returns the first key of e.
+// key returns the name of the first value that e accesses.
 func (e *eval) key() string { return e.args[3].(string) }
 
-// command returns the command of e. It reuses the memory of the last command of e.
+// command returns the command of e. It reuses the memory of the previous command of e.
 func (e *eval) command(ctx context.Context, name, script string) queue.Cmd {
 	e.args[0], e.args[1] = name, script
 	cmd := queue.NewCmd(ctx, e.args...)
@@ -111,20 +111,21 @@ func (e *eval) command(ctx context.Context, name, script string) queue.Cmd {
 	return cmd
 }
 
-// runTimeout bounds each call of run. No request waits for these calls.
+// runTimeout is the maximum duration of a call to run. No request waits for these calls.
 const runTimeout = 2 * time.Second
 
 var errUnreadable = errors.New("the reply can't be read")
 
-// run runs a script that evaluates no charges, but reads or saves overrides, or reports a process and
-// its limits. The script gets the key with the given name under the store's prefix, and a last argument
-// that becomes the time if Options.SendTime is set. The function read reads its reply.
+// run runs a script that evaluates no charges. Such scripts read or save overrides, or report a
+// process and the process's limits. The script gets a key, which consists of the store's prefix and
+// the given name, and a last argument that becomes the time if Options.SendTime is set. The
+// function read parses the reply.
 func (s *Store) run(ctx context.Context, name, lua string, read func(queue.Cmd) error, args ...any) error {
 	key, lua := s.prefix+name, s.scripts.prologue()+lua
 	budget := queue.WithBudget(ctx, runTimeout)
 	cmd := queue.NewCmd(budget, append(append([]any{"eval", lua, 1, key}, args...), "")...)
 	err := s.process(budget, key, []queue.Cmd{cmd})
-	if err == nil { // otherwise the queue may still use cmd
+	if err == nil { // after an error, the queue may still use cmd
 		err = read(cmd)
 	}
 	if err == nil {
@@ -133,8 +134,8 @@ func (s *Store) run(ctx context.Context, name, lua string, read func(queue.Cmd) 
 	return fmt.Errorf("redisstore: %s: %w", name, s.timeoutCause(ctx, quoteLine(lua, name, err)))
 }
 
-// process sends commands to the node of key and returns when they have their answers. If
-// ctx ends earlier, it returns an error.
+// process sends commands to the node that has key, and returns when all commands are answered. If
+// ctx ends earlier, process returns an error.
 func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error {
 	if s.queue != nil {
 		return s.queue.Do(ctx, cmds)
@@ -164,7 +165,7 @@ func (s *Store) process(ctx context.Context, key string, cmds []queue.Cmd) error
 }
 
 // redirected reports whether a node has answered that it cannot evaluate a charge, because another
-// node has the key or the cluster is down. If a node gives such an answer, it has spent nothing.
+// node has the key or the cluster is down. A node that answers in this way has spent nothing.
 func redirected(err error) bool {
 	for _, prefix := range [...]string{"MOVED", "ASK", "READONLY", "CLUSTERDOWN"} {
 		if redis.HasErrorPrefix(err, prefix) {
@@ -205,9 +206,9 @@ func (s *Store) find(ctx context.Context, key string) (*redis.Client, error) {
 	return s.rdb.(*redis.ClusterClient).MasterForKey(ctx, key)
 }
 
-// newQueue returns the queue of a client of one node.
+// newQueue returns the queue for a client of a single node.
 func (s *Store) newQueue(rdb redis.UniversalClient) *server {
-	var conns *queue.Conns // nil for a client that had no hook in time
+	var conns *queue.Conns // nil for a client whose hook was added too late
 	if known, ok := s.conns.Load(rdb); ok {
 		conns = known.(*queue.Conns)
 	}
@@ -223,8 +224,8 @@ func (s *Store) queueOf(node *redis.Client) *server {
 	return q.(func() *server)()
 }
 
-// If a script needs more edges, beyondEdges returns the instant around which it needs them, in µs
-// since 1970. If err has another cause, ok is false.
+// If err shows that a script needs more edges, beyondEdges returns the instant around which they
+// are needed, in µs since 1970. Otherwise, ok is false.
 func beyondEdges(err error) (at int64, ok bool) {
 	if err == nil {
 		return 0, false

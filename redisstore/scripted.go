@@ -2,15 +2,15 @@ package redisstore
 
 import "github.com/seed83679106/weir/quota"
 
-// Scripted is an algorithm that can run in Redis. Its Lua code must make exactly the same decisions
-// as its Take method; storetest.Limits tests this. The code defines the function
+// Scripted is an algorithm that can run in Redis. The Lua code must make exactly the same decisions
+// as the Take method; storetest.Limits tests this. The code defines the function
 //
 //	local function take(at, a, b, till, now, cost, quota, period, burst)
 //
 // The first four arguments are the At, A, B and Until fields of the state; for a new key, all four
-// are 0. The now and period arguments are in µs, and the cost argument is never 0. The now argument
-// is never earlier than the at argument. If the state's At is in the future, the script passes At
-// as the now argument, and adds the time until At to the wait that the function returns.
+// are 0. The arguments now and period are in µs, and cost is never 0. The time now is never earlier
+// than the time at. If the state's At is in the future, the script passes At as now, and adds the
+// time until At to the wait that the function returns.
 //
 // If the cost fits, the take function returns 0 and the four numbers of the new state. Otherwise,
 // it returns the time in µs from now until the cost fits, or −1 if the cost will never fit. A
@@ -37,14 +37,13 @@ import "github.com/seed83679106/weir/quota"
 //	local function cancel(at, a, b, till, now, of, n, quota, period, burst)
 //	local function force(at, a, b, till, now, cost, quota, period, burst)
 //
-// In the queue and cancel functions, the now argument is the clock time, which may be earlier than
-// the state's At. The queue function finds the first free place in the queue at or after the time
-// in its sixth argument. It returns the wait in µs and a boolean that reports whether there is
-// room. If there is room, it also returns the four numbers of the new state. The cancel function
-// refunds units that were spent at one instant. It takes that instant as its sixth argument, and
-// the number of units to refund as its seventh. It returns the four numbers of the new state, or
-// nothing if no units were spent at that instant. The force function returns the four numbers of
-// the new state, followed by its C field. If it spends nothing, it returns nothing.
+// For the queue and cancel functions, now is the time of the clock, which may be earlier than the
+// state's At. The queue function finds the first free place in the queue at or after the time slot.
+// It returns the wait in µs and a boolean that reports whether there is room. If there is room, it
+// also returns the four numbers of the new state. The cancel function refunds n units that were
+// spent at the instant of. It returns the four numbers of the new state, or nothing if no units
+// were spent at that instant. The force function returns the four numbers of the new state,
+// followed by the C field. If it spends nothing, it returns nothing.
 //
 // An algorithm can have two more methods. Edges is for windows, such as calendar months, whose
 // boundaries a script cannot compute:
@@ -52,13 +51,13 @@ import "github.com/seed83679106/weir/quota"
 //	Edges(at int64) []int64
 //
 // Edges returns the start times of consecutive windows in ascending order, in µs since 1970. The
-// first of these times is earlier than the at argument, and the last is well after it. The Lua
+// first of these times is earlier than the argument at, and the last is well after it. The Lua
 // functions receive these edges as a string of packed doubles, to be decoded with struct.unpack. If
 // the store has called Edges several times, the results of successive calls are separated by a 0.
-// If the Lua code needs an edge that is not in the string, it calls error(string.format('WEIR edges
-// %.0f ', instant)). The store then adds the edges around that instant and runs the script again.
+// If an edge is missing in the string, the Lua code must call error(string.format('WEIR edges %.0f
+// ', instant)). The store then adds the edges around that instant and runs the script again.
 //
-// The method Additive() has no results. It declares that only the total cost of the charges at an
+// The method Additive() does nothing. It declares that only the total cost of the charges at an
 // instant matters: after a first charge, charges of 2 and 3 units at the same instant have the same
 // effect as one charge of 5 units. Store.TakeEach can then evaluate many identical transactions
 // with one key in a single step. An algorithm that counts requests regardless of their cost is not
@@ -77,9 +76,9 @@ type additive interface {
 	Additive()
 }
 
-// A logged algorithm keeps a log as its state, and belongs to this module: its Lua works on the
-// tables of general.lua. For each rule and key, Redis stores all logs in one value. The Lua defines
-// these functions, where c is the table of a charge:
+// A logged algorithm keeps a log as its state. It must belong to this module, because its Lua code
+// accesses the tables of general.lua. For each rule and key, Redis stores all logs in one value.
+// The Lua code defines these functions, where c is the table of a charge:
 //
 //	open_logs(group, charges)          reads the value group.key
 //	take(c, at, cost, quota, period)   returns the wait in µs, or −1
@@ -90,8 +89,8 @@ type logged interface {
 	Logged()
 }
 
-// An inlined algorithm belongs to this module. A function call takes Redis at least 0.1 µs, so
-// direct scripts contain the lines that Inline returns instead of a call: see meter.lua.
+// An inlined algorithm must belong to this module. A function call in Redis takes at least 0.1 µs,
+// so direct scripts contain the lines that Inline returns instead of a call: see meter.lua.
 type inlined interface {
 	Inline() string
 }
@@ -101,7 +100,7 @@ func isEdged(a quota.Algorithm) bool {
 	return ok
 }
 
-// isLog reports whether the states of an algorithm are logs. Logs have a separate value.
+// isLog reports whether the states of an algorithm are logs. Redis stores logs in a separate value.
 func isLog(a quota.Algorithm) bool {
 	_, ok := a.(logged)
 	return ok

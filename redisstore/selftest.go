@@ -14,24 +14,24 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// A selfTestResult is stored under the names of the algorithms and reused, so that errors cause few
-// self-tests.
+// A selfTestResult is the result of a self-test with certain algorithms. It is reused, so that
+// errors cause few self-tests.
 type selfTestResult struct {
 	until time.Time
 	err   error // nil if Redis can make decisions
 }
 
 // classify finds out why Redis has answered without making a decision on t. If a self-test shows
-// that Redis cannot make a decision even for a key without a value, Redis cannot run the scripts at
-// all, and classify returns a quota.ErrUnusable. Otherwise, it returns err unchanged: the value of
-// the key may be damaged, or another program may have written a value of another type.
+// that Redis cannot make a decision even for a new key, the scripts do not work in this Redis, and
+// the result wraps quota.ErrUnusable. Otherwise, classify returns err unchanged: the value of the
+// key may be damaged, or another program may have written a value of another type.
 func (s *Store) classify(ctx context.Context, t *quota.Transaction, err error) error {
 	if !undecided(err) || s.misconfigured(err) != "" {
 		return err
 	}
 	tested := s.tested(ctx, t.Charges)
 	switch f := (*fault)(nil); {
-	case tested == nil || !undecided(tested): // Redis can make decisions, or this is unknown
+	case tested == nil || !undecided(tested): // Redis can make decisions, or the test has not shown that it cannot
 		return err
 	case errors.As(err, &f):
 		return &unusable{strings.TrimPrefix(f.where, "redisstore: "), cannotRun(tested)}
@@ -39,8 +39,8 @@ func (s *Store) classify(ctx context.Context, t *quota.Transaction, err error) e
 	return &unusable{"rule " + strconv.Quote(t.Charges[0].Rule), cannotRun(tested)}
 }
 
-// tested returns the result of a self-test with the algorithms of charges. A result is reused for
-// a minute, or for a second if Redis could make no decision.
+// tested returns the result of a self-test with the algorithms of charges. A result is reused for a
+// minute, or for a second if Redis could not make decisions.
 func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	var names []string
 	for i := range charges {
@@ -55,25 +55,23 @@ func (s *Store) tested(ctx context.Context, charges []quota.Charge) error {
 	if undecided(r.err) {
 		r.until = time.Now().Add(time.Second)
 	}
-	if r.err == nil || undecided(r.err) { // other errors are not results
+	if r.err == nil || undecided(r.err) { // after any other error, the test has no result
 		s.selfTests.Store(name, r)
 	}
 	return r.err
 }
 
-// A self-test has failed with err because Redis cannot make decisions. cannotRun explains this
-// error.
+// cannotRun explains the error of a self-test that has failed because Redis cannot make decisions.
 func cannotRun(err error) error {
-	if f := (*fault)(nil); errors.As(err, &f) { // its rule is that of scratch, and no state was damaged
+	if f := (*fault)(nil); errors.As(err, &f) { // the fault names the rule of scratch and a damaged state, which would mislead
 		err = errors.New(strings.TrimPrefix(f.what, unreadable+": "))
 	}
 	return fmt.Errorf("the server cannot decide under this algorithm, whatever the key: %w", err)
 }
 
-// selfTest makes Redis evaluate some transactions on a key without a value, and compares the
-// decisions with those of the Go code. It uses the algorithms of the charges, and the slot of
-// their first key. The value that it creates contains no charges of users, and selfTest deletes
-// the value.
+// selfTest makes Redis evaluate some transactions for a new key, and compares the decisions with
+// those of the Go code. It uses the algorithms of the charges, and the slot of the first charge's
+// key. Finally, it deletes the value that it has created, which contains no charges of users.
 func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 	charges = scratch(charges)
 	n := len(charges)
@@ -110,8 +108,8 @@ func (s *Store) selfTest(ctx context.Context, charges []quota.Charge) error {
 	return nil
 }
 
-// takeInOrder evaluates transactions of one key, in one round trip unless an algorithm is Edged,
-// and returns the first error.
+// takeInOrder evaluates transactions for one key, and returns the first error. It makes only one
+// round trip, unless an algorithm is edged.
 func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error {
 	if slices.ContainsFunc(ts[0].Charges, func(c quota.Charge) bool { return isEdged(c.Limit.Algorithm) }) {
 		for _, t := range ts {
@@ -134,9 +132,9 @@ func (s *Store) takeInOrder(ctx context.Context, ts []*quota.Transaction) error 
 	return nil
 }
 
-// scratch returns charges with the same algorithms, under a rule with a random name. They have the
-// same key, so that they are in one slot. They use small numbers, so anything left in Redis soon
-// expires.
+// scratch returns charges with the same algorithms, under a rule with a random name. All of them
+// have the same key, and therefore the same slot. The limits have small numbers, so anything that
+// is left in Redis soon expires.
 func scratch(charges []quota.Charge) []quota.Charge {
 	rule := "weir-probe-" + rand.Text()
 	scratched := make([]quota.Charge, 0, len(charges))

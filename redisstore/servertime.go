@@ -16,13 +16,13 @@ import (
 
 // With Options.SendTime, a script gets the time as its last argument, which sentTime removes from
 // ARGV. This time is a lower bound on the server's clock, and the bounds of two processes differ.
-// If the newest state is dated later than the sent time, the script uses the date of the state
-// instead: the state was not written before its date, so the server's clock has already reached it.
-// The date of a reservation, however, lies in the future. A value with a reservation therefore also
-// contains the time at which it was written, and the script uses that time instead. No decision is
-// thus made at a time ahead of the server's clock. The time may be behind the clock by up to late:
-// see lateness. Values are kept that much longer, because a late script must still find what had
-// been spent at the time that it carries.
+// If the newest state has a later time than the one that was sent, the script uses the time of the
+// state, which the server's clock must have reached before the state was written. The time of a
+// reservation, however, lies in the future. A value with a reservation therefore also contains the
+// time at which the value was written, and the script uses that time. Thus no decision is made at a
+// time ahead of the server's clock. The time may be behind the clock by up to late: see lateness.
+// Values are kept for that much longer, because a late script must still find the units that had
+// been spent at the time in its argument.
 func sentTime(late time.Duration) string {
 	return fmt.Sprintf(`local t = {string.match(table.remove(ARGV), '(.*)(......)')}
 local now, slack_ms = t[1] * 1e6 + t[2], %d
@@ -32,18 +32,18 @@ end
 `, late.Milliseconds())
 }
 
-// calledTime is the counterpart of sentTime without Options.SendTime. In both, t is the time in the
-// format of TIME, and now is the same time in µs, as a float even in Lua 5.4.
-// slack_ms is the number of ms by which TTLs are extended because the times of processes differ.
-// Only a sent time can catch up.
+// Without Options.SendTime, calledTime replaces the result of sentTime. Both define the variables
+// t, the time in the format of TIME, and now, the same time in µs, as a float even in Lua 5.4. The
+// variable slack_ms is the number of ms by which TTLs are extended because the times of processes
+// differ. The function catch_up exists only for a sent time.
 const calledTime = `local t = redis.call('TIME')
 local now, slack_ms, catch_up = t[1] * 1e6 + t[2], 0
 `
 
-// lateness returns the time by which a decision may be behind the server's clock. This is the
-// timeout of the last TIME plus the timeout of the script. It is at least a second, because the
-// queue accepts later answers if the process is late. The reply to TIME, and the reply to the
-// script, may each take half of the lateness; a reply that takes longer is not used.
+// lateness returns the maximum time by which a decision may be behind the server's clock: the
+// timeout of the last TIME command plus the timeout of the script, but at least a second, because
+// the queue accepts later answers if the process is late. The reply to TIME and the reply to the
+// script may each take half of this time. A reply that takes longer is not used.
 func lateness(timeout time.Duration) time.Duration {
 	return max(time.Second, 2*timeout+10*time.Millisecond)
 }
@@ -51,31 +51,32 @@ func lateness(timeout time.Duration) time.Duration {
 const (
 	refreshAfter = 100 * time.Millisecond // after this time, TIME is sent after the next commands, in the same batch
 	refreshFirst = 2 * time.Second        // after this time, and on a new connection, TIME is sent before the next commands
-	drift        = 1000                   // in this many µs, the clocks of process and server drift apart by at most 1 µs
+	drift        = 1000                   // the clocks of process and server drift apart by at most 1 µs in this many µs
 )
 
-// A server is one Redis server, with the queue of commands for it. With Options.SendTime it has a
-// lower bound on the server's clock. When the reply to TIME has arrived, the server's clock shows
-// the time in the reply or a later time. From then on, the bound advances with the clock of the
-// process, minus the possible drift between the two. Any reply may raise the bound. If the clock
-// has been set back, or another server answers, the bound may be later than the server's clock can
-// be. In this case, a reply lowers the bound.
+// A server represents one Redis server and holds the queue of commands for the server. With
+// Options.SendTime, it also holds a lower bound on the time of the server's clock. When the reply
+// to TIME has arrived, the server's clock shows the time in the reply or a later time. From then
+// on, the bound advances with the process's clock, minus the possible drift between the two clocks.
+// Any reply may raise the bound. A reply lowers the bound only if it shows that the server's clock
+// is behind the bound, because the clock was set back or another server answers.
 type server struct {
 	*queue.Queue
-	clock func() time.Time // of the process, without jumps; nil without Options.SendTime
+	clock func() time.Time // the clock of the process, which has no jumps; nil without Options.SendTime
 	dials *dials
 	late  time.Duration // see lateness
 
 	mu       sync.Mutex
 	bound    int64     // µs since 1970
 	at       time.Time // when the process learned the bound
-	known    bool      // a reply has come since the last error
+	known    bool      // a reply has arrived since the last error
 	sent     time.Time // when TIME was last sent
 	answered time.Time // when the last reply to TIME arrived
-	made     int64     // how many connections had been made by then
+	made     int64     // how many connections had been made when that reply arrived
 }
 
-// Do is queue.Do. With Options.SendTime it sets the last argument of each command to the time.
+// Do is like Queue.Do. With Options.SendTime, it sets the last argument of each command to the
+// time.
 func (s *server) Do(ctx context.Context, cmds []queue.Cmd) error {
 	if s.clock == nil {
 		return s.Queue.Do(ctx, cmds)
@@ -119,10 +120,10 @@ func (s *server) send(ctx context.Context, cmds []queue.Cmd) error {
 	return err
 }
 
-// queryTime sends commands, and TIME after them. It reports whether the reply to TIME can be used,
-// because the reply may be old if the process was suspended in the meantime. If there are no
-// commands, queryTime returns an error reply to TIME. Otherwise it ignores such a reply, because
-// TIME is then soon sent again, before other commands.
+// queryTime sends commands, followed by TIME. The result learned is false if the reply to TIME is
+// too old to be used, for example because the process was suspended in the meantime. If there are
+// no commands, queryTime returns an error reply to TIME. Otherwise it ignores such a reply, because
+// TIME will soon be sent again.
 func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool, err error) {
 	made, sent, cmd := s.dials.made.Load(), s.clock(), queue.NewCmd(ctx, "time")
 	if err := s.send(ctx, append(slices.Clip(cmds), cmd)); err != nil {
@@ -139,7 +140,7 @@ func (s *server) queryTime(ctx context.Context, cmds []queue.Cmd) (learned bool,
 	return false, nil
 }
 
-// readTime reads the reply to TIME, within the bounds of eval.read.
+// readTime parses the reply to TIME, with the same bounds as eval.read.
 func readTime(cmd queue.Cmd) (µs int64, err error) {
 	now, err := cmd.Int64Slice()
 	switch answer := cmd.Err(); {
@@ -152,8 +153,8 @@ func readTime(cmd queue.Cmd) (µs int64, err error) {
 }
 
 // learn records that the server's clock showed the given time, in µs, at some instant between sent
-// and received; the latter is the current time. It returns false if TIME has been answered on a
-// newer connection in the meantime.
+// and received, which is the current time. If TIME has been answered on a newer connection in the
+// meantime, learn returns false.
 func (s *server) learn(µs, made int64, sent, received time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +180,8 @@ func (s *server) boundAt(now time.Time) int64 {
 	return s.bound + µs - (µs+drift-1)/drift
 }
 
-// The function f sends scripts. inTime runs it and, with Options.SendTime, returns an error if f
-// takes so long that the decisions may be older than other processes expect.
+// inTime runs the function f, which sends scripts. With Options.SendTime, inTime returns an error
+// if f takes so long that the decisions may be older than other processes expect.
 func (s *Store) inTime(f func() error) error {
 	if s.clock == nil {
 		return f()

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	retrack   = time.Second // from a failed or lost connection to the next attempt
-	untracked = time.Minute // from one attempt to the next if the server cannot track keys
+	retrack   = time.Second // time from the failure or loss of a connection to the next attempt
+	untracked = time.Minute // time between attempts if the server cannot track keys
 )
 
-// Track implements optional.Tracker with CLIENT TRACKING of Redis, on one more connection to each
-// node. The script that evaluates a charge runs on this connection, so Redis makes the decision and
+// Track implements optional.Tracker by CLIENT TRACKING, on an additional connection to each node.
+// The script that evaluates a charge runs on this connection, so Redis makes the decision and
 // begins to track the key at the same instant. If a separate script read the key after the refusal,
-// a change in between would go unnoticed.
+// a change in between would not be noticed.
 func (s *Store) Track(changed func(key string, all bool), current func(at time.Time)) (
 	takeEach func(ts []*quota.Transaction) []error) {
 	switch s.rdb.(type) {
@@ -50,12 +50,12 @@ type tracker struct {
 	nodes map[*redis.Client]*trackedNode
 }
 
-// A trackedNode is a node with the connection on which it reports changes. The tracker's mutex
-// guards it.
+// A trackedNode is a node with the connection on which the node reports changes. The tracker's
+// mutex guards the fields.
 type trackedNode struct {
-	conn  *tracking.Conn // nil if there was none yet; it may be closed
-	retry time.Time      // do not connect before
-	err   error          // error of the last attempt
+	conn  *tracking.Conn // may be closed; nil before the first connection
+	retry time.Time      // no attempt to connect is made before this time
+	err   error          // the error of the last attempt
 }
 
 // due reports whether the node has no connection and it is time to open one.
@@ -63,7 +63,7 @@ func (n *trackedNode) due() bool {
 	return (n.conn == nil || n.conn.Closed()) && time.Now().After(n.retry)
 }
 
-// takeEach evaluates transactions of one charge, and makes the nodes track their states.
+// takeEach evaluates transactions with one charge each, and makes the nodes track the states.
 func (k *tracker) takeEach(ts []*quota.Transaction) []error {
 	errs := make([]error, len(ts))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*queue.ConnectTime)
@@ -190,7 +190,7 @@ func (k *tracker) open(ctx context.Context, client *redis.Client, key string) (*
 	if err != nil {
 		return nil, err
 	}
-	_, tag, _ := strings.Cut(key, ":{.") // the test key is in the slot of the key
+	_, tag, _ := strings.Cut(key, ":{.") // the test key must be in the same slot as key
 	test := k.store.prefix + "tracking{." + tag
 	return tracking.Open(ctx, conn, tracking.Options{
 		Setup:  setup,
@@ -229,7 +229,8 @@ func helloOf(ctx context.Context, o *redis.Options) ([]any, error) {
 	return []any{"hello", 3, "auth", user, password}, nil
 }
 
-// proven reports the time before which all connections that track keys have reported changes.
+// proven reports a time before which all changes have been reported, on every connection that
+// tracks keys.
 func (k *tracker) proven() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,7 +248,7 @@ func (k *tracker) proven() {
 	}
 }
 
-// isClosed reports whether a client is closed. It sends nothing.
+// isClosed reports whether a client is closed, without sending anything.
 func isClosed(client *redis.Client) bool {
 	if client.PoolStats().TotalConns > 0 {
 		return false

@@ -177,9 +177,9 @@ type primary struct {
 	checker *checker
 }
 
-// An unlessSlow is the primary store of the fallbacks. If Redis is too slow for the Timeout and
-// therefore answers only some requests in time, unlessSlow fails for all of them. The fallback then
-// evaluates all requests in memory, so that units are not counted in both stores.
+// An unlessSlow is the primary store of the fallbacks. If a server is too slow for the Timeout and
+// therefore answers only some requests in time, the fallback evaluates all requests with keys of
+// this server, so that units are not counted in both stores.
 type unlessSlow struct {
 	primary
 	redis *redisstore.Store
@@ -195,9 +195,10 @@ func (u unlessSlow) Take(ctx context.Context, t *quota.Transaction) error {
 	return u.primary.Take(ctx, t)
 }
 
-// parted is a FallbackStore. While one of several servers is down or too slow, only the keys of this
-// server are counted in memory, even if a transaction also has keys of other servers. Until the
-// breaker opens, or Redis is found to be too slow, the fallback evaluates the whole transaction.
+// A parted store is a FallbackStore. While one of several servers is down or too slow, only the
+// keys of this server are counted in memory, even if a transaction also has keys of other servers.
+// Until the breaker opens, or the server is found to be too slow, the fallback evaluates the whole
+// transaction.
 type parted struct {
 	*quota.FallbackStore
 	redis   *redisstore.Store

@@ -13,21 +13,21 @@ import (
 	"github.com/seed83679106/weir/internal/traced"
 )
 
-// A Cmd is a command that go-redis never sends a second time, whatever its settings. A charge
-// that is sent twice could be spent twice.
+// A Cmd is a command that go-redis never sends a second time, whatever the client's settings. A
+// charge that is sent twice could be spent twice.
 type Cmd struct{ *redis.Cmd }
 
-// NewCmd returns a command with its arguments.
+// NewCmd returns a command with the given arguments.
 func NewCmd(ctx context.Context, args ...any) Cmd { return Cmd{redis.NewCmd(ctx, args...)} }
 
 // NoRetry implements redis.Cmder.
 func (Cmd) NoRetry() bool { return true }
 
-// If connections and the window allow it, start makes a goroutine of the queue send waiting
-// commands. Only one goroutine at a time gathers commands: see run.
+// start starts a goroutine that sends waiting commands, if a connection is free and the window has
+// room. Only one goroutine at a time gathers commands: see run.
 func (q *Queue) start(now time.Time) {
 	if b := q.gathering; b != nil && (b.yields && q.queued >= maxBatch || time.Since(b.sent) > beat) {
-		q.gathered(b) // another goroutine replaces the goroutine of b, which returns when it gets a processor
+		q.gathered(b) // another goroutine replaces the one that gathers for b, which returns when it is next scheduled
 		q.runners--
 	}
 	if q.mayCall() && q.runners < q.calls(now) {
@@ -45,19 +45,19 @@ func (q *Queue) start(now time.Time) {
 // A batch contains the commands that one call sends.
 type batch struct {
 	requests []*request
-	cmds     []Cmd     // of all requests
-	underWay int       // how many commands of this process were in flight when the batch was sent
-	sent     time.Time // the time at which the batch was sent or, before that, its goroutine began to gather commands
-	began    time.Time // the same time on the clock of the queue
-	yields   bool      // the goroutine yields to others before it sends the batch: see run
+	cmds     []Cmd     // the commands of all requests
+	underWay int       // how many of the queue's commands were in flight when the batch was sent
+	sent     time.Time // when the batch was sent; before that, when its goroutine began to gather commands
+	began    time.Time // the same time by the queue's clock
+	yields   bool      // the goroutine yields to others before sending the batch: see run
 }
 
 func (q *Queue) mayCall() bool {
 	return q.queued > 0 && q.gathering == nil && float64(q.inFlight) < q.window
 }
 
-// gather returns an empty batch. The batch already counts as sent. Therefore, if the goroutine of
-// the batch gets no processor, the process counts as late.
+// gather returns an empty batch, which already counts as sent. If the batch's goroutine is not
+// scheduled, the process therefore counts as late.
 func (q *Queue) gather(now time.Time) *batch {
 	b := &batch{sent: time.Now(), began: now}
 	b.yields = q.idle <= lone && q.queued < maxBatch && b.sent.After(q.crowded)
@@ -65,8 +65,8 @@ func (q *Queue) gather(now time.Time) *batch {
 	return b
 }
 
-// gathered records that commands are no longer gathered for b, which is still empty. b is the last
-// element of q.sent, because no other call begins while commands are gathered.
+// gathered records that commands are no longer gathered for b, which is still empty. The batch b is
+// the last element of q.sent, because no other call begins while commands are gathered.
 func (q *Queue) gathered(b *batch) {
 	if b.yields && time.Since(b.sent) > beat {
 		q.crowded = time.Now().Add(crowdedFor)
@@ -90,12 +90,12 @@ func (q *Queue) fill(b *batch) bool {
 	if len(b.requests) == 0 {
 		q.runners--
 	}
-	q.start(now) // other requests may wait for a connection, or for room
+	q.start(now) // other requests may be waiting for a connection, or for room in the window
 	return len(b.requests) > 0
 }
 
 func (q *Queue) take(b *batch, now time.Time) {
-	room := min(maxBatch, int(q.window)-q.inFlight) // the first request needs no room
+	room := min(maxBatch, int(q.window)-q.inFlight) // the first request is sent even if there is no room
 	if q.calls(now) >= MaxCalls/2 && float64(q.inFlight+q.queued) < q.window {
 		room = min(room, (q.queued+1)/2) // smaller calls are answered sooner
 	}
@@ -125,7 +125,7 @@ func (q *Queue) ended(b *batch, err error) fault {
 		q.fault = unknown
 		return unknown
 	}
-	// Timers fire a little late, so this is less than the timeout.
+	// The third argument is less than the timeout, because timers fire a little late.
 	f := q.conns.fault(1, b.sent, q.timeout-q.timeout/4, q.others)
 	if f == notHeard || f == neither || f == tooSoon {
 		q.open = min(q.open, q.conns.drop(b.sent)) // the network may have forgotten all connections of the same age
@@ -133,7 +133,7 @@ func (q *Queue) ended(b *batch, err error) fault {
 	return f
 }
 
-// finish ends the requests of a call with their answers, or with the reason why there are none.
+// finish ends the requests of a batch with their answers, or with the reason why there are none.
 func (b *batch) finish(f fault) {
 	for _, a := range b.requests {
 		err := failure(a.cmds)
@@ -144,7 +144,7 @@ func (b *batch) finish(f fault) {
 	}
 }
 
-// context returns the context of the call, which never ends: see traced.Leader.
+// context returns the context for the call, which is never done: see traced.Leader.
 func (b *batch) context() context.Context {
 	var leader traced.Leader
 	for _, a := range b.requests {
@@ -154,10 +154,10 @@ func (b *batch) context() context.Context {
 }
 
 // run makes calls, one after the other, until no waiting command may be sent now. Before each call,
-// it yields to other runnable goroutines, because some of them are callers whose commands then need
-// no separate call. It yields twice, because the first time may make several callers runnable, on
-// all processors. It does not yield for a caller that is alone. If yielding has taken long, other
-// goroutines use all processors, so run then stops yielding for a while.
+// it yields to other runnable goroutines, because some of them may be callers whose commands then
+// need no separate call. It yields twice, because the first time may make several callers runnable.
+// If the caller is alone, run does not yield. If yielding has taken a long time because other
+// goroutines use all processors, run stops yielding for a while.
 func (q *Queue) run(b *batch) {
 	growStack(0)
 	for b != nil {
@@ -171,7 +171,7 @@ func (q *Queue) run(b *batch) {
 		err := q.sendSafely(ctx, b.cmds)
 		cancel()
 		took := time.Since(b.sent)
-		if err == nil { // the callers need not wait for the lock
+		if err == nil { // before taking the lock, so that the callers do not wait for it
 			b.finish(unknown)
 		}
 		q.mu.Lock()
@@ -191,7 +191,7 @@ func (q *Queue) run(b *batch) {
 	}
 }
 
-// failure returns why commands have no answers, or nil if they have answers.
+// failure returns the reason why commands have no answers, or nil if all have answers.
 func failure(cmds []Cmd) error {
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !IsAnswer(err) {
@@ -201,8 +201,8 @@ func failure(cmds []Cmd) error {
 	return nil
 }
 
-// sendSafely returns a panic in a hook of the client as an error. On this goroutine the panic
-// would end the process.
+// sendSafely sends commands, and converts a panic in a hook of the client to an error, because a
+// panic in this goroutine would end the process.
 func (q *Queue) sendSafely(ctx context.Context, cmds []Cmd) error {
 	panicked, err := safe.Call("redisstore: the client panicked", func() error { return q.send(ctx, cmds) })
 	if panicked {
@@ -213,9 +213,8 @@ func (q *Queue) sendSafely(ctx context.Context, cmds []Cmd) error {
 	return err
 }
 
-// growStack makes the stack of a new goroutine 16 KB large in one step. A call of the client
-// needs more than 8 KB, for which the runtime would otherwise double and copy the stack three
-// times.
+// growStack grows the stack of a new goroutine to 16 KB in one step. A call to the client needs
+// more than 8 KB. Without growStack, the runtime would double and copy the stack three times.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -223,9 +222,9 @@ func growStack(i int) byte {
 	return space[i]
 }
 
-// send sends commands in one round trip. Afterwards each command has its answer or its error.
-// send returns an error if a command got no answer from Redis. If drop has closed the connection,
-// nothing was sent, so send uses another connection.
+// send sends commands in one round trip, and sets the answer or the error of each command. If a
+// command got no answer from Redis, send returns an error. If drop has closed the connection,
+// nothing was sent, so send tries another connection.
 func send(ctx context.Context, rdb redis.UniversalClient, cmds []Cmd) error {
 	err := sendOnce(ctx, rdb, cmds)
 	for errors.Is(err, errDropped) && ctx.Err() == nil {
@@ -249,13 +248,13 @@ func sendOnce(ctx context.Context, rdb redis.UniversalClient, cmds []Cmd) error 
 	_, err := pipe.Exec(ctx)
 	for _, cmd := range cmds {
 		if cmd.Err() == nil && cmd.Val() == nil {
-			cmd.SetErr(err) // go-redis does not set the errors of the commands if AUTH fails
+			cmd.SetErr(err) // if AUTH fails, go-redis does not set the errors of the commands
 		}
 	}
 	return failure(cmds)
 }
 
-// IsAnswer reports whether err is an answer of Redis: an error reply.
+// IsAnswer reports whether err is an error reply from Redis.
 func IsAnswer(err error) bool {
 	answer := redis.Error(nil)
 	return errors.As(err, &answer)

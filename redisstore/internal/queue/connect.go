@@ -7,18 +7,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// connections counts the connections of the queue, and remembers the last attempts to connect.
+// A connections value counts the connections of the queue, and holds the result of the last attempt
+// to connect.
 type connections struct {
-	open      int // connections that have answered, and have not failed since
-	opening   int // attempts to connect
+	open      int // connections that have answered and have not failed since then
+	opening   int // attempts to connect that are in progress
 	attempted time.Time
 	failed    time.Time // when the last attempt to connect failed
 	failure   error     // why that attempt failed
 }
 
-// connect starts to make one more connection. It does nothing if enough connections are open
-// or being opened, or if it is too early for another attempt: see redialAfter and
-// retryAfter.
+// connect starts to open another connection. If enough connections are open or being opened, or if
+// it is too early for another attempt (see redialAfter and retryAfter), connect does nothing.
 func (q *Queue) connect(now time.Time) {
 	switch {
 	case q.open+q.opening >= q.enough(now),
@@ -35,8 +35,8 @@ func (q *Queue) connect(now time.Time) {
 	go q.dial()
 }
 
-// dial sends the command TIME, which needs a connection. Usually all open connections are in use,
-// so the client opens a new one.
+// dial sends the command TIME. Usually all open connections are in use, so the client opens a new
+// one for it.
 func (q *Queue) dial() {
 	ctx, cancel := context.WithTimeout(context.Background(), max(ConnectTime, q.timeout+Lateness))
 	defer cancel()

@@ -10,34 +10,34 @@ import (
 	"weak"
 )
 
-// Conns are the connections of a client to one Redis. At the end of a budget they show whether
-// Redis or the process is late. If it is the process that is late, the kernel has already received
-// the answer. If Redis is silent, the kernel has received nothing. This is true however late a
-// goroutine looks. The method add is called for each new connection, so that a Queue finds it here.
+// A Conns value holds a client's connections to one Redis. When a budget is used up, it shows
+// whether Redis or the process is late. If the process is late, the kernel has already received the
+// answer. If Redis is silent, the kernel has received nothing. This is true even if the goroutine
+// that checks runs late. The method add registers each new connection.
 type Conns struct {
-	began time.Time // the times below are in ns since then
+	began time.Time // the int64 times in Conns are in ns since began
 
 	read  atomic.Int64 // when an answer was last read
 	quiet atomic.Bool  // since the last answer, fault has found that Redis is silent
 
 	mu      sync.Mutex
-	all     conns // the time of the command whose answer the kernel had at the last check
+	all     conns // for each connection, when the command was written whose answer the kernel had at the last check
 	dials   int   // attempts to connect that are in progress
 	dialed  int64 // when the last attempt began
-	unheard int64 // the write time of the last command whose deadline passed without an answer
-	gaveUp  int64 // when that deadline passed
+	unheard int64 // when the last command was written whose deadline has passed without an answer
+	gaveUp  int64 // when the deadline of that command passed
 }
 
-// conns keeps no connection alive. go-redis does not close connections whose handshake has failed,
-// but leaves them to the garbage collector.
+// The pointers in conns are weak, because go-redis does not close connections whose handshake has
+// failed, but leaves them to the garbage collector.
 type conns map[weak.Pointer[prompt]]int64
 
-// NewConns returns an empty set.
+// NewConns returns a Conns value without connections.
 func NewConns() *Conns { return &Conns{began: time.Now(), all: conns{}} }
 
 func (c *Conns) since(t time.Time) int64 { return int64(t.Sub(c.began)) }
 
-// add wraps conn in a prompt.
+// add registers conn, and returns a prompt that wraps it.
 func (c *Conns) add(conn net.Conn) net.Conn {
 	keepalive(conn)
 	p := &prompt{Conn: conn, conns: c, raw: rawOf(conn)}
@@ -55,7 +55,8 @@ func (c *Conns) add(conn net.Conn) net.Conn {
 	return p
 }
 
-// Dial counts an attempt to connect while dial makes it, and adds the connection.
+// Dial calls dial to make an attempt to connect, which counts as in progress until dial returns,
+// and adds the connection.
 func (c *Conns) Dial(dial func() (net.Conn, error)) (net.Conn, error) {
 	c.mu.Lock()
 	c.dials++
@@ -84,11 +85,11 @@ const (
 	notHeard              // Redis has not answered: the command was written, and nothing was received
 )
 
-// fault returns the reason why n calls have no answers. The first of them began at the time sent.
+// fault returns the reason why n calls, the first of which began at the time sent, have no answers.
 // Redis counts as silent only if it has not answered for at least the duration least. The function
 // others reports whether the client may use connections that are unknown to c, or has no
-// connections left. It is called without the lock of c, because the client's pool locks itself, and
-// then locks c when it closes connections.
+// connections left. It is called without the lock of c, because the client's pool acquires that
+// lock while holding its own when it closes connections.
 func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(known int) bool) fault {
 	if c == nil {
 		return unknown
@@ -100,8 +101,9 @@ func (c *Conns) fault(n int, sent time.Time, least time.Duration, others func(kn
 	return f
 }
 
-// seen returns the fault as far as c knows it. If the result known is 0 or more, it is the number
-// of connections of c, and the fault holds only if the client uses no other connections.
+// seen returns the fault as far as it can be determined from c alone. If the result known is 0 or
+// more, it is the number of connections of c, and the fault is correct only if the client uses no
+// other connections.
 func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +117,7 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 		silence = min(silence, longest)
 	}
 	switch {
-	case unread: // for a beat: answers have just arrived on many connections
+	case unread: // for at least a beat
 		return isLate, -1
 	case silence >= least:
 		c.quiet.Store(true)
@@ -133,10 +135,10 @@ func (c *Conns) seen(n int, sent time.Time, least time.Duration) (f fault, known
 }
 
 // look examines the connections that wait for an answer, including those that are still being
-// opened. It returns four results: how many of them wait for the answer to a command that was
-// written at the time first or later; how long the connections have waited for which the kernel has
-// received nothing (the longest of these times); whether the kernel has received an answer for one
-// of them; and whether it already had that answer at the last check.
+// opened. The result waiting is the number of connections whose command was written at the time
+// first or later. The result longest is the longest wait of a connection for which the kernel has
+// received nothing. The result answered is true if the kernel has received an answer for one of the
+// connections, and unread is true if it already had the answer at the last check.
 func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answered, unread bool) {
 	for w, before := range c.all {
 		p := w.Value()
@@ -148,7 +150,7 @@ func (c *Conns) look(first, now int64) (waiting int, longest time.Duration, answ
 		if rest := p.answered.Load(); wrote == 0 && rest >= first && p.reading.Load() {
 			wrote = rest
 		}
-		if wrote == 0 || !p.reading.Load() && now-wrote > int64(mostHeld) { // nobody will read the answer
+		if wrote == 0 || !p.reading.Load() && now-wrote > int64(mostHeld) { // the answer will not be read
 			continue
 		}
 		if wrote >= first {
@@ -174,7 +176,7 @@ func (c *Conns) gaveUpOn(wrote, now int64) {
 }
 
 // drop closes the idle connections that were last used before the given time. A connection that was
-// used at that time got no answer, so the network may have forgotten all of them.
+// used at that time got no answer, so the network may have forgotten all these connections.
 func (c *Conns) drop(before time.Time) (left int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +198,7 @@ func (c *Conns) drop(before time.Time) (left int) {
 // errDropped is returned for a connection that drop has closed. The command was not sent.
 var errDropped = errors.New("redisstore: the connection was closed, because the network seems to have forgotten it")
 
-// rawOf returns the socket of a connection, also below TLS, or nil.
+// rawOf returns the socket of a connection, which may use TLS, or nil if there is none.
 func rawOf(conn net.Conn) syscall.RawConn {
 	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = c.NetConn()
@@ -209,9 +211,9 @@ func rawOf(conn net.Conn) syscall.RawConn {
 	return nil
 }
 
-// keepalive turns on TCP keep-alive. It detects within half a minute that the network has forgotten
-// a connection. It also prevents this, because load balancers forget a connection after minutes
-// without a packet.
+// keepalive turns on TCP keep-alive, which detects within half a minute that the network has
+// forgotten a connection. Keep-alive packets also prevent load balancers from forgetting a
+// connection, which happens after minutes without a packet.
 func keepalive(conn net.Conn) {
 	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = c.NetConn()

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// If the caller may send the commands itself, which saves two goroutine switches, alone returns a
-// batch of them. Otherwise, it returns nil. The caller may send them if nobody else has sent
-// commands lately, Redis has just answered and is fast, and the call can only end when the budget
-// ends, not because of the client or the caller's context.
+// alone returns a batch with the commands if the caller may send them itself, which saves two
+// goroutine switches, and otherwise nil. The caller may send the commands if there have been no
+// other callers for a while, and if Redis is fast and has answered within the last second. In
+// addition, neither the client nor the caller's context may end the call before the budget is used
+// up.
 func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -21,7 +22,7 @@ func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	switch {
 	case q.idle <= lone: // other callers may send commands soon
 		return nil
-	case !q.bounded || ctx.Done() != nil: // the client, or the caller's context, may end the call at another time
+	case !q.bounded || ctx.Done() != nil: // the client or the caller's context may end the call at another time
 		return nil
 	case q.open == 0 || now.Sub(q.answered) > time.Second || q.service > q.timeout/8: // Redis may be slow
 		return nil
@@ -34,7 +35,7 @@ func (q *Queue) alone(ctx context.Context, cmds []Cmd) *batch {
 	return b
 }
 
-// direct sends a batch on the goroutine of its caller.
+// direct sends a batch in the caller's goroutine.
 func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error {
 	sending, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
@@ -51,7 +52,7 @@ func (q *Queue) direct(ctx context.Context, b *batch, left time.Duration) error 
 	switch {
 	case err == nil:
 		return nil
-	case f != unknown && f != notHeard, f == unknown && took > left+beat: // the deadline has passed long ago
+	case f != unknown && f != notHeard, f == unknown && took > left+beat: // the last condition: the deadline passed long ago
 		return ErrLate
 	case took >= left:
 		return ErrTimeout

@@ -4,11 +4,11 @@ package queue
 
 import "syscall"
 
-// canPeek reports whether it is possible to query the kernel for unread bytes of a socket.
+// canPeek reports whether the kernel can be queried for unread bytes of a socket.
 const canPeek = true
 
-// unread reports whether the kernel has received bytes that p has not read, or the end of
-// the connection. It does not wait, and reads nothing.
+// unread reports whether the kernel has received bytes that p has not read, or the end of the
+// connection. It neither waits nor reads.
 func (p *prompt) unread() (there bool) {
 	_ = p.raw.Control(func(fd uintptr) {
 		var b [1]byte

@@ -10,23 +10,22 @@ import (
 	"weak"
 )
 
-// A prompt is a connection that reads an answer soon after it has arrived, even if the
-// process is overloaded. An overloaded process learns late which connections have data,
-// because the runtime polls the kernel only when no goroutine can run, and then thousands
-// of other connections may come first. Timers of the runtime remain punctual. A prompt
-// therefore also checks for the answer by a timer: a deadline ends the call of Read, which
-// is then repeated.
+// A prompt is a connection that reads an answer soon after it has arrived, even if the process is
+// overloaded. An overloaded process learns late which connections have data, because the runtime
+// polls the kernel only when no goroutine can run, and then thousands of other connections may come
+// first. Timers of the runtime remain punctual. A prompt therefore also uses timers to check for
+// the answer: a deadline ends a call to Read, which the prompt then repeats.
 //
-// Only the goroutine that reads may set deadlines, as in go-redis.
+// Only the goroutine that reads may set deadlines, as go-redis does.
 type prompt struct {
 	net.Conn
 	conns    *Conns
-	raw      syscall.RawConn // its socket; nil if it has none
-	deadline time.Time       // set by the client
+	raw      syscall.RawConn // the connection's socket; nil if there is none
+	deadline time.Time       // the deadline that the client has set
 
 	state    atomic.Int32
 	reading  atomic.Bool
-	wrote    atomic.Int64 // when the last command was written, in the form of Conns.since; 0 once it has an answer
+	wrote    atomic.Int64 // when the last command was written (see Conns.since); 0 after the answer
 	answered atomic.Int64 // when the last answer was read
 }
 
@@ -38,8 +37,8 @@ const (
 	dropped
 )
 
-// firstLook is the time from the call of Read to the first check, and also the shortest time
-// between two checks. A process that is not busy gets most answers earlier.
+// firstLook is the time from a call to Read to the first check, and also the shortest time between
+// two checks. A process that is not busy gets most answers before the first check.
 const firstLook = time.Millisecond
 
 func (p *prompt) SetDeadline(t time.Time) error {
@@ -52,7 +51,7 @@ func (p *prompt) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// Write fails at once if drop has closed the connection.
+// Write fails immediately if drop has closed the connection.
 func (p *prompt) Write(b []byte) (int, error) {
 	if !p.state.CompareAndSwap(idle, used) && p.state.Load() == dropped {
 		return 0, errDropped
@@ -62,9 +61,9 @@ func (p *prompt) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// After each check, Read waits for a quarter of the time that has passed so far, and checks again.
-// An answer that has arrived in time is read even if the process is suspended until after the
-// deadline.
+// After each check, Read waits for a quarter of the time that has passed since the call began, and
+// checks again. An answer that has arrived in time is read even if the process is suspended until
+// after the deadline.
 func (p *prompt) Read(b []byte) (int, error) {
 	p.reading.Store(true)
 	defer p.reading.Store(false)
@@ -92,7 +91,7 @@ func (p *prompt) read(b []byte) (int, error) {
 		if last {
 			look = now.Add(max(firstLook, p.deadline.Sub(now)))
 		}
-		if p.Conn.SetReadDeadline(look) != nil { // conn has no deadlines
+		if p.Conn.SetReadDeadline(look) != nil { // conn does not support deadlines
 			return p.Conn.Read(b)
 		}
 		if n, err := p.Conn.Read(b); n > 0 || last || !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -1,21 +1,20 @@
-// Package queue sends the commands of many callers to one Redis. Do returns within the time
-// budget of its caller, whatever Redis, the network and the client do. It is based on three
-// ideas:
+// Package queue sends the commands of many callers to one Redis. Do returns within the caller's
+// time budget, whatever Redis, the network and the client do. The package is based on three ideas:
 //
-//   - A window limits how many commands are in flight. It grows while answers are fast, and
-//     shrinks while they take more than a third of the timeout. Commands that exceed the window
-//     wait, and are sent together. If Redis cannot answer all waiting commands in time, the
-//     queue refuses further commands on arrival, which costs Redis nothing. See window.go.
-//   - A caller that has been alone for a while sends its commands itself. See lone.go.
+//   - A window limits how many commands are in flight. The window grows while answers are fast, and
+//     shrinks while answers take more than a third of the timeout. Commands that exceed the window
+//     wait, and are sent together. If Redis cannot answer all waiting commands in time, the queue
+//     refuses further commands immediately, which costs Redis nothing. See window.go.
+//   - A caller that has been the only one for a while sends its commands itself. See lone.go.
 //   - A connection whose answer is late is kept, because a new one would be no faster. Calls
-//     therefore run on goroutines of the queue, so that a caller can return before its call does.
-//     Calls use only connections that have worked; connect opens new ones. See batch.go,
-//     connect.go.
+//     therefore run in goroutines of the queue, so that a caller can return before the call does.
+//     Calls use only connections that have worked; the method connect opens new ones. See batch.go
+//     and connect.go.
 //
-// The clock of a budget stops while the process itself is late, so that a busy process does not
-// look like a slow Redis. See clock.go, prompt.go. The kernel shows which of the two is late: see
-// conns.go. The goroutines of a queue end when no command waits. README.md contains the reasons and
-// the measurements.
+// The clock that measures budgets stops while the process itself is late, that is, suspended or
+// overloaded. A busy process therefore does not look like a slow Redis. See clock.go and prompt.go.
+// The kernel shows whether Redis or the process is late: see conns.go. The goroutines of a queue
+// end when no command waits. README.md contains the reasons and the measurements.
 package queue
 
 import (
@@ -33,35 +32,35 @@ import (
 )
 
 const (
-	MaxCalls    = 32  // calls in flight to one Redis; with more calls, each would only contain fewer commands
-	nearCalls   = 8   // calls in flight to a near Redis; with more, nearly every command would be sent alone
-	maxBatch    = 128 // commands in a call; Redis takes about a millisecond for 128
-	minWindow   = 1   // commands in flight, however slow Redis is
-	firstWindow = 256 // commands in flight before the first answer
-	lone        = 16  // number of consecutive times that a caller must be alone before it sends its commands itself: see alone
+	MaxCalls    = 32  // maximum number of calls in flight to one Redis; more calls would only contain fewer commands each
+	nearCalls   = 8   // the same for a near Redis; with more calls, almost every command would be sent alone
+	maxBatch    = 128 // maximum number of commands in a call; Redis takes about a millisecond for 128
+	minWindow   = 1   // minimum window, however slow Redis is
+	firstWindow = 256 // window before the first answer
+	lone        = 16  // after this many consecutive requests without other callers, a caller sends its commands itself: see alone
 
 	near     = 2 * time.Millisecond   // Redis is near if calls take less
 	interval = 100 * time.Millisecond // how often learn checks whether the round trip has become longer
 	Lateness = 250 * time.Millisecond // a connection is kept if its answer is at most this late
 
-	crowdedFor  = time.Second            // the time for which calls do not yield, after yielding to other goroutines has taken longer than beat
+	crowdedFor  = time.Second            // how long calls do not yield to other goroutines after yielding has taken longer than beat
 	mostHeld    = time.Second            // an answer that the kernel has received is read within this time
-	ConnectTime = time.Second            // for TCP, TLS, HELLO and AUTH together, unless Timeout is longer than 750 ms
-	redialAfter = 200 * time.Millisecond // between attempts to connect, if as many connections are being opened as are open
-	retryAfter  = 20 * time.Millisecond  // from a failed attempt to the next attempt, while no connection is open
+	ConnectTime = time.Second            // timeout for TCP, TLS, HELLO and AUTH together, unless Timeout is longer than 750 ms
+	redialAfter = 200 * time.Millisecond // time between attempts to connect, if at least as many connections are being opened as are open
+	retryAfter  = 20 * time.Millisecond  // time from a failed attempt to the next one, while no connection is open
 )
 
 // Options are the options of New.
 type Options struct {
-	Client  redis.UniversalClient // of one Redis, which may be a master behind Sentinels
-	Conns   *Conns                // its connections; nil if they are not known
-	Timeout time.Duration         // the usual budget, above 0: the window is adapted to it
+	Client  redis.UniversalClient // a client of one Redis, which may be a master behind Sentinels
+	Conns   *Conns                // the client's connections; nil if they are not known
+	Timeout time.Duration         // the usual budget, which must be positive; the window is adapted to it
 
-	Slow *atomic.Int64 // a Redis may be too slow for Timeout until this time, in ns since 1970; 0 at first
+	Slow *atomic.Int64 // time, in ns since 1970, until which a Redis may be too slow for Timeout; 0 at first
 
-	// Explain, if not nil, gets the error of an attempt to connect to a Redis that has never
-	// answered, and returns a more detailed error. Once Explain returns a quota.ErrUnusable, all
-	// callers get this error. Explain may block.
+	// Explain, if not nil, is called with the error of an attempt to connect to a Redis that has
+	// never answered, and returns a more detailed error. If that error is a quota.ErrUnusable, all
+	// callers get it. Explain may block.
 	Explain func(error) error
 }
 
@@ -73,7 +72,7 @@ type Queue struct {
 	conns   *Conns                                      // see Options
 	most    int                                         // maximum number of connections
 	others  func(known int) bool                        // see Conns.fault
-	bounded bool                                        // send returns when its context ends
+	bounded bool                                        // send returns when its context is done
 
 	slowStore *atomic.Int64 // see Options.Slow
 
@@ -85,27 +84,27 @@ type Queue struct {
 	slow slowness
 
 	slowEnded  time.Time // when Redis was last found to be fast enough again
-	quickCalls int       // how many calls in a row must be quick until Redis is no longer too slow: see slowUntil
+	quickCalls int       // how many consecutive calls must be quick until Redis is no longer too slow: see slowUntil
 
-	fault fault         // why calls had no answers at the last tick; unknown since the next answer
-	held  time.Duration // total time for which fault has stopped the clock
-	idle  int           // number of consecutive requests that have found the queue empty: see alone
+	fault fault         // why calls had no answers at the last tick; unknown after the next answer
+	held  time.Duration // the total time for which the clock was stopped because of fault
+	idle  int           // how many consecutive requests have found the queue empty: see alone
 }
 
-// A backlog contains the commands that wait and those that are in flight.
+// A backlog contains the commands that are waiting or in flight.
 type backlog struct {
-	requests []*request // all requests that are not over, and some that are
+	requests []*request // all requests that are not over, and some that are over
 	waiting  []*request
 	sent     []*batch // the calls in flight, oldest first
-	queued   int      // commands waiting
-	runners  int      // calls in flight
-	inFlight int      // commands in flight
+	queued   int      // how many commands are waiting
+	runners  int      // how many calls are in flight
+	inFlight int      // how many commands are in flight
 
 	gathering *batch    // the batch for which commands are gathered, or nil: see run
-	crowded   time.Time // until then, calls do not yield to other goroutines
+	crowded   time.Time // calls do not yield to other goroutines until this time
 }
 
-// New returns a queue, which starts to open a connection. Redis need not be up.
+// New returns a queue, and starts to open a connection. Redis need not be up.
 func New(o Options) *Queue {
 	q := &Queue{explain: o.Explain, conns: o.Conns, timeout: o.Timeout, most: MaxCalls, slowStore: o.Slow, pace: pace{window: firstWindow}}
 	q.others = func(int) bool { return true }
@@ -118,7 +117,7 @@ func New(o Options) *Queue {
 		}
 		if !c.ContextTimeoutEnabled {
 			bounded := single.WithTimeout(o.Timeout + Lateness)
-			bounded.Options().ContextTimeoutEnabled = true // of the copy only
+			bounded.Options().ContextTimeoutEnabled = true // changes only the copy
 			o.Client = bounded
 		}
 	}
@@ -129,15 +128,15 @@ func New(o Options) *Queue {
 
 // A request contains the commands of one caller, which are sent in one call, in order.
 type request struct {
-	ctx  context.Context // ends when the caller gives up
+	ctx  context.Context // done when the caller gives up
 	cmds []Cmd
 	end  time.Time     // when the queue gives up
-	lost time.Duration // by how much the clock was late when the request arrived
-	held time.Duration // for how long the clock had been stopped when the request arrived
-	must bool          // send cmds even if they are late, because they load a script into Redis
+	lost time.Duration // by how much the clock lagged behind when the request arrived
+	held time.Duration // Queue.held when the request arrived
+	must bool          // send cmds even if the answers will be late, because cmds load a script into Redis
 	over atomic.Bool   // cmds have their answers, or err is set
 	err  error         // why there is no answer
-	at   time.Time     // when it was over
+	at   time.Time     // when the request was over
 	done chan struct{} // closed once the request is over
 }
 
@@ -149,7 +148,7 @@ func (a *request) finish(err error) {
 	}
 }
 
-// ErrTimeout is returned to a caller whose budget ran out before the answer arrived.
+// ErrTimeout is returned to a caller if the budget is used up before the answer arrives.
 var ErrTimeout error = timeoutError{}
 
 type timeoutError struct{}
@@ -157,22 +156,21 @@ type timeoutError struct{}
 func (timeoutError) Error() string { return "redisstore: no answer in time" }
 func (timeoutError) Timeout() bool { return true }
 
-// ErrLate is returned to a caller whose answer did not arrive in time although other answers did,
-// or because the process was late. In this case, Redis or the process is overloaded, but nothing
-// shows that Redis is down.
+// ErrLate is returned to a caller if the answer did not arrive in time although other answers did,
+// or if the process was late. Redis or the process is then overloaded, but nothing shows that Redis
+// is down.
 var ErrLate = fmt.Errorf("%w under load: %w", ErrTimeout, quota.ErrBusy)
 
 var errStalled = fmt.Errorf("%w: Redis has stopped answering, so the question was not sent", ErrTimeout)
 
-// Do sends commands in one call, in order, and returns when they have their answers or when ctx
-// ends. If Redis answers a command with an error, the command has that error. If there was no
-// answer, Do returns an error, and the caller must not use the commands again. The error is
-// ErrTimeout, quota.ErrBusy if Redis or the process is overloaded, the error of ctx, or the
-// reason why there is no connection. If the error is quota.ErrBusy but not ErrTimeout, the
-// commands were not sent.
+// Do sends commands in one call, in order, and returns when all are answered or ctx is done. If
+// Redis answers a command with an error, the command has that error. If a command got no answer, Do
+// returns an error, and the caller must not use the commands again. The error is ErrTimeout,
+// quota.ErrBusy if Redis or the process is overloaded, the error of ctx, or the reason why there is
+// no connection. If the error is quota.ErrBusy but not ErrTimeout, the commands were not sent.
 //
-// The context must come from WithBudget. The queue measures the budget with its own clock, so Do
-// may return later if the process is late. If the caller's own context ends, Do returns at once.
+// The context must come from WithBudget. The queue measures the budget by its own clock, so Do may
+// return later if the process is late. If the caller's own context is done, Do returns immediately.
 func (q *Queue) Do(ctx context.Context, cmds []Cmd) error {
 	left := LeftOf(ctx)
 	if left <= 0 {
@@ -206,7 +204,7 @@ func (q *Queue) enter(a *request, left time.Duration) error {
 	}
 	if err := q.refuse(a, now); err != nil {
 		q.slow.failed++
-		q.connect(now) // helps only the next callers
+		q.connect(now) // a new connection helps only later callers
 		return err
 	}
 	q.waiting, q.requests = append(q.waiting, a), append(q.requests, a)
@@ -244,7 +242,7 @@ func (q *Queue) refuse(a *request, now time.Time) error {
 	return nil
 }
 
-// surplus returns the error for a request that is not sent because its answer would be late.
+// surplus returns the error for a request that is not sent because the answer would be late.
 func (q *Queue) surplus() error {
 	if q.fault == notHeard {
 		return errStalled
@@ -252,8 +250,8 @@ func (q *Queue) surplus() error {
 	return quota.ErrBusy
 }
 
-// silent reports whether Redis has not answered for a whole timeout, and no new connection
-// can help soon.
+// silent reports whether Redis has not answered for a whole timeout and a new connection cannot
+// help soon.
 func (q *Queue) silent(now time.Time) bool {
 	late := q.opening > 0 && now.Sub(q.attempted) > q.timeout
 	stopped := q.fault == notHeard || q.fault == unknown && now.Sub(q.answered) > q.timeout
@@ -261,8 +259,8 @@ func (q *Queue) silent(now time.Time) bool {
 }
 
 // late reports whether the answer to a request would be late if the request were sent after the
-// given number of rounds of calls. For this estimate, a call takes at most half of the timeout:
-// while calls take longer than that, the window shrinks, so later calls take less time.
+// given number of rounds of calls. The estimate assumes that a call takes at most half of the
+// timeout, because the window shrinks while calls take longer, so that later calls take less time.
 func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	left := a.end.Sub(now)
 	if end, ok := a.ctx.Deadline(); ok {
@@ -271,9 +269,9 @@ func (q *Queue) late(a *request, rounds float64, now time.Time) bool {
 	return !a.must && time.Duration((rounds+1.25)*float64(min(q.service, q.timeout/2))) > left
 }
 
-// enough returns the maximum number of connections that the queue needs. A near Redis needs few.
-// However, if Redis has not answered for a while, its connections may be dead, so the queue needs
-// new ones.
+// enough returns the maximum number of connections that the queue needs. For a near Redis, a few
+// suffice. However, if Redis has not answered for a while, the connections may be dead, so the
+// queue needs new ones.
 func (q *Queue) enough(now time.Time) int {
 	if q.quick < near && now.Sub(q.answered) < q.timeout/4 {
 		return min(q.most, nearCalls)
@@ -284,8 +282,8 @@ func (q *Queue) enough(now time.Time) int {
 // calls returns how many calls may be in flight.
 func (q *Queue) calls(now time.Time) int { return min(q.open, q.enough(now)) }
 
-// tick ends the requests whose time is over, and keeps the clock running while there are other
-// requests. The clock stops while the process is late, but not while Redis is silent.
+// tick ends the requests whose time is over, and keeps the clock running while any requests are
+// left. The clock stops while the process is late, but not while Redis is silent.
 func (q *Queue) tick() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -298,7 +296,7 @@ func (q *Queue) tick() {
 	q.requests = slices.DeleteFunc(q.requests, func(a *request) bool {
 		stopped := q.fault == notHeard && !time.Now().Before(a.end.Add(a.lost))
 		if stopped || q.held-a.held > mostHeld || !now.Before(a.end) && q.fault != tooSoon {
-			if !a.over.Load() { // otherwise it has been answered since the last beat
+			if !a.over.Load() { // if it is over, it has been answered since the last tick
 				a.finish(q.tooLate(a))
 			}
 		}
@@ -327,7 +325,7 @@ func (q *Queue) tooLate(a *request) error {
 	return ErrLate
 }
 
-// whoseFault returns why the calls in flight have no answers.
+// whoseFault returns the reason why the calls in flight have no answers.
 func (q *Queue) whoseFault() fault {
 	n, sent := 0, time.Now()
 	for n < len(q.sent) && time.Since(q.sent[n].sent) >= beat {

@@ -9,29 +9,29 @@ import (
 )
 
 // A slowness value is used to detect that Redis is too slow for the timeout: Redis answers, but so
-// late that many requests get no answer in time. If the reason is the load from this process, the
-// window shrinks until the fastest calls take less than two thirds of the timeout: see learn.
-// Answers that arrive after the timeout are ignored, because Redis may have been down.
+// late that many requests get no answer in time. Load from this process is not the reason, because
+// the window would then shrink until the fastest calls take less than two thirds of the timeout
+// (see learn). Answers that arrive after the timeout are ignored, because Redis may have been down.
 type slowness struct {
 	since   time.Time     // all calls since then have taken more than two thirds of the timeout
 	last    time.Time     // when the last of these calls was answered
 	fastest time.Duration // how long the fastest of these calls took
-	decided int           // commands in these calls
-	failed  int           // requests since then that got no answer in time
+	decided int           // how many commands these calls contained
+	failed  int           // how many requests have got no answer in time since then
 
 	err     *slowError // not nil while Redis is too slow
-	quick   int        // how many calls in a row have since taken less than half of the timeout
-	checked time.Time  // when Slow last sent a command to check this
+	quick   int        // how many consecutive calls have since taken less than half of the timeout
+	checked time.Time  // when Slow last began to send commands
 }
 
 const (
-	slowAfter = 5 * time.Second        // how long calls must be slow until Redis counts as too slow
-	slowGap   = 3 * time.Second        // longest time between two such calls; a breaker opens for less
+	slowAfter = 5 * time.Second        // Redis counts as too slow after calls have been slow for this long
+	slowGap   = 3 * time.Second        // longest time between two slow calls; longer than a breaker stays open
 	slowShare = 20                     // at least one request in this many must get no answer in time
-	slowUntil = 5                      // quick calls until Redis is no longer too slow; twice as many each time within slowAgain
-	slowMost  = 64 * slowUntil         // maximum number of these quick calls
-	slowAgain = time.Minute            // if Redis is too slow again within this time, the reason may be the requests that have returned to it
-	slowCheck = 200 * time.Millisecond // between two commands of Slow
+	slowUntil = 5                      // quick calls until Redis is no longer too slow; doubled if Redis becomes too slow within slowAgain
+	slowMost  = 64 * slowUntil         // maximum number of these quick calls after doubling
+	slowAgain = time.Minute            // within this time, Redis may be too slow again because requests were sent to it again
+	slowCheck = 200 * time.Millisecond // time between two commands of Slow
 )
 
 // A slowError reports that Redis is too slow for the timeout.
@@ -44,7 +44,7 @@ func (e *slowError) Error() string {
 func (e *slowError) Timeout() bool   { return true }
 func (e *slowError) Unwrap() []error { return []error{ErrTimeout, quota.ErrSlow} }
 
-// Slow returns an error while Redis is too slow for the timeout. A caller that sends nothing
+// Slow returns an error while Redis is too slow for the timeout. A caller that sends no commands
 // because of this error must keep calling Slow. From time to time, Slow then sends a few commands
 // to find out whether Redis is fast enough again.
 func (q *Queue) Slow() error {
@@ -77,7 +77,7 @@ func (q *Queue) Slow() error {
 func (q *Queue) endSlow() { q.slow, q.slowEnded = slowness{}, time.Now() }
 
 // judge records how long a call of n commands took, and whether the process was late during the
-// call. If the process was late, Redis may have answered sooner, so the call counts only if it was
+// call. If the process was late, Redis may have answered earlier, so the call counts only if it was
 // quick nevertheless.
 func (q *Queue) judge(n int, took time.Duration, late bool, now time.Time) {
 	s := &q.slow

@@ -8,32 +8,32 @@ type pace struct {
 	cut    time.Time // when the window last became smaller
 
 	answered time.Time     // when the last answer arrived, or the first call in flight was sent
-	lostThen time.Duration // what the clock had lost at answered
+	lostThen time.Duration // budgetClock.lost at the time answered
 	inTime   time.Time     // when the last answer arrived within the timeout
-	service  time.Duration // how long a call takes, a moving average: see learn
-	trip     time.Duration // approximately the round trip: the time of the fastest call, or see learn
+	service  time.Duration // how long a call takes, as a moving average: see learn
+	trip     time.Duration // an estimate of the round trip: usually the time of the fastest call (see learn)
 	quickAt  time.Time     // when the last call that was not slow ended: see learn
-	own      time.Duration // how long the last call took, minus the time for which the process was late
+	own      time.Duration // how long the last call took, without the time for which the process was late
 
 	since   time.Time     // when the current interval began: see learn
 	fastest time.Duration // the time of the fastest call in the current interval
 	quick   time.Duration // the time of the fastest call in the previous interval
 }
 
-// learn adapts the window after a call that took the given time. If the call took longer than the
-// round trip plus a third of the rest of the timeout, not counting the time for which the process
-// was late, too many commands were in flight, perhaps from other processes. A single such call is
-// ignored, because perhaps only its goroutine was late. Slow calls are also ignored while other
-// calls are quick. In this case, Redis has paused for a moment, perhaps because it got no
-// processor, and fewer waiting commands would not have helped. For the same reason, a call counts
-// in service as at most twice the average plus 1 ms.
+// learn adapts the window after a call that took the given time. A call is slow if, without the
+// time for which the process was late, it took longer than the round trip plus a third of the rest
+// of the timeout. Too many commands were then in flight, perhaps from other processes. A single
+// slow call is ignored, because perhaps only its goroutine was late. Slow calls are also ignored
+// while other calls are quick. In this case, Redis has paused for a moment, perhaps because the
+// operating system suspended it, and a smaller window would not have helped. For the same reason, a
+// call contributes to service at most twice the average plus 1 ms.
 //
-// If the window shrinks but even the fastest call of an interval takes that long, the round trip
-// has probably become longer. In this case, learn raises the field trip to the time of that call,
-// but to at most half of the timeout. The limit is needed because the reason may be load from other
+// If even the fastest call of an interval is slow although the window shrinks, the round trip has
+// probably become longer. In this case, learn raises the field trip to the time of that call, but
+// to at most half of the timeout. This bound is needed because the reason may be load from other
 // processes: if all of them enlarged their windows, every answer would be late.
 func (q *Queue) learn(b *batch, took time.Duration, now time.Time, err error) {
-	own := max(0, min(took, now.Sub(b.began))) // the clock may have stepped back: see tick
+	own := max(0, min(took, now.Sub(b.began))) // tick may have set the clock back
 
 	if err != nil { // the connection is lost
 		q.open = max(0, q.open-1)
