@@ -43,8 +43,8 @@ func (f clientFiles) set(config *tls.Config, prefix string) (err error) {
 	return nil
 }
 
-// A certificate holds a TLS certificate, and loads it again after its file has changed, for example
-// because cert-manager has renewed it.
+// A certificate holds a TLS certificate, which is loaded again after its file has changed, for
+// example because cert-manager has renewed the certificate.
 type certificate struct {
 	certFile, keyFile string
 

@@ -34,7 +34,7 @@ var kubernetes = regexp.MustCompile(`^WEIR_([A-Z0-9_]+_)?(SERVICE_HOST=|SERVICE_
 var meantVariables = map[string]string{"WEIR_REDIS_URL": "REDIS_URL", "WEIR_REDIS_HOST": "WEIR_REDIS_ADDRS"}
 
 // For flags that are missing on the command line, setFromEnvironment takes the values from the
-// environment and from files. It sets only flags whose names begin with the given prefix. If the
+// environment and from files. Only flags whose names begin with the given prefix are set. If the
 // prefix is empty, an unknown variable that resembles the variable of a flag is an error, because
 // without the intended value weir might count in memory, and nobody would notice. With an empty
 // prefix, any other unknown variable that begins with WEIR_ causes a warning.

@@ -190,8 +190,8 @@ func checkRedis(ctx context.Context, o *redisOptions, stdout io.Writer) error {
 }
 
 // checkFile returns the errors in a file, and warnings about what is not applied or does not work
-// with serve. It loads the file as serve does, but needs no secret to hash keys. The argument
-// secret is true if serve will have a secret.
+// with serve. The file is loaded as serve loads it, but no secret to hash keys is needed. The
+// argument secret is true if serve will have a secret.
 func checkFile(path string, asEnvoy, merge, secret bool) (warnings []string, err error) {
 	if asEnvoy {
 		c, err := envoy.Load(path, merge)

@@ -151,8 +151,8 @@ func (o *redisOptions) set(name string) {
 }
 
 // For the flags about Redis that are missing on the command line, parse takes the values from the
-// environment and from files. Commands that do not require Redis call parse: without -redis-addrs,
-// it sets nothing.
+// environment and from files. Only commands that do not require Redis call parse. Without
+// -redis-addrs, it sets nothing.
 func (o *redisOptions) parse(fs *flag.FlagSet, environ []string) error {
 	if o.addrs != "" {
 		if _, err := setFromEnvironment(fs, "redis-", environ); err != nil {
@@ -226,8 +226,8 @@ func (redisLog) Printf(ctx context.Context, format string, args ...any) {
 	slog.DebugContext(ctx, "weir: message of the Redis client", "text", fmt.Sprintf(format, args...))
 }
 
-// agree returns a text that must be the same in all processes that share Redis. It contains a
-// digest of -key-secret that is too short to recover the secret from it.
+// agree returns, by the name of a flag, a text that must be the same in all processes that share
+// Redis. The text for -key-secret is a digest that is too short to recover the secret from it.
 func (o *options) agree() map[string]string {
 	switch {
 	case o.limits == "":

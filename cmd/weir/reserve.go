@@ -53,9 +53,9 @@ type reservation struct {
 }
 
 // A part contains units that were spent together. The element At[i] is the time, on the store's
-// clock, at which the units were spent under Limits[i] of the reservation. It is 0 if that limit
-// was not in force at the time, because a reload or an override had changed the limits. Limits
-// beyond the end of At were not in force either.
+// clock, at which the units were spent under Limits[i] of the reservation. The element is 0 if that
+// limit was not in force at the time, because a reload or an override had changed the limits.
+// Limits beyond the end of At were not in force either.
 type part struct {
 	Units  int64   `json:"n"`
 	At     []int64 `json:"a"`
@@ -182,8 +182,8 @@ func (v *reservations) handler(f reservationFunc) http.Handler {
 	})
 }
 
-// read returns the call in the body of a request. It returns an error if the sender may not make
-// calls.
+// read returns the call in the body of a request. If the sender may not make calls, read returns an
+// error.
 func (v *reservations) read(w http.ResponseWriter, r *http.Request) (*reservationCall, error) {
 	switch {
 	case !v.g.trusts(r.RemoteAddr):

@@ -9,9 +9,9 @@ import (
 	"github.com/seed83679106/weir/quota"
 )
 
-// counts is a quota.Store that takes the time from a log. Its memory is bounded: it drops states
-// that have expired and, if there are still too many, the states that expire first. A key whose
-// state was dropped may get more than its limits allow.
+// counts is a quota.Store that takes the time from a log. The memory is bounded: states that have
+// expired are dropped and, if there are still too many, so are the states that expire first. A key
+// whose state was dropped may get more than its limits allow.
 type counts struct {
 	now       int64 // µs since 1970
 	most      int   // states and entries of logs

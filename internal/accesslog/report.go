@@ -89,8 +89,8 @@ type Key struct {
 	Refused int64  `json:"refused"`
 }
 
-// A tally counts how often keys occur. Its memory is bounded: if there are too many keys, it drops
-// the half with the lowest counts.
+// A tally counts how often keys occur. The memory of a tally is bounded: if there are too many
+// keys, the half with the lowest counts is dropped.
 type tally struct {
 	most  int
 	n     map[string]int64

@@ -33,9 +33,9 @@ func Plain(s string) string {
 	return s
 }
 
-// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". If the address is IPv4, text
-// is the address within s. Because netip accepts only the canonical form, text can be used
-// as the key without an allocation. addr is invalid if s has none of these forms.
+// parseAddr parses "ip", "ip:port", "[ip]" and "[ip]:port". If the address is IPv4, text is the
+// address within s. Because netip accepts only the canonical form, text can be used as the key
+// without an allocation. If s has none of these forms, the address is invalid.
 func parseAddr(s string) (addr netip.Addr, text string) {
 	if a, n := parseIPv4(s); n > 0 {
 		return netip.AddrFrom4(a), s[:n]

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// cutLast cuts the last element off a list, at the last comma outside of quoted strings. It
-// reads from the right, so that what a client wrote on the left, such as an open quote,
-// cannot change how the entries of the proxies on the right are read.
+// cutLast cuts the last element off a list, at the last comma outside of quoted strings. The list
+// is read from the right, so that what a client wrote on the left, such as an open quote, cannot
+// change how the entries of the proxies on the right are read.
 func cutLast(list string) (before, last string) {
 	quoted := false
 	for i := len(list) - 1; i >= 0; i-- {
@@ -63,8 +63,8 @@ func forwardedNode(element string) (addr netip.Addr, text string) {
 	return addr, text
 }
 
-// pairValue cuts the value, a token or a quoted string, off the start of s. The rest may
-// begin with the semicolon that ends the value. ok is false if the value is malformed.
+// pairValue cuts the value, a token or a quoted string, off the start of s. The rest may begin with
+// the semicolon that ends the value. If the value is malformed, ok is false.
 func pairValue(s string) (value, rest string, ok bool) {
 	if !strings.HasPrefix(s, `"`) {
 		value, rest, _ = strings.Cut(s, ";")

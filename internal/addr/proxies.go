@@ -70,7 +70,7 @@ func (p *Proxies) Key(r *http.Request, size Sizes) string {
 	return size.Key(addr, text)
 }
 
-// Addr returns the address of the client. ok is false if the client has none.
+// Addr returns the address of the client. If the client has no address, ok is false.
 func (p *Proxies) Addr(r *http.Request) (addr netip.Addr, ok bool) {
 	addr, _ = p.client(r)
 	return addr, addr.IsValid()

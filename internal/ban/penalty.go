@@ -273,8 +273,8 @@ func whereMade(t *quota.Transaction) error {
 	return nil
 }
 
-// Unban clears the ban of a key, its earlier bans and its strikes. found is false if the store had
-// none of these.
+// Unban clears the ban of a key, its earlier bans and its strikes. If the store had none of these,
+// found is false.
 func (p *Penalty) Unban(ctx context.Context, key string) (found bool, err error) {
 	t, err := quota.Peek(ctx, p.Store, p.lookup(key), p.lookupStrikes(key))
 	if err != nil {

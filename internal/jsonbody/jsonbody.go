@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Text holds the beginning of a request's body. It is parsed at most once, however many rules
+// A Text holds the beginning of a request's body. A body is parsed at most once, however many rules
 // read it.
 type Text struct {
 	Head  []byte
@@ -61,8 +61,8 @@ func textOf(head []byte, err error, max, length int64) *Text {
 	return &Text{Head: head[:min(n, max)], Whole: err == io.EOF && n < max || n == max && length == max}
 }
 
-// Value returns the value in the body, or nil if the body is empty. ok is false if the body is not
-// whole, or is not valid JSON in UTF-8.
+// Value returns the value in the body, or nil if the body is empty. If the body is not whole, or is
+// not valid JSON in UTF-8, ok is false.
 func (t *Text) Value() (value []byte, ok bool) {
 	if !t.parsed {
 		t.parsed, t.ok = true, t.Whole && (len(t.Head) == 0 || utf8.Valid(t.Head) && json.Valid(t.Head))
@@ -124,7 +124,7 @@ func (b *rereader) Close() error {
 }
 
 // Member returns the value of a member of a valid object, or nil if the object has no such member.
-// Names are compared in the same way as in Is. ok is false if there are several such members. A
+// Names are compared in the same way as in Is. If there are several such members, ok is false. A
 // decoder that reads the body token by token takes three times as long.
 func Member(object []byte, name string) (value []byte, ok bool) {
 	for n, v := range Members(object) {

@@ -145,9 +145,9 @@ func (rec *Recorder) HungUp() bool {
 }
 
 // Writer returns rec with the optional interfaces of its ResponseWriter and no others, because a
-// handler that finds a Flusher relies on it. There is a type for each server of net/http, and for
-// the interfaces that middleware usually preserves. A handler finds all other interfaces through
-// Unwrap.
+// handler that finds a Flusher relies on that Flusher. There is a type for each server of net/http,
+// and for the interfaces that middleware usually preserves. A handler finds all other interfaces
+// through Unwrap.
 func (rec *Recorder) Writer() http.ResponseWriter {
 	_, flushes := rec.ResponseWriter.(http.Flusher)
 	_, hijacks := rec.ResponseWriter.(http.Hijacker)

@@ -2,7 +2,7 @@ package storedkey
 
 // HashName adds a name to a hash. The name is that of a rule, a limit or an algorithm. Two
 // different hashes remain different after the same name has been added to both, because each step
-// can be undone. Do not use HashName for keys: clients choose them, so they need a hash with a
+// can be undone. Do not use HashName for keys: because clients choose keys, a hash of keys needs a
 // secret.
 func HashName[S string | []byte](h uint64, s S) uint64 {
 	h ^= uint64(len(s))

@@ -126,8 +126,8 @@ func New(store weir.Store, o Options) (*Handler, error) {
 // maxBody is the largest body of a request, in bytes.
 const maxBody = 4096
 
-// ServeHTTP serves the page at / and the API paths listed in the package comment. It does not serve
-// /rate_limit; register RateLimit for that path.
+// ServeHTTP serves the page at / and the API paths listed in the package comment. The path
+// /rate_limit is not served; register RateLimit for that path.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/":
@@ -333,8 +333,8 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, p.Status, "application/problem+json", p)
 }
 
-// problem returns err if it is a problem. It assumes that any other error came from the store. It
-// logs that error, unless the client has hung up, and returns storeFailed.
+// problem returns err if it is a problem. Any other error is assumed to come from the store:
+// problem logs that error, unless the client has hung up, and returns storeFailed.
 func (h *Handler) problem(r *http.Request, err error) *problem {
 	var p *problem
 	if !errors.As(err, &p) {

@@ -209,8 +209,8 @@ type stateBody struct {
 }
 
 // states returns the state of a key under each of the rules, for a client at the address from,
-// which may be invalid. It calls the store once for the limits of each rule, and once more for each rule
-// that has a penalty.
+// which may be invalid. The store is called once for the limits of each rule, and once more for
+// each rule that has a penalty.
 func (h *Handler) states(ctx context.Context, rules []rule, key string, from netip.Addr) (*stateBody, error) {
 	body := &stateBody{Key: storedkey.Of(key), Rules: []ruleState{}}
 	for i := range rules {

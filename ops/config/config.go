@@ -41,13 +41,14 @@ type Options struct {
 	// Costs maps names, as used in files, to functions that return the cost of a request.
 	Costs map[string]func(r *http.Request) int64
 
-	// Secret is the secret of the keys that a file hashes, such as "hashed:header:X-Api-Key". It needs
-	// at least 16 random bytes; see [weir.Hashed]. If Secret is nil, such a key is an error.
+	// Secret is the secret of the keys that a file hashes, such as "hashed:header:X-Api-Key". A
+	// secret needs at least 16 random bytes; see [weir.Hashed]. If Secret is nil, such a key is an
+	// error.
 	Secret []byte
 
 	// Overrides are limits for individual keys that can change while the program runs, for example
-	// through package admin. They take precedence over the overrides in the file and are not
-	// affected by reloads. nil means none.
+	// through package admin. These overrides take precedence over the overrides in the file and are
+	// not affected by reloads. nil means none.
 	Overrides *overrides.Live
 
 	// Limiter holds the options that are not in a file, such as OnLimited, OnError and Observe. Its

@@ -38,8 +38,8 @@ var ErrFull = errors.New("overrides: there are too many overrides")
 
 var errUnread = errors.New("overrides: the table was not read yet")
 
-// A Keeper stores the overrides of a Live table, so that several processes can share them. It must
-// be safe for concurrent use. *redisstore.Store is a Keeper.
+// A Keeper stores the overrides of a Live table, so that several processes can share them. A Keeper
+// must be safe for concurrent use. A *redisstore.Store is a Keeper.
 type Keeper interface {
 	// LoadOverrides returns the text of each override by name, and the version of the newest
 	// change. If the argument version is still the newest version, the result kept is nil. A name
@@ -48,10 +48,10 @@ type Keeper interface {
 	// expires. LoadOverrides also returns the current time on that clock (now).
 	LoadOverrides(ctx context.Context, version string) (kept map[string]string, newest string, now time.Time, err error)
 
-	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0.
-	// It replaces any override with the same name. An empty text removes the override. If the
-	// Keeper already has `most` other overrides that have not expired, SaveOverride stores
-	// nothing and returns full as true.
+	// SaveOverride stores the text of an override for the duration d, or permanently if d is 0. Any
+	// override with the same name is replaced. An empty text removes the override. If the Keeper
+	// already has `most` other overrides that have not expired, SaveOverride stores nothing and
+	// returns full as true.
 	SaveOverride(ctx context.Context, name, text string, d time.Duration, most int) (full bool, err error)
 }
 
@@ -185,8 +185,8 @@ func (l *Live) OverridesKeys(rule string) bool {
 	return r != nil && r.forKeys
 }
 
-// Run refreshes the table until ctx is done, and then returns ctx.Err(). It blocks, so call it in
-// its own goroutine.
+// Run refreshes the table until ctx is done, and then returns ctx.Err(). Run blocks, so call it in
+// a separate goroutine.
 func (l *Live) Run(ctx context.Context) error {
 	l.reads.Store(true)
 	tick := time.NewTicker(l.o.Interval)

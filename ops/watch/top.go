@@ -204,8 +204,8 @@ func (t *Top) refused(c *counted, n int64) Refused {
 	return r
 }
 
-// time returns the time at which a second of t.clock began. It is exact unless this machine's clock
-// has been set since then.
+// time returns the time at which a second of t.clock began. The result is exact unless this
+// machine's clock has been set since then.
 func (t *Top) time(second int64) time.Time {
 	return t.clock.began.Add(time.Duration(second) * time.Second)
 }
@@ -232,9 +232,9 @@ func (t *Top) Find(rule, key string) (r Refused, ok bool) {
 	return r, false
 }
 
-// Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. It
-// rounds d up to a whole number of minutes, from 1 to 60. The current minute counts as one of
-// these, although it has not ended. The result over is the duration that the counts actually
+// Keys returns the keys that were refused within the last d, sorted by AtLeast, largest first. The
+// duration d is rounded up to a whole number of minutes, from 1 to 60. The current minute counts as
+// one of these, although it has not ended. The result over is the duration that the counts actually
 // cover. Keys that clients make up come last, because their Error is almost as large as their
 // Count.
 func (t *Top) Keys(d time.Duration) (keys []Refused, over time.Duration) {
@@ -327,8 +327,8 @@ func (r *recent) observe(e *weir.Event, c *counted, now int64) {
 	r.n++
 }
 
-// routeOf returns the pattern of a request or, if it has none, its method and its path. It
-// omits the query, which may contain secrets.
+// routeOf returns the pattern of a request or, if it has none, its method and its path. The query
+// is omitted, because it may contain secrets.
 func routeOf(e *weir.Event) string {
 	r := e.Request
 	switch {

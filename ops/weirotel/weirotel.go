@@ -98,8 +98,8 @@ func ObserveFile(meter metric.Meter, file watch.File) error {
 	return err
 }
 
-// register makes the meter report metrics. It returns the histograms, which report what they
-// record.
+// register makes the meter report metrics. The returned histograms report the values that are
+// recorded in them.
 func register(meter metric.Meter, metrics []tally.Metric) (histograms []metric.Float64Histogram, err error) {
 	var errs []error
 	var observables []metric.Observable

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// status returns the answer to a descriptor. It adds the hits of the descriptor to the stats of the
-// limit, unless the descriptor refunds hits or the store has not counted them. The argument near is
-// a fraction of the limit: hits above this fraction count as near the limit.
+// status returns the answer to a descriptor. The hits of the descriptor are added to the stats of
+// the limit, unless the descriptor refunds hits or the store has not counted them. The argument
+// near is a fraction of the limit: hits above this fraction count as near the limit.
 func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.unlimited:
@@ -41,9 +41,9 @@ func (a *hit) status(near float32) *ratelimit.RateLimitResponse_DescriptorStatus
 	return st
 }
 
-// answer returns the answer to a call. Its overall code is OVER_LIMIT if a descriptor exceeds a
-// limit that has no quota_mode, or if all descriptors that have quota_mode exceed their limits. With
-// Options.Quota all descriptors have quota_mode. With Options.Shadow the code is always OK.
+// answer returns the answer to a call. The overall code is OVER_LIMIT if a descriptor exceeds a
+// limit that has no quota_mode, or if all descriptors that have quota_mode exceed their limits.
+// With Options.Quota all descriptors have quota_mode. With Options.Shadow the code is always OK.
 func (s *Service) answer(r *ratelimit.RateLimitRequest, ds []hit) *ratelimit.RateLimitResponse {
 	resp := &ratelimit.RateLimitResponse{OverallCode: ratelimit.RateLimitResponse_OK}
 	for i := range ds {

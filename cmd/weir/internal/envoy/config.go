@@ -30,8 +30,8 @@ type Config struct {
 	Warnings []string // settings that are not applied, each with its file and line
 }
 
-// A node represents a domain, or a descriptor in a file. Its children are the descriptors nested in
-// it.
+// A node represents a domain, or a descriptor in a file. The children of a node are the descriptors
+// nested in it.
 type node struct {
 	children  map[string]*node // by name: key, or key_value
 	wildcards []wildcard       // the children with an asterisk, in the order of the file

@@ -149,8 +149,8 @@ const (
 	// ceiling is the quota of the windows in which hits are counted.
 	ceiling = quota.MaxTicks
 
-	// maxHits is the largest number of hits that one descriptor can add. It exceeds every limit,
-	// because requests_per_unit is a uint32.
+	// maxHits is the largest number of hits that one descriptor can add. This number exceeds every
+	// limit, because requests_per_unit is a uint32.
 	maxHits = 1 << 32
 )
 
