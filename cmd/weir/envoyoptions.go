@@ -40,7 +40,7 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.xdsNode, "envoy-xds-node", "envoy-ratelimit",
 		"`id` by which the control plane of -envoy-xds knows this service")
 	fs.StringVar(&o.xdsCA, "envoy-xds-ca", "",
-		"`file` of the CA certificates that verify the control plane, read at start; without it, the CA certificates of the system do")
+		"`file` of the CA certificates that verify the control plane, read at startup; without it, those of the system are used")
 	fs.StringVar(&o.xdsCert, "envoy-xds-cert", "",
 		"`file` of the client certificate that weir shows the control plane, read again when it changes")
 	fs.StringVar(&o.xdsKey, "envoy-xds-key", "", "`file` of the private key of -envoy-xds-cert")
@@ -52,7 +52,7 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.Quota, "envoy-quota", false,
 		"treat all descriptors as if they had quota_mode: a call is refused only if all its descriptors exceed their limits")
 	fs.BoolVar(&o.Headers, "envoy-headers", false,
-		"make Envoy add header fields about the limit with the fewest hits left to responses")
+		"make Envoy add header fields to responses, about the limit with the fewest hits left")
 	fs.StringVar(&o.names, "envoy-header-names", strings.Join(envoy.HeaderNames[:], ","),
 		"with -envoy-headers, the `names` of the fields for the limit, the remaining hits and the seconds until the window ends")
 	fs.BoolVar(&o.Metadata, "envoy-metadata", false,
@@ -62,7 +62,7 @@ func (o *envoyOptions) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.ConnectionAge, "envoy-connection-age", 24*time.Hour,
 		"`time` after which Envoy must connect again, so that new replicas get their share of connections; 0 means never")
 	fs.StringVar(&o.clientCA, "envoy-client-ca", "",
-		"`file` of the CA certificates that verify the certificate of Envoy, which must then have one; needs -envoy-rls with tls://, read at start")
+		"`file` of the CA certificates that verify the certificate of Envoy, which must then have one; needs -envoy-rls with tls://, read at startup")
 	fs.StringVar(&o.clientName, "envoy-client-name", "",
 		"with -envoy-client-ca, DNS `name`, or address, that the certificate of Envoy must have")
 }

@@ -81,9 +81,9 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.limits, "limits", "", "limits `file`, reloaded when it changes and on SIGHUP")
 	fs.StringVar(&o.keySecret, "key-secret", "",
 		"`secret` of at least 16 random bytes for reservations, and for keys that the limits hash, such as hashed:header:X-Api-Key, the same in all processes that share Redis; set it by -key-secret-file or the environment")
-	fileFlag(fs, new(string), "key-secret", "at start")
+	fileFlag(fs, new(string), "key-secret", "at startup")
 	fs.StringVar(&o.upstream, "upstream", "",
-		"`URL` of the server to forward requests to; without it weir is no reverse proxy")
+		"`URL` of the server to forward requests to; without it, weir is not a reverse proxy")
 	fs.StringVar(&o.addr, "addr", "localhost:8080", "`address` for clients, served only with -upstream")
 	fs.StringVar(&o.authAddr, "auth-addr", "localhost:9090",
 		"`address` of /auth, which proxies call, /reserve, /draw and /settle, which programs call, /metrics, /healthz and /readyz")
@@ -93,7 +93,7 @@ func (o *options) flags() *flag.FlagSet {
 	fs.StringVar(&o.tlsCert, "tls-cert", "", "`file` of the certificate for addresses that begin with tls://, read again when it changes")
 	fs.StringVar(&o.tlsKey, "tls-key", "", "`file` of the private key of -tls-cert")
 	o.envoy.flags(fs)
-	fileFlag(fs, new(string), "admin-token", "at start")
+	fileFlag(fs, new(string), "admin-token", "at startup")
 	o.redis.flags(fs)
 	o.redisDown = choice{downMemory, []string{downMemory, downOpen, downClosed}}
 	fs.Var(&o.redisDown, "redis-down", "what to do while Redis is down: `memory` (count in this process), open (allow all requests) or closed (answer them with 503)")

@@ -91,23 +91,23 @@ func flagOf(field string) string {
 
 func (o *redisOptions) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.addrs, "redis-addrs", "",
-		"`address` of the Redis that processes share: host:port, a URL such as rediss://user:password@host:port, or several of cluster nodes or Sentinels, separated by commas; the default is the environment variable REDIS_URL, and without both weir counts in memory")
+		"`address` of the Redis that processes share: host:port, a URL such as rediss://user:password@host:port, or several addresses of cluster nodes or Sentinels, separated by commas; the default is the environment variable REDIS_URL, and without both, weir counts in memory")
 	fs.StringVar(&o.prefix, "redis-prefix", "weir:", "`prefix` of every key in Redis")
 	fs.DurationVar(&o.timeout, "redis-timeout", 50*time.Millisecond, "longest `time` that a decision in Redis may take")
 	fs.BoolVar(&o.sendTime, "redis-send-time", false,
 		"send the time with each script, for a server that refuses TIME in scripts, such as ElastiCache Serverless")
 	fs.BoolVar(&o.lockKeys, "redis-lock-keys", false,
-		"begin scripts with the flag by which Upstash locks only their keys; Redis and Valkey refuse it")
+		"make Upstash lock only the keys that a script uses; Redis and Valkey reject such scripts")
 	fs.BoolVar(&o.tls, "redis-tls", false, "connect to Redis over TLS")
 	fs.StringVar(&o.tlsCA, "redis-tls-ca", "",
-		"`file` of the CA certificates that verify the certificate of Redis; without it, the CA certificates of the system do")
+		"`file` of the CA certificates that verify the certificate of Redis; without it, those of the system are used")
 	fs.StringVar(&o.tlsCert, "redis-tls-cert", "",
 		"`file` of the client certificate that weir shows Redis, read again when it changes")
 	fs.StringVar(&o.tlsKey, "redis-tls-key", "", "`file` of the private key of -redis-tls-cert")
 	fs.StringVar(&o.tlsServerName, "redis-tls-server-name", "",
 		"`name` in the certificate of Redis, if it differs from the host in -redis-addrs")
 	fileFlag(fs, &o.passwordFile, "redis-password", "for each new connection")
-	fileFlag(fs, new(string), "redis-sentinel-password", "at start")
+	fileFlag(fs, new(string), "redis-sentinel-password", "at startup")
 	o.client = *redisstore.ClientOptions(0)
 	for _, c := range clientFields {
 		name := flagOf(c.field)

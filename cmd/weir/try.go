@@ -24,7 +24,7 @@ func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	maxKeys := fs.Int("max-keys", 1_000_000,
 		"largest `number` of counts that are kept at a time, one for each limit of each key")
 	suggest := fs.Bool("suggest", false,
-		"also print what keys asked for, and suggest limits: of each rule with its key and periods, in YAML")
+		"also print how many units keys requested, and suggest limits for each rule, in YAML")
 	files, err := parseAll(fs, args)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
