@@ -167,7 +167,7 @@ func (s *Store) pay(ctx context.Context, t *quota.Transaction) {
 				if refused[i] { // the key has too few units
 					return
 				}
-				refused[i] = true
+				refused[i], t.Decisions[i] = true, p.Decisions[j]
 			}
 		}
 	}

@@ -381,3 +381,34 @@ func TestGrantedAreAvailable(t *testing.T) {
 	}
 	peek(1, false, 0)
 }
+
+// TestPaidBehindHybrid: if quota.Hybrid refuses by one limit, and the store then also refuses by
+// another, granted units pay for both, so a refund returns no units to either limit.
+func TestPaidBehindHybrid(t *testing.T) {
+	memory := weirtest.Memory()
+	store := New(quota.Hybrid(memory, quota.HybridOptions{}), Options{Rules: []string{"api"}})
+	hour := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(1, 1000*time.Hour), Cost: 1}
+	day := quota.Charge{Rule: "api", Key: "ann", Limit: algorithms.FixedWindow(2, 999*time.Hour), Cost: 1}
+	weirtest.Take(t, store, 0, hour, day)
+	if weirtest.Take(t, store, 0, hour, day).Allowed() { // Hybrid knows now that hour refuses
+		t.Fatal("got allowed, want refused")
+	}
+	weirtest.Take(t, memory, 0, day) // by another process, so Hybrid does not know
+	grant(t, store, "ann", 1, time.Hour)
+	paid := weirtest.Take(t, store, 0, hour, day)
+	if got := left(t, store, "ann"); !paid.Allowed() || got != 0 {
+		t.Fatalf("got %+v and %d granted units left, want allowed and none", paid.Decisions, got)
+	}
+	debt := quota.Transaction{Charges: []quota.Charge{day}, Mode: quota.ModeForce} // by a request that has cost more than it reserved
+	if err := memory.Take(t.Context(), &debt); err != nil {
+		t.Fatal(err)
+	}
+	if err := quota.Refund(t.Context(), store, paid); err != nil {
+		t.Fatal(err)
+	}
+	day.Cost = -1
+	weirtest.Take(t, memory, 0, day)
+	if got, of := left(t, store, "ann"), weirtest.Peek(t, memory, day).Decisions[0].Remaining; got != 1 || of != 0 {
+		t.Errorf("refunded, and the debt paid: got %d granted units and %d of the limit, want 1 and 0", got, of)
+	}
+}
