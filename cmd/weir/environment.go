@@ -76,6 +76,19 @@ func setFromEnvironment(fs *flag.FlagSet, prefix string, environ []string) (warn
 	return warnings, errors.Join(append(errs, setFromFiles(fs))...)
 }
 
+// parseFlags parses a command line. Its errors say what values a flag has.
+func parseFlags(fs *flag.FlagSet, args []string) error {
+	err := fs.Parse(args)
+	if err == nil {
+		return nil
+	}
+	if text, ok := strings.CutSuffix(err.Error(), "parse error"); ok {
+		name := strings.TrimSuffix(text[strings.LastIndex(text, " -")+2:], ": ")
+		return errors.New(text + "want " + wanted(fs.Lookup(name)))
+	}
+	return err
+}
+
 // wanted describes the valid values of a flag whose type belongs to package flag, because the
 // errors of that package say only "parse error". For other flags, wanted returns "".
 func wanted(f *flag.Flag) string {
@@ -85,7 +98,7 @@ func wanted(f *flag.Flag) string {
 	}
 	switch v.Get().(type) {
 	case time.Duration:
-		return "a duration such as 50ms or 1m30s"
+		return "a duration with its unit, such as 50ms or 1m30s"
 	case bool:
 		return "true or false"
 	case int, int64:

@@ -154,16 +154,20 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestEnvironmentWanted: an error about the value of an environment variable says what to write.
+// TestEnvironmentWanted: an error about the value of a flag or its environment variable says what to
+// write.
 func TestEnvironmentWanted(t *testing.T) {
 	for variable, want := range map[string]string{
-		"WEIR_REDIS_TIMEOUT=50": "a duration such as 50ms", "WEIR_REDIS_TLS=yes": "true or false", "WEIR_REPLICAS=3 ": "a whole number",
+		"WEIR_REDIS_TIMEOUT=50": "a duration with its unit, such as 50ms", "WEIR_SHUTDOWN_TIMEOUT=50": "a duration with its unit, such as 50ms", "WEIR_REDIS_TLS=yes": "true or false", "WEIR_REPLICAS=3 ": "a whole number",
 		"WEIR_MAX_KEYS=1e6": "a whole number", "WEIR_ENVOY_NEAR=80%": "a number", "WEIR_LOG_LEVEL=loud": "loud", "WEIR_REDIS_DOWN=never": "want memory, open, closed",
 	} {
-		var o options
-		err := o.parse([]string{"-limits", "x"}, []string{variable}, &bytes.Buffer{})
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "parse error") {
-			t.Errorf("%s: got %v, want a text with %q", variable, err, want)
+		flag := strings.ToLower(strings.ReplaceAll(strings.Replace(variable, "WEIR_", "-", 1), "_", "-"))
+		for given, args := range map[string][2][]string{variable: {nil, {variable}}, flag: {{flag}, nil}} {
+			var o options
+			err := o.parse(append([]string{"-limits", "x"}, args[0]...), args[1], &bytes.Buffer{})
+			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "parse error") {
+				t.Errorf("%s: got %v, want a text with %q", given, err, want)
+			}
 		}
 	}
 }

@@ -128,7 +128,7 @@ func (o *options) flags() *flag.FlagSet {
 func (o *options) parse(args, environ []string, stderr io.Writer) error {
 	fs := o.flags()
 	fs.SetOutput(io.Discard) // run prints the error
-	err := fs.Parse(args)
+	err := parseFlags(fs, args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stderr, "usage: weir serve [flags]\nEach flag is also an environment variable, such as %s for -limits.\n", envName("limits"))
 		fs.SetOutput(stderr)

@@ -53,7 +53,7 @@ func try(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // parseAll parses a command line whose flags may also follow arguments, and returns the arguments.
 func parseAll(fs *flag.FlagSet, args []string) (rest []string, err error) {
 	for {
-		if err := fs.Parse(args); err != nil || fs.NArg() == 0 {
+		if err := parseFlags(fs, args); err != nil || fs.NArg() == 0 {
 			return rest, err
 		}
 		rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
