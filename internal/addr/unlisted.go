@@ -87,7 +87,7 @@ func (p *Proxies) warnUnix(field string) {
 	if warned.CompareAndSwap(false, true) {
 		slog.Warn("weir: request of an untrusted peer on a Unix socket", "function", p.name, "field", field,
 			"effect", "all clients of the socket share one key",
-			"fix", "pass the zero netip.Prefix as trusted, and have the proxy set "+p.field)
+			"fix", "pass the zero netip.Prefix as trusted (trusted-proxies: [unix]), and have the proxy set "+p.field)
 	}
 }
 

@@ -200,8 +200,9 @@ func (f *File) handler(names []string) int {
 // admin. A reload replaces them.
 func (f *File) Limiters() []*weir.Limiter { return slices.Clone(f.current.Load().limiters) }
 
-// TrustedProxies returns the proxies listed under trusted-proxies in the file. Use this list if
-// your program also trusts other header fields from these proxies.
+// TrustedProxies returns the proxies listed under trusted-proxies in the file, and the zero Prefix
+// for unix, as weir.ByIP expects them. Use this list if your program also trusts other header fields
+// from these proxies.
 func (f *File) TrustedProxies() []netip.Prefix { return slices.Clone(f.current.Load().trusted) }
 
 // ByIP returns the key function that "key: ip" selects in the file. It uses the trusted-proxies and

@@ -32,7 +32,7 @@
 // top-level fields key, algorithm, timezone and headers set defaults for all rules. A rule's fields
 // algorithm, burst and timezone set defaults for its limits:
 //
-//	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client
+//	trusted-proxies: [10.0.0.0/8] # the proxies whose proxy-header names the client; unix is any on a Unix socket
 //	proxy-header: x-forwarded-for # the default; the other value is forwarded
 //	free-preflights: false        # the default; true makes CORS preflights cost 0
 //	key: ip                       # the default

@@ -281,7 +281,11 @@ func (d *decoder) ipKey() key {
 func (d *decoder) behind() (text string) {
 	separator := " behind "
 	for _, t := range d.trusted {
-		text, separator = text+separator+t.String(), ", "
+		name := unix
+		if t.IsValid() {
+			name = t.String()
+		}
+		text, separator = text+separator+name, ", "
 	}
 	if d.forwarded {
 		text += " by Forwarded"
@@ -364,8 +368,10 @@ func isToken(s string) bool {
 	return s != ""
 }
 
+const unix = "unix" // in trusted-proxies: the peers on Unix sockets
+
 // trustedProxies reads a list of networks and addresses. An address becomes a network that contains
-// only this address, and an IPv4-mapped network becomes an IPv4 network.
+// only this address, an IPv4-mapped network becomes an IPv4 network, and unix becomes the zero Prefix.
 func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Prefix) {
 	for _, e := range d.list(n, what) {
 		s := d.text(e, what)
@@ -375,8 +381,8 @@ func (d *decoder) trustedProxies(n ast.Node, what string) (prefixes []netip.Pref
 		p, ok := addr.Network(s)
 		given, err := netip.ParsePrefix(s)
 		switch {
-		case !ok:
-			d.errorf(e, "%s: %q is neither a network such as 10.0.0.0/8 nor an address", what, s)
+		case !ok && s != unix:
+			d.errorf(e, "%s: %q is no network such as 10.0.0.0/8, no address, and not unix", what, s)
 		case p.Bits() == 0:
 			d.errorf(e, "%s: %s trusts every client, so every client could choose its key", what, s)
 			continue // ByIP would panic

@@ -334,10 +334,20 @@ func TestTrustedProxies(t *testing.T) {
 		{"trusted-proxies: [10.0.0.0/8, '::1']\n", "[10.0.0.0/8 ::1/128]"},
 		{"trusted-proxies: [192.0.2.1]\n", "[192.0.2.1/32]"},
 		{"trusted-proxies: ['::ffff:10.0.0.0/104', '::ffff:192.0.2.1']\n", "[10.0.0.0/8 192.0.2.1/32]"},
+		{"trusted-proxies: [unix, 192.0.2.1]\n", "[invalid Prefix 192.0.2.1/32]"},
 	} {
 		p.mustWrite(t, tt.field+limitOf(1))
 		if got := fmt.Sprint(p.TrustedProxies()); got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.field, got, tt.want)
+		}
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "@" // of a Unix socket
+	r.Header.Set("X-Forwarded-For", "192.0.2.7")
+	for trusted, want := range map[string]string{"unix": "192.0.2.7", "192.0.2.1": "unknown"} {
+		p.mustWrite(t, "trusted-proxies: ["+trusted+"]\n"+limitOf(1))
+		if got, _ := p.ByIP()(r); got != want {
+			t.Errorf("%s trusted: got the key %s for a Unix socket, want %s", trusted, got, want)
 		}
 	}
 }

@@ -209,7 +209,7 @@ var All = []struct {
 	{"key of an unknown kind", one("  key: {last-of: [ip]}\n", ""), true,
 		"3:9: unknown field last-of in key; did you mean first-of?"},
 	{"trusted proxy that is no network", "trusted-proxies: [10.0.0.0/8, proxy]\nlimits:\n- name: a\n  config: [{limit: 5, period: 3}]\n", false,
-		`1:31: trusted-proxies: "proxy" is neither a network such as 10.0.0.0/8 nor an address`},
+		`1:31: trusted-proxies: "proxy" is no network such as 10.0.0.0/8, no address, and not unix`},
 	{"everybody trusted", "trusted-proxies: [0.0.0.0/0]\nlimits:\n- name: a\n  config: [{limit: 5, period: 3}]\n", false,
 		"1:19: trusted-proxies: 0.0.0.0/0 trusts every client, so every client could choose its key"},
 	{"everybody trusted, mapped", "trusted-proxies: [\"::ffff:0.0.0.0/96\"]\nlimits:\n- name: a\n  config: [{limit: 5, period: 3}]\n", false,
