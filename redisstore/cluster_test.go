@@ -197,7 +197,82 @@ func TestSpread(t *testing.T) {
 		if err := store.Take(t.Context(), tx); err != nil || tx.Allowed() || tx.Wait != 0 {
 			t.Errorf("several slots, with time to wait: got %v, %v, Wait %v; want a refusal without a wait", err, tx.Allowed(), tx.Wait)
 		}
+		testSpreadAtMost(t, store, keys)
 	})
+}
+
+// testSpreadAtMost: charges on keys in different slots are spent as often as all of them fit, and no more is
+// spent of one than of the others.
+func testSpreadAtMost(t *testing.T, store *redisstore.Store, keys []string) {
+	charge := func(i int, cost int64) quota.Charge {
+		return quota.Charge{Rule: "most", Key: keys[i], Limit: algorithms.AnchoredWindow(5, time.Hour), Cost: cost}
+	}
+	most := func(granted int64, remaining []int64, charges ...quota.Charge) *quota.Transaction {
+		t.Helper()
+		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeAtMost, Most: 4}
+		if err := store.Take(t.Context(), tx); err != nil || tx.Granted != granted || tx.Allowed() != (granted > 0) {
+			t.Fatalf("at most 4 times: got %v, %d and %v, want %d", err, tx.Granted, tx.Allowed(), granted)
+		}
+		for i, want := range remaining {
+			if got := tx.Decisions[i].Remaining; got != want {
+				t.Errorf("at most 4 times: got %d left of charge %d, want %d", got, i, want)
+			}
+		}
+		return tx
+	}
+	first := most(2, []int64{3, 1, 5}, charge(0, 1), charge(1, 2), charge(2, 0))
+	most(0, []int64{3, 1}, charge(0, 1), charge(1, 2))
+	most(3, []int64{0, 2}, charge(0, 1), charge(2, 1))
+	if err := quota.Refund(t.Context(), store, first); err != nil {
+		t.Fatal(err)
+	}
+	most(2, []int64{0, 3}, charge(0, 1), charge(1, 1))
+	stream := quota.NewStream(store, charge(1, 1), charge(3, 1))
+	if n, err := stream.Draw(t.Context(), 9); n != 3 || err != nil {
+		t.Errorf("got %d and %v drawn from 3 and 5 units, want 3", n, err)
+	}
+}
+
+// TestTakePartsAtMost: if another client is faster, what a part has spent more often than the others is
+// refunded, and a function that panics ends no other goroutine.
+func TestTakePartsAtMost(t *testing.T) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer rdb.Close()
+	store, err := redisstore.New(rdb, redisstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := algorithms.GCRA(9, time.Hour)
+	look := quota.Charge{Rule: "r", Key: "fast", Limit: limit.Named("look")}
+	charges := []quota.Charge{{Rule: "r", Key: "fast", Limit: limit, Cost: 1}, look, {Rule: "r", Key: "slow", Limit: limit, Cost: 1}}
+	for granted, want := range map[int64]int64{4: 0, 3: -1, 0: -4} {
+		back := int64(0)
+		tx := &quota.Transaction{Charges: charges, Mode: quota.ModeAtMost, Most: 4}
+		done, err := store.TakeParts(t.Context(), tx, func(_ context.Context, part *quota.Transaction) error {
+			fast := part.Charges[0].Key == "fast"
+			part.Decisions = slices.Repeat([]quota.Decision{{Allowed: true, FellBack: fast, Remaining: 5, At: 7}}, len(part.Charges))
+			switch {
+			case part.Charges[0].Cost < 0:
+				if back = part.Charges[0].Cost; !part.Refunds() || !fast || part.Charges[0].Spent != 7 || !part.Charges[0].FellBack {
+					t.Errorf("refunded %+v, want only what the fast part has spent", part.Charges)
+				}
+			case part.Mode == quota.ModePeek && !fast:
+				part.Decisions[0].Remaining = 9 // so that it comes last
+			case part.Mode == quota.ModeAtMost && fast:
+				part.Granted = part.Most
+			case part.Mode == quota.ModeAtMost:
+				part.Granted, part.Decisions[0].Allowed = min(granted, part.Most), granted > 0
+			}
+			return nil
+		})
+		if !done || err != nil || tx.Granted != granted || tx.Allowed() != (granted > 0) || back != want {
+			t.Errorf("the slow part is granted %d times: got %v, %v, %d times and %d refunded, want %d", granted, done, err, tx.Granted, back, want)
+		}
+	}
+	tx := &quota.Transaction{Charges: charges}
+	if done, err := store.TakeParts(t.Context(), tx, func(context.Context, *quota.Transaction) error { panic("OnChange") }); !done || err == nil {
+		t.Errorf("after a panic: got %v and %v, want an error", done, err)
+	}
 }
 
 // TestTakeParts: a part that takes long uses up neither the time of the others nor more than its own

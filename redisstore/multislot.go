@@ -3,24 +3,23 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/seed83679106/weir/internal/safe"
 	"github.com/seed83679106/weir/internal/storedkey"
 	"github.com/seed83679106/weir/quota"
 )
 
 // TakeParts evaluates a transaction with keys in several slots as Take does, but instead of Redis
 // it calls the function take, once for the part of each slot. If a server is down, take can thus
-// use another store only for the keys of this server. If all keys are in one slot, if t is invalid,
-// or in ModeAtMost, TakeParts does nothing and returns false.
+// use another store only for the keys of this server. If all keys are in one slot, or if t is
+// invalid, TakeParts does nothing and returns false.
 func (s *Store) TakeParts(ctx context.Context, t *quota.Transaction, take func(context.Context, *quota.Transaction) error) (bool, error) {
-	if t.Mode == quota.ModeAtMost || t.Validate() != nil {
+	if t.Validate() != nil {
 		return false, nil
 	}
 	parts := s.split(t)
@@ -47,31 +46,40 @@ func (s *Store) TakeParts(ctx context.Context, t *quota.Transaction, take func(c
 // left. If a slot then refuses because another client was faster, takeParts refunds the units that
 // it has spent in the other slots. It refunds exactly those units (see optional.Canceler), so no
 // limit admits too much. After an error, the units stay spent. In ModeForce and ModeForget no slot
-// refuses, so the first step is not needed.
+// refuses, so the first step is not needed. In ModeAtMost, a slot spends its charges at most as often
+// as the slots before it, and what these have spent more often is refunded.
 //
 // A transaction with keys in several slots never waits. Because the clocks of the nodes differ, the
 // slots could not reserve the same instant.
 func takeParts(t *quota.Transaction, parts []part, take func(context.Context, *quota.Transaction) error) error {
 	t.Result = quota.Result{Decisions: slices.Grow(t.Decisions[:0], len(t.Charges))[:len(t.Charges)]}
-	switch t.Mode {
-	case quota.ModeAtMost:
-		return fmt.Errorf("redisstore: ModeAtMost, with keys in several slots: %w", errors.ErrUnsupported)
-	case quota.ModeSpend, quota.ModePeek:
+	if t.Mode < quota.ModeForce {
 		if err := peekAll(t, parts, take); err != nil || t.Mode == quota.ModePeek || !t.Allowed() {
 			return err
 		}
 		slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.left(), b.left()) })
 	}
+	times := t.Most
 	for i := range parts {
 		p := &parts[i]
+		if p.Most = times; p.Mode == quota.ModeAtMost && p.left() == math.MaxInt64 { // it spends nothing
+			p.Mode, p.Most = quota.ModeSpend, 0
+		}
 		if err := take(p.ctx, &p.Transaction); err != nil {
 			return err
 		}
 		if !p.Allowed() {
-			refund(parts[:i], take)
+			refund(parts[:i], 0, take)
 			p.fill(t)
 			return nil
 		}
+		if p.Mode == quota.ModeAtMost {
+			times = p.Granted
+		}
+	}
+	if t.Mode == quota.ModeAtMost {
+		refund(parts, times, take)
+		t.Granted = times
 	}
 	fillAll(t, parts)
 	return nil
@@ -166,7 +174,8 @@ func peekAll(t *quota.Transaction, parts []part, take func(context.Context, *quo
 			p := &parts[i].Transaction
 			mode := p.Mode
 			p.Mode = quota.ModePeek
-			errs[i] = take(parts[i].ctx, p)
+			// A function of the user, such as OnChange of a breaker, may panic.
+			_, errs[i] = safe.Call("redisstore: the store panicked", func() error { return take(parts[i].ctx, p) })
 			p.Mode = mode
 		})
 	}
@@ -178,16 +187,30 @@ func peekAll(t *quota.Transaction, parts []part, take func(context.Context, *quo
 	return nil
 }
 
-// refund refunds the units that the parts have spent. For each part it makes only one attempt,
-// which may last until the part's context ends.
-func refund(parts []part, take func(context.Context, *quota.Transaction) error) {
+// refund refunds the units that the parts have spent, but in ModeAtMost only what they have spent more
+// often than the given number of times. For each part it makes only one attempt, which may last until
+// the part's context ends.
+func refund(parts []part, times int64, take func(context.Context, *quota.Transaction) error) {
 	for i := range parts {
-		p := &parts[i]
-		for j := range p.Charges {
-			c, d := &p.Charges[j], &p.Decisions[j]
-			c.Cost, c.Spent, c.FellBack = -c.Cost, d.At, d.FellBack
+		p, n := &parts[i], int64(1)
+		if p.Mode == quota.ModeAtMost {
+			n = p.Granted - times
 		}
-		_ = take(p.ctx, &p.Transaction)
+		var back quota.Transaction
+		var of []*quota.Decision
+		for j, c := range p.Charges {
+			if d := &p.Decisions[j]; n*c.Cost > 0 { // others, such as look-ups, would hide that all units come from one store
+				c.Cost, c.Spent, c.FellBack = -n*c.Cost, d.At, d.FellBack
+				back.Charges, of = append(back.Charges, c), append(of, d)
+			}
+		}
+		if len(of) == 0 || take(p.ctx, &back) != nil {
+			continue
+		}
+		for j := range back.Decisions {
+			d := back.Decisions[j]
+			of[j].Remaining, of[j].NextAfter, of[j].ResetAfter = d.Remaining, d.NextAfter, d.ResetAfter
+		}
 	}
 }
 

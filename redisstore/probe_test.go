@@ -90,7 +90,7 @@ func TestOverridesLua54(t *testing.T) {
 	}
 	save("a", "1", 0, false)
 	save("b", "2", time.Nanosecond, false) // counts as a microsecond
-	save("c", "3", 0, false) // b has ended
+	save("c", "3", 0, false)               // b has ended
 	save("d", "4", 0, true)
 	save("a", "", 0, false)
 	save("d", "4", time.Hour, false)

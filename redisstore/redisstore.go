@@ -132,10 +132,9 @@ var ErrTimeout = queue.ErrTimeout
 // The part between the braces is the hash tag. In a cluster, all states of a key are therefore in
 // one slot, while different keys are spread over all nodes. A transaction whose keys are in
 // different slots still spends either all of its charges or none, but may spend them at different
-// instants. Such a transaction never waits, even if Within is set. If its Mode is
-// ModeAtMost, Take returns errors.ErrUnsupported. While two such transactions compete for the last
-// unit of a key, other requests may be refused and the unit may go unused, but no limit is
-// exceeded.
+// instants. Such a transaction never waits, even if Within is set. While two such transactions
+// compete for the last unit of a key, other requests may be refused and the unit may go unused, but
+// no limit is exceeded.
 type Store struct {
 	rdb     redis.UniversalClient
 	prefix  string
